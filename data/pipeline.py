@@ -1,0 +1,106 @@
+"""From images in memory to training batches: shuffle, augment, standardize.
+
+The pipeline shares its cores with the training step, so it works on whole batches, and the
+published chain (flip, brightness, contrast, standardization) is one affine map per channel:
+
+    contrast f, brightness d:   y = f * (x - mean_c) + mean_c + d     mean_c over one channel
+    standardization:            (y - mean) / std                      over the whole image
+
+`mean` contains d as well, so brightness cancels and is not computed at all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+LOWEST, HIGHEST = 0.2, 1.8  # contrast
+
+
+def train(
+    images: np.ndarray,
+    labels: np.ndarray,
+    batch_size: int,
+    seed: int,
+    worker_index: int,
+    augmented: bool,
+) -> tf.data.Dataset:
+    """Endless shuffled batches; `augmented` adds random flips and contrast."""
+    if not 1 <= batch_size <= len(images):
+        raise ValueError(f"batch_size={batch_size}: choose 1 to {len(images)}, the set's size")
+    images, labels = _in_memory(images, labels)
+    # Independent streams for the order and the augmentation of each worker.
+    order_key, augment_key = (
+        int(key) for key in np.random.SeedSequence([seed, worker_index]).generate_state(2)
+    )
+
+    def shuffled(epoch):
+        return tf.random.experimental.stateless_shuffle(
+            tf.range(len(labels)), seed=[order_key, epoch]
+        )
+
+    def batch(step, chosen):
+        x = tf.ensure_shape(tf.gather(images, chosen), [batch_size, *images.shape[1:]])
+        if not augmented:
+            return standardize(x), tf.gather(labels, chosen)
+        draws = tf.random.stateless_uniform([2, batch_size], seed=[augment_key, step])
+        flip, contrast = draws[0] < 0.5, LOWEST + (HIGHEST - LOWEST) * draws[1]
+        return augment(x, flip, contrast), tf.gather(labels, chosen)
+
+    return (
+        tf.data.Dataset.counter()
+        .map(shuffled)
+        .rebatch(batch_size, drop_remainder=True)
+        .enumerate()
+        .map(batch)
+        .apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+        .prefetch(2)
+    )
+
+
+def test(images: np.ndarray, labels: np.ndarray, batch_size: int) -> tf.data.Dataset:
+    """Every image once, in order."""
+    images, labels = _in_memory(images, labels)
+    return (
+        tf.data.Dataset.from_tensor_slices((images, labels))
+        .batch(batch_size)
+        .map(lambda x, y: (standardize(x), y))
+        .prefetch(2)
+    )
+
+
+@tf.function(jit_compile=True)
+def augment(images: tf.Tensor, flip: tf.Tensor, contrast: tf.Tensor) -> tf.Tensor:
+    """Mirror where `flip` [batch], adjust the contrast [batch], standardize."""
+    x = standardize(images, contrast)
+    return tf.where(flip[:, None, None, None], x[:, :, ::-1], x)
+
+
+# Compiled to one loop over the pixels: ten times faster than op by op.
+@tf.function(jit_compile=True)
+def standardize(images: tf.Tensor, contrast: tf.Tensor | float = 1.0) -> tf.Tensor:
+    """Adjust the contrast [batch] about each channel's mean, then standardize each image.
+
+    uint8 to float32. Equals `tf.image.adjust_contrast`, then `per_image_standardization`.
+    """
+    whole = tf.cast(images, tf.int32)  # sums of whole numbers are exact
+    _, height, width, channels = images.shape
+    pixels = height * width
+    channel_mean = tf.cast(tf.reduce_sum(whole, [1, 2]), tf.float32) / pixels  # [batch, channels]
+    mean = tf.reduce_mean(channel_mean, 1, keepdims=True)  # [batch, 1]
+    squares = tf.cast(tf.reduce_sum(whole * whole, [1, 2, 3]), tf.float32) / (pixels * channels)
+
+    contrast = tf.reshape(contrast, [-1, 1])  # [batch, 1], or [1, 1] for all
+    within = squares[:, None] - tf.reduce_mean(channel_mean**2, 1, keepdims=True)
+    between = tf.reduce_mean((channel_mean - mean) ** 2, 1, keepdims=True)
+    # The floor is per_image_standardization's: a uniform image becomes zero.
+    std = tf.sqrt(tf.maximum(contrast**2 * within + between, 1 / (pixels * channels)))  # [batch, 1]
+    scale = contrast / std
+    shift = (channel_mean - mean) / std - scale * channel_mean
+    return tf.cast(images, tf.float32) * scale[:, None, None] + shift[:, None, None]
+
+
+def _in_memory(images: np.ndarray, labels: np.ndarray) -> tuple[tf.Tensor, tf.Tensor]:
+    """Keep the set in host memory: batches are made on the CPU also where there is a GPU."""
+    with tf.device("CPU:0"):
+        return tf.constant(images), tf.constant(labels)

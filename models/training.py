@@ -1,0 +1,56 @@
+"""How each network is trained: optimizer, loss and metrics of the published experiment.
+
+The schedule counts *local* steps: every worker owns its optimizer, whose state is never sent.
+"""
+
+from __future__ import annotations
+
+import keras
+import tensorflow as tf
+
+# Per network: the initial learning rate, and {local steps: factor from there on}.
+SCHEDULES = {
+    "cnn": (0.1, {7_812: 0.1, 13_671: 0.01}),
+    "alexnet": (0.001, {}),
+    "small": (0.1, {}),
+}
+OWN = (0.1, {})  # for a model of the user's own that comes without an optimizer
+
+
+def optimizer(name: str, lr: float | None = None) -> keras.optimizers.Optimizer:
+    """Plain SGD with the named network's schedule; `lr` replaces the initial learning rate."""
+    initial, decays = SCHEDULES.get(name, OWN)
+    initial = initial if lr is None else lr
+    if not decays:
+        return keras.optimizers.SGD(initial)
+    rates = [initial, *(initial * factor for factor in decays.values())]
+    return keras.optimizers.SGD(
+        keras.optimizers.schedules.PiecewiseConstantDecay(list(decays), rates)
+    )
+
+
+def compile(model: keras.Model, name: str, lr: float | None = None, **options) -> keras.Model:
+    """Compile `model` as the named network is trained, with top-1 and top-5 accuracy.
+
+    A model that comes compiled keeps its own optimizer (at learning rate `lr`, if given) and its
+    own loss. `options` go to `keras.Model.compile`. Returns the model.
+    """
+    # On a CPU a step compiled by XLA takes twice as long, and "auto" would choose it.
+    options.setdefault("jit_compile", "auto" if tf.config.list_physical_devices("GPU") else False)
+    if model.compiled:
+        chosen, loss = model.optimizer, model.loss
+        if lr is not None:
+            chosen = type(chosen).from_config({**chosen.get_config(), "learning_rate": lr})
+    else:
+        chosen = optimizer(name, lr)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(
+        optimizer=chosen,
+        loss=loss,
+        metrics=[
+            keras.metrics.SparseCategoricalAccuracy(name="accuracy"),
+            keras.metrics.SparseTopKCategoricalAccuracy(k=5, name="top5"),
+        ],
+        **options,
+    )
+    return model

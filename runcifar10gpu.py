@@ -1,0 +1,237 @@
+"""Train CIFAR-10 with one parameter server and unequal workers: one process is one job.
+
+    CUDA_VISIBLE_DEVICES= nohup python -u runcifar10gpu.py --job_name=ps --worker_num=2 \
+        --base_dir=wbsp/ --port_base=2606 >ps.log 2>&1 &
+    CUDA_VISIBLE_DEVICES=0 nohup python -u runcifar10gpu.py --job_name=worker --worker_index=0 \
+        --base_dir=wbsp/ --port_base=2606 >wk0.log 2>&1 &
+
+The last part of --base_dir names the synchronization model. What concerns the whole run is told
+to the server; workers take it over, and are refused if they were told otherwise.
+"""
+
+import functools
+import json
+import math
+import os
+import pathlib
+import signal
+import sys
+import time
+
+from absl import app, flags
+
+from wbsp.runlog.folder import sync_name
+from wbsp.sync import MODELS, parse_options
+
+FLAGS = flags.FLAGS
+RUN_WIDE = ("model", "dataset", "epochs", "target_accuracy", "lr", "seed", "weight_decay")
+KEPT = {"BUFF_SIZE": 1024, "class_num": 10, "base_time_step": 1.0, "training_end": 0.1,
+        "epsilon": 0.3}  # published flags that nothing reads
+BadInput = ValueError
+HETEROGENEITY = {"none": 0.0, "H1": 0.5, "H2": 1.0, "H3": 1.5}  # seconds before odd workers' steps
+
+# The published flags, with their names and defaults.
+flags.DEFINE_enum("job_name", None, ["ps", "worker"], "what this process is", required=True)
+flags.DEFINE_integer("worker_num", 2, "number of workers (ps)", lower_bound=1)
+flags.DEFINE_integer("worker_index", 0, "which worker this is: 0 ... worker_num - 1", lower_bound=0)
+flags.DEFINE_string("base_dir", "wbsp/", "names the synchronization model by its last part, and the "
+                    "folder of the run's files; relative: below --log_root")
+flags.DEFINE_string("host", "localhost", "the server's address; for the ps the one to listen on")
+flags.DEFINE_integer("port_base", 2222, "the server's port", lower_bound=1, upper_bound=65535)
+flags.DEFINE_integer("batch_size", 128, "examples in a step of this worker", lower_bound=1)
+flags.DEFINE_string("data_dir", None, "where the CIFAR-10 binary batches lie; default: the "
+                    "environment variable WBSP_DATA_DIR, else Keras's own data folder")
+flags.DEFINE_float("check_period", 5.0, "seconds between two evaluations (ps)", lower_bound=0.01)
+flags.DEFINE_integer("max_steps", 1_000_000, "steps after which this worker leaves", lower_bound=1)
+flags.DEFINE_float("sleep_time", 0.0, "seconds this worker sleeps before each step", lower_bound=0)
+flags.DEFINE_float("band_width_limit", None, "MB/s in each direction for this process's traffic")
+flags.DEFINE_integer("s", None, "how many steps a worker may be ahead of the slowest (ssp)")
+for name, default in KEPT.items():
+    flags.DEFINE_float(name, default, "kept for compatibility; has no effect")
+# What the published runner did not have.
+flags.DEFINE_enum("sync", None, list(MODELS), "synchronization model; default: the last part of "
+                  "--base_dir (pcc: optimized WBSP)")
+flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the synchronization model")
+flags.DEFINE_string("model", "cnn", "cnn, alexnet, small, or module:function of your own")
+flags.DEFINE_enum("dataset", "cifar10", ["cifar10", "shapes10"], "training and test set")
+flags.DEFINE_enum("heterogeneity", "none", list(HETEROGENEITY),
+                  "published sleeps: odd workers sleep 0.5, 1.0 or 1.5 s before each step")
+flags.DEFINE_float("epochs", 100, "passes over the training set, summed over all workers",
+                   lower_bound=0)
+flags.DEFINE_float("target_accuracy", None, "stop when a version reaches it (0..1)")
+flags.DEFINE_float("lr", None, "initial learning rate; default: the model's published one")
+flags.DEFINE_float("weight_decay", 0.0, "L2 on the dense layers (the published code declares 0.004 "
+                   "without effect)", lower_bound=0)
+flags.DEFINE_integer("seed", 0, "of initial weights, shuffling and augmentation")
+flags.DEFINE_bool("resume", False, "go on from the newest run's last checkpoint (ps)")
+flags.DEFINE_string("log_root", "runs", "where runs leave their files")
+flags.DEFINE_string("token_file", None, "file with a shared secret: encrypts, and keeps others out")
+flags.DEFINE_float("connect_timeout", 120.0, "seconds to wait for the other side", lower_bound=0)
+
+
+def main(argv):
+    try:
+        if len(argv) > 1:
+            raise ValueError(f"unknown argument {argv[1]!r}; flags are written --name=value")
+        for name in KEPT:
+            if FLAGS[name].present:
+                say(f"--{name} is kept for compatibility and has no effect")
+        return run_server() if FLAGS.job_name == "ps" else run_worker()
+    except (BadInput, OSError) as error:
+        say(f"runcifar10gpu: {error}")
+        return 1
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def run_wide_settings():
+    """What all processes of a run must agree on: name -> text."""
+    sync = FLAGS.sync or sync_name(FLAGS.base_dir)
+    options = parse_options(FLAGS.sync_option)
+    if FLAGS.s is not None:
+        if sync in MODELS and "s" not in MODELS[sync].OPTIONS:
+            say(f"--s has no effect on {sync}")
+        else:
+            options["s"] = str(FLAGS.s)
+    given = {name: getattr(FLAGS, name) for name in RUN_WIDE}
+    return {"sync": sync, "sync_option": json.dumps(options, sort_keys=True),
+            **{name: "" if value is None else str(value) for name, value in given.items()}}
+
+
+# The parameter server.
+
+
+def run_server():
+    import data
+    from wbsp.ps.evaluate import EvaluatorProcess
+    from wbsp.ps.server import Rules
+    from wbsp.ps.start import serve
+
+    settings = run_wide_settings()
+    target = math.inf if FLAGS.target_accuracy is None else FLAGS.target_accuracy
+    rules = Rules(FLAGS.worker_num, FLAGS.epochs * data.size(FLAGS.dataset), target,
+                  FLAGS.check_period, FLAGS.connect_timeout,
+                  FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit)
+    experiment = functools.partial(network_and_test_set, FLAGS.model, FLAGS.dataset,
+                                   FLAGS.data_dir, FLAGS.seed, FLAGS.weight_decay)
+    return serve(settings, settings["sync"], json.loads(settings["sync_option"]), rules,
+                 host=FLAGS.host, port=FLAGS.port_base, token_file=FLAGS.token_file,
+                 base_dir=FLAGS.base_dir, log_root=FLAGS.log_root, resume=FLAGS.resume,
+                 start_evaluator=lambda: EvaluatorProcess(experiment))
+
+
+def network_and_test_set(model, dataset, data_dir, seed, weight_decay):
+    """What the evaluator works with; called in its process."""
+    import data
+    import models
+    from models import training
+
+    network = training.compile(models.build(model, seed, weight_decay), model)
+    return network, data.test_dataset(dataset, data_dir=data_dir)
+
+
+# A worker.
+
+
+def run_worker():
+    import tensorflow as tf
+
+    import data
+    import models
+    from models import training
+    from wbsp import SyncCallback
+    from wbsp.runlog.worker import WorkerLog
+    from wbsp.worker.link import LinkError
+
+    told = run_wide_settings()
+    claims = {name: told[name] for name in RUN_WIDE if FLAGS[name].present}
+    if FLAGS["sync"].present or FLAGS["base_dir"].present:
+        claims["sync"] = told["sync"]
+    if FLAGS["sync_option"].present or FLAGS["s"].present:
+        claims["sync_option"] = told["sync_option"]
+    hook = SyncCallback(f"{FLAGS.host}:{FLAGS.port_base}", FLAGS.worker_index,
+                        token_file=FLAGS.token_file, connect_timeout=FLAGS.connect_timeout,
+                        band_width_limit=FLAGS.band_width_limit, claims=claims, say=say)
+    caught = []
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, lambda signum, frame: _interrupt(hook, caught, signum))
+    try:
+        run = hook.connect()
+        hook.write_log(WorkerLog(folder_of_run(run), FLAGS.worker_index, run["sync"], append=True))
+        seed, name = int(run["seed"]), run["model"]
+        batches = data.train_dataset(run["dataset"], FLAGS.batch_size, seed, FLAGS.worker_index,
+                                     FLAGS.data_dir)
+        with own_devices(tf).scope():
+            network = training.compile(models.build(name, seed, float(run["weight_decay"])), name,
+                                       float(run["lr"]) if run["lr"] else None)
+        say(f"worker {FLAGS.worker_index}: training {name} on {run['dataset']} under {run['sync']}")
+        network.fit(batches, epochs=FLAGS.max_steps, verbose=0,
+                    steps_per_epoch=max(1, data.size(run["dataset"]) // FLAGS.batch_size),
+                    callbacks=[hook, pace_and_end(hook, sleep_before_step())])
+    except LinkError as error:
+        say(f"worker {FLAGS.worker_index}: {error}")
+        return 1
+    say(f"worker {FLAGS.worker_index}: done ({hook.stop_reason or 'max_steps reached'})")
+    return 128 + caught[0] if caught else 0
+
+
+def _interrupt(hook, caught, signum):
+    if caught:
+        os._exit(128 + signum)  # asked twice: at once
+    caught.append(signum)
+    hook.interrupt(f"interrupted by {signal.Signals(signum).name}")
+
+
+def folder_of_run(run):
+    """Where this worker's files of the run lie; the same folder as the server's on one machine."""
+    folder = pathlib.Path(FLAGS.log_root) / run["folder"]
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def own_devices(tf):
+    """A strategy over the devices of this process: one GPU, several mirrored, or the CPU."""
+    gpus = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    if len(gpus) > 1:
+        return tf.distribute.MirroredStrategy()
+    if gpus:
+        return tf.distribute.OneDeviceStrategy("/gpu:0")
+    if named := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        say(f"warning: CUDA_VISIBLE_DEVICES={named}, but TensorFlow finds no GPU; using the CPU")
+    return tf.distribute.OneDeviceStrategy("/cpu:0")
+
+
+def sleep_before_step():
+    """Seconds; the published heterogeneity slows every odd worker."""
+    published = HETEROGENEITY[FLAGS.heterogeneity] if FLAGS.worker_index % 2 else 0.0
+    return FLAGS.sleep_time + published
+
+
+def pace_and_end(hook, seconds):
+    """A callback: sleep before each step, go on where an earlier life of this worker stopped."""
+    import keras
+
+    class PaceAndEnd(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            self.steps = 0
+            self.model.optimizer.iterations.assign(hook.steps_before)  # the rate's schedule
+
+        def on_train_batch_begin(self, batch, logs=None):
+            if seconds:
+                time.sleep(seconds)
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.steps += 1
+            if self.steps >= FLAGS.max_steps:
+                self.model.stop_training = True
+
+    return PaceAndEnd()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    app.run(main)

@@ -1,0 +1,159 @@
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import models
+from models.layers import local_response_normalization
+
+
+def images(count=4):
+    return np.random.default_rng(0).standard_normal((count, 32, 32, 3)).astype("float32")
+
+
+def weights(model):
+    return b"".join(variable.numpy().tobytes() for variable in model.variables)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("cnn", 148_298), ("alexnet", 1_783_562), ("small", 33_834)]
+)
+def test_a_network_has_the_published_size(name, parameters):
+    model = models.build(name, seed=1)
+    assert model.count_params() == parameters
+    assert not model.non_trainable_variables
+    assert model(images()).shape == (4, 10)
+    assert not model.compiled
+
+
+@pytest.mark.parametrize("name", models.KNOWN)
+def test_the_seed_alone_decides_the_initial_bytes(name):
+    first = weights(models.build(name, seed=1))
+    keras.utils.set_random_seed(99)
+    assert weights(models.build(name, seed=1)) == first
+    assert weights(models.build(name, seed=2)) != first
+
+
+def test_no_two_layers_start_alike():
+    kernels = [v.numpy().ravel()[:9] for v in models.build("alexnet", 1).variables if v.ndim > 1]
+    assert len({kernel.tobytes() for kernel in kernels}) == 8
+
+
+def test_the_cnn_starts_as_published():
+    conv1, bias1, conv2, bias2, dense, _ = (v.numpy() for v in models.build("cnn", 1).variables)
+    for kernel, stddev in ((conv1, 0.05), (conv2, 0.05), (dense, 1 / 192)):
+        assert abs(kernel).max() <= 2 * stddev
+        assert kernel.std() == pytest.approx(0.88 * stddev, rel=0.05)  # truncated at two sigma
+    assert (bias1 == 0).all()
+    assert (bias2 == np.float32(0.1)).all()
+
+
+@pytest.mark.parametrize(("radius", "bias", "alpha"), [(4, 1.0, 0.001 / 9), (2, 2.0, 1e-4)])
+def test_normalization_and_its_gradient_equal_tensorflows(radius, bias, alpha):
+    x = tf.constant(np.random.default_rng(0).normal(0, 20, (2, 5, 5, 64)), tf.float32)
+
+    def value_and_gradient(normalize):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = normalize(x)
+            loss = tf.reduce_sum(y**3)
+        return y, tape.gradient(loss, x)
+
+    ours = value_and_gradient(lambda x: local_response_normalization(x, radius, bias, alpha))
+    theirs = value_and_gradient(
+        lambda x: tf.nn.local_response_normalization(x, radius, bias, alpha, 0.75)
+    )
+    for our, their in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(our, their, rtol=1e-5, atol=1e-5 * abs(their).numpy().max())
+
+
+def test_plain_keras_loads_a_saved_model(tmp_path):
+    x = images()
+    for name in ("cnn", "alexnet"):
+        model = models.build(name, seed=1)
+        model.save(tmp_path / f"{name}.keras")
+        np.savez(tmp_path / f"{name}.npz", x=x, y=model(x))
+    script = """
+import keras, numpy, sys
+for name in ("cnn", "alexnet"):
+    model, saved = keras.models.load_model(f"{name}.keras"), numpy.load(f"{name}.npz")
+    numpy.testing.assert_allclose(model(saved["x"]), saved["y"], rtol=1e-5, atol=1e-5)
+assert "models" not in sys.modules
+"""
+    run = [sys.executable, "-c", script]
+    result = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_names_are_known_without_keras():
+    script = "import models, sys; assert not {'keras', 'tensorflow', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_weight_decay_is_the_tutorials_and_off_by_default():
+    assert not models.build("cnn", seed=1).losses
+    model = models.build("cnn", seed=1, weight_decay=0.004)
+    (penalty,) = model.losses
+    kernel = model.get_layer("logits").kernel
+    assert float(penalty) == pytest.approx(0.004 * float(tf.nn.l2_loss(kernel)), rel=1e-5)
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(ValueError, match="'resnet': choose one of cnn, alexnet, small"):
+        models.build("resnet", seed=1)
+
+
+OWN = """
+import keras
+
+def good():
+    return keras.Sequential([keras.Input((32, 32, 3)), keras.layers.Flatten(),
+                             keras.layers.Dense(10)])
+
+def unbuilt():
+    return keras.Sequential([keras.layers.Dense(10)])
+
+def number():
+    return 10
+"""
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    (tmp_path / "own_networks.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    yield
+    sys.modules.pop("own_networks", None)
+
+
+@pytest.mark.usefixtures("own_module")
+def test_a_model_of_ones_own_is_built_from_the_current_folder():
+    first = models.build("own_networks:good", seed=1)
+    assert first(images()).shape == (4, 10)
+    assert weights(models.build("own_networks:good", seed=1)) == weights(first)
+    assert weights(models.build("own_networks:good", seed=2)) != weights(first)
+
+
+@pytest.mark.usefixtures("own_module")
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("no_such_module:build", "no module 'no_such_module' in"),
+        ("own_networks:bad", "own_networks.py has no function 'bad'"),
+        ("own_networks:unbuilt", "returned 'Sequential', it must return a built keras.Model"),
+        ("own_networks:number", "returned 'int', it must return a built keras.Model"),
+    ],
+)
+def test_a_wrong_model_of_ones_own_is_named(name, says):
+    with pytest.raises(ValueError, match=says):
+        models.build(name, seed=1)
+
+
+@pytest.mark.usefixtures("own_module")
+def test_weight_decay_does_not_silently_miss_a_model_of_ones_own():
+    with pytest.raises(ValueError, match=r"weight_decay=0.004 does not reach"):
+        models.build("own_networks:good", seed=1, weight_decay=0.004)

@@ -1,0 +1,148 @@
+"""A person sees the run, in a file or on a terminal, and never disturbs it."""
+
+import fcntl
+import io
+import os
+import pty
+import struct
+import termios
+import threading
+
+import pytest
+
+from wbsp.ps.engine import Member
+from wbsp.runlog.console import Console, Status
+
+
+def status(t, cluster, **known):
+    return Status(t, 1234, cluster.members, cluster.reports, **known)
+
+
+def test_a_plain_line_every_few_seconds(cluster):
+    out = io.StringIO()
+    console = Console("wbsp", out)
+    for i in range(101):
+        console.update(status(i / 10, cluster, done=0.125, loss=1.5, accuracy=0.75))
+    console.close()
+    lines = out.getvalue().splitlines()
+    assert [line[:10] for line in lines] == ["[    0.0s]", "[    5.0s]", "[   10.0s]"]
+    assert lines[0] == ("[    0.0s] version 1,234 | steps 40 (12.5%) | loss 1.5000 | "
+                        "accuracy 0.7500 | worker 0: 30 60% | worker 1: 10 80%")
+
+
+def test_what_is_not_known_is_not_shown(cluster):
+    out = io.StringIO()
+    cluster.reports.clear()
+    cluster.members[1].active = False
+    Console("wbsp", out).update(status(0.0, cluster, loss=float("nan")))
+    assert out.getvalue() == ("[    0.0s] version 1,234 | steps 40 | worker 0: 30 - | "
+                              "worker 1: 10 - gone\n")
+
+
+def test_many_workers_fit_in_one_line(cluster):
+    out = io.StringIO()
+    cluster.members |= {i: Member(active=True, steps=20 + i) for i in range(2, 64)}
+    Console("wbsp", out).update(status(0.0, cluster))
+    assert "63 of 64 workers" not in out.getvalue()
+    assert "64 of 64 workers: 10 to 83 steps | computing 60% to 80%\n" in out.getvalue()
+
+
+def test_a_warning_is_printed_at_once_with_the_time(cluster):
+    out = io.StringIO()
+    console = Console("wbsp", out)
+    console.line("starting", 0.25)
+    console.update(status(12.34, cluster))
+    console.line("worker 3 is lost [/nothing]")
+    assert out.getvalue().splitlines()[0] == "[    0.2s] starting"
+    assert out.getvalue().splitlines()[2] == "[   12.3s] worker 3 is lost [/nothing]"
+
+
+class Terminal:
+    """A pseudo-terminal and what was written to it."""
+
+    def __init__(self):
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        self.stream = open(slave, "w")
+        self.shown = b""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        try:
+            while part := os.read(self.master, 65536):
+                self.shown += part
+        except OSError:  # the other side was closed
+            pass
+
+    def text(self):
+        self.stream.close()
+        self._reader.join(5.0)
+        return self.shown.decode()
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    return Terminal()
+
+
+def test_a_terminal_shows_a_live_table(terminal, cluster):
+    console = Console("wbsp run-001", terminal.stream)
+    for i in range(11):
+        console.update(status(i / 10, cluster, done=0.5, accuracy=0.75, heard={0: 0.0, 1: 0.9}))
+    cluster.members[1].active = False
+    console.line("worker 1 is lost [/nothing]")
+    console.close()
+    shown = terminal.text()
+    assert "wbsp run-001" in shown and "version 1,234" in shown and "50.0%" in shown
+    assert "[    1.0s] worker 1 is lost [/nothing]" in shown
+    pictures = shown.split("samples/s")
+    # At 0.0, 0.5 and 1.0 s, again below the line, and at the end.
+    assert 4 <= len(pictures) - 1 <= 6
+    row = next(line for line in pictures[1].splitlines() if "│      1 │" in line)
+    assert [cell.strip() for cell in row.split("│")[1:-1]] == [
+        "1", "10", "25.0", "25%", "100%", "80%", "0.0 s ago"]
+    assert "gone" in pictures[-1] and "gone" not in pictures[1]
+
+
+def test_a_dumb_terminal_gets_plain_lines(terminal, cluster, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    console = Console("wbsp", terminal.stream)
+    console.update(status(0.0, cluster))
+    console.close()
+    assert terminal.text().startswith("[    0.0s] version 1,234")
+
+
+def test_a_terminal_that_goes_away_disturbs_nobody(monkeypatch, cluster):
+    monkeypatch.setenv("TERM", "xterm")
+    master, slave = pty.openpty()
+    stream = os.fdopen(slave, "w", buffering=1)
+    console = Console("wbsp", stream)
+    console.update(status(0.0, cluster))
+    os.close(master)
+    with pytest.raises(OSError):  # the terminal is indeed gone
+        os.write(slave, b"x")
+    console.update(status(10.0, cluster))
+    console.line("nobody reads this")
+    console.close()
+    print("others still print")
+
+
+def test_a_broken_pipe_disturbs_nobody(cluster):
+    read, write = os.pipe()
+    os.close(read)
+    console = Console("wbsp", open(write, "w", closefd=False))
+    console.line("nobody reads this")
+    console.update(status(0.0, cluster))
+    console.close()
+    os.close(write)
+
+
+def test_a_closed_stream_disturbs_nobody(cluster):
+    out = io.StringIO()
+    console = Console("wbsp", out)
+    out.close()
+    console.line("nobody reads this")
+    console.update(status(0.0, cluster))
+    console.close()

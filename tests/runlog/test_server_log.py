@@ -1,0 +1,163 @@
+"""What the server leaves: events, the published evaluation file, TensorBoard, the summary."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from wbsp.ps.engine import Engine
+from wbsp.ps.store import Store
+from wbsp.runlog.server import ServerLog
+from wbsp.sync import Push, create
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_the_log_fits_the_engine_and_reports_staleness(tmp_path):
+    log = ServerLog(tmp_path, "asp", tensorboard=False)
+    engine = Engine(create("asp"), Store(np.zeros(2, np.float32)), expected=2, log=log.event)
+    engine.join(0, 0.0)
+    engine.join(1, 0.5)
+    for seq, worker in enumerate([0, 0, 0]):
+        engine.push(Push(worker, seq, seq, 1, 8, 0.1), np.ones(2, np.float32), 1.0 + seq)
+    engine.push(Push(1, 0, 0, 1, 8, 0.1), np.ones(2, np.float32), 5.0)  # three versions behind
+    log.summary(6.0, engine.members, {}, 4, None, "test")
+    log.close()
+    events = lines_of(tmp_path / "events.jsonl")
+    assert [event["kind"] for event in events][:3] == ["join", "join", "start"]
+    accepted = [event for event in events if event["kind"] == "accept"]
+    assert [event["version"] - event["base"] for event in accepted] == [0, 0, 0, 3]
+    assert accepted[3] | {"t": 5.0, "worker": 1, "seq": 0, "steps": 1, "samples": 8} == accepted[3]
+    staleness = json.loads((tmp_path / "summary.json").read_text())["staleness"]
+    assert staleness == {"mean": 0.75, "max": 3, "pushes": 4}
+
+
+def test_events_take_numpy_values_and_not_finite_ones(tmp_path):
+    log = ServerLog(tmp_path, "wbsp", tensorboard=False)
+    log.event(np.float64(0.5), "odd", a=np.float32(0.25), b=np.int64(3), c=float("nan"),
+              d=np.arange(2), e=np.bool_(True))
+    log.close()
+    assert lines_of(tmp_path / "events.jsonl") == [
+        {"t": 0.5, "kind": "odd", "a": 0.25, "b": 3, "c": None, "d": [0, 1], "e": True}]
+
+
+def test_the_published_evaluation_line(tmp_path, cluster):
+    log = ServerLog(tmp_path, "wbsp", tensorboard=False)
+    log.evaluation(12.5, 7, 1.25, 0.75, 0.875, cluster.members, cluster.reports)
+    row = np.loadtxt(tmp_path / "ps_global_loss_wbsp.txt", delimiter=",")  # on the disk before the run ends
+    #        time, slowest, sum, loss, top-1 err, top-5 err, push s, MiB, pull s, MiB
+    assert row.tolist() == [12.5, 10, 40, 1.25, 0.25, 0.125, 0.75, 2.0, 0.625, 4.0]
+    event, = lines_of(tmp_path / "events.jsonl")
+    assert event == {"t": 12.5, "kind": "evaluation", "version": 7, "steps": 40, "loss": 1.25,
+                     "accuracy": 0.75, "top5": 0.875}
+    log.close()
+
+
+def test_a_lost_worker_is_not_the_slowest(tmp_path, cluster):
+    log = ServerLog(tmp_path, "wbsp", tensorboard=False)
+    cluster.members[1].active = False
+    log.evaluation(1.0, 1, 1.0, 0.5, 0.5, cluster.members, cluster.reports)
+    cluster.members[1].finished = True
+    log.evaluation(2.0, 2, 1.0, 0.5, 0.5, cluster.members, cluster.reports)
+    log.close()
+    rows = np.loadtxt(tmp_path / "ps_global_loss_wbsp.txt", delimiter=",")
+    assert rows[:, 1].tolist() == [30, 10] and rows[:, 2].tolist() == [40, 40]
+
+
+def test_an_evaluation_before_anyone_came_is_written(tmp_path):
+    log = ServerLog(tmp_path, "wbsp", tensorboard=False)
+    log.evaluation(0.0, 0, 2.5, 0.125, 0.5, {}, {})
+    log.close()
+    row = np.loadtxt(tmp_path / "ps_global_loss_wbsp.txt", delimiter=",")
+    assert row.tolist() == [0, 0, 0, 2.5, 0.875, 0.5, 0, 0, 0, 0]
+
+
+def test_tensorboard_reads_the_curves(tmp_path, cluster):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    log = ServerLog(tmp_path, "wbsp")
+    for base in (0, 0, 2):
+        log.event(1.0, "accept", worker=0, seq=0, base=base, version=3)
+    log.evaluation(2.0, 3, 1.25, 0.75, 0.875, cluster.members, cluster.reports)
+    log.evaluation(4.0, 4, 1.0, 0.875, 1.0, cluster.members, cluster.reports)
+    log.close()
+    curves = EventAccumulator(str(tmp_path)).Reload()
+    first = {tag: curves.Scalars(tag)[0].value for tag in curves.Tags()["scalars"]}
+    assert first == pytest.approx({
+        "evaluation/loss": 1.25, "evaluation/accuracy": 0.75, "evaluation/top5_accuracy": 0.875,
+        "version": 3, "staleness/mean": 7 / 3, "staleness/max": 3,
+        "compute_share/worker_0": 0.6, "compute_share/worker_1": 0.8,
+        "speed/worker_0": 100, "speed_vs_best/worker_0": 1, "speed_vs_own_best/worker_0": 1,
+        "speed/worker_1": 25, "speed_vs_best/worker_1": 0.25, "speed_vs_own_best/worker_1": 1})
+    accuracy = curves.Scalars("evaluation/accuracy")
+    assert [point.value for point in accuracy] == [0.75, 0.875]
+    assert [point.step for point in accuracy] == [40, 40]  # the sum of the worker steps
+    assert accuracy[1].wall_time - accuracy[0].wall_time == pytest.approx(2.0)
+    assert len(curves.Scalars("staleness/mean")) == 1  # nothing was accepted between the two
+
+
+def test_the_summary_adds_up(tmp_path, cluster):
+    log = ServerLog(tmp_path, "wbsp", tensorboard=False)
+    text = log.summary(50.0, cluster.members, cluster.reports, 9, 0.8125, "40 steps were trained")
+    log.close()
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    total, workers = summary["total"], summary["workers"]
+    assert summary["sync"] == "wbsp" and summary["version"] == 9 and summary["accuracy"] == 0.8125
+    assert {k: total[k] for k in ("steps", "samples", "pushes", "pulls", "rejected")} == {
+        "steps": 40, "samples": 4000, "pushes": 40, "pulls": 18, "rejected": 2}
+    for one in [*workers.values(), total]:
+        assert sum(one["shares"].values()) == pytest.approx(1.0)
+        assert sum(one["seconds"].values()) == pytest.approx(one["wall_seconds"])
+    assert total["seconds"]["compute"] == 70.0 and total["shares"]["compute"] == 0.7
+    assert workers["1"]["rejected_why"] == {"not finite": 2}
+    assert (workers["1"]["speed"], workers["1"]["vs_best"]) == (25.0, 0.25)
+    assert (tmp_path / "summary.txt").read_text() == text
+    assert "stopped: 40 steps were trained" in text and "final accuracy 0.8125" in text
+    assert "rejected pushes: 2 not finite" in text
+    row = next(line for line in text.splitlines() if line.split()[:2] == ["1", "50.0"])
+    assert row.split()[2:4] == ["40.0", "80.0%"]
+
+
+def test_a_summary_needs_neither_reports_nor_accuracy(tmp_path, cluster):
+    log = ServerLog(tmp_path, "wbsp", tensorboard=False)
+    text = log.summary(1.0, cluster.members, {}, 0, None, "stopped by hand")
+    log.close()
+    assert "accuracy" not in text
+    assert json.loads((tmp_path / "summary.json").read_text())["total"]["shares"]["wait"] == 0.0
+
+
+def test_a_summary_compares_with_a_workers_own_best_stretch(tmp_path, cluster):
+    log = ServerLog(tmp_path, "wbsp", tensorboard=False)
+    log.evaluation(1.0, 1, 1.0, 0.5, 0.5, cluster.members, {})
+    cluster.members[0].samples, cluster.members[0].seconds = 3600, 60.0  # was 100/s, now 20/s
+    log.summary(2.0, cluster.members, {}, 1, None, "done")
+    log.close()
+    worker = json.loads((tmp_path / "summary.json").read_text())["workers"]["0"]
+    assert worker["speed"] == 60.0 and worker["vs_own_best"] == pytest.approx(0.6)
+
+
+def test_a_resumed_run_appends(tmp_path, cluster):
+    for append in (False, True):
+        log = ServerLog(tmp_path, "wbsp", append=append)
+        log.evaluation(1.0 + append, 1, 1.0, 0.5, 0.5, cluster.members, cluster.reports)
+        log.close()
+    assert np.loadtxt(tmp_path / "ps_global_loss_wbsp.txt", delimiter=",")[:, 0].tolist() == [1.0, 2.0]
+    assert len(lines_of(tmp_path / "events.jsonl")) == 2
+    with pytest.raises(FileExistsError, match="holds an earlier run"):
+        ServerLog(tmp_path, "wbsp")
+
+
+def test_importing_and_logging_needs_no_tensorflow(tmp_path):
+    code = ("import sys\n"
+            "from wbsp.runlog import console, folder, reader, server, worker\n"
+            "heavy = {'tensorflow', 'keras', 'zmq', 'tensorboard', 'rich', 'matplotlib'}\n"
+            "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+            "log = server.ServerLog(sys.argv[1], 'wbsp')\n"
+            "log.evaluation(0.0, 0, 1.0, 0.5, 0.5, {}, {})\n"
+            "log.close()\n"
+            "assert 'tensorflow' not in sys.modules\n")
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)

@@ -1,0 +1,231 @@
+"""Random clusters in virtual time, and a witness who holds each run against the laws.
+
+The witness sees every message that reaches the server and everything a worker does, and keeps its
+own books: it shares no state with the model, the engine or the store. Updates are integers and
+multiples of 60, so that update / N is an integer for up to five workers and sums are exact.
+"""
+
+from itertools import cycle
+from typing import NamedTuple
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from wbsp.simulate.cluster import Cluster
+from wbsp.simulate.machine import Life, Observer, Worker
+from wbsp.simulate.speeds import trace
+
+INF = float("inf")
+SIZE = 3
+MAX_EVENTS = 20_000
+
+many = settings(max_examples=500, derandomize=True, deadline=None, database=None)
+
+LIVES = [
+    (Life(),), (Life(),), (Life(),),
+    (Life(2.0),),  # comes late
+    (Life(0.0, 5.0),),  # is lost
+    (Life(0.0, 4.0), Life(4.25)),  # returns at once
+    (Life(0.0, 3.5), Life(6.0, 9.0), Life(9.5)),
+    (Life(0.0, 4.5, lost=False),),  # leaves in good order
+    (Life(3.0, 7.0, lost=False), Life(12.0)),
+]
+
+
+class Plan(NamedTuple):
+    """A random cluster: what `Cluster` is made of, and which pushes are sent twice."""
+
+    traces: list[list[float]]
+    workers: list[dict]
+    settings: dict
+    resend: list[bool]
+
+
+@st.composite
+def plans(draw, lives=LIVES):
+    """1 to 5 workers. Values come from coarse grids, so that ties are common.
+
+    Worker 0 stays for good. Nobody is lost before everyone has come.
+    """
+    n = draw(st.integers(1, 5))
+    times = st.lists(st.sampled_from([1.0, 0.5, 1.25, 2.0, 4.0]), min_size=1, max_size=3)
+    rate = st.sampled_from([INF, 1.0, 4.0])
+    worker = st.fixed_dictionaries({
+        "latency": st.sampled_from([0.0, 0.25, 1.0]), "up": rate, "down": rate,
+        "lives": st.sampled_from(lives)})
+    workers = draw(st.lists(worker, min_size=n, max_size=n))
+    workers[0] = workers[0] | {"lives": (Life(),)}
+    config = draw(st.fixed_dictionaries({
+        "model_bytes": st.sampled_from([0.0, 1.0, 3.0]),
+        "ingress": rate, "egress": rate,
+        "apply_seconds": st.sampled_from([0.0, 0.125]),
+        "detect_seconds": st.sampled_from([0.0, 0.75]),
+        "stop_samples": st.integers(1, 6 * n)}))
+    return Plan(draw(st.lists(times, min_size=n, max_size=n)), workers, config,
+                draw(st.lists(st.booleans(), min_size=1, max_size=4)))
+
+
+class IntegerWorkload:
+    """Every step moves x by a random multiple of 60."""
+
+    def __init__(self, workers: int):
+        self._draws = [np.random.default_rng(worker) for worker in range(workers)]
+        self.x = [self.initial() for _ in range(workers)]
+        self.anchor = [self.initial() for _ in range(workers)]
+        self.progress = [self.initial() for _ in range(workers)]  # sum of all steps
+        self.adopted: np.ndarray | None = None  # newest, by anyone
+
+    def initial(self):
+        return np.zeros(SIZE, np.float32)
+
+    def step(self, worker):
+        move = (60 * self._draws[worker].integers(-4, 5, SIZE)).astype(np.float32)
+        self.x[worker] = self.x[worker] + move
+        self.progress[worker] += move
+        return 1, 0.0
+
+    def cut(self, worker):
+        update = self.x[worker] - self.anchor[worker]
+        self.anchor[worker] = self.x[worker]
+        return update
+
+    def adopt(self, worker, vector, how):
+        uncut = self.x[worker] - self.anchor[worker]
+        self.x[worker] = vector + uncut if how == "rebase" else vector
+        self.anchor[worker] = self.adopted = vector
+
+
+class Witness(Observer):
+    """Runs a plan under a model and checks what holds for every model.
+
+    judge(witness, worker, push) is called after every push (push=None: after every leave), with
+    `pushed` and `ended` describing what that event did; it asserts the model's own rule.
+    """
+
+    def __init__(self, plan: Plan, model, judge=None):
+        self.model, self.judge = model, judge
+        self.workload = IntegerWorkload(len(plan.workers))
+        workers = [Worker(self._timed(index, trace(times)), **kwargs)
+                   for index, (times, kwargs) in enumerate(zip(plan.traces, plan.workers,
+                                                               strict=True))]
+        self.cluster = Cluster(model, workers, self.workload, log=self.log, observer=self,
+                               **plan.settings)
+        self.resend = cycle(plan.resend)
+        self.clock: dict[int, int] = {}  # active worker -> its pushes; a joiner: the lowest
+        self.due = [0] * len(workers)  # next seq
+        self.received = [self.workload.initial() for _ in workers]  # sum of all updates
+        self.pushed: set[int] = set()  # since the last commit (or end of a round)
+        self.weights: list[float] = []  # since the last commit
+        self.merged: list[int] = []  # pushes in each commit
+        self.ended = False  # a round, by the newest event
+        self.expect = self.workload.initial().astype(float)
+        self.pending = np.zeros(SIZE)
+        self.bytes = {0: self.workload.initial().tobytes()}
+        self.held = [-1] * len(workers)  # newest adopted version
+        self.spans: list[list[tuple]] = [[] for _ in workers]  # compute lane: (kind, start, end)
+        engine = self.cluster.engine
+        self._push, self._leave = engine.push, engine.leave
+        engine.push, engine.leave = self.push, self.leave
+        self.cluster.run()
+        self._close()
+
+    # What the server is told.
+
+    def push(self, push, update, now):
+        engine, worker = self.cluster.engine, push.worker
+        assert push.seq == self.due[worker], "a seq was skipped or came twice"
+        assert push.steps >= 1 and push.samples == push.steps and push.seconds > 0
+        self.due[worker] += 1
+        self.received[worker] += update
+        self.update, self.ended = update, False
+        self.clock[worker] += 1
+        self.pushed.add(worker)
+        effects = self._push(push, update, now)
+        answers = [e for e in effects if getattr(e, "seq", None) is not None]
+        assert [(a.worker, a.seq, a.accepted) for a in answers] == [(worker, push.seq, True)]
+        if self.judge:
+            self.judge(self, effects, push)
+        if next(self.resend):
+            before = self._state()
+            assert self._push(push, update, now) == answers
+            if push.seq:
+                assert self._push(push._replace(seq=push.seq - 1), update, now) == []
+            assert self._state() == before
+        assert engine.samples == sum(self.due_steps())
+        return effects
+
+    def leave(self, worker, now, reason, finished=False):
+        self.ended = False
+        effects = self._leave(worker, now, reason, finished)
+        if self.judge and self.clock:
+            self.judge(self, effects, None)
+        return effects
+
+    def log(self, now, kind, **f):
+        if kind == "join" and self.cluster.engine.stop_reason is None:
+            self.clock[f["worker"]] = min(self.clock.values(), default=0)
+        elif kind == "leave":
+            self.clock.pop(f["worker"], None)
+        elif kind == "accept":
+            assert f["weight"] == 1 / len(self.model.active)
+            self.pending += np.rint(f["weight"] * self.update.astype(float))
+            self.weights.append(f["weight"])
+        elif kind == "commit":
+            snapshot = self.cluster.engine.store.latest
+            self.expect = self.expect + self.pending
+            assert np.array_equal(snapshot.vector, self.expect), "conservation"
+            assert snapshot.version == f["version"] == len(self.bytes)
+            assert f["merged"] == len(self.weights)
+            self.bytes[snapshot.version] = snapshot.vector.tobytes()
+            self.merged.append(len(self.weights))
+            self.pending, self.weights, self.ended = np.zeros(SIZE), [], True
+
+    def due_steps(self):
+        return [member.steps for member in self.cluster.engine.members.values()]
+
+    def _state(self):
+        engine = self.cluster.engine
+        pending = engine.store._pending
+        return (engine.store.latest.version, engine.store.accepted, engine.steps, engine.samples,
+                None if pending is None else pending.tobytes(), sorted(self.model.active))
+
+    # What the workers do.
+
+    def _timed(self, worker, seconds):
+        def step_time(index, now):
+            assert self.cluster.clock.events < MAX_EVENTS, "the run does not end"
+            self.starts(worker, now)
+            return seconds(index, now)
+        return step_time
+
+    def starts(self, worker, now):
+        """A worker starts a step."""
+
+    def adopt(self, worker, now, version, how):
+        agent = self.cluster._hosts[worker].agent
+        fresh = version > self.held[worker] or agent.finished or agent.version is None
+        assert fresh, f"worker {worker} fetched version {version} twice"
+        assert version >= self.held[worker]
+        self.held[worker] = version
+        self._check_adopted = version
+
+    def span(self, worker, lane, kind, start, end):
+        if lane == "compute":
+            self.spans[worker].append((kind, start, end))
+
+    # The end.
+
+    def _close(self):
+        cluster, engine = self.cluster, self.cluster.engine
+        assert engine.done and cluster.ended is not None, "the run did not reach its end"
+        assert engine.samples >= engine.stop_samples
+        assert not engine.active and engine.store.accepted == 0
+        assert np.array_equal(engine.store.latest.vector, self.expect)
+        assert self.due == [engine.ledger.next_seq(w) for w in range(len(self.due))]
+        for worker, report in enumerate(cluster.reports):
+            if any(life.lost and life.end < cluster.ended for life in cluster.workers[worker].lives):
+                continue  # what a lost worker had not delivered is lost with it
+            member = engine.members.get(worker)
+            assert report.steps == (member.steps if member else 0)
+            assert np.array_equal(self.received[worker], self.workload.progress[worker])

@@ -1,0 +1,15 @@
+"""wbsp: one parameter server, many unequal workers, any synchronization model.
+
+`SyncCallback` makes a `keras.Model.fit` one worker of a run; `python -m wbsp.ps` is its server.
+"""
+
+__version__ = "0.1.0"
+__all__ = ["SyncCallback"]
+
+
+def __getattr__(name: str):
+    """TensorFlow is imported with the first use of what needs it, and not by the server."""
+    if name == "SyncCallback":
+        from wbsp.worker.callback import SyncCallback
+        return SyncCallback
+    raise AttributeError(f"module 'wbsp' has no attribute {name!r}")

@@ -1,0 +1,62 @@
+"""Figures and tables from what runs left in their folders, real or simulated alike.
+
+Needs matplotlib, the package's extra `figures`; importing this package alone does not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from wbsp.figures.load import find_runs, gather
+from wbsp.runlog.reader import Run
+
+__all__ = ["draw", "find_runs"]
+
+
+def draw(runs: Sequence[Run], out: Path | str, target: float | None = None,
+         window: tuple[float, float] | None = None) -> list[Path]:
+    """Draw every figure that the runs have data for into the folder `out`; return the files.
+
+    target: accuracy 0..1 for the time-to-target bars, which are left out without it
+    window: seconds from and to shown in the timelines; by default a dozen steps of the slowest
+
+    Writes curves.png, time_to_target.png, time_shares.png, staleness.png, figures.md, and for the
+    n-th run timeline_{n}_{sync}.png and trace_{n}_{sync}.json. Raises ValueError for no runs, or a
+    target or window that fits none; ModuleNotFoundError, in one line, where matplotlib is missing.
+    """
+    if not runs:
+        raise ValueError("there is no run to draw; give at least one")
+    if target is not None and not 0 < target <= 1:
+        raise ValueError(f"target={target:g} is no accuracy; give a part of 1, such as 0.85")
+    if window is not None and not window[0] < window[1]:
+        raise ValueError(f"the window {window[0]:g}:{window[1]:g} ends before it starts; give "
+                         "START:END in seconds")
+    try:
+        from wbsp.figures import bars, curves, table, timeline
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise
+        raise ModuleNotFoundError("figures need matplotlib; install it with: pip install "
+                                  "'wbsp[figures]'", name="matplotlib") from None
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    facts = gather(runs)
+    files = [curves.draw_curves(facts, out / "curves.png", target)]
+    if target is not None:
+        files.append(bars.draw_time_to_target(facts, out / "time_to_target.png", target))
+    files += [bars.draw_shares(facts, out / "time_shares.png"),
+              bars.draw_staleness(facts, out / "staleness.png")]
+    names = [f"{number}_{re.sub('[^A-Za-z0-9_-]', '_', fact.sync)}"
+             for number, fact in enumerate(facts, 1)]
+    timelines = [timeline.draw_timeline(fact, out / f"timeline_{name}.png", window)
+                 for fact, name in zip(facts, names, strict=True)]
+    if window is not None and not any(timelines):
+        raise ValueError(f"no worker did anything in the window {window[0]:g}:{window[1]:g} s; the "
+                         f"longest run lasted {max(f.duration for f in facts):.4g} s")
+    files += timelines
+    files += [timeline.write_trace(fact, out / f"trace_{name}.json")
+              for fact, name in zip(facts, names, strict=True)]
+    files.append(table.write_table(facts, out / "figures.md", target))
+    return [path for path in files if path]

@@ -1,0 +1,44 @@
+"""Draw figures from run folders: `python -m wbsp.figures runs/ --target=0.85`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from wbsp.figures import draw, find_runs
+
+
+def _window(text: str) -> tuple[float, float]:
+    try:
+        start, end = map(float, text.split(":"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no window; give START:END in seconds, such "
+                                         "as 10:20") from None
+    return start, end
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Draw, print the files; 0, or 1 after one line on what was wrong."""
+    parser = argparse.ArgumentParser(prog="python -m wbsp.figures", description=__doc__)
+    parser.add_argument("run_dir", nargs="+", help="a run's folder, or one that holds runs")
+    parser.add_argument("--out", type=Path, help="folder of the figures (default: a folder "
+                        "`figures` in the first run_dir)")
+    parser.add_argument("--target", type=float, help="accuracy, 0..1, for the time-to-target bars "
+                        "(default: they are not drawn)")
+    parser.add_argument("--window", type=_window, metavar="START:END", help="seconds shown in the "
+                        "timelines (default: a dozen steps of the slowest worker)")
+    flags = parser.parse_args(arguments)
+    try:
+        runs = find_runs(flags.run_dir)
+        files = draw(runs, flags.out or Path(flags.run_dir[0], "figures"), flags.target,
+                     flags.window)
+    except (OSError, ValueError, ModuleNotFoundError) as error:
+        print(f"figures: {error}", file=sys.stderr)
+        return 1
+    print(*files, sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

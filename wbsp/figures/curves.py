@@ -1,0 +1,70 @@
+"""Accuracy and loss over time and over the summed steps of all workers.
+
+Time says which model is faster; steps say what its staleness costs. A comparison needs both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from wbsp.figures.load import Facts, by_group
+from wbsp.figures.style import GREY, legend_below, line_look, new_figure, save, set_title, time_unit
+
+
+def draw_curves(facts: Sequence[Facts], path: Path, target: float | None = None) -> Path | None:
+    """Draw the four panels into `path`; None if no run was ever evaluated.
+
+    A group of several seeds shows its mean with a band from the lowest to the highest seed, as far
+    as all seeds go, and each seed as a thin line to its own end.
+    """
+    facts = [f for f in facts if len(f.run.evaluations.t)]
+    if not facts:
+        return None
+    divisor, unit = time_unit(max(f.run.evaluations.t[-1] for f in facts))
+    figure, axes = new_figure(2, 2, 10, 6.8, sharex="col", sharey="row")
+    used: dict[str, int] = {}
+    for group, members in by_group(facts).items():
+        sync = members[0].sync
+        look = line_look(sync, used.get(sync, 0))
+        used[sync] = used.get(sync, 0) + 1
+        label = group if len(members) == 1 else f"{group} ({len(members)} runs)"
+        for column, of_x in enumerate((lambda f: f.run.evaluations.t / divisor,
+                                       lambda f: f.run.evaluations.steps)):
+            for row, of_y in enumerate((lambda f: 100 * f.run.evaluations.accuracy,
+                                        lambda f: f.run.evaluations.loss)):
+                _draw_group(axes[row, column], [(of_x(f), of_y(f)) for f in members], label, look)
+    if target is not None:
+        for panel in axes[0]:
+            panel.axhline(100 * target, color=GREY, linestyle=":", linewidth=1.2)
+        # At the left, where every curve is still low.
+        axes[0, 0].annotate(f"target {100 * target:g} %", (0, 100 * target), (3, 2), fontsize=8,
+                            xycoords=("axes fraction", "data"), textcoords="offset points",
+                            color=GREY)
+    set_title(axes[0, 0], "over time")
+    set_title(axes[0, 1], "over the steps of all workers")
+    axes[0, 0].set(ylabel="accuracy (%)")
+    axes[1, 0].set(ylabel="loss", xlabel=f"time since start ({unit})")
+    axes[1, 1].set(xlabel="summed worker steps")
+    legend_below(figure, *axes[0, 0].get_legend_handles_labels())
+    return save(figure, path)
+
+
+def _draw_group(axes: Axes, lines: list[tuple[np.ndarray, np.ndarray]], label: str,
+                look: dict) -> None:
+    if len(lines) == 1:
+        x, y = lines[0]
+        axes.plot(x, y, label=label, markevery=max(1, len(x) // 12), **look)
+        return
+    for x, y in lines:
+        axes.plot(x, y, color=look["color"], linestyle=look["linestyle"], linewidth=0.6, alpha=0.5)
+    first, last = max(x[0] for x, _ in lines), min(x[-1] for x, _ in lines)
+    grid = np.unique(np.concatenate([x for x, _ in lines] + [[first, last]]))
+    grid = grid[(grid >= first) & (grid <= last)]
+    seeds = np.array([np.interp(grid, x, y) for x, y in lines])
+    axes.plot(grid, seeds.mean(0), label=label, markevery=max(1, len(grid) // 12), **look)
+    axes.fill_between(grid, seeds.min(0), seeds.max(0), color=look["color"], alpha=0.18,
+                      linewidth=0)

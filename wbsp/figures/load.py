@@ -1,0 +1,184 @@
+"""What the figures and the table say about each run, worked out once so that both say the same.
+
+Runs that differ in nothing but the seed (and in what names a run) form one group: one curve with a
+band, one bar with a point a seed. A group is called by its synchronization model and by whichever
+settings tell it from the other groups.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from wbsp.runlog.reader import Run, read_run
+from wbsp.runlog.report import KINDS
+
+MOST_WORKERS = 12  # shown of one run; more would not be read
+
+# Settings that name a run and do not change what it does, and "options" once more, as text.
+_NAMES = {"seed", "command", "versions", "folder", "sync_option"}
+
+
+@dataclass
+class Facts:
+    """One run as the figures see it. Times in seconds since its start; shares 0..1."""
+
+    run: Run
+    group: str = ""  # what the figures call it and the runs that differ by the seed alone
+    name: str = ""  # what they call it alone; unique
+
+    @cached_property
+    def sync(self) -> str:
+        return str(self.run.settings.get("sync", "unknown"))
+
+    @property
+    def seed(self) -> int | None:
+        return self.run.settings.get("seed")
+
+    @cached_property
+    def commits(self) -> np.ndarray:
+        """Times at which versions were committed, float [versions]."""
+        return np.array([e["t"] for e in self.run.events if e["kind"] == "commit"], float)
+
+    @cached_property
+    def staleness(self) -> np.ndarray:
+        """Versions that passed between base and acceptance of each accepted push, int [pushes]."""
+        accepted = (e for e in self.run.events if e["kind"] == "accept")
+        return np.array([e["version"] - e["base"] for e in accepted], int)
+
+    @cached_property
+    def steps(self) -> dict[int, int]:
+        """Worker -> steps whose update reached the server, rejected ones included."""
+        steps: Counter[int] = Counter()
+        for event in self._pushes:
+            steps[event["worker"]] += event["steps"]
+        return {worker: steps[worker] for worker in self.workers}
+
+    @cached_property
+    def workers(self) -> list[int]:
+        """Indices of all workers that took part, ascending."""
+        joined = {e["worker"] for e in self.run.events if e["kind"] == "join"}
+        return sorted(joined | set(self.run.spans))
+
+    @cached_property
+    def seconds(self) -> dict[int, dict[str, float]]:
+        """Worker -> seconds of its compute thread in each of KINDS, from the run's summary.
+
+        Spans speak for a run that was killed before its summary: those of the compute lane alone,
+        since what the network does beside it takes no time from it.
+        """
+        summary = self.run.summary or {"workers": {}}
+        booked = {int(worker): one["seconds"] for worker, one in summary["workers"].items()}
+        for worker, spans in self.run.spans.items():
+            if not any(booked.get(worker, {}).values()):
+                booked[worker] = dict.fromkeys(KINDS, 0.0)
+                for span in spans:
+                    if span["lane"] == "compute":
+                        booked[worker][span["kind"]] += span["seconds"]
+        return {worker: booked[worker] for worker in sorted(booked) if any(booked[worker].values())}
+
+    @cached_property
+    def shares(self) -> dict[int, dict[str, float]]:
+        """Worker -> part of its booked time in each of KINDS; only workers that booked any."""
+        return {worker: {kind: s / sum(seconds.values()) for kind, s in seconds.items()}
+                for worker, seconds in self.seconds.items()}
+
+    @cached_property
+    def total_shares(self) -> dict[str, float]:
+        """Parts of the booked time of all workers together; NaN if none booked any."""
+        total = sum(sum(seconds.values()) for seconds in self.seconds.values())
+        return {kind: sum(s[kind] for s in self.seconds.values()) / total if total else np.nan
+                for kind in KINDS}
+
+    @property
+    def last_accuracy(self) -> float:
+        """Of the newest evaluated version; NaN without evaluations."""
+        accuracy = self.run.evaluations.accuracy
+        return float(accuracy[-1]) if len(accuracy) else np.nan
+
+    @cached_property
+    def duration(self) -> float:
+        """Time of the last thing that is known of the run."""
+        return max((e["t"] for e in self.run.events), default=0.0)
+
+    def pick_workers(self, most: int) -> list[int]:
+        """At most `most` workers, ascending: the one with the fewest steps, the one with the most,
+        and others evenly between."""
+        if len(self.workers) <= most:
+            return self.workers
+        ranked = sorted(self.workers, key=lambda worker: (self.steps[worker], worker))
+        return sorted(ranked[i] for i in np.linspace(0, len(ranked) - 1, most).round().astype(int))
+
+    @cached_property
+    def _pushes(self) -> list[dict]:
+        return [e for e in self.run.events if e["kind"] in ("accept", "reject")]
+
+
+def find_runs(folders: Iterable[Path | str]) -> list[Run]:
+    """Every run in `folders` and below them, each once, in the order of their paths.
+
+    Raises FileNotFoundError for a folder that is missing or holds no run.
+    """
+    found: dict[Path, Run] = {}
+    for folder in map(Path, folders):
+        if not folder.is_dir():
+            raise FileNotFoundError(f"there is no folder {folder}; give a run's folder or one that "
+                                    "holds runs")
+        runs = sorted(path.parent for path in folder.rglob("run.json"))
+        if not runs:
+            raise FileNotFoundError(f"{folder} holds no run: no run.json in it or below it; give "
+                                    "a folder that a run was written to")
+        for path in runs:
+            if path.resolve() not in found:
+                found[path.resolve()] = read_run(path)
+    return list(found.values())
+
+
+def gather(runs: Sequence[Run]) -> list[Facts]:
+    """The facts of each run, with its group and its name set."""
+    facts = [Facts(run) for run in runs]
+    flat = [_flatten(f.run.settings) for f in facts]
+    for fact, own in zip(facts, flat, strict=True):
+        said = []
+        for key, value in own.items():
+            option = key.startswith("options.")
+            rivals = [other for f, other in zip(facts, flat, strict=True)
+                      if not option or f.sync == fact.sync]
+            if key != "sync" and any(other.get(key) != value for other in rivals):
+                said.append(f"{key.rpartition('.')[2]}={value}")
+        fact.group = " ".join([fact.sync, *said])
+    sizes, seen = Counter(f.group for f in facts), Counter()
+    for fact in facts:
+        seen[fact.group] += 1
+        if sizes[fact.group] == 1:
+            fact.name = fact.group
+        else:
+            fact.name = f"{fact.group} #{seen[fact.group]}"
+            if fact.seed is not None:
+                fact.name += f" (seed {fact.seed})"
+    return facts
+
+
+def by_group(facts: Sequence[Facts]) -> dict[str, list[Facts]]:
+    """Group -> its runs, in order of first appearance."""
+    groups = defaultdict(list)
+    for fact in facts:
+        groups[fact.group].append(fact)
+    return dict(groups)
+
+
+def _flatten(settings: dict, prefix: str = "") -> dict[str, str]:
+    """Settings that matter, nested ones with dotted keys, values as text."""
+    flat = {}
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        elif key not in _NAMES:
+            flat[prefix + key] = value if isinstance(value, str) else json.dumps(value)
+    return flat

@@ -1,0 +1,56 @@
+"""`python -m wbsp.ps`: a parameter server for any Keras model.
+
+It needs neither model code nor TensorFlow: the first worker to join brings the initial model.
+"""
+
+import json
+import sys
+
+from absl import app, flags
+
+from wbsp.cluster import tf_config
+from wbsp.ps.server import Rules
+from wbsp.ps.start import serve
+from wbsp.sync import MODELS, parse_options
+from wbsp.wire.sockets import split_address
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_integer("worker_num", None, "number of workers; default: TF_CONFIG's", lower_bound=1)
+flags.DEFINE_enum("sync", "pcc", list(MODELS), "synchronization model (pcc: optimized WBSP)")
+flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the synchronization model")
+flags.DEFINE_string("host", "localhost", "address to listen on")
+flags.DEFINE_integer("port_base", 2606, "port to listen on", lower_bound=1, upper_bound=65535)
+flags.DEFINE_string("token_file", None, "file with a shared secret: encrypts, and keeps others out")
+flags.DEFINE_string("base_dir", None, "folder of the runs' files; relative: below --log_root; "
+                    "default: the synchronization model's name")
+flags.DEFINE_string("log_root", "runs", "where runs leave their files")
+flags.DEFINE_bool("resume", False, "go on from the newest run's last checkpoint")
+flags.DEFINE_float("check_period", 5.0, "seconds between two checkpoints", lower_bound=0.01)
+flags.DEFINE_float("connect_timeout", 120.0, "seconds to wait for workers", lower_bound=0)
+flags.DEFINE_float("band_width_limit", None, "MB/s in each direction for the server's traffic")
+
+
+def main(argv):
+    try:
+        if len(argv) > 1:
+            raise ValueError(f"unknown argument {argv[1]!r}; flags are written --name=value")
+        host, port, workers = FLAGS.host, FLAGS.port_base, FLAGS.worker_num
+        if workers is None:
+            spec = tf_config()
+            (host, port), workers = split_address(spec.server), spec.workers
+        options = parse_options(FLAGS.sync_option)
+        rules = Rules(workers, check_period=FLAGS.check_period,
+                      connect_timeout=FLAGS.connect_timeout,
+                      bandwidth=FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit)
+        settings = {"sync": FLAGS.sync, "sync_option": json.dumps(options, sort_keys=True)}
+        return serve(settings, FLAGS.sync, options, rules, host=host, port=port,
+                     token_file=FLAGS.token_file, base_dir=FLAGS.base_dir or FLAGS.sync,
+                     log_root=FLAGS.log_root, resume=FLAGS.resume)
+    except (ValueError, OSError) as error:
+        print(f"wbsp.ps: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,113 @@
+"""Evaluation and checkpoints: slow work on immutable snapshots that never delays a push."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from wbsp.layout import TensorSpec
+from wbsp.ps import checkpoint
+from wbsp.ps.engine import Engine
+from wbsp.ps.store import Snapshot
+
+CHECKPOINT_SHARE = 0.1  # at most this part of the time goes into writing checkpoints
+CHECKPOINT = "checkpoint.safetensors"
+
+
+class Evaluation(NamedTuple):
+    """What the test set says of one version: mean loss, top-1 and top-5 accuracy (0..1)."""
+
+    loss: float
+    accuracy: float
+    top5: float
+
+
+class Evaluator(Protocol):
+    """Knows the network and the test set; called in a thread, one call at a time."""
+
+    def initial(self) -> tuple[np.ndarray, list[TensorSpec]] | None: ...
+
+    def evaluate(self, snapshot: Snapshot) -> Evaluation: ...
+
+    def save(self, snapshot: Snapshot, path: pathlib.Path) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Background:
+    """Every `period` seconds: evaluate the newest version and write a checkpoint of it."""
+
+    def __init__(self, folder: pathlib.Path, layout: list[TensorSpec], engine: Engine,
+                 period: float, evaluator: Evaluator | None):
+        self._folder, self._layout, self._engine = folder, layout, engine
+        self._period, self._evaluator = period, evaluator
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="wbsp-background")
+        self._evaluating: tuple[float, Snapshot, Future] | None = None
+        self._writing: Future | None = None
+        self._evaluated = -1  # newest version that was
+        self._written = engine.store.latest.version
+        self._evaluate_at = self._write_at = 0.0
+
+    def poll(self, now: float) -> tuple[float, int, Evaluation] | None:
+        """Start what is due; return (time of the snapshot, version, evaluation) once it is there.
+
+        Raises what the evaluator raised.
+        """
+        result = None
+        if self._evaluating and self._evaluating[2].done():
+            result = self._take()
+        snapshot = self._engine.store.latest
+        if (self._evaluator and not self._evaluating and now >= self._evaluate_at
+                and snapshot.version > self._evaluated):
+            self._evaluate_at = now + self._period
+            self._start(snapshot, now)
+        if self._writing and self._writing.done():
+            self._write_at = now + max(self._period, self._writing.result() / CHECKPOINT_SHARE)
+            self._writing = None
+        if not self._writing and now >= self._write_at and snapshot.version > self._written:
+            self._writing = self._pool.submit(self._write, snapshot, self._state(now))
+        return result
+
+    def finish(self, now: float, final: bool) -> list[tuple[float, int, Evaluation]]:
+        """End what runs, write the newest version; with `final` also evaluate and save it."""
+        results = [self._take()] if self._evaluating else []
+        if self._writing:
+            self._writing.result()
+        snapshot = self._engine.store.latest
+        if snapshot.version > self._written:
+            self._write(snapshot, self._state(now))
+        if final and self._evaluator:
+            if snapshot.version > self._evaluated:
+                self._start(snapshot, now)
+                results.append(self._take())
+            self._evaluator.save(snapshot, self._folder / "model.keras")
+        self._pool.shutdown()
+        return results
+
+    def _start(self, snapshot: Snapshot, now: float) -> None:
+        future = self._pool.submit(self._evaluator.evaluate, snapshot)
+        self._evaluating = now, snapshot, future
+
+    def _take(self) -> tuple[float, int, Evaluation]:
+        started, snapshot, future = self._evaluating
+        self._evaluating = None
+        self._evaluated = snapshot.version
+        return started, snapshot.version, future.result()
+
+    def _state(self, now: float) -> dict:
+        """What a server needs beside the tensors to go on."""
+        engine = self._engine
+        return {"version": engine.store.latest.version, "elapsed": now,
+                "next_seq": engine.ledger.state(), "totals": [engine.steps, engine.samples],
+                "steps": {w: member.steps for w, member in engine.members.items()}}
+
+    def _write(self, snapshot: Snapshot, state: dict) -> float:
+        start = time.monotonic()
+        checkpoint.save(self._folder / CHECKPOINT,
+                        checkpoint.Checkpoint(snapshot.vector, self._layout, state))
+        self._written = snapshot.version
+        return time.monotonic() - start

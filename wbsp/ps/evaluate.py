@@ -1,0 +1,110 @@
+"""The evaluator: a process of its own that knows the network and the test set.
+
+The parameter server proper never imports TensorFlow; it asks this process for W_0, for the loss
+and accuracy of snapshots, and for the final `model.keras`.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pathlib
+import signal
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from wbsp.layout import TensorSpec
+from wbsp.ps.background import Evaluation
+from wbsp.ps.store import Snapshot
+
+
+class EvaluatorError(RuntimeError):
+    """The evaluator could not do its work; the message says why, in one line."""
+
+
+class EvaluatorProcess:
+    """The server's side of the conversation.
+
+    make: called in the process; returns a compiled keras.Model with metrics `accuracy` and `top5`,
+          and the test set as a tf.data.Dataset. Must be picklable.
+    """
+
+    def __init__(self, make: Callable[[], tuple[Any, Any]]):
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, make), daemon=True,
+                                        name="wbsp-evaluator")
+        self._process.start()
+        theirs.close()
+        self._initial: tuple[np.ndarray, list[TensorSpec]] | None = None
+
+    def initial(self) -> tuple[np.ndarray, list[TensorSpec]] | None:
+        """(W_0, layout) once the network is built, None before. Raises EvaluatorError."""
+        if self._initial is None and self._connection.poll():
+            self._initial = self._receive()
+        return self._initial
+
+    def evaluate(self, snapshot: Snapshot) -> Evaluation:
+        """Loss and accuracies on the whole test set; blocks. Raises EvaluatorError."""
+        return Evaluation(*self._ask("evaluate", snapshot.vector))
+
+    def save(self, snapshot: Snapshot, path: pathlib.Path) -> None:
+        """Write the network with these values as a .keras file; blocks."""
+        self._ask("save", snapshot.vector, str(path))
+
+    def close(self) -> None:
+        """End the process, whatever it is doing."""
+        self._connection.close()
+        self._process.join(2)
+        self._process.kill()
+        self._process.join()
+
+    def _ask(self, *request: Any) -> Any:
+        try:
+            self._connection.send(request)
+        except OSError:
+            raise EvaluatorError("the evaluator process is gone") from None
+        return self._receive()
+
+    def _receive(self) -> Any:
+        try:
+            ok, answer = self._connection.recv()
+        except (EOFError, OSError):
+            raise EvaluatorError("the evaluator process ended unexpectedly "
+                                 f"(exit code {self._process.exitcode})") from None
+        if not ok:
+            raise EvaluatorError(answer)
+        return answer
+
+
+def _serve(connection: Connection, make: Callable[[], tuple[Any, Any]]) -> None:
+    """The process: ends when the server's side of the pipe does."""
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, signal.SIG_IGN)  # sent to the whole group; the server decides
+    try:
+        _answer_requests(connection, make)
+    except (EOFError, OSError):
+        pass
+    except Exception as error:  # told to the server, which ends the run with this line
+        connection.send((False, f"{error}" if isinstance(error, ValueError | OSError)
+                         else f"{type(error).__name__}: {error}"))
+
+
+def _answer_requests(connection: Connection, make: Callable[[], tuple[Any, Any]]) -> None:
+    from wbsp.worker.replica import KerasReplica
+
+    model, test_set = make()
+    replica = KerasReplica(model)
+    connection.send((True, (replica.read(), replica.layout)))
+    while True:
+        what, vector, *rest = connection.recv()
+        replica.adopt(vector, "replace")
+        if what == "evaluate":
+            result = model.evaluate(test_set, verbose=0, return_dict=True)
+            answer = tuple(float(result[name]) for name in ("loss", "accuracy", "top5"))
+        else:
+            model.save(*rest)
+            answer = None
+        connection.send((True, answer))

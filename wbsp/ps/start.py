@@ -1,0 +1,51 @@
+"""From settings to a running server: what both entry points share."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from wbsp.ps.background import CHECKPOINT, Evaluator
+from wbsp.ps.checkpoint import load
+from wbsp.ps.evaluate import EvaluatorError
+from wbsp.ps.server import Rules, Server
+from wbsp.runlog.console import Console
+from wbsp.runlog.folder import run_folder, write_settings
+from wbsp.runlog.server import ServerLog
+from wbsp.sync import create
+from wbsp.wire.sockets import ServerSocket, read_token
+
+
+def serve(settings: dict[str, str], sync: str, options: dict[str, Any], rules: Rules, *,
+          host: str, port: int, token_file: str | None, base_dir: str, log_root: str,
+          resume: bool, start_evaluator: Callable[[], Evaluator] | None = None) -> int:
+    """Run one server to its end; return the exit code.
+
+    Everything that can be wrong is checked before a folder is made. Raises ValueError or OSError
+    in one line, and EvaluatorError when the evaluator fails in mid-run.
+    """
+    model = create(sync, **options)
+    token = read_token(token_file) if token_file else None
+    socket = ServerSocket(host, port, token)
+    folder = run_folder(base_dir, log_root, resume)
+    saved = load(folder / CHECKPOINT) if resume else None
+    # a worker keeps its files in the same folder below its own log root
+    relative = not pathlib.Path(base_dir).is_absolute()
+    settings = {**settings, "folder": str(folder.relative_to(log_root) if relative else folder)}
+    if not resume:
+        write_settings(folder, {**settings, "sync": sync, "options": options, "clock": "real",
+                                "workers": rules.worker_num, "command": " ".join(sys.argv)})
+    console = Console(f"{sync} {folder}")
+    server = Server(model, socket, rules, settings, folder, ServerLog(folder, sync, append=resume),
+                    console, start_evaluator() if start_evaluator else None)
+    console.line(f"the files of this run are in {folder}")
+    if saved:
+        server.begin(*saved)
+        console.line(f"going on from version {saved.state['version']}")
+    try:
+        return server.run()
+    except EvaluatorError:
+        server.close()
+        raise

@@ -1,0 +1,119 @@
+"""The versioned store: immutable snapshots, one pending sum, and who pushed what already.
+
+Nothing here knows a synchronization model, a socket or a clock. A store made with `initial=None`
+counts versions and holds no tensor, for timing studies of thousands of workers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+_BLOCK = 1 << 16  # floats; a block of update and pending stays in the second-level cache
+
+
+class Snapshot(NamedTuple):
+    """Version `version` of the global model; everyone who holds it holds the same bytes."""
+
+    version: int
+    vector: np.ndarray | None  # float32 [size], never written again
+
+
+class Store:
+    """W_v and what is pending for W_{v+1}.
+
+    The law it keeps: W_v = W_0 + the sum of weight * update over everything accepted before the
+    v-th commit.
+    """
+
+    def __init__(self, initial: np.ndarray | None, version: int = 0):
+        """`initial`: float32 [size]; copied. Raises ValueError if it is not finite."""
+        self._pending: np.ndarray | None = None
+        self._scratch: np.ndarray | None = None
+        self.accepted = 0  # updates in the pending sum
+        vector = None
+        if initial is not None:
+            vector = np.array(initial, np.float32).ravel()
+            if not _is_finite(vector):
+                raise ValueError("the initial model holds NaN or infinite values")
+            vector.flags.writeable = False
+        self.latest = Snapshot(version, vector)
+
+    @property
+    def size(self) -> int:
+        """Number of float32 values of the model (0 without tensors)."""
+        return 0 if self.latest.vector is None else self.latest.vector.size
+
+    def accept(self, update: np.ndarray | None, weight: float) -> bool:
+        """Add weight * update (float32 [size]) to the pending sum; False if it is not finite."""
+        if self.latest.vector is not None:
+            if update.shape != self.latest.vector.shape or update.dtype != np.float32:
+                raise ValueError(f"update is {update.dtype}{list(update.shape)}, the model "
+                                 f"float32{list(self.latest.vector.shape)}")
+            if not _is_finite(update):
+                return False
+            self._add(update, np.float32(weight))
+        self.accepted += 1
+        return True
+
+    def commit(self) -> Snapshot:
+        """Make the next version from all that was accepted since the last."""
+        vector = self.latest.vector
+        if self._pending is not None:
+            vector = np.add(vector, self._pending, out=self._pending)
+            vector.flags.writeable = False
+        self._pending = None
+        self.accepted = 0
+        self.latest = Snapshot(self.latest.version + 1, vector)
+        return self.latest
+
+    def _add(self, update: np.ndarray, weight: np.float32) -> None:
+        if self._pending is None:
+            self._pending = np.multiply(update, weight)
+            return
+        if self._scratch is None:
+            self._scratch = np.empty(min(_BLOCK, update.size), np.float32)
+        for start in range(0, update.size, _BLOCK):
+            part = self._pending[start:start + _BLOCK]
+            product = self._scratch[:part.size]
+            np.multiply(update[start:start + _BLOCK], weight, out=product)
+            part += product
+
+
+class Ledger:
+    """Exactly once: which `seq` of each worker was handled, and what the answer to it was."""
+
+    def __init__(self, next_seq: dict[int, int] | None = None):
+        self._next: dict[int, int] = dict(next_seq or {})
+        self._answer: dict[int, Any] = {}  # worker -> answer to its newest push
+
+    def next_seq(self, worker: int) -> int:
+        return self._next.get(worker, 0)
+
+    def seen(self, worker: int, seq: int) -> bool:
+        """True for a push that was handled before.
+
+        Raises ValueError for one that is ahead: something between was lost.
+        """
+        due = self.next_seq(worker)
+        if seq > due:
+            raise ValueError(f"worker {worker} pushed seq {seq}, but seq {due} was never received")
+        return seq < due
+
+    def record(self, worker: int, seq: int, answer: Any) -> None:
+        self._next[worker] = seq + 1
+        self._answer[worker] = answer
+
+    def answer(self, worker: int) -> Any:
+        """The answer to the newest push of `worker`, for a sender that missed it."""
+        return self._answer.get(worker)
+
+    def state(self) -> dict[int, int]:
+        """worker -> the seq it must use next; what a checkpoint keeps."""
+        return dict(self._next)
+
+
+def _is_finite(vector: np.ndarray) -> bool:
+    """One pass without a temporary: NaN and infinity survive a sum of squares."""
+    return bool(np.isfinite(np.dot(vector, vector)))

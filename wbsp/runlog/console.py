@@ -1,0 +1,182 @@
+"""What a person sees of a run while it goes on.
+
+Into a file (nohup) it is one plain line every few seconds; on a terminal it is a live table.
+Warnings are printed at once either way. A terminal that goes away takes its picture with it,
+never the run.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TextIO
+
+from wbsp.runlog.report import Report
+from wbsp.runlog.straggler import Score, StragglerScore
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from wbsp.ps.engine import Member
+
+LINE_SECONDS = 5.0  # between two plain lines, and between two measurements of speed
+LIVE_SECONDS = 0.5  # between two pictures on a terminal
+NAMED_WORKERS = 8  # more than these are summed up in a plain line
+
+
+@dataclass
+class Status:
+    """Where a run stands at `t` seconds since its start."""
+
+    t: float
+    version: int  # newest
+    members: Mapping[int, Member]
+    reports: Mapping[int, Report]
+    done: float | None = None  # part of the stop rule that is reached, 0..1; None without a rule
+    loss: float | None = None  # of the last evaluation
+    accuracy: float | None = None  # of the last evaluation, 0..1
+    heard: Mapping[int, float] = field(default_factory=dict)  # worker -> t of its last message
+
+    @property
+    def steps(self) -> int:
+        """Steps that the server has received, over all workers."""
+        return sum(member.steps for member in self.members.values())
+
+
+class Console:
+    """Shows a run called `title` on `stream` (default: standard error). Used by one thread."""
+
+    def __init__(self, title: str, stream: TextIO | None = None):
+        self.title = title
+        self._stream = stream or sys.stderr
+        self._t = 0.0  # of the newest status or line
+        self._line_due = self._live_due = float("-inf")
+        self._stragglers = StragglerScore()
+        self._scores: dict[int, Score] = {}
+        self._status: Status | None = None
+        self._live = None
+        if self._stream.isatty():
+            self._guard(self._start_live)
+
+    def line(self, text: str, t: float | None = None) -> None:
+        """Print `text` at once; `t` defaults to the time of the newest status."""
+        if t is not None:
+            self._t = t
+        self._guard(self._print, f"[{self._t:7.1f}s] {text}")
+
+    def update(self, status: Status) -> None:
+        """Show `status` if it is time to; cheap to call after every message."""
+        self._t, self._status = status.t, status
+        line_due = status.t >= self._line_due
+        if line_due:
+            self._line_due = status.t + LINE_SECONDS
+            active = {w: m for w, m in status.members.items() if m.active}
+            self._scores = self._stragglers.update(active)
+        if self._live is None:
+            if line_due:
+                self.line(plain(status))
+        elif status.t >= self._live_due:
+            self._live_due = status.t + LIVE_SECONDS
+            self._guard(self._refresh)
+
+    def close(self) -> None:
+        """Leave the newest picture on the terminal and give it back."""
+        if self._live is not None:
+            self._guard(self._refresh)
+            self._guard(self._live.stop)
+            self._live = None
+
+    def _start_live(self) -> None:
+        from rich.console import Console as RichConsole
+        from rich.live import Live
+
+        console = RichConsole(file=self._stream)
+        if console.is_dumb_terminal:
+            return
+        # Redirected, a later print() of anyone would fail with a terminal that went away.
+        live = Live(console=console, auto_refresh=False, redirect_stdout=False,
+                    redirect_stderr=False)
+        live.start()
+        self._live = live
+
+    def _refresh(self) -> None:
+        if self._status is not None and self._live is not None:
+            self._live.update(picture(self.title, self._status, self._scores), refresh=True)
+
+    def _print(self, text: str) -> None:
+        if self._live is not None:
+            from rich.text import Text
+
+            self._live.console.print(Text(text))
+        elif self._stream is not None:
+            print(text, file=self._stream, flush=True)
+
+    def _guard(self, show, *args) -> None:
+        """Showing may fail for good (a closed terminal, a broken pipe); training goes on."""
+        try:
+            show(*args)
+        except (OSError, ValueError):
+            self._live = self._stream = None
+
+
+def plain(status: Status) -> str:
+    """`status` in one line."""
+    done = "" if status.done is None else f" ({status.done:.1%})"
+    parts = [f"version {status.version:,}", f"steps {status.steps:,}{done}"]
+    if _known(status.loss):
+        parts.append(f"loss {status.loss:.4f}")
+    if _known(status.accuracy):
+        parts.append(f"accuracy {status.accuracy:.4f}")
+    members = sorted(status.members.items())
+    if len(members) <= NAMED_WORKERS:
+        parts += [f"worker {worker}: {member.steps:,} {_share(status, worker)}"
+                  + ("" if member.active else " gone") for worker, member in members]
+    else:
+        steps = [member.steps for _, member in members]
+        active = sum(member.active for _, member in members)
+        parts.append(f"{active} of {len(members)} workers: {min(steps):,} to {max(steps):,} steps")
+        shares = [report.share("compute") for report in status.reports.values()]
+        if shares:
+            parts.append(f"computing {min(shares):.0%} to {max(shares):.0%}")
+    return " | ".join(parts)
+
+
+def picture(title: str, status: Status, scores: Mapping[int, Score]) -> RenderableType:
+    """`status` as a progress bar over a table of the workers, for rich to draw."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    facts = [f"{status.t:,.1f} s", f"version {status.version:,}", f"{status.steps:,} steps"]
+    if _known(status.loss):
+        facts.append(f"loss {status.loss:.4f}")
+    if _known(status.accuracy):
+        facts.append(f"accuracy {status.accuracy:.4f}")
+    head = Table.grid(padding=(0, 1))
+    head.add_row(Text(title, "bold"), "  ".join(facts))
+    if status.done is not None:
+        head.add_row(f"{status.done:.1%}", ProgressBar(total=1.0, completed=status.done, width=50))
+    workers = Table("worker", "steps", "samples/s", "of best", "of own best", "computing", "heard")
+    for column in workers.columns:
+        column.justify = "right"
+    for worker, member in sorted(status.members.items()):
+        score = scores.get(worker)
+        pace = (f"{score.speed:,.1f}", f"{score.vs_best:.0%}", f"{score.vs_own_best:.0%}") \
+            if score else ("", "", "")
+        heard = status.heard.get(worker)
+        said = "finished" if member.finished else "gone" if not member.active \
+            else "" if heard is None else f"{max(0.0, status.t - heard):.1f} s ago"
+        workers.add_row(str(worker), f"{member.steps:,}", *pace, _share(status, worker), said)
+    return Group(head, workers)
+
+
+def _share(status: Status, worker: int) -> str:
+    report = status.reports.get(worker)
+    return f"{report.share('compute'):.0%}" if report else "-"
+
+
+def _known(value: float | None) -> bool:
+    return value is not None and not math.isnan(value)

@@ -1,0 +1,81 @@
+"""Every run has a folder of its own, so that no run overwrites another.
+
+`--base_dir=wbsp/` names an experiment; its runs lie under the log root as `wbsp/run-001`,
+`wbsp/run-002`, ..., each with a `run.json` that says what was run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from wbsp.runlog.files import from_json, write_document
+
+SETTINGS = "run.json"
+
+
+def sync_name(base_dir: str | os.PathLike) -> str:
+    """The synchronization model that `base_dir` names by its last part: "wbsp/" -> "wbsp".
+
+    Raises ValueError where there is no such part.
+    """
+    name = Path(base_dir).name
+    if not name or name == "..":
+        raise ValueError(f"base_dir={str(base_dir)!r} names no folder; give one whose last part is "
+                         "the synchronization model, such as wbsp/")
+    return name
+
+
+def run_folder(base_dir: str | os.PathLike, log_root: str | os.PathLike = "runs",
+               resume: bool = False) -> Path:
+    """Make the next numbered folder of an experiment, or find its newest for `resume`.
+
+    A relative `base_dir` lies under `log_root`. Two jobs that start at once get two folders.
+    Raises ValueError for a base_dir without a name, FileNotFoundError if nothing can be resumed.
+    """
+    sync_name(base_dir)
+    experiment = Path(log_root) / base_dir
+    numbers = _numbers(experiment)
+    if resume:
+        if not numbers:
+            raise FileNotFoundError(f"no run to resume in {experiment}; start one without resuming")
+        return _numbered(experiment, max(numbers))
+    experiment.mkdir(parents=True, exist_ok=True)
+    number = max(numbers, default=0) + 1
+    while True:
+        folder = _numbered(experiment, number)
+        try:
+            folder.mkdir()
+            return folder
+        except FileExistsError:  # another job was faster
+            number += 1
+
+
+def write_settings(folder: str | os.PathLike, settings: dict[str, Any]) -> None:
+    """Say in run.json what is run: sync, options, workers, model, dataset, seed, batch, clock
+    ("real" or "virtual"), command line, versions of software. Replaces it whole."""
+    write_document(Path(folder) / SETTINGS, settings)
+
+
+def read_settings(folder: str | os.PathLike) -> dict[str, Any]:
+    """What `write_settings` wrote. Raises FileNotFoundError for a folder that is no run's."""
+    folder = Path(folder)
+    try:
+        return from_json((folder / SETTINGS).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        numbers = _numbers(folder)
+        hint = f"; name one of its runs, such as {_numbered(folder, max(numbers))}" if numbers \
+            else "; give the folder of a run, such as runs/wbsp/run-001"
+        raise FileNotFoundError(f"{folder} is not a run's folder: it holds no {SETTINGS}"
+                                f"{hint}") from None
+
+
+def _numbered(experiment: Path, number: int) -> Path:
+    return experiment / f"run-{number:03d}"
+
+
+def _numbers(experiment: Path) -> list[int]:
+    found = [re.fullmatch(r"run-(\d{3,})", path.name) for path in experiment.glob("run-*")]
+    return [int(match[1]) for match in found if match]

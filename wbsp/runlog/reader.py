@@ -1,0 +1,91 @@
+"""Reads a run's folder back, whether the run was real or simulated, finished or killed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from wbsp.runlog.files import from_json
+from wbsp.runlog.folder import read_settings
+
+
+class Evaluations(NamedTuple):
+    """One entry an evaluation, in the order of the run; NaN where a value was not finite."""
+
+    t: np.ndarray  # float64, seconds since start at which the version was snapshotted
+    version: np.ndarray  # int64
+    steps: np.ndarray  # int64, sum of the worker steps
+    loss: np.ndarray  # float64
+    accuracy: np.ndarray  # float64, 0..1
+    top5: np.ndarray  # float64, 0..1
+
+
+@dataclass
+class Run:
+    """What one run left. Everything but the settings is read when it is first asked for."""
+
+    folder: Path
+    settings: dict[str, Any]
+
+    @cached_property
+    def events(self) -> list[dict[str, Any]]:
+        """The server's events, each with `t` and `kind`."""
+        return list(_lines(self.folder / "events.jsonl"))
+
+    @cached_property
+    def evaluations(self) -> Evaluations:
+        found = [event for event in self.events if event["kind"] == "evaluation"]
+        return Evaluations(*(np.array([event[name] for event in found], dtype)
+                             for name, dtype in zip(Evaluations._fields, _DTYPES, strict=True)))
+
+    @cached_property
+    def spans(self) -> dict[int, list[dict[str, Any]]]:
+        """worker -> its spans, each with `t`, `seconds`, `lane` and `kind`."""
+        found = [(re.fullmatch(r"events_wk(\d+)", path.stem), path)
+                 for path in self.folder.glob("events_wk*.jsonl")]
+        workers = {int(match[1]): path for match, path in found if match}
+        return {worker: list(_lines(workers[worker])) for worker in sorted(workers)}
+
+    @cached_property
+    def summary(self) -> dict[str, Any] | None:
+        """The numbers of summary.json; None for a run that has not ended in good order."""
+        path = self.folder / "summary.json"
+        return from_json(path.read_bytes()) if path.exists() else None
+
+    def time_to(self, accuracy: float) -> float | None:
+        """Seconds to the first evaluation with at least `accuracy` (0..1); None if never."""
+        reached = np.flatnonzero(self.evaluations.accuracy >= accuracy)
+        return float(self.evaluations.t[reached[0]]) if reached.size else None
+
+
+_DTYPES = (np.float64, np.int64, np.int64, np.float64, np.float64, np.float64)
+
+
+def read_run(folder: str | os.PathLike) -> Run:
+    """The run that left `folder`. Raises FileNotFoundError, in one line, if none did."""
+    return Run(Path(folder), read_settings(folder))
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """JSON lines of `path` (none if it is missing); the last may be torn by a kill.
+
+    Raises ValueError for any other line that is no JSON.
+    """
+    if not path.exists():
+        return
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return  # still being written, or torn
+            try:
+                yield from_json(line)
+            except msgspec.DecodeError as error:
+                raise ValueError(f"{path}, line {number} is damaged: {error}") from None

@@ -1,0 +1,117 @@
+"""What the server writes: every event, every evaluation, and the summary at the end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wbsp.runlog.files import MIB, LineFile, columns, to_json, write_document, write_whole
+from wbsp.runlog.report import Report
+from wbsp.runlog.straggler import StragglerScore
+from wbsp.runlog.summary import summarize, table
+
+if TYPE_CHECKING:
+    from wbsp.ps.engine import Member
+
+
+class ServerLog:
+    """Files of the server in a run's `folder`; times are seconds since the run's start.
+
+    Used by the thread that owns the engine. `append` goes on with the files of a resumed run;
+    without it FileExistsError if they are there.
+    """
+
+    def __init__(self, folder: str | os.PathLike, sync: str, tensorboard: bool = True,
+                 append: bool = False):
+        self.folder, self.sync = Path(folder), sync
+        self._events = LineFile(self.folder / "events.jsonl", append)
+        self._evaluations = LineFile(self.folder / f"ps_global_loss_{sync}.txt", append)
+        self._scalars = None
+        if tensorboard:
+            from wbsp.runlog.tensorboard import Scalars
+            self._scalars = Scalars(self.folder)
+        self._stragglers = StragglerScore()
+        self._recent, self._whole = Staleness(), Staleness()
+
+    def event(self, t: float, kind: str, /, **fields: Any) -> None:
+        """Something happened; fits as the engine's `log`."""
+        self._events.write(t, to_json({"t": t, "kind": kind, **fields}) + b"\n")
+        if kind == "accept":
+            behind = fields["version"] - fields["base"]
+            self._recent.add(behind)
+            self._whole.add(behind)
+
+    def evaluation(self, t: float, version: int, loss: float, accuracy: float, top5: float,
+                   members: Mapping[int, Member], reports: Mapping[int, Report]) -> None:
+        """`version`, snapshotted at `t`, has this loss and these accuracies (0..1) on the test set.
+
+        ps_global_loss: time, step of the slowest worker, sum of the worker steps, loss, top-1
+        error, top-5 error, and sums over the workers: seconds of the last push, its MiB, seconds
+        of the last pull, its MiB.
+        """
+        present = {w: m for w, m in members.items() if m.active or m.finished} or members
+        steps = sum(member.steps for member in members.values())
+        slowest = min((member.steps for member in present.values()), default=0)
+        last = reports.values()
+        self._evaluations.write(t, columns(
+            t, slowest, steps, loss, 1 - accuracy, 1 - top5,
+            sum(r.last_push_seconds for r in last), sum(r.push_bytes for r in last) / MIB,
+            sum(r.last_pull_seconds for r in last), sum(r.pull_bytes for r in last) / MIB))
+        self._evaluations.flush()
+        self.event(t, "evaluation", version=version, steps=steps, loss=loss, accuracy=accuracy,
+                   top5=top5)
+        self._events.flush()
+        scores = self._stragglers.update(present)
+        if self._scalars:
+            scalars = {"evaluation/loss": loss, "evaluation/accuracy": accuracy,
+                       "evaluation/top5_accuracy": top5, "version": version}
+            if self._recent.pushes:
+                scalars |= {"staleness/mean": self._recent.mean, "staleness/max": self._recent.max}
+            for worker, report in reports.items():
+                scalars[f"compute_share/worker_{worker}"] = report.share("compute")
+            for worker, score in scores.items():
+                scalars |= {f"speed/worker_{worker}": score.speed,
+                            f"speed_vs_best/worker_{worker}": score.vs_best,
+                            f"speed_vs_own_best/worker_{worker}": score.vs_own_best}
+            self._scalars.write(t, steps, scalars)
+        self._recent = Staleness()
+
+    def summary(self, t: float, members: Mapping[int, Member], reports: Mapping[int, Report],
+                version: int, accuracy: float | None, reason: str) -> str:
+        """Write summary.json and summary.txt; return the text, several lines.
+
+        t: seconds the run took; version: of the final model; accuracy: of it, if it is known;
+        reason: why the run stopped.
+        """
+        numbers = {"sync": self.sync, **summarize(t, members, reports, version, accuracy, reason,
+                                                  self._stragglers),
+                   "staleness": {"mean": self._whole.mean, "max": self._whole.max,
+                                 "pushes": self._whole.pushes}}
+        text = table(self.sync, numbers)
+        write_document(self.folder / "summary.json", numbers)
+        write_whole(self.folder / "summary.txt", text.encode())
+        return text
+
+    def close(self) -> None:
+        self._events.close()
+        self._evaluations.close()
+        if self._scalars:
+            self._scalars.close()
+
+
+class Staleness:
+    """Of accepted pushes: how many versions lay between a push's base and the version it met."""
+
+    def __init__(self):
+        self.pushes = self.sum = self.max = 0
+
+    def add(self, versions: int) -> None:
+        self.pushes += 1
+        self.sum += versions
+        self.max = max(self.max, versions)
+
+    @property
+    def mean(self) -> float:
+        return self.sum / self.pushes if self.pushes else 0.0

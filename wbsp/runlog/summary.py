@@ -1,0 +1,78 @@
+"""The account of a finished run: every number once, and a table for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from wbsp.runlog.report import KINDS, Report
+from wbsp.runlog.straggler import StragglerScore
+
+if TYPE_CHECKING:
+    from wbsp.ps.engine import Member
+
+
+def summarize(t: float, members: Mapping[int, Member], reports: Mapping[int, Report], version: int,
+              accuracy: float | None, reason: str, stragglers: StragglerScore) -> dict[str, Any]:
+    """All numbers of a run's end, by names that a program can read.
+
+    `steps`, `samples`, `pushes` and `rejected` are what the server received; pulls and the booked
+    seconds are the workers' own. Shares are parts of a worker's wall time, 0..1. A worker's
+    `speed` is that of the whole run, compared with the fastest (`vs_best`) and with its own best
+    stretch so far (`vs_own_best`).
+    """
+    overall = StragglerScore().update(members)
+    workers = {}
+    for worker, member in sorted(members.items()):
+        report = reports.get(worker, Report())
+        score = overall.get(worker)
+        speed = score.speed if score else 0.0
+        workers[worker] = {
+            "steps": member.steps, "samples": member.samples, "pushes": member.pushes,
+            "pulls": report.pulls, "rejected": member.rejected.total(),
+            "rejected_why": dict(member.rejected), "finished": member.finished,
+            "compute_seconds": member.seconds, "wall_seconds": report.wall,
+            "seconds": dict(report.seconds), "shares": {k: report.share(k) for k in KINDS},
+            "push_seconds": report.push_seconds, "pull_seconds": report.pull_seconds,
+            "speed": speed, "vs_best": score.vs_best if score else 0.0,
+            "vs_own_best": speed / max(speed, stragglers.best(worker)) if speed else 0.0,
+        }
+    total: dict[str, Any] = {name: sum(one[name] for one in workers.values()) for name in
+                             ("steps", "samples", "pushes", "pulls", "rejected", "wall_seconds")}
+    total["seconds"] = {k: sum(one["seconds"][k] for one in workers.values()) for k in KINDS}
+    wall = total["wall_seconds"]
+    total["shares"] = {k: seconds / wall if wall else 0.0
+                       for k, seconds in total["seconds"].items()}
+    return {"t": t, "version": version, "accuracy": accuracy, "reason": reason,
+            "total": total, "workers": workers}
+
+
+def table(sync: str, summary: dict[str, Any]) -> str:
+    """The summary in plain text: what each worker did, and where its time went."""
+    total, workers = summary["total"], summary["workers"]
+    accuracy = summary["accuracy"]
+    known = "" if accuracy is None else f", final accuracy {accuracy:.4f}"
+    lines = [f"{sync}: {total['steps']:,} steps in {summary['t']:.1f} s, version "
+             f"{summary['version']:,}{known}",
+             f"stopped: {summary['reason']}"]
+    staleness = summary["staleness"]
+    if staleness["pushes"]:
+        lines.append(f"staleness of accepted pushes: mean {staleness['mean']:.2f}, "
+                     f"max {staleness['max']}")
+    if total["rejected"]:
+        why = sum((Counter(one["rejected_why"]) for one in workers.values()), Counter())
+        lines.append("rejected pushes: " + ", ".join(f"{n:,} {w}" for w, n in why.most_common()))
+    lines += ["", f"{'worker':>6} {'steps':>9} {'pushes':>9} {'pulls':>9} {'rejected':>9} "
+                  f"{'samples/s':>10} {'of best':>8} {'of own':>8}"]
+    for name, one in [*workers.items(), ("all", total)]:
+        pace = "" if name == "all" else (f" {one['speed']:10,.1f} {one['vs_best']:8.1%} "
+                                         f"{one['vs_own_best']:8.1%}")
+        lines.append(f"{name:>6} {one['steps']:9,} {one['pushes']:9,} {one['pulls']:9,} "
+                     f"{one['rejected']:9,}{pace}")
+    lines += ["", "seconds and their share of the wall time",
+              f"{'worker':>6} {'wall':>9}" + "".join(f"{kind:>16}" for kind in KINDS)]
+    for name, one in [*workers.items(), ("all", total)]:
+        cells = "".join(f"{one['seconds'][k]:9.1f} {one['shares'][k]:6.1%}" for k in KINDS)
+        lines.append(f"{name:>6} {one['wall_seconds']:9.1f}{cells}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,167 @@
+"""The server's network interface: transfers that run at the same time share its capacity.
+
+Shares are max-min fair: everyone gets the same rate, the level, except transfers whose own link
+carries less; what those leave is shared by the rest:
+
+    rate_i = min(cap_i, level),   sum of rates = capacity   (or every rate is its cap)
+
+Transfers at the level all have moved the same number of bytes since any moment, so each ends when
+one common counter passes its own mark (the virtual time of fair queueing). A change of the level
+therefore touches no transfer but those that cross it, and a thousand transfers cost O(log n) each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from wbsp.simulate.clock import Clock
+
+INF = float("inf")
+
+
+class Transfer:
+    """Some bytes on their way through an interface.
+
+    `mark` is the value at which it ends: of the counter while it `shares` the level, of the clock
+    below it; before its begin, its size. `stamp` tells its valid heap entries from outdated ones.
+    """
+
+    __slots__ = ("interface", "cap", "done", "args", "mark", "shares", "stamp")
+
+    def __init__(self, interface: Interface, size: float, cap: float,
+                 done: Callable[..., object], args: tuple):
+        self.interface, self.cap, self.done, self.args = interface, cap, done, args
+        self.mark, self.shares = size, False
+        self.stamp = -1  # on no heap
+
+    def cancel(self) -> None:
+        """Forget it, begun, over or neither; the others share what it used."""
+        self.done = None
+        if self.stamp >= 0:
+            self.interface._drop(self)
+
+
+class Interface:
+    """One direction of an interface of `capacity` bytes/s (inf: nobody disturbs anybody)."""
+
+    def __init__(self, clock: Clock, capacity: float = INF):
+        if not capacity > 0:
+            raise ValueError(f"an interface's capacity must be above 0 bytes/s, not {capacity}")
+        self._clock, self._capacity = clock, capacity
+        self._level = INF
+        self._moved = 0.0  # bytes that a transfer at the level has moved so far
+        self._since = 0.0
+        self._sharing = 0  # transfers at the level
+        self._limited = 0.0  # bytes/s of those below it
+        self._stamps = self._plan = 0
+        # Heaps of (key, stamp, transfer); entries whose stamp is outdated are skipped.
+        self._marks: list = []  # at the level, by the counter's value at their end
+        self._caps: list = []  # at the level, lowest cap first
+        self._ends: list = []  # below the level, by the time of their end
+        self._high: list = []  # below the level, highest cap first
+
+    def carry(self, size: float, cap: float, lead: float, trail: float,
+              done: Callable[..., object], *args: object) -> Transfer | None:
+        """Call done(*args) when `size` bytes have come through at no more than `cap` bytes/s.
+
+        `lead` and `trail` (seconds) are the latency before and behind this interface. Returns
+        None if the capacity is infinite: then nothing need ever be cancelled.
+        """
+        if self._capacity == INF:
+            self._clock.after(lead + size / cap + trail, done, *args)
+            return None
+        if trail:
+            done, args = self._clock.after, (trail, done, *args)
+        transfer = Transfer(self, size, cap, done, args)
+        if lead:
+            self._clock.after(lead, self._begin, transfer)
+        else:
+            self._begin(transfer)
+        return transfer
+
+    def _drop(self, transfer: Transfer) -> None:
+        self._advance()
+        self._remove(transfer)
+        self._balance()
+
+    def _begin(self, transfer: Transfer) -> None:
+        if transfer.done is None:
+            return
+        self._advance()
+        self._share(transfer, transfer.mark)
+        self._balance()
+
+    def _advance(self) -> None:
+        now = self._clock.now
+        if self._sharing:
+            self._moved += self._level * (now - self._since)
+        else:
+            self._moved = 0.0  # nobody's mark refers to it
+        self._since = now
+
+    def _share(self, transfer: Transfer, left: float) -> None:
+        self._stamps = stamp = self._stamps + 1
+        transfer.stamp, transfer.shares, transfer.mark = stamp, True, self._moved + left
+        self._sharing += 1
+        heappush(self._marks, (transfer.mark, stamp, transfer))
+        heappush(self._caps, (transfer.cap, stamp, transfer))
+
+    def _limit(self, transfer: Transfer, left: float) -> None:
+        self._stamps = stamp = self._stamps + 1
+        end = self._clock.now + left / transfer.cap
+        transfer.stamp, transfer.shares, transfer.mark = stamp, False, end
+        self._limited += transfer.cap
+        heappush(self._ends, (end, stamp, transfer))
+        heappush(self._high, (-transfer.cap, stamp, transfer))
+
+    def _remove(self, transfer: Transfer) -> float:
+        """Take it off its heaps; return the bytes it still has to move."""
+        transfer.stamp = -1
+        if transfer.shares:
+            self._sharing -= 1
+            return max(transfer.mark - self._moved, 0.0)
+        ends = _top(self._ends)
+        self._limited = self._limited - transfer.cap if ends else 0.0  # no rounding is kept
+        return max(transfer.mark - self._clock.now, 0.0) * transfer.cap
+
+    def _balance(self) -> None:
+        """Find the level, and plan the next end.
+
+        Both kinds of crossing raise the level, so the search ends.
+        """
+        while True:
+            self._level = ((self._capacity - self._limited) / self._sharing if self._sharing
+                           else INF)
+            low, high = _top(self._caps), _top(self._high)
+            if low and low.cap <= self._level:
+                self._limit(low, self._remove(low))
+            elif high and high.cap > self._level:
+                self._share(high, self._remove(high))
+            else:
+                break
+        shared, limited = _top(self._marks), _top(self._ends)
+        end = INF
+        if shared:
+            end = self._clock.now + max(shared.mark - self._moved, 0.0) / self._level
+        if limited and limited.mark < end:
+            shared, end = limited, limited.mark
+        self._plan += 1
+        if shared:
+            self._clock.at(end, self._end, shared, self._plan)
+
+    def _end(self, transfer: Transfer, plan: int) -> None:
+        if plan != self._plan:
+            return  # something changed since; another end was planned
+        self._advance()
+        if transfer.shares:
+            self._moved = transfer.mark  # no rounding is kept: equal marks end at one time
+        self._remove(transfer)
+        self._balance()
+        transfer.done(*transfer.args)
+
+
+def _top(heap: list) -> Transfer | None:
+    while heap and heap[0][1] != heap[0][2].stamp:
+        heappop(heap)
+    return heap[0][2] if heap else None

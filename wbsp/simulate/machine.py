@@ -1,0 +1,66 @@
+"""A simulated machine, and who may listen to what it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from wbsp.runlog.report import Report
+from wbsp.simulate.speeds import StepTime
+
+INF = float("inf")
+
+
+class Life(NamedTuple):
+    """When a worker is there: it comes at `start`, and at `end` is lost, or else leaves.
+
+    A lost worker's messages on the way are lost with it. One that leaves in good order ends its
+    step and hands over what is left.
+    """
+
+    start: float = 0.0
+    end: float = INF
+    lost: bool = True
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One simulated machine.
+
+    step:     (index of the step, time) -> seconds of compute; asked once at the start of each step
+    latency:  seconds, one way
+    up, down: bytes/s of its own link
+    lives:    when it is there; a worker that was lost returns with the next life
+    """
+
+    step: StepTime
+    latency: float = 0.0
+    up: float = INF
+    down: float = INF
+    lives: tuple[Life, ...] = (Life(),)
+
+    def __post_init__(self):
+        if not 0 <= self.latency < INF:
+            raise ValueError(f"latency must be 0 s or more and finite, not {self.latency}")
+        if not (self.up > 0 and self.down > 0):
+            raise ValueError(f"up and down must be above 0 bytes/s, not {self.up} and {self.down}")
+        times = [time for life in self.lives for time in life[:2]]
+        if not times or times[0] < 0 or times != sorted(times):
+            raise ValueError(f"lives must follow one another from 0 s on, not {self.lives}")
+
+
+class Observer:
+    """Hears what happens on the workers; override what you need. Times in seconds.
+
+    What happens on the server goes to the engine's `log`.
+    """
+
+    def span(self, worker: int, lane: str, kind: str, start: float, end: float) -> None:
+        """A piece of time has ended. Lane "compute": the thread was busy with `kind` of `KINDS`;
+        lane "network": a push until its answer, or a pull until the model was there."""
+
+    def step(self, worker: int, now: float, loss: float, report: Report) -> None:
+        """A step has ended; `report` holds the running totals up to it."""
+
+    def adopt(self, worker: int, now: float, version: int, how: str) -> None:
+        """A version is about to become the live model."""

@@ -1,0 +1,40 @@
+"""BSP: bulk synchronous parallel (Valiant, CACM 33(8), 1990; synchronous replicas)."""
+
+from wbsp.sync.base import Accept, Action, Commit, Grant, Push, Round, SyncModel, WorkerRule
+
+
+class BSP(SyncModel):
+    """Everyone waits for everyone.
+
+        worker: step; push; wait for the next version; x = W
+        server: accept(p, 1/N); all active workers have pushed: commit, grant all
+
+    N is the number of active workers when the push is accepted. With N workers this is SGD on the
+    union of their batches.
+    """
+
+    name = "bsp"
+    rule = WorkerRule(push="every_step", wait="model", adopt="replace")
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.round = Round(self.active)
+
+    def join(self, worker: int, now: float) -> list[Action]:
+        self.round.join(worker)
+        return super().join(worker, now)
+
+    def leave(self, worker: int, now: float) -> list[Action]:
+        super().leave(worker, now)
+        self.round.leave(worker)
+        return self._commit_if_complete()
+
+    def push(self, push: Push, now: float) -> list[Action]:
+        self.round.push(push.worker)
+        return [Accept(push, 1 / len(self.active)), *self._commit_if_complete()]
+
+    def _commit_if_complete(self) -> list[Action]:
+        if not self.round.complete:
+            return []
+        self.round.restart()
+        return [Commit(), *map(Grant, sorted(self.active))]

@@ -1,0 +1,89 @@
+"""WBSP: worker-busy synchronous parallel, and its optimized form.
+
+Source: Yang, Hu, Liu, Jin, Yeung, You, "WBSP: Addressing stragglers in distributed machine
+learning with worker-busy synchronous parallel", Parallel Computing 121 (2024) 103092,
+doi 10.1016/j.parco.2024.103092.
+"""
+
+from wbsp.sync.base import Accept, Action, Commit, Grant, Option, Push, Round, SyncModel, WorkerRule
+from wbsp.sync.meter import SlowestMeter
+
+
+class WBSP(SyncModel):
+    """Fast workers keep computing and pushing; the slowest worker's push makes the next version.
+
+        worker: step; push; wait for the acknowledgement only
+                granted meanwhile? fetch the newest version, x = W
+        server: accept(p, 1/N)
+                every active worker has pushed since the last commit? commit; grant all
+
+    Differs from BSP only in what a worker waits for, and hence in how many pushes of a fast worker
+    a version holds. "Every active worker has pushed" is the paper's "the slowest has uploaded" for
+    constant speeds, and stays right when speeds change or the slowest leaves [derived]. A push that
+    was computed before a commit and arrives after it counts in the next round [derived from the
+    code].
+
+    trigger=slowest names the slowest explicitly, by a moving average of its seconds a step: the
+    version is committed at that worker's push [paper, reconstruction of the measure].
+    commit=every_push is the official code's behaviour: every push is applied to the global model at
+    once and only the grants wait for the slowest [code].
+    """
+
+    name = "wbsp"
+    rule = WorkerRule(push="every_step", wait="ack", adopt="replace")
+    OPTIONS = {
+        "commit": Option("slowest", "when a version is made", choices=("slowest", "every_push")),
+        "trigger": Option("all_pushed", "how the slowest worker's upload is told",
+                          choices=("all_pushed", "slowest")),
+    }
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.round = Round(self.active)
+        self.meter = SlowestMeter()
+
+    def join(self, worker: int, now: float) -> list[Action]:
+        self.round.join(worker)
+        self.meter.join(worker)
+        return super().join(worker, now)
+
+    def leave(self, worker: int, now: float) -> list[Action]:
+        super().leave(worker, now)
+        self.round.leave(worker)
+        self.meter.leave(worker)
+        return self._end_round() if self.round.complete else []
+
+    def push(self, push: Push, now: float) -> list[Action]:
+        self.round.push(push.worker)
+        actions: list[Action] = [Accept(push, 1 / len(self.active))]
+        if self.commit == "every_push":
+            actions.append(Commit())
+        if self.trigger == "all_pushed":
+            due = self.round.complete
+        else:
+            self.meter.update(push.worker, push.seconds / push.steps)
+            due = push.worker == self.meter.slowest
+        return actions + self._end_round() if due else actions
+
+    def _end_round(self) -> list[Action]:
+        self.round.restart()
+        grants = map(Grant, sorted(self.active))
+        return [*grants] if self.commit == "every_push" else [Commit(), *grants]
+
+
+class OptimizedWBSP(WBSP):
+    """WBSP with communication and computation in parallel (in the official code: pcc).
+
+        compute thread, at each step's end:
+            a version has come in? x = W + (x - anchor); anchor = W
+            sender idle? cut and hand over; else go on, and the next cut carries all steps since
+        communication thread: send the cut; on a grant fetch the version
+        server: as WBSP
+
+    Nothing ever blocks the compute thread. The slowest worker's interval is max(compute, push +
+    pull) instead of compute + push + pull [derived]. The official code loses a step that runs
+    during a fetch, or applies it torn; the rebase keeps it.
+    """
+
+    name = "pcc"
+    rule = WorkerRule(push="when_idle", wait="never", adopt="rebase")

@@ -1,0 +1,158 @@
+"""The synchronization hook: a Keras callback on public API only.
+
+`model.fit(dataset, callbacks=[wbsp.SyncCallback("localhost:2606", worker_index=0)])` makes the
+process one worker of a run. It works under any `tf.distribute` strategy of the process's own
+devices.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import sys
+from collections.abc import Callable
+
+import keras
+
+from wbsp.cluster import Task
+from wbsp.runlog.worker import WorkerLog
+from wbsp.wire.sockets import read_token
+from wbsp.worker.link import Link
+from wbsp.worker.replica import KerasReplica
+from wbsp.worker.session import Session
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+class SyncCallback(keras.callbacks.Callback):
+    """Synchronizes the model being fitted with a wbsp parameter server.
+
+    Training begins from the server's version. The synchronization model is the server's choice.
+    When the server says that training is over, `fit` ends at the step's end; otherwise it ends
+    when its epochs are done. Either way the model then holds the run's final global version, for
+    which this worker waits until the others have finished too.
+    """
+
+    def __init__(self, address: str | None = None, worker_index: int | None = None, *,
+                 token_file: str | None = None, connect_timeout: float = 120.0,
+                 band_width_limit: float | None = None, claims: dict[str, str] | None = None,
+                 say: Callable[[str], None] = _say):
+        """What is not given comes from the environment variable TF_CONFIG.
+
+        address:          host:port of the server
+        worker_index:     0 ... worker_num - 1, each once
+        token_file:       file with the shared secret, for a server that has one
+        connect_timeout:  seconds to wait for the server
+        band_width_limit: MB/s in each direction that this worker's traffic is held to
+        claims:           settings that must equal the server's (name -> text)
+        Raises ValueError or OSError for bad arguments.
+        """
+        super().__init__()
+        task = Task.complete(address, worker_index)
+        self.worker = task.index
+        self._timeout = connect_timeout
+        self._claims = claims or {}
+        self._say = say
+        token = None if token_file is None else read_token(token_file)
+        rate = None if band_width_limit is None else 1e6 * band_width_limit
+        self._link = Link(task.address, task.index, token, rate, say)
+        self._session: Session | None = None
+        self.settings: dict[str, str] | None = None  # the server's, once connected
+        self._log: WorkerLog | None = None
+        self._interrupt: str | None = None
+
+    def connect(self) -> dict[str, str]:
+        """Introduce this worker and return the run's settings; `fit` does it if nobody did.
+
+        Raises LinkError when there is no server or it refuses.
+        """
+        if self.settings is None:
+            self.settings = self._link.hello(self._claims, self._timeout).settings
+            atexit.register(self._abandon)
+        return self.settings
+
+    def write_log(self, log: WorkerLog) -> None:
+        """Keep the run's text files and timeline of this worker in `log`."""
+        self._log = log
+
+    def interrupt(self, reason: str) -> None:
+        """Leave in good order at this step's end. May be called from a signal handler."""
+        self._interrupt = reason
+
+    @property
+    def steps_before(self) -> int:
+        """Steps this worker did in the run before it was started this time."""
+        return self._session.steps_before if self._session else 0
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why training ended before its epochs were done, or None."""
+        return self._interrupt or (self._session.stopped if self._session else None)
+
+    def on_train_begin(self, logs=None):
+        self.connect()
+        self._session = Session(self._link, KerasReplica(self.model), self._log, self._say,
+                                lambda: self._interrupt is not None)
+        self._meter = _LossMeter(self.model)
+        self._session.start(self._timeout)
+        self._stop_if_told()
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._last_batch = -1
+        self._meter.reset()
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self._session.step_begins()
+
+    def on_train_batch_end(self, batch, logs=None):
+        samples, loss = self._meter.step(logs or {})
+        steps, self._last_batch = batch - self._last_batch, batch
+        self._session.step_done(samples, loss, batch, steps)
+        self._stop_if_told()
+
+    def on_train_end(self, logs=None):
+        self._session.finish(self._interrupt or "finished", final=self._interrupt is None)
+        self._link.close()
+        atexit.unregister(self._abandon)
+        if self._log:
+            self._log.close()
+
+    def _stop_if_told(self) -> None:
+        if self.stop_reason is not None:
+            self.model.stop_training = True
+
+    def _abandon(self) -> None:
+        """The process ends without `fit` having ended: say so rather than be missed."""
+        self._link.leave("its process ended in mid-training", finished=False)
+        self._link.close()
+
+
+class _LossMeter:
+    """A batch's samples and loss, from Keras's running mean over the epoch.
+
+    Keras tells callbacks neither the batch size nor the loss of one batch; its loss tracker counts
+    both.
+    """
+
+    def __init__(self, model: keras.Model):
+        tracker = next((metric for metric in model.metrics if metric.name == "loss"), None)
+        self._count = getattr(tracker, "count", None)
+        self.reset()
+
+    def reset(self) -> None:
+        self._samples, self._total = 0, 0.0
+
+    def step(self, logs: dict) -> tuple[int, float]:
+        """(samples, mean loss) of the newest batch; a model without a loss counts 1 sample."""
+        mean = float(logs.get("loss", math.nan))
+        if self._count is None:
+            return 1, mean
+        samples = round(float(self._count.numpy()))
+        total = mean * samples
+        new, loss = samples - self._samples, math.nan
+        if new > 0:
+            loss = (total - self._total) / new
+        self._samples, self._total = samples, total
+        return max(new, 1), loss

@@ -1,0 +1,317 @@
+"""The communication thread: owns the socket, sends cuts, fetches versions, and lives aloud.
+
+Heartbeats come from here, so that a worker in a long step is never mistaken for a dead one. What
+comes in is told to a `Listener`, in this thread; nothing here knows a model or a rule.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import zmq
+import zmq.utils.monitor
+
+from wbsp.layout import TensorSpec
+from wbsp.runlog.report import Report
+from wbsp.sync.base import Push
+from wbsp.wire import messages as m
+from wbsp.wire.chunks import Assembly, split
+from wbsp.wire.outbox import Outbox
+from wbsp.wire.pace import Pace
+from wbsp.wire.sockets import endpoint, split_address, worker_socket
+
+HEARTBEAT = 1.0  # seconds
+SERVER_TIMEOUT = 30.0  # seconds of silence after which the server counts as lost
+RESEND = 20.0  # seconds without an answer after which a request is sent again
+_HANDSHAKE_FAILED = (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+                     | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+
+
+class LinkError(RuntimeError):
+    """The server cannot be reached, was lost, or refused this worker; the message says which."""
+
+
+class Listener(Protocol):
+    """Hears what came in, in the communication thread. `seconds` is how long it took."""
+
+    def answered(self, answer: m.Answer, seconds: float) -> None: ...
+
+    def fetched(self, version: int, vector: np.ndarray, seconds: float) -> None: ...
+
+    def told(self, message: m.Message) -> None: ...
+
+    def failed(self) -> None: ...
+
+    def report(self) -> Report: ...
+
+
+class Link:
+    """A worker's connection to its server.
+
+    say: prints one line for a person
+    """
+
+    def __init__(self, address: str, worker: int, token: bytes | None = None,
+                 bandwidth: float | None = None, say: Callable[[str], None] = print):
+        """`address`: host:port; `bandwidth`: bytes per second each way, or None."""
+        self.address, self.worker = address, worker
+        self.error: LinkError | None = None
+        self._say = say
+        self._context = zmq.Context()
+        host, port = split_address(address)
+        self._socket = worker_socket(self._context, host, port, os.urandom(16), token)
+        self._monitor = self._socket.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | _HANDSHAKE_FAILED)
+        self._socket.connect(endpoint(host, port))
+        # a pair of sockets wakes the thread from its poll when the compute thread wants something
+        wake = f"inproc://wake-{id(self)}"
+        self._wakes = self._context.socket(zmq.PAIR)
+        self._wakes.bind(wake)
+        self._waker = self._context.socket(zmq.PAIR)
+        self._waker.connect(wake)
+        self._orders: deque[Callable[[], None]] = deque()
+        self._outbox = Outbox(self._socket, Pace(bandwidth))
+        self._receive_pace = Pace(bandwidth)
+        self._listener: Listener | None = None
+        self._models: Assembly | None = None
+        self._request: Callable[[], None] | None = None  # unanswered push or fetch, to send again
+        self._awaited: int | None = None  # seq of the push, or number of the fetch
+        self._fetches = 0
+        self._asked_at = 0.0
+        self._progress_at = 0.0  # of the request: something of it was sent or came in
+        self._connected = False  # once
+        self._heard = self._heartbeat_at = 0.0
+        self._handshake: deque[m.Message] = deque()
+        self._news = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closes_by: float | None = None
+
+    # Called by the compute thread.
+
+    def hello(self, claims: dict[str, str], timeout: float) -> m.Welcome:
+        """Introduce this worker and wait for the run's settings.
+
+        Raises LinkError when no server answers within `timeout` seconds, or it refuses.
+        """
+        self._thread = threading.Thread(target=self._run, name="wbsp-link", daemon=True)
+        self._thread.start()
+        self._order(lambda: self._post(m.Hello(m.PROTOCOL, self.worker, claims)))
+        start = time.monotonic()
+        said = 2.0
+        while True:
+            with contextlib.suppress(TimeoutError):
+                return self._await(m.Welcome, min(said - time.monotonic() + start, timeout))
+            waited = time.monotonic() - start
+            if waited >= timeout:
+                self.close()
+                raise LinkError(f"no server answered at {self.address} within {timeout:g} s; is "
+                                "it running there, and is the port right?")
+            self._say(f"worker {self.worker}: waiting for the server at {self.address} "
+                      f"({waited:.0f} of {timeout:g} s)")
+            said += 10
+
+    def join(self, layout: Sequence[TensorSpec], initial: Callable[[], np.ndarray],
+             listener: Listener, timeout: float) -> m.Joined:
+        """Become a member; `initial` is asked for W_0 (float32 [size]) if the server has none."""
+        self._listener = listener
+        self._models = Assembly(sum(spec.size for spec in layout), reuse=False)
+        self._order(lambda: self._post(m.Join(list(layout))))
+        joined = self._await(m.Joined, timeout)
+        if joined.bring_initial:
+            vector = initial()
+            self._order(lambda: self._post_chunks(
+                vector, lambda offset: m.Initial(offset, vector.size)))
+            joined = self._await(m.Joined, timeout)
+        return joined
+
+    def push(self, push: Push, update: np.ndarray) -> None:
+        """Send an update (float32 [size]); it belongs to the link until it is answered."""
+        self._order(lambda: self._ask(push.seq, lambda: self._post_chunks(
+            update, lambda offset: m.Update(push, offset, update.size))))
+
+    def fetch(self) -> None:
+        """Ask for the newest version. Also called by the listener."""
+        self._fetches += 1
+        number = self._fetches
+        self._order(lambda: self._ask(number, lambda: self._post(m.Fetch(number))))
+
+    def leave(self, reason: str, finished: bool) -> None:
+        report = self._listener.report() if self._listener else None
+        self._order(lambda: self._post(m.Leaving(reason, finished, report)))
+
+    def goodbye(self) -> None:
+        self._order(lambda: self._post(m.Goodbye()))
+
+    def close(self, patience: float = 1.0) -> None:
+        """Send what is queued, for at most `patience` seconds, and end the thread."""
+        if self._thread is not None and self._closes_by is None:
+            self._closes_by = time.monotonic() + patience
+            self._order(lambda: None)
+            self._thread.join(patience + 2)
+
+    def _order(self, order: Callable[[], None]) -> None:
+        self._orders.append(order)
+        if threading.current_thread() is not self._thread:
+            with contextlib.suppress(zmq.ZMQError):  # the thread has ended: `error` says why
+                self._waker.send(b"", zmq.NOBLOCK)
+
+    def _await(self, kind: type[m.Message], timeout: float) -> m.Message:
+        """Wait for a handshake message. Raises TimeoutError or LinkError."""
+        with self._news:
+            self._news.wait_for(lambda: self._handshake or self.error, timeout)
+            if self.error:
+                raise self.error
+            if not self._handshake:
+                raise TimeoutError(f"the server at {self.address} sent no {kind.__name__} within "
+                                   f"{timeout:g} s")
+            message = self._handshake.popleft()
+        if not isinstance(message, kind):
+            raise LinkError(f"the server sent {type(message).__name__} instead of {kind.__name__}")
+        return message
+
+    # The communication thread.
+
+    def _run(self) -> None:
+        try:
+            self._loop()
+        except LinkError as error:
+            self._fail(error)
+        except Exception as error:  # whatever it is, the compute thread must not wait for ever
+            self._fail(LinkError(f"the communication thread failed: {error!r}"))
+        finally:
+            self._socket.disable_monitor()
+            self._context.destroy(0)
+
+    def _fail(self, error: LinkError) -> None:
+        with self._news:
+            self.error = error
+            self._news.notify_all()
+        if self._listener:
+            self._listener.failed()
+
+    def _loop(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._wakes, zmq.POLLIN)
+        poller.register(self._monitor, zmq.POLLIN)
+        while not self._closed(time.monotonic()):
+            now = time.monotonic()
+            wait, reading = HEARTBEAT / 4, zmq.POLLIN
+            if self._outbox and not self._outbox.blocked:
+                wait = min(wait, self._outbox.delay(now))
+            if delay := self._receive_pace.delay(now):
+                wait, reading = min(wait, delay), 0
+            poller.register(self._socket, reading | (zmq.POLLOUT if self._outbox.blocked else 0))
+            ready = dict(poller.poll(1000 * wait))
+            if self._wakes in ready:
+                self._wakes.recv()
+            self._obey()
+            if self._monitor in ready:
+                self._connection_event()
+            if ready.get(self._socket, 0) & zmq.POLLIN:
+                self._receive()
+            self._outbox.flush(time.monotonic())
+            self._keep_alive(time.monotonic())
+
+    def _closed(self, now: float) -> bool:
+        if self._closes_by is None:
+            return False
+        return now > self._closes_by or not (self._outbox or self._orders)
+
+    def _obey(self) -> None:
+        while self._orders:
+            self._orders.popleft()()
+
+    def _receive(self) -> None:
+        while not self._receive_pace.delay(time.monotonic()):
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            now = self._heard = time.monotonic()
+            self._receive_pace.spend(sum(map(len, frames)), now)
+            try:
+                self._handle(m.decode(m.FromServer, frames[0].buffer), frames, now)
+            except m.WireError as error:
+                raise LinkError(f"the server at {self.address} sent {error}") from None
+            self._obey()  # a grant just heard may have ordered a fetch
+
+    def _handle(self, message: m.Message, frames: list[zmq.Frame], now: float) -> None:
+        match message:
+            case m.Alive():
+                pass
+            case m.Refused():
+                raise LinkError(f"the server refused: {message.reason}")
+            case m.Welcome() | m.Joined():
+                with self._news:
+                    self._handshake.append(message)
+                    self._news.notify_all()
+            case m.Answer():
+                if self._request and message.seq == self._awaited:  # else: asked twice
+                    self._request = None
+                    self._listener.answered(message, now - self._asked_at)
+            case m.Model():
+                if len(frames) != 2:
+                    raise m.WireError("a model without values")
+                if self._request and message.request == self._awaited:
+                    self._progress_at = now
+                    vector = self._models.add(message.offset, message.size, frames[1].buffer)
+                    if vector is not None:
+                        self._request = None
+                        self._listener.fetched(message.version, vector, now - self._asked_at)
+            case _:
+                self._listener.told(message)
+
+    def _ask(self, number: int, request: Callable[[], None]) -> None:
+        self._request, self._awaited = request, number
+        self._asked_at = self._progress_at = time.monotonic()
+        request()
+
+    def _keep_alive(self, now: float) -> None:
+        if not self._connected:
+            return
+        if self._outbox or self._receive_pace.delay(now):
+            self._progress_at = now
+            self._heard = max(self._heard, now - SERVER_TIMEOUT / 2)  # we are slow, not the server
+        if self._request and now - self._progress_at > RESEND:
+            self._ask_again(now)
+        if now - self._heard > SERVER_TIMEOUT:
+            raise LinkError(f"lost the server at {self.address}: nothing heard for "
+                            f"{SERVER_TIMEOUT:g} s; start it again with --resume, then this worker")
+        if now >= self._heartbeat_at and self._closes_by is None:
+            self._heartbeat_at = now + HEARTBEAT
+            report = self._listener.report() if self._listener else None
+            self._post(m.Heartbeat(report), urgent=True)
+
+    def _connection_event(self) -> None:
+        event = zmq.utils.monitor.recv_monitor_message(self._monitor)
+        if event["event"] & _HANDSHAKE_FAILED:
+            raise LinkError(f"the server at {self.address} refused the connection: either its "
+                            "token is another one (--token_file must name the same secret on both "
+                            "sides, or be absent on both), or it is no wbsp server")
+        now = self._heard = time.monotonic()
+        if self._connected:
+            self._say(f"worker {self.worker}: connected again to {self.address}")
+            self._ask_again(now)
+        self._connected = True
+
+    def _ask_again(self, now: float) -> None:
+        """Repeat the request that may have been lost; the server counts no push twice."""
+        self._progress_at = now
+        if self._request:
+            self._request()
+
+    def _post(self, message: m.Message, body: memoryview | None = None,
+              urgent: bool = False) -> None:
+        frames = [m.encode(message)] + ([] if body is None else [body])
+        self._outbox.post(*frames, now=time.monotonic(), urgent=urgent)
+
+    def _post_chunks(self, vector: np.ndarray, header: Callable[[int], m.Message]) -> None:
+        for offset, chunk in split(vector):
+            self._post(header(offset), chunk)

@@ -1,0 +1,73 @@
+"""A Keras model as one flat float32 vector: read, cut, adopt.
+
+The vector holds the trainable float variables first, then the float non-trainable ones, so that
+BatchNorm statistics take part as deltas like the rest. Optimizer state is not in it.
+"""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from wbsp.layout import TensorSpec
+
+
+class KerasReplica:
+    """The live model x and its anchor; used by the thread that trains.
+
+    Under a mirrored strategy all devices of this worker hold the same x; it is read from the first
+    and written to all.
+    """
+
+    def __init__(self, model: keras.Model):
+        """Raises ValueError for a model that is not built, or not TensorFlow's."""
+        if keras.backend.backend() != "tensorflow":
+            raise ValueError(f"wbsp needs Keras on TensorFlow, not {keras.backend.backend()}; set "
+                             "KERAS_BACKEND=tensorflow")
+        if not model.built:
+            raise ValueError(f"model {model.name} is not built; give it an Input layer or call "
+                             "model.build(input_shape) before fit")
+        weights = [*model.trainable_weights, *model.non_trainable_weights]
+        self._variables = [v for v in weights if "float" in keras.backend.standardize_dtype(v.dtype)]
+        self.layout = [TensorSpec(v.path, tuple(v.shape)) for v in self._variables]
+        self._scope = model.distribute_strategy.scope if model.distribute_strategy else (
+            tf.distribute.get_strategy().scope)
+        self._gather = tf.function(self._concatenate)
+        self._scatter = tf.function(self._assign)
+        self._x: np.ndarray | None = None  # the live vector while it is known
+        self._anchor = self.read()
+
+    def read(self) -> np.ndarray:
+        """The live model, float32 [size]; not to be written to."""
+        if self._x is None:
+            with self._scope():
+                self._x = self._gather().numpy()
+        return self._x
+
+    def stepped(self) -> None:
+        """A step has changed the variables."""
+        self._x = None
+
+    def cut(self) -> np.ndarray:
+        """Return the progress since the last cut or adoption, and begin anew from here."""
+        x = self.read()
+        update = x - self._anchor
+        self._anchor = x
+        return update
+
+    def adopt(self, vector: np.ndarray, how: str) -> None:
+        """Take over W (float32 [size], kept): `replace` x = W, `rebase` x = W + x - anchor."""
+        x = vector if how == "replace" else vector + (self.read() - self._anchor)
+        with self._scope():
+            self._scatter(tf.constant(x))
+        self._x, self._anchor = x, vector
+
+    def _concatenate(self) -> tf.Tensor:
+        flat = [tf.reshape(tf.cast(v.value, tf.float32), [-1]) for v in self._variables]
+        return tf.concat(flat, 0)
+
+    def _assign(self, flat: tf.Tensor) -> None:
+        parts = tf.split(flat, [spec.size for spec in self.layout])
+        for variable, part, spec in zip(self._variables, parts, self.layout):
+            variable.assign(tf.cast(tf.reshape(part, spec.shape), variable.dtype))

@@ -1,0 +1,250 @@
+"""One worker in one run: the agent's commands, carried out on a replica and a link.
+
+The compute thread calls `start`, `step_done` at each step's end, and `finish`. What comes in over
+the link is told to the agent in the communication thread; the model's variables are read and
+written by the compute thread alone. Keras is not known here.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from wbsp.layout import TensorSpec
+from wbsp.runlog.report import Report, TimeBook
+from wbsp.runlog.worker import WorkerLog
+from wbsp.wire import messages as m
+from wbsp.worker.agent import Adopt, Agent, Command, Cut, Fetch, Leave
+from wbsp.worker.link import Link
+
+_GRAIN = 0.5  # seconds between two looks for an interrupt while waiting
+_SAY_EVERY = 15.0  # seconds between two lines about the same wait
+
+
+class Replica(Protocol):
+    """The live model x and its anchor, as flat float32 vectors [size]."""
+
+    layout: Sequence[TensorSpec]
+
+    def read(self) -> np.ndarray:
+        """x"""
+
+    def cut(self) -> np.ndarray:
+        """Return x - anchor, a new array; anchor = x."""
+
+    def adopt(self, vector: np.ndarray, how: str) -> None:
+        """`replace`: x = W; `rebase`: x = W + (x - anchor); anchor = W. `vector` is kept."""
+
+    def stepped(self) -> None:
+        """A step has changed x."""
+
+
+class Session:
+    """Listener of a link and driver of an agent.
+
+    interrupted: asked while waiting; True ends the wait, and the worker leaves without the final
+                 version
+    """
+
+    def __init__(self, link: Link, replica: Replica, log: WorkerLog | None = None,
+                 say: Callable[[str], None] = print,
+                 interrupted: Callable[[], bool] = lambda: False):
+        self.link, self.replica, self.log = link, replica, log
+        self._say, self._interrupted = say, interrupted
+        self.agent: Agent | None = None
+        self.book: TimeBook | None = None
+        self.steps_before = 0  # of this worker in earlier lives
+        self._totals = Report()
+        self._news = threading.Condition()
+        self._todo: list[Command] = []  # for the compute thread
+        self._early: list[m.Message] = []  # heard before the agent was there to be told
+        self._fetched: dict[int, np.ndarray] = {}  # version -> vector, until adopted
+        self._reason, self._wants_final, self._has_final = "finished", True, False
+        self._offset = 0.0  # of the run's time zero from the monotonic clock
+
+    @property
+    def stopped(self) -> str | None:
+        """The reason for which the server wants this worker to finish, or None."""
+        return self.agent.stopped
+
+    def now(self) -> float:
+        """Seconds since the run's time zero, which all its processes share."""
+        return time.monotonic() - self._offset
+
+    # The compute thread.
+
+    def start(self, timeout: float) -> None:
+        """Join, wait for the others and for W, adopt it. Raises LinkError."""
+        layout = self.replica.layout
+        joined = self.link.join(layout, self.replica.read, self, timeout)
+        self._offset = time.monotonic() - joined.now
+        self.steps_before = joined.steps
+        with self._news:
+            self.book = TimeBook(self.now(), "wait")
+            self.agent = Agent(self.link.worker, joined.rule, joined.seq)
+            for message in self._early:
+                self.told(message)
+        self._wait("the other workers to join")
+        self._switch("data")
+
+    def step_begins(self) -> None:
+        """What the thread does from here on is compute."""
+        self._switch("compute")
+
+    def step_done(self, samples: int, loss: float, epoch_step: int = 0, steps: int = 1) -> None:
+        """A mini-batch (or `steps` at once) was trained: do what the rule wants.
+
+        Raises LinkError when the server is lost.
+        """
+        seconds = self._switch("push")
+        self.replica.stepped()
+        totals = self._totals
+        totals.steps += steps
+        totals.samples += samples
+        totals.loss = loss
+        with self._news:
+            commands = self.agent.step_done(samples, seconds, steps)
+        self._carry_out(commands)
+        self._wait("the others")
+        if self.link.error:
+            raise self.link.error
+        self._switch("data")
+        if self.log:
+            self.log.step(self.now(), epoch_step, self.report(), seconds)
+
+    def finish(self, reason: str = "finished", final: bool = True) -> None:
+        """Hand over what is left and leave; with `final` wait for the run's last version."""
+        self._switch("push")
+        with self._news:
+            commands = self.agent.finish()
+        self._reason, self._wants_final = reason, final
+        self._carry_out(commands)
+        self._wait("the last push to be answered")
+        if final:
+            self._switch("wait")
+            self._wait("the other workers to finish", lambda: self._has_final)
+            self.link.goodbye()
+        self._switch("data")
+
+    def _carry_out(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            match command:
+                case Cut():
+                    self._switch("push")
+                    update = self.replica.cut()
+                    self._totals.push_bytes = update.nbytes
+                    self.link.push(command.push, update)
+                case Adopt():
+                    self._switch("pull")
+                    self.replica.adopt(self._fetched.pop(command.version), command.how)
+                    self._has_final = self.agent.finished
+                case Fetch():
+                    self.link.fetch()
+                case Leave():
+                    self.link.leave(self._reason, self._wants_final)
+
+    def _wait(self, what: str, until: Callable[[], bool] | None = None) -> None:
+        """Carry out what comes up until the agent waits for nothing (and `until` holds)."""
+        start, said = time.monotonic(), _SAY_EVERY
+        while True:
+            with self._news:
+                while not self._todo and (self.agent.waiting is not None
+                                          or (until is not None and not until())):
+                    if self.link.error:
+                        raise self.link.error
+                    if self._interrupted() and self.agent.waiting != "ack":
+                        return  # nothing of this worker's is under way
+                    self._switch("push" if self.agent.waiting == "ack" else
+                                 "pull" if self.agent.fetching else "wait")
+                    self._news.wait(_GRAIN)
+                    waited = time.monotonic() - start
+                    if waited > said:
+                        said += _SAY_EVERY
+                        self._say(f"worker {self.link.worker}: waiting for {what} "
+                                  f"({waited:.0f} s)")
+                commands, self._todo = self._todo, []
+            if not commands:
+                return
+            self._carry_out(commands)
+
+    def _switch(self, kind: str) -> float:
+        with self._news:
+            now = self.now()
+            previous, since = self.book.kind, self.book.since
+            if kind == previous:
+                return 0.0
+            seconds = self.book.switch(kind, now)
+        if self.log:
+            self.log.span("compute", previous, since, now)
+        return seconds
+
+    # The communication thread (and whoever tells it something).
+
+    def report(self) -> Report:
+        """This worker's totals so far."""
+        with self._news:
+            report = self._totals.copy()
+            if self.book is not None:
+                report.seconds = self.book.at(self.now())
+            return report
+
+    def answered(self, answer: m.Answer, seconds: float) -> None:
+        totals = self._totals
+        totals.pushes += 1
+        totals.push_seconds += seconds
+        totals.last_push_seconds = seconds
+        totals.control_bytes = len(m.encode(answer))
+        self._log_network("push", seconds, seq=answer.seq)
+        if not answer.accepted:
+            self._say(f"worker {self.link.worker}: push {answer.seq} was rejected: "
+                      f"{answer.reason}")
+        with self._news:
+            self._react(self.agent.acked(answer.granted, answer.hold))
+
+    def fetched(self, version: int, vector: np.ndarray, seconds: float) -> None:
+        totals = self._totals
+        totals.pulls += 1
+        totals.pull_seconds += seconds
+        totals.last_pull_seconds = seconds
+        totals.pull_bytes = vector.nbytes
+        self._log_network("pull", seconds, version=version)
+        with self._news:
+            self._fetched[version] = vector
+            self._react(self.agent.fetched(version))
+
+    def told(self, message: m.Message) -> None:
+        with self._news:
+            if self.agent is None:  # the answer to Join has not been read yet
+                self._early.append(message)
+                return
+            match message:
+                case m.Granted():
+                    self._react(self.agent.granted(message.version))
+                case m.Directed():
+                    self._react(self.agent.directed(message.direct))
+                case m.Stopping():
+                    self._react(self.agent.stop(message.reason))
+                case m.Final():
+                    self._react(self.agent.final(message.version))
+
+    def failed(self) -> None:
+        with self._news:
+            self._news.notify_all()
+
+    def _react(self, commands: Sequence[Command]) -> None:
+        """Fetch at once; leave the rest, which touches the model, to the compute thread."""
+        for command in commands:
+            if isinstance(command, Fetch):
+                self.link.fetch()
+            else:
+                self._todo.append(command)
+        self._news.notify_all()
+
+    def _log_network(self, kind: str, seconds: float, **fields: int) -> None:
+        if self.log:
+            now = self.now()
+            self.log.span("network", kind, now - seconds, now, **fields)
