@@ -24,18 +24,20 @@ from wbsp.runlog.folder import sync_name
 from wbsp.sync import MODELS, parse_options
 
 FLAGS = flags.FLAGS
-RUN_WIDE = ("model", "dataset", "epochs", "target_accuracy", "lr", "seed", "weight_decay")
+RUN_WIDE = ("model", "dataset", "heterogeneity", "epochs", "target_accuracy", "lr", "seed",
+            "weight_decay")
 KEPT = {"BUFF_SIZE": 1024, "class_num": 10, "base_time_step": 1.0, "training_end": 0.1,
         "epsilon": 0.3}  # published flags that nothing reads
-BadInput = ValueError
-HETEROGENEITY = {"none": 0.0, "H1": 0.5, "H2": 1.0, "H3": 1.5}  # seconds before odd workers' steps
+# Published sleeps: seconds before every step of an odd worker.
+HETEROGENEITY = {"none": 0.0, "H1": 0.5, "H2": 1.0, "H3": 1.5}
 
 # The published flags, with their names and defaults.
 flags.DEFINE_enum("job_name", None, ["ps", "worker"], "what this process is", required=True)
 flags.DEFINE_integer("worker_num", 2, "number of workers (ps)", lower_bound=1)
-flags.DEFINE_integer("worker_index", 0, "which worker this is: 0 ... worker_num - 1", lower_bound=0)
-flags.DEFINE_string("base_dir", "wbsp/", "names the synchronization model by its last part, and the "
-                    "folder of the run's files; relative: below --log_root")
+flags.DEFINE_integer("worker_index", 0, "which worker this is: 0 ... worker_num - 1",
+                     lower_bound=0)
+flags.DEFINE_string("base_dir", "wbsp/", "names the synchronization model by its last part, and "
+                    "the folder of the run's files; relative: below --log_root")
 flags.DEFINE_string("host", "localhost", "the server's address; for the ps the one to listen on")
 flags.DEFINE_integer("port_base", 2222, "the server's port", lower_bound=1, upper_bound=65535)
 flags.DEFINE_integer("batch_size", 128, "examples in a step of this worker", lower_bound=1)
@@ -76,10 +78,11 @@ def main(argv):
         for name in KEPT:
             if FLAGS[name].present:
                 say(f"--{name} is kept for compatibility and has no effect")
-        return run_server() if FLAGS.job_name == "ps" else run_worker()
-    except (BadInput, OSError) as error:
+        job = parameter_server() if FLAGS.job_name == "ps" else worker()
+    except (ValueError, OSError, RuntimeError) as error:
         say(f"runcifar10gpu: {error}")
         return 1
+    return job()
 
 
 def say(text):
@@ -103,11 +106,12 @@ def run_wide_settings():
 # The parameter server.
 
 
-def run_server():
+def parameter_server():
+    """Return what runs the server and answers with an exit code. Raises ValueError or OSError."""
     import data
     from wbsp.ps.evaluate import EvaluatorProcess
     from wbsp.ps.server import Rules
-    from wbsp.ps.start import serve
+    from wbsp.ps.start import prepare_server
 
     settings = run_wide_settings()
     target = math.inf if FLAGS.target_accuracy is None else FLAGS.target_accuracy
@@ -116,10 +120,11 @@ def run_server():
                   FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit)
     experiment = functools.partial(network_and_test_set, FLAGS.model, FLAGS.dataset,
                                    FLAGS.data_dir, FLAGS.seed, FLAGS.weight_decay)
-    return serve(settings, settings["sync"], json.loads(settings["sync_option"]), rules,
-                 host=FLAGS.host, port=FLAGS.port_base, token_file=FLAGS.token_file,
-                 base_dir=FLAGS.base_dir, log_root=FLAGS.log_root, resume=FLAGS.resume,
-                 start_evaluator=lambda: EvaluatorProcess(experiment))
+    return prepare_server(
+        settings, settings["sync"], json.loads(settings["sync_option"]), rules, host=FLAGS.host,
+        port=FLAGS.port_base, token_file=FLAGS.token_file, base_dir=FLAGS.base_dir,
+        log_root=FLAGS.log_root, resume=FLAGS.resume,
+        start_evaluator=lambda: EvaluatorProcess(experiment)).run
 
 
 def network_and_test_set(model, dataset, data_dir, seed, weight_decay):
@@ -135,49 +140,62 @@ def network_and_test_set(model, dataset, data_dir, seed, weight_decay):
 # A worker.
 
 
-def run_worker():
-    import tensorflow as tf
+def worker():
+    """Connect and build; return what trains and answers with an exit code.
 
+    Raises ValueError or OSError for bad input, LinkError where there is no server or it refuses.
+    """
     import data
     import models
     from models import training
     from wbsp import SyncCallback
     from wbsp.runlog.worker import WorkerLog
-    from wbsp.worker.link import LinkError
 
-    told = run_wide_settings()
-    claims = {name: told[name] for name in RUN_WIDE if FLAGS[name].present}
-    if FLAGS["sync"].present or FLAGS["base_dir"].present:
-        claims["sync"] = told["sync"]
-    if FLAGS["sync_option"].present or FLAGS["s"].present:
-        claims["sync_option"] = told["sync_option"]
-    hook = SyncCallback(f"{FLAGS.host}:{FLAGS.port_base}", FLAGS.worker_index,
-                        token_file=FLAGS.token_file, connect_timeout=FLAGS.connect_timeout,
-                        band_width_limit=FLAGS.band_width_limit, claims=claims, say=say)
+    index = FLAGS.worker_index
+    hook = SyncCallback(f"{FLAGS.host}:{FLAGS.port_base}", index, token_file=FLAGS.token_file,
+                        connect_timeout=FLAGS.connect_timeout,
+                        band_width_limit=FLAGS.band_width_limit, claims=claims(), say=say)
     caught = []
     for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, lambda signum, frame: _interrupt(hook, caught, signum))
+        signal.signal(signum, functools.partial(_interrupt, hook, caught))
+    run = hook.connect()
+    hook.write_log(WorkerLog(folder_of_run(run), index, run["sync"], append=True))
+    name, seed = run["model"], int(run["seed"])
+    batches = data.train_dataset(run["dataset"], FLAGS.batch_size, seed, index, FLAGS.data_dir)
+    with own_devices().scope():
+        network = training.compile(models.build(name, seed, float(run["weight_decay"])), name,
+                                   float(run["lr"]) if run["lr"] else None)
+    steps_per_epoch = max(1, data.size(run["dataset"]) // FLAGS.batch_size)
+    say(f"worker {index}: training {name} on {run['dataset']} under {run['sync']}")
+    return functools.partial(train, network, batches, steps_per_epoch, hook,
+                             seconds_before_step(run), caught)
+
+
+def train(network, batches, steps_per_epoch, hook, seconds_before_step, caught):
+    from wbsp.worker.link import LinkError
+
     try:
-        run = hook.connect()
-        hook.write_log(WorkerLog(folder_of_run(run), FLAGS.worker_index, run["sync"], append=True))
-        seed, name = int(run["seed"]), run["model"]
-        batches = data.train_dataset(run["dataset"], FLAGS.batch_size, seed, FLAGS.worker_index,
-                                     FLAGS.data_dir)
-        with own_devices(tf).scope():
-            network = training.compile(models.build(name, seed, float(run["weight_decay"])), name,
-                                       float(run["lr"]) if run["lr"] else None)
-        say(f"worker {FLAGS.worker_index}: training {name} on {run['dataset']} under {run['sync']}")
-        network.fit(batches, epochs=FLAGS.max_steps, verbose=0,
-                    steps_per_epoch=max(1, data.size(run["dataset"]) // FLAGS.batch_size),
-                    callbacks=[hook, pace_and_end(hook, sleep_before_step())])
+        network.fit(batches, epochs=FLAGS.max_steps, steps_per_epoch=steps_per_epoch, verbose=0,
+                    shuffle=False, callbacks=[hook, pace_and_end(hook, seconds_before_step)])
     except LinkError as error:
-        say(f"worker {FLAGS.worker_index}: {error}")
+        say(f"worker {hook.worker}: {error}")
         return 1
-    say(f"worker {FLAGS.worker_index}: done ({hook.stop_reason or 'max_steps reached'})")
+    say(f"worker {hook.worker}: done ({hook.stop_reason or 'max_steps reached'})")
     return 128 + caught[0] if caught else 0
 
 
-def _interrupt(hook, caught, signum):
+def claims():
+    """What this worker was explicitly told about the whole run."""
+    told = run_wide_settings()
+    chosen = {name for name in RUN_WIDE if FLAGS[name].present}
+    if FLAGS["sync"].present or FLAGS["base_dir"].present:
+        chosen.add("sync")
+    if FLAGS["sync_option"].present or FLAGS["s"].present:
+        chosen.add("sync_option")
+    return {name: told[name] for name in sorted(chosen)}
+
+
+def _interrupt(hook, caught, signum, frame):
     if caught:
         os._exit(128 + signum)  # asked twice: at once
     caught.append(signum)
@@ -191,8 +209,10 @@ def folder_of_run(run):
     return folder
 
 
-def own_devices(tf):
+def own_devices():
     """A strategy over the devices of this process: one GPU, several mirrored, or the CPU."""
+    import tensorflow as tf
+
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
@@ -205,9 +225,9 @@ def own_devices(tf):
     return tf.distribute.OneDeviceStrategy("/cpu:0")
 
 
-def sleep_before_step():
-    """Seconds; the published heterogeneity slows every odd worker."""
-    published = HETEROGENEITY[FLAGS.heterogeneity] if FLAGS.worker_index % 2 else 0.0
+def seconds_before_step(run):
+    """How long to sleep; the published heterogeneity slows every odd worker."""
+    published = HETEROGENEITY[run["heterogeneity"]] if FLAGS.worker_index % 2 else 0.0
     return FLAGS.sleep_time + published
 
 

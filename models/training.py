@@ -6,7 +6,6 @@ The schedule counts *local* steps: every worker owns its optimizer, whose state 
 from __future__ import annotations
 
 import keras
-import tensorflow as tf
 
 # Per network: the initial learning rate, and {local steps: factor from there on}.
 SCHEDULES = {
@@ -35,8 +34,6 @@ def compile(model: keras.Model, name: str, lr: float | None = None, **options) -
     A model that comes compiled keeps its own optimizer (at learning rate `lr`, if given) and its
     own loss. `options` go to `keras.Model.compile`. Returns the model.
     """
-    # On a CPU a step compiled by XLA takes twice as long, and "auto" would choose it.
-    options.setdefault("jit_compile", "auto" if tf.config.list_physical_devices("GPU") else False)
     if model.compiled:
         chosen, loss = model.optimizer, model.loss
         if lr is not None:

@@ -74,7 +74,6 @@ class IntegerWorkload:
         self.x = [self.initial() for _ in range(workers)]
         self.anchor = [self.initial() for _ in range(workers)]
         self.progress = [self.initial() for _ in range(workers)]  # sum of all steps
-        self.adopted: np.ndarray | None = None  # newest, by anyone
 
     def initial(self):
         return np.zeros(SIZE, np.float32)
@@ -93,14 +92,14 @@ class IntegerWorkload:
     def adopt(self, worker, vector, how):
         uncut = self.x[worker] - self.anchor[worker]
         self.x[worker] = vector + uncut if how == "rebase" else vector
-        self.anchor[worker] = self.adopted = vector
+        self.anchor[worker] = vector
 
 
 class Witness(Observer):
     """Runs a plan under a model and checks what holds for every model.
 
-    judge(witness, worker, push) is called after every push (push=None: after every leave), with
-    `pushed` and `ended` describing what that event did; it asserts the model's own rule.
+    judge(witness, effects, push) is called after every push, and with push=None after every leave
+    that leaves somebody; it asserts the model's own rule.
     """
 
     def __init__(self, plan: Plan, model, judge=None):
@@ -115,10 +114,13 @@ class Witness(Observer):
         self.clock: dict[int, int] = {}  # active worker -> its pushes; a joiner: the lowest
         self.due = [0] * len(workers)  # next seq
         self.received = [self.workload.initial() for _ in workers]  # sum of all updates
-        self.pushed: set[int] = set()  # since the last commit (or end of a round)
+        self.missing: set[int] = set()  # active workers without a push in this round
+        self.begun = False  # the round holds a push
+        self.joining: set[int] = set()  # workers that have yet to adopt their first version
         self.weights: list[float] = []  # since the last commit
         self.merged: list[int] = []  # pushes in each commit
-        self.ended = False  # a round, by the newest event
+        self.committed = False  # by the newest event
+        self.lossy: set[int] = set()  # workers that were lost
         self.expect = self.workload.initial().astype(float)
         self.pending = np.zeros(SIZE)
         self.bytes = {0: self.workload.initial().tobytes()}
@@ -127,6 +129,7 @@ class Witness(Observer):
         engine = self.cluster.engine
         self._push, self._leave = engine.push, engine.leave
         engine.push, engine.leave = self.push, self.leave
+        self._adopt, self.workload.adopt = self.workload.adopt, self._check_bytes
         self.cluster.run()
         self._close()
 
@@ -138,9 +141,10 @@ class Witness(Observer):
         assert push.steps >= 1 and push.samples == push.steps and push.seconds > 0
         self.due[worker] += 1
         self.received[worker] += update
-        self.update, self.ended = update, False
+        self.update, self.committed = update, False
         self.clock[worker] += 1
-        self.pushed.add(worker)
+        self.missing.discard(worker)
+        self.begun = True
         effects = self._push(push, update, now)
         answers = [e for e in effects if getattr(e, "seq", None) is not None]
         assert [(a.worker, a.seq, a.accepted) for a in answers] == [(worker, push.seq, True)]
@@ -156,17 +160,24 @@ class Witness(Observer):
         return effects
 
     def leave(self, worker, now, reason, finished=False):
-        self.ended = False
+        self.committed = False
+        if not finished:
+            self.lossy.add(worker)
+        counted = worker in self.clock  # the model knows nobody who came after the stop
         effects = self._leave(worker, now, reason, finished)
-        if self.judge and self.clock:
+        if self.judge and counted and self.clock:
             self.judge(self, effects, None)
         return effects
 
     def log(self, now, kind, **f):
-        if kind == "join" and self.cluster.engine.stop_reason is None:
-            self.clock[f["worker"]] = min(self.clock.values(), default=0)
+        if kind == "join":
+            self.joining.add(f["worker"])
+            if self.cluster.engine.stop_reason is None:
+                self.clock[f["worker"]] = min(self.clock.values(), default=0)
+                self.missing.add(f["worker"])
         elif kind == "leave":
             self.clock.pop(f["worker"], None)
+            self.missing.discard(f["worker"])
         elif kind == "accept":
             assert f["weight"] == 1 / len(self.model.active)
             self.pending += np.rint(f["weight"] * self.update.astype(float))
@@ -179,7 +190,15 @@ class Witness(Observer):
             assert f["merged"] == len(self.weights)
             self.bytes[snapshot.version] = snapshot.vector.tobytes()
             self.merged.append(len(self.weights))
-            self.pending, self.weights, self.ended = np.zeros(SIZE), [], True
+            self.pending, self.weights, self.committed = np.zeros(SIZE), [], True
+
+    @property
+    def round_complete(self) -> bool:
+        """Every active worker has pushed since `restart_round`, and somebody has."""
+        return self.begun and not self.missing
+
+    def restart_round(self):
+        self.missing, self.begun = set(self.clock), False
 
     def due_steps(self):
         return [member.steps for member in self.cluster.engine.members.values()]
@@ -202,13 +221,23 @@ class Witness(Observer):
     def starts(self, worker, now):
         """A worker starts a step."""
 
+    def idle(self, worker):
+        """Kinds of the compute thread's seconds between its first and its last step."""
+        kinds = [kind for kind, *_ in self.spans[worker]]
+        steps = [i for i, kind in enumerate(kinds) if kind == "compute"]
+        return set(kinds[steps[0]:steps[-1]]) - {"compute"} if steps else set()
+
     def adopt(self, worker, now, version, how):
         agent = self.cluster._hosts[worker].agent
-        fresh = version > self.held[worker] or agent.finished or agent.version is None
-        assert fresh, f"worker {worker} fetched version {version} twice"
-        assert version >= self.held[worker]
+        again = worker in self.joining or agent.finished
+        assert version > self.held[worker] or (version == self.held[worker] and again), \
+            f"worker {worker} went from version {self.held[worker]} to {version}"
+        self.joining.discard(worker)
         self.held[worker] = version
-        self._check_adopted = version
+
+    def _check_bytes(self, worker, vector, how):
+        assert vector.tobytes() == self.bytes[self.held[worker]]
+        self._adopt(worker, vector, how)
 
     def span(self, worker, lane, kind, start, end):
         if lane == "compute":
@@ -224,7 +253,7 @@ class Witness(Observer):
         assert np.array_equal(engine.store.latest.vector, self.expect)
         assert self.due == [engine.ledger.next_seq(w) for w in range(len(self.due))]
         for worker, report in enumerate(cluster.reports):
-            if any(life.lost and life.end < cluster.ended for life in cluster.workers[worker].lives):
+            if worker in self.lossy:
                 continue  # what a lost worker had not delivered is lost with it
             member = engine.members.get(worker)
             assert report.steps == (member.steps if member else 0)

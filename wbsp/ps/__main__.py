@@ -10,7 +10,7 @@ from absl import app, flags
 
 from wbsp.cluster import tf_config
 from wbsp.ps.server import Rules
-from wbsp.ps.start import serve
+from wbsp.ps.start import prepare_server
 from wbsp.sync import MODELS, parse_options
 from wbsp.wire.sockets import split_address
 
@@ -44,12 +44,14 @@ def main(argv):
                       connect_timeout=FLAGS.connect_timeout,
                       bandwidth=FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit)
         settings = {"sync": FLAGS.sync, "sync_option": json.dumps(options, sort_keys=True)}
-        return serve(settings, FLAGS.sync, options, rules, host=host, port=port,
-                     token_file=FLAGS.token_file, base_dir=FLAGS.base_dir or FLAGS.sync,
-                     log_root=FLAGS.log_root, resume=FLAGS.resume)
+        server = prepare_server(
+            settings, FLAGS.sync, options, rules, host=host, port=port,
+            token_file=FLAGS.token_file, base_dir=FLAGS.base_dir or FLAGS.sync,
+            log_root=FLAGS.log_root, resume=FLAGS.resume)
     except (ValueError, OSError) as error:
         print(f"wbsp.ps: {error}", file=sys.stderr)
         return 1
+    return server.run()
 
 
 if __name__ == "__main__":

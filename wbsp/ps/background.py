@@ -26,6 +26,10 @@ class Evaluation(NamedTuple):
     top5: float
 
 
+class EvaluatorError(RuntimeError):
+    """The evaluator could not do its work; the message says why, in one line."""
+
+
 class Evaluator(Protocol):
     """Knows the network and the test set; called in a thread, one call at a time."""
 

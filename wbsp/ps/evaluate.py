@@ -7,6 +7,7 @@ and accuracy of snapshots, and for the final `model.keras`.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pathlib
 import signal
 from collections.abc import Callable
@@ -16,12 +17,8 @@ from typing import Any
 import numpy as np
 
 from wbsp.layout import TensorSpec
-from wbsp.ps.background import Evaluation
+from wbsp.ps.background import Evaluation, EvaluatorError
 from wbsp.ps.store import Snapshot
-
-
-class EvaluatorError(RuntimeError):
-    """The evaluator could not do its work; the message says why, in one line."""
 
 
 class EvaluatorProcess:
@@ -98,6 +95,7 @@ def _answer_requests(connection: Connection, make: Callable[[], tuple[Any, Any]]
     model, test_set = make()
     replica = KerasReplica(model)
     connection.send((True, (replica.read(), replica.layout)))
+    os.nice(5)  # where it shares the cores with workers, training goes first
     while True:
         what, vector, *rest = connection.recv()
         replica.adopt(vector, "replace")

@@ -1,4 +1,4 @@
-"""From settings to a running server: what both entry points share."""
+"""From settings to a server that is ready to run: what both entry points share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from wbsp.ps.background import CHECKPOINT, Evaluator
 from wbsp.ps.checkpoint import load
-from wbsp.ps.evaluate import EvaluatorError
 from wbsp.ps.server import Rules, Server
 from wbsp.runlog.console import Console
 from wbsp.runlog.folder import run_folder, write_settings
@@ -18,13 +17,13 @@ from wbsp.sync import create
 from wbsp.wire.sockets import ServerSocket, read_token
 
 
-def serve(settings: dict[str, str], sync: str, options: dict[str, Any], rules: Rules, *,
-          host: str, port: int, token_file: str | None, base_dir: str, log_root: str,
-          resume: bool, start_evaluator: Callable[[], Evaluator] | None = None) -> int:
-    """Run one server to its end; return the exit code.
+def prepare_server(
+        settings: dict[str, str], sync: str, options: dict[str, Any], rules: Rules, *, host: str,
+        port: int, token_file: str | None, base_dir: str, log_root: str, resume: bool,
+        start_evaluator: Callable[[], Evaluator] | None = None) -> Server:
+    """Check everything, make the run's folder, and return the server, listening.
 
-    Everything that can be wrong is checked before a folder is made. Raises ValueError or OSError
-    in one line, and EvaluatorError when the evaluator fails in mid-run.
+    Raises ValueError or OSError in one line.
     """
     model = create(sync, **options)
     token = read_token(token_file) if token_file else None
@@ -35,8 +34,10 @@ def serve(settings: dict[str, str], sync: str, options: dict[str, Any], rules: R
     relative = not pathlib.Path(base_dir).is_absolute()
     settings = {**settings, "folder": str(folder.relative_to(log_root) if relative else folder)}
     if not resume:
-        write_settings(folder, {**settings, "sync": sync, "options": options, "clock": "real",
-                                "workers": rules.worker_num, "command": " ".join(sys.argv)})
+        write_settings(folder, {
+            **settings, "sync": sync, "options": options, "clock": "real",
+            "workers": rules.worker_num, "check_period": rules.check_period,
+            "bandwidth": rules.bandwidth, "command": " ".join(sys.argv)})
     console = Console(f"{sync} {folder}")
     server = Server(model, socket, rules, settings, folder, ServerLog(folder, sync, append=resume),
                     console, start_evaluator() if start_evaluator else None)
@@ -44,8 +45,4 @@ def serve(settings: dict[str, str], sync: str, options: dict[str, Any], rules: R
     if saved:
         server.begin(*saved)
         console.line(f"going on from version {saved.state['version']}")
-    try:
-        return server.run()
-    except EvaluatorError:
-        server.close()
-        raise
+    return server

@@ -1,6 +1,7 @@
 """Virtual time: events happen in the order of their times, ties in the order they were planned.
 
 The tie rule makes a run a pure function of its inputs: the same cluster gives the same events.
+What is planned with `late` comes after everything else of its moment.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
+
+_LATE = 1 << 62  # above every order number of what is not late
 
 
 class Clock:
@@ -26,6 +29,10 @@ class Clock:
     def after(self, delay: float, act: Callable[..., object], *args: object) -> None:
         """Call act(*args) `delay` seconds from now."""
         heappush(self._queue, (self.now + delay, next(self._order), act, args))
+
+    def late(self, delay: float, act: Callable[..., object], *args: object) -> None:
+        """Call act(*args) `delay` seconds from now, when nothing else is left of that moment."""
+        heappush(self._queue, (self.now + delay, _LATE + next(self._order), act, args))
 
     def run(self, until: float = float("inf")) -> bool:
         """Let everything up to and including `until` happen; True when nothing is left."""

@@ -8,7 +8,9 @@ the passing of time. A message goes through the same stations as in the real run
 
 An upload or a download takes the link's latency plus its bytes at the link's bandwidth, shared
 with others at the server's interface; a control message takes the latency alone, so that messages
-to one worker arrive in the order in which the engine sent them.
+to one worker arrive in the order in which the engine sent them. Only an Ack gives way to what
+arrives at the very same moment: workers that push together learn of the version they made together,
+and WBSP with equal speeds is BSP.
 """
 
 from __future__ import annotations
@@ -336,10 +338,11 @@ class Cluster:
 
     def _tell(self, effects: Iterable[Effect]) -> None:
         """Send the engine's effects on their way, and heed the model's alarm."""
-        known, after = self._known, self.clock.after
+        known, clock = self._known, self.clock
         for effect in effects:
             host = known[effect.worker]
-            after(host.worker.latency, self._receive, host, effect)
+            plan = clock.late if type(effect) is Ack else clock.after
+            plan(host.worker.latency, self._receive, host, effect)
         alarm = self.engine.model.alarm
         if alarm is not None and alarm != self._alarm:
             self._alarm = alarm

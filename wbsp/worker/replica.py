@@ -29,19 +29,19 @@ class KerasReplica:
             raise ValueError(f"model {model.name} is not built; give it an Input layer or call "
                              "model.build(input_shape) before fit")
         weights = [*model.trainable_weights, *model.non_trainable_weights]
-        self._variables = [v for v in weights if "float" in keras.backend.standardize_dtype(v.dtype)]
+        self._variables = [v for v in weights if "float" in v.dtype]
         self.layout = [TensorSpec(v.path, tuple(v.shape)) for v in self._variables]
-        self._scope = model.distribute_strategy.scope if model.distribute_strategy else (
-            tf.distribute.get_strategy().scope)
+        self._strategy = model.distribute_strategy or tf.distribute.get_strategy()
         self._gather = tf.function(self._concatenate)
         self._scatter = tf.function(self._assign)
         self._x: np.ndarray | None = None  # the live vector while it is known
         self._anchor = self.read()
+        self.adopt(self._anchor, "replace")  # traces the write before any step is timed
 
     def read(self) -> np.ndarray:
         """The live model, float32 [size]; not to be written to."""
         if self._x is None:
-            with self._scope():
+            with self._strategy.scope():
                 self._x = self._gather().numpy()
         return self._x
 
@@ -59,7 +59,7 @@ class KerasReplica:
     def adopt(self, vector: np.ndarray, how: str) -> None:
         """Take over W (float32 [size], kept): `replace` x = W, `rebase` x = W + x - anchor."""
         x = vector if how == "replace" else vector + (self.read() - self._anchor)
-        with self._scope():
+        with self._strategy.scope():
             self._scatter(tf.constant(x))
         self._x, self._anchor = x, vector
 

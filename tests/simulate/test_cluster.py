@@ -1,0 +1,304 @@
+"""Hand-computed schedules: commit times and waits in closed form, to a nanosecond.
+
+With latency L, S bytes, and up and down bandwidths u and d, a worker alone on its links takes
+
+    push = L + S/u (arrival at the server) + L (the Ack),   pull = L (request) + S/d + L
+
+and starts its first step at hello + grant + pull = 4 L + S/d.
+"""
+
+import subprocess
+import sys
+
+import pytest
+
+from wbsp.simulate.cluster import Cluster
+from wbsp.simulate.machine import Life, Observer, Worker
+from wbsp.simulate.speeds import changing, constant, lognormal, paused
+from wbsp.simulate.workload import QuadraticWorkload
+from wbsp.sync import create
+
+LINK = {"latency": 0.1, "up": 100.0, "down": 50.0}  # with 10 bytes: push 0.3 s, pull 0.4 s
+PAIR = [Worker(constant(1.0), **LINK), Worker(constant(3.0), **LINK)]  # steps start at 0.6 s
+
+
+class Run:
+    """Runs a cluster until `until`; commits: times of the versions."""
+
+    def __init__(self, model, workers, until, **options):
+        self.commits, self.pushes = [], []
+        self.cluster = Cluster(model, workers, log=self._log, **options)
+        self.cluster.run(until)
+        self.seconds = [report.seconds for report in self.cluster.reports]
+
+    def _log(self, now, kind, **fields):
+        if kind == "commit":
+            self.commits.append(now)
+        elif kind == "accept":
+            self.pushes.append((now, fields["worker"], fields["steps"]))
+
+
+def exactly(values):
+    return pytest.approx(values, rel=0, abs=1e-9)
+
+
+def free(*seconds):
+    """Workers with constant step times and a network that costs nothing."""
+    return [Worker(constant(s)) for s in seconds]
+
+
+def test_bsp_without_network_commits_at_multiples_of_the_slowest():
+    run = Run(create("bsp"), free(1.0, 2.5, 2.0), until=10.0)
+    assert run.commits == exactly([2.5, 5.0, 7.5, 10.0])
+    assert [s["wait"] for s in run.seconds] == exactly([4 * 1.5, 0.0, 4 * 0.5])
+    assert [s["compute"] for s in run.seconds] == exactly([4.0, 10.0, 8.0])
+
+
+def test_bsp_pays_push_and_pull_in_every_round():
+    run = Run(create("bsp"), PAIR, until=11.7, model_bytes=10.0)
+    assert run.commits == exactly([0.6 + 3 + 0.2, 7.5, 11.2])  # every 3 + 0.3 + 0.4
+    fast, slow = run.seconds
+    assert fast == exactly({"compute": 3.0, "push": 0.9, "pull": 4 * 0.4, "wait": 0.2 + 3 * 2.0,
+                            "data": 0.0})
+    assert slow == exactly({"compute": 9.0, "push": 0.9, "pull": 4 * 0.4, "wait": 0.2,
+                            "data": 0.0})
+
+
+def test_wbsp_keeps_the_period_of_its_slowest_and_nobody_waits_for_it():
+    run = Run(create("wbsp"), PAIR, until=11.7, model_bytes=10.0)
+    assert run.commits == exactly([3.8, 7.5, 11.2])
+    assert [s["wait"] for s in run.seconds] == exactly([0.2, 0.2])
+    # The fast one: steps of 1 s and pushes of 0.3 s; granted at 3.9 s and 7.6 s in mid-step, it
+    # pulls after the pushes that follow.
+    arrivals = [t for t, worker, _ in run.pushes if worker == 0]
+    assert arrivals == exactly([1.8, 3.1, 4.4, 6.1, 7.4, 8.7, 10.4, 11.7])
+    assert run.seconds[0]["pull"] == exactly(0.4 + 2 * 0.4)
+
+
+def test_pcc_hides_the_network_behind_a_longer_step():
+    run = Run(create("pcc"), PAIR, until=13.0, model_bytes=10.0)
+    assert run.commits == exactly([3.8, 6.8, 9.8, 12.8])  # every 3 s
+    for seconds in run.seconds:
+        assert seconds == exactly({"compute": 13.0 - 0.6, "push": 0.0, "pull": 0.4, "wait": 0.2,
+                                   "data": 0.0})
+
+
+def test_pcc_carries_several_steps_when_the_network_is_the_longer_part():
+    run = Run(create("pcc"), [Worker(constant(0.5), **LINK)], until=4.5, model_bytes=10.0)
+    # A push and a pull take 0.7 s: every second step finds the version in and the sender idle.
+    assert run.commits == exactly([0.6 + 0.5 + 0.2, 2.3, 3.3, 4.3])
+    assert [steps for *_, steps in run.pushes] == [1, 2, 2, 2]
+
+
+def test_pcc_is_bound_by_push_plus_pull_of_whole_steps():
+    slow_net = Worker(constant(1.0), latency=0.5, up=10.0, down=5.0)  # push 2 s, pull 3 s
+    run = Run(create("pcc"), [slow_net], until=20.0, model_bytes=10.0)
+    assert run.commits == exactly([4.0 + 1.0 + 1.5, 11.5, 16.5])  # every max(1, 2 + 3)
+    assert run.seconds[0]["compute"] == exactly(20.0 - 4.0)
+
+
+def test_ssp_stops_the_fast_worker_at_its_bound():
+    run = Run(create("ssp", s=1), free(1.0, 3.0), until=9.5)
+    assert run.pushes == exactly([(1, 0, 1), (2, 0, 1), (3, 1, 1), (4, 0, 1), (6, 1, 1), (7, 0, 1),
+                                  (9, 1, 1)])
+    assert run.seconds[0]["wait"] == exactly(1.0 + 2.0 + 2.0)
+    assert run.seconds[1]["wait"] == exactly(0.0)
+
+
+def test_ssp_with_bound_zero_is_the_schedule_of_bsp():
+    run = Run(create("ssp", s=0), PAIR, until=11.7, model_bytes=10.0)
+    arrivals = [t for t, worker, _ in run.pushes if worker == 1]
+    assert arrivals == exactly([3.8, 7.5, 11.2])
+    assert run.seconds[0]["wait"] == exactly(0.2 + 3 * 2.0)
+
+
+def test_asp_makes_a_version_of_every_push():
+    run = Run(create("asp"), free(1.0, 2.5), until=5.5)
+    assert run.commits == exactly([1, 2, 2.5, 3, 4, 5, 5])
+    assert [s["wait"] for s in run.seconds] == [0.0, 0.0]
+
+
+def test_the_servers_interface_is_shared_by_all():
+    run = Run(create("bsp"), free(1.0, 1.0, 1.0, 1.0), until=16.0, model_bytes=8.0,
+              ingress=16.0, egress=32.0)
+    assert run.commits == exactly([4.0, 8.0, 12.0, 16.0])  # pull 1 s, step 1 s, push 2 s
+    for seconds in run.seconds:
+        assert (seconds["pull"], seconds["push"]) == exactly((4.0, 8.0))
+
+
+def test_a_narrow_link_leaves_its_share_to_the_others():
+    narrow = Worker(constant(1.0), up=1.0)
+    run = Run(create("asp"), [narrow, *free(1.0, 1.0)], until=7.0, model_bytes=6.0, ingress=5.0)
+    # 1 B/s and twice 2 B/s: the wide ones arrive at 1 + 3 s, the narrow one at 1 + 6 s. Their
+    # second pushes start at 5 s, again at 2 B/s.
+    assert [(t, w) for t, w, _ in run.pushes] == exactly([(4.0, 1), (4.0, 2), (7.0, 0)])
+
+
+def test_wbsp_uploads_contend_only_while_they_overlap():
+    run = Run(create("wbsp"), free(1.0, 2.0), until=4.0, model_bytes=3.0, ingress=2.0)
+    # Worker 0 uploads alone from 1 to 2.5 but for worker 1's start at 2: then 1 B/s each. It ends
+    # at 3, worker 1 (2 bytes left of 3) at 4.
+    assert [(t, w) for t, w, _ in run.pushes] == exactly([(3.0, 0), (4.0, 1)])
+    assert run.commits == exactly([4.0])
+
+
+def test_the_server_applies_one_push_after_the_other():
+    run = Run(create("bsp"), free(1.0, 1.0, 1.0), until=5.0, apply_seconds=0.5)
+    assert run.commits == exactly([2.5, 5.0])
+    assert [s["push"] for s in run.seconds] == exactly([1.0, 2.0, 3.0])
+    assert [s["wait"] for s in run.seconds] == exactly([2.0, 1.0, 0.0])
+
+
+def test_a_lost_worker_frees_the_round_when_it_is_missed():
+    workers = [*free(1.0), Worker(constant(2.0), lives=(Life(0.0, 5.0),))]
+    run = Run(create("bsp"), workers, until=8.0, detect_seconds=0.75)
+    assert run.commits == exactly([2.0, 4.0, 5.75, 6.75, 7.75])
+    assert run.seconds[1]["compute"] == exactly(5.0)
+
+
+def test_a_push_that_has_not_arrived_is_lost_with_its_worker():
+    dying = Worker(constant(1.0), up=2.0, lives=(Life(0.0, 2.5),))
+    run = Run(create("asp"), [dying], until=10.0, model_bytes=4.0)
+    assert run.pushes == []
+
+
+def test_a_lost_worker_leaves_the_interface_to_the_others():
+    dying = Worker(constant(1.0), lives=(Life(0.0, 3.0),))
+    run = Run(create("asp"), [dying, *free(1.0)], until=5.0, model_bytes=4.0, ingress=2.0)
+    # Both upload at 1 B/s from 1 s on; from 3 s on the 2 bytes left have 2 B/s.
+    assert [(t, w) for t, w, _ in run.pushes] == exactly([(4.0, 1)])
+
+
+def test_a_joiner_counts_in_the_round_it_comes_to():
+    workers = [*free(1.0), Worker(constant(2.0), lives=(Life(2.5),))]
+    run = Run(create("wbsp"), workers, until=9.0)
+    assert run.commits == exactly([1.0, 2.0, 4.5, 6.5, 8.5])
+
+
+def test_a_change_of_speed_moves_the_commits():
+    worker = Worker(changing(constant(1.0), [(3.0, 4.0), (11.0, 1.0)]))
+    run = Run(create("wbsp"), [worker], until=13.0)
+    assert run.commits == exactly([1, 2, 3, 7, 11, 12, 13])
+
+
+def test_a_stall_delays_the_round():
+    run = Run(create("bsp"), [Worker(paused(constant(1.0), [(1.5, 4.0)])), *free(1.0)], until=6.0)
+    assert run.commits == exactly([1.0, 4.5, 5.5])
+    assert run.seconds[1]["wait"] == exactly(2.5)
+
+
+def jittered(n, seed=0, **options):
+    workers = [Worker(lognormal(1.0 + i, 0.3, seed=seed + i), latency=0.01 * i, up=20.0, down=30.0)
+               for i in range(n)]
+    return workers, {"model_bytes": 5.0, "ingress": 30.0, "egress": 40.0, "stop_samples": 60,
+                     **options}
+
+
+class Tape(Observer):
+    def __init__(self):
+        self.heard = []
+
+    def log(self, *args, **fields):
+        self.heard.append((args, fields))
+
+    def span(self, *args):
+        self.heard.append(args)
+
+    def adopt(self, *args):
+        self.heard.append(args)
+
+
+@pytest.mark.parametrize("name", ["bsp", "asp", "ssp", "wbsp", "pcc"])
+def test_the_same_cluster_twice_gives_the_same_events(name):
+    def play(seed, pauses=()):
+        tape = Tape()
+        workers, options = jittered(4, seed)
+        cluster = Cluster(create(name), workers, log=tape.log, observer=tape, **options)
+        for until in pauses:
+            cluster.run(until)
+        cluster.run()
+        return cluster.clock.events, cluster.ended, tape.heard
+    assert play(0) == play(0) != play(1)
+    assert play(0, pauses=[3.0, 7.5])[:2] == play(0)[:2]
+
+
+@pytest.mark.parametrize("name", ["bsp", "asp", "ssp", "wbsp", "pcc"])
+def test_every_second_of_a_worker_is_booked_once(name):
+    class Spans(Observer):
+        totals = [0.0] * 3
+
+        def span(self, worker, lane, kind, start, end):
+            if lane == "compute":
+                assert start == pytest.approx(self.totals[worker])
+                self.totals[worker] = end
+
+    workers, options = jittered(3, stop_samples=1e9)
+    spans = Spans()
+    cluster = Cluster(create(name), workers, observer=spans, **options)
+    cluster.run(50.0)
+    assert [report.wall for report in cluster.reports] == exactly([50.0] * 3)
+    assert spans.totals == exactly([50.0] * 3)
+
+
+def test_evaluations_come_at_every_period_and_the_target_ends_the_run():
+    workload = QuadraticWorkload(2)
+
+    def evaluate(snapshot):
+        return {"accuracy": 1 - workload.loss(snapshot.vector) / workload.loss(workload.initial())}
+    cluster = Cluster(create("wbsp"), free(1.0, 2.0), workload, evaluate=evaluate,
+                      check_period=3.0, target=0.9)
+    cluster.run()
+    times = [e.time for e in cluster.evaluations]
+    assert times[:-1] == exactly([3.0 * (i + 1) for i in range(len(times) - 1)])
+    assert cluster.evaluations[-3].metrics["accuracy"] < 0.9 <= (
+        cluster.evaluations[-2].metrics["accuracy"])
+    assert cluster.engine.stop_reason.startswith("accuracy 0.9")
+    assert cluster.evaluations[-1][:2] == (cluster.ended, cluster.engine.store.latest.version)
+
+
+def test_workers_that_wait_for_ever_are_named():
+    with pytest.raises(RuntimeError, match=r"workers \[0, 1\] wait .*2 workers are here, 3 were"):
+        Run(create("bsp"), free(1.0, 1.0), until=10.0, expected=3)
+
+
+def test_the_models_alarm_rings():
+    class Clocked(type(create("asp"))):
+        alarm = 2.5
+        rung = []
+
+        def tick(self, now):
+            self.rung.append(now)
+            self.alarm = now + 2.5 if now < 7.0 else None
+            return []
+    model = Clocked()
+    Run(model, free(1.0), until=20.0, stop_samples=15)
+    assert model.rung == exactly([2.5, 5.0, 7.5])
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda: Worker(constant(1.0), latency=-1.0), "latency must be 0 s or more.*-1.0"),
+    (lambda: Worker(constant(1.0), up=0.0), "up and down must be above 0"),
+    (lambda: Worker(constant(1.0), lives=(Life(0.0, 5.0), Life(4.0))), "lives must follow"),
+    (lambda: Worker(constant(1.0), lives=()), "lives must follow"),
+    (lambda: Cluster(create("bsp"), []), "at least one worker"),
+    (lambda: Cluster(create("bsp"), free(1.0), ingress=0.0), "capacity must be above 0"),
+    (lambda: Cluster(create("bsp"), free(-1.0)).run(), "worker 0: a step time must be 0 s or more"),
+])
+def test_bad_settings_say_what_is_wrong(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_thousands_of_workers_cost_a_handful_of_events_each_step():
+    workers = [Worker(lognormal(1.0, 0.2, seed=i), latency=0.001, up=1e8) for i in range(2000)]
+    cluster = Cluster(create("bsp"), workers, model_bytes=1e6, stop_samples=6000)
+    cluster.run()
+    assert cluster.engine.steps == 6000
+    assert cluster.clock.events <= 9 * 6000
+
+
+def test_the_simulator_needs_no_network_and_no_tensorflow():
+    code = ("import sys, wbsp.simulate.cluster; "
+            "print([m for m in ('tensorflow', 'keras', 'zmq', 'wbsp.wire') if m in sys.modules])")
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"

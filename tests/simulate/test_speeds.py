@@ -1,0 +1,34 @@
+"""Step times: what they take, when they change."""
+
+import statistics
+
+import pytest
+
+from wbsp.simulate.speeds import changing, constant, lognormal, paused, trace
+
+
+def test_lognormal_has_the_mean_it_was_given_and_repeats_with_its_seed():
+    draw, again = lognormal(2.0, 0.5, seed=7), lognormal(2.0, 0.5, seed=7)
+    times = [draw(i, 0.0) for i in range(20_000)]
+    assert statistics.fmean(times) == pytest.approx(2.0, rel=0.02)
+    assert times[:50] == [again(i, 0.0) for i in range(50)]
+
+
+def test_a_trace_begins_again():
+    seconds = trace([1.0, 2.0, 4.0])
+    assert [seconds(i, 0.0) for i in range(5)] == [1.0, 2.0, 4.0, 1.0, 2.0]
+    with pytest.raises(ValueError, match="at least one"):
+        trace([])
+
+
+def test_the_latest_change_counts():
+    seconds = changing(constant(1.0), [(200, 1.0), (100, 4.0)])
+    assert [seconds(0, t) for t in (0, 99.9, 100, 199, 200)] == [1.0, 1.0, 4.0, 4.0, 1.0]
+
+
+def test_a_paused_machine_does_the_rest_of_its_step_afterwards():
+    seconds = paused(constant(2.0), [(9.0, 9.5), (3.0, 6.0)])
+    assert seconds(0, 0.0) == 2.0
+    assert seconds(0, 2.0) == 5.0  # 1 s before and 1 s after
+    assert seconds(0, 4.0) == 4.0  # begins in it
+    assert seconds(0, 7.5) == 2.5

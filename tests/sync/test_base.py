@@ -1,0 +1,45 @@
+"""The registry and the options: bad input gets one line that names what is known."""
+
+import pytest
+
+from wbsp.sync import MODELS, WorkerRule, create
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_registry_makes_every_model_by_its_own_name(name):
+    assert create(name).name == name
+
+
+def test_an_unknown_model_lists_the_known_ones():
+    with pytest.raises(ValueError, match="unknown synchronization model 'bps'.*bsp.*wbsp.*pcc"):
+        create("bps")
+
+
+def test_an_unknown_option_lists_the_known_ones():
+    with pytest.raises(ValueError, match="ssp: unknown option 'S'; known: s, lazy"):
+        create("ssp", S=3)
+    with pytest.raises(ValueError, match="bsp: unknown option 's'; known: none"):
+        create("bsp", s=3)
+
+
+@pytest.mark.parametrize("name, options, message", [
+    ("ssp", {"s": "many"}, "s='many' is not of type int"),
+    ("ssp", {"s": 2.5}, "s=2.5 is not of type int"),
+    ("ssp", {"s": -1}, "s=-1 is below 0"),
+    ("ssp", {"lazy": "perhaps"}, "lazy='perhaps' is not of type bool"),
+    ("wbsp", {"trigger": "fastest"}, "trigger='fastest' is not one of all_pushed, slowest"),
+])
+def test_a_bad_value_says_what_is_wrong_with_it(name, options, message):
+    with pytest.raises(ValueError, match=message) as error:
+        create(name, **options)
+    assert "\n" not in str(error.value)
+
+
+def test_text_from_a_flag_becomes_the_options_type():
+    assert create("ssp", s="7", lazy="yes").s == 7
+    assert create("ssp", lazy="false").lazy is False
+
+
+def test_a_rule_that_could_meet_a_busy_sender_is_refused():
+    with pytest.raises(ValueError, match="use push='when_idle'"):
+        WorkerRule(push="every_step", wait="never", adopt="rebase")

@@ -1,0 +1,176 @@
+"""WBSP and its overlapped form: fast workers stay busy, the slowest makes the version."""
+
+import numpy as np
+import pytest
+from clusters import Witness, many, plans
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wbsp.ps.engine import Engine, Granted
+from wbsp.ps.store import Store
+from wbsp.simulate.cluster import Cluster
+from wbsp.simulate.machine import Worker
+from wbsp.simulate.speeds import constant
+from wbsp.simulate.workload import QuadraticWorkload
+from wbsp.sync import Accept, Commit, Grant, Push, create
+
+OTHERS = st.sampled_from([("slowest", "slowest"), ("every_push", "all_pushed"),
+                          ("every_push", "slowest")])
+
+
+class Judge:
+    """A round ends at the push (or leave) that the trigger names, and then grants everyone."""
+
+    def __init__(self, commit="slowest", trigger="all_pushed"):
+        self.commit, self.trigger = commit, trigger
+        self.seconds = {}  # worker -> moving average of its seconds a step
+
+    def __call__(self, witness, effects, push):
+        active = witness.clock.keys()
+        due = witness.round_complete
+        self.seconds = {w: s for w, s in self.seconds.items() if w in active}
+        if self.trigger == "slowest" and push:
+            due = push.worker == self._slowest(active, push)
+        granted = {e.worker for e in effects if isinstance(e, Granted)}
+        granted |= {e.worker for e in effects if getattr(e, "granted", None) is not None}
+        assert granted == (set(active) if due else set())
+        assert witness.committed == (push is not None if self.commit == "every_push" else due)
+        if due:
+            witness.restart_round()
+
+    def _slowest(self, active, push):
+        new, old = push.seconds / push.steps, self.seconds.get(push.worker)
+        self.seconds[push.worker] = new if old is None else 0.7 * old + 0.3 * new
+        return max(active, key=lambda w: (self.seconds.get(w, float("inf")), -w))
+
+
+def waits_for_itself_only(witness, plan):
+    """Blocked no longer than the worker's own pushes and pulls take, whatever others do."""
+    for worker, report in enumerate(witness.cluster.reports):
+        if worker not in witness.lossy and len(plan.workers[worker]["lives"]) == 1:
+            assert witness.idle(worker) <= {"push", "pull"}
+            blocked = report.seconds["push"] + report.seconds["pull"]
+            assert blocked <= report.push_seconds + report.pull_seconds + 1e-9
+
+
+def never_waits(witness, plan):
+    for worker in set(range(len(plan.workers))) - witness.lossy:
+        if len(plan.workers[worker]["lives"]) == 1:
+            assert witness.idle(worker) == set()
+
+
+@many
+@given(plans())
+def test_random_clusters_keep_the_laws_of_wbsp(plan):
+    waits_for_itself_only(Witness(plan, create("wbsp"), Judge()), plan)
+
+
+@many
+@given(plans(), OTHERS)
+def test_random_clusters_keep_the_laws_of_every_variant(plan, variant):
+    commit, trigger = variant
+    model = create("wbsp", commit=commit, trigger=trigger)
+    waits_for_itself_only(Witness(plan, model, Judge(commit, trigger)), plan)
+
+
+@many
+@given(plans())
+def test_random_clusters_keep_the_laws_of_the_overlapped_form(plan):
+    never_waits(Witness(plan, create("pcc"), Judge()), plan)
+
+
+@many
+@given(plans(), OTHERS)
+def test_random_clusters_keep_the_laws_of_every_overlapped_variant(plan, variant):
+    commit, trigger = variant
+    model = create("pcc", commit=commit, trigger=trigger)
+    never_waits(Witness(plan, model, Judge(commit, trigger)), plan)
+
+
+def trajectory(model, workers, workload, **options):
+    """Bytes of every version, in order."""
+    versions = []
+
+    def log(now, kind, **fields):
+        if kind == "commit":
+            versions.append(cluster.engine.store.latest.vector.tobytes())
+    cluster = Cluster(model, workers, workload, log=log, **options)
+    cluster.run()
+    return versions
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_equal_speeds_give_the_trajectory_of_bsp_bit_for_bit(n):
+    runs = [trajectory(create(name), [Worker(constant(1.0))] * n, QuadraticWorkload(n),
+                       stop_samples=20 * n * 16) for name in ("wbsp", "bsp")]
+    assert len(runs[0]) == 20 and runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("name", ["bsp", "asp", "ssp", "wbsp", "pcc"])
+def test_one_worker_is_plain_sgd(name):
+    workload, plain = QuadraticWorkload(1, seed=5), QuadraticWorkload(1, seed=5)
+    cluster = Cluster(create(name), [Worker(constant(0.1), latency=0.07)], workload,
+                      stop_samples=50 * 16)
+    cluster.run()
+    steps = cluster.reports[0].steps
+    for _ in range(steps):
+        plain.step(0)
+    assert steps >= 50
+    assert np.allclose(cluster.engine.store.latest.vector, plain.x[0], rtol=0, atol=1e-6)
+
+
+def test_a_version_is_the_mean_of_the_live_models_when_nothing_is_in_flight():
+    workload, engine = QuadraticWorkload(3), Engine(create("wbsp"), Store(np.zeros(8)), 3)
+    for worker in range(3):
+        engine.join(worker, 0.0)
+    seq = [0, 0, 0]
+    for version in range(1, 6):
+        for worker, steps in ((1, 5), (2, 2), (0, 1)):  # the slowest last
+            for _ in range(steps):
+                workload.step(worker)
+                engine.push(push(worker, seq[worker]), workload.cut(worker), float(version))
+                seq[worker] += 1
+        latest = engine.store.latest
+        assert latest.version == version
+        assert np.allclose(latest.vector, np.mean(workload.x, axis=0), rtol=0, atol=1e-6)
+        for worker in range(3):
+            workload.adopt(worker, latest.vector, "replace")
+
+
+def push(worker, seq=0, seconds=1.0):
+    return Push(worker, seq, 0, 1, 1, seconds)
+
+
+def model_with(n, **options):
+    model = create("wbsp", **options)
+    for worker in range(n):
+        assert model.join(worker, 0.0) == [Grant(worker)]
+    return model
+
+
+def test_the_slowest_leaves_in_mid_round_and_the_rest_commit():
+    model = model_with(3)
+    first, second = push(0), push(1)
+    assert model.push(first, 1.0) == [Accept(first, 1 / 3)]
+    assert model.push(second, 1.0) == [Accept(second, 1 / 3)]
+    assert model.leave(2, 2.0) == [Commit(), Grant(0), Grant(1)]
+
+
+def test_a_fast_worker_pushes_many_times_in_a_round():
+    model = model_with(2)
+    for seq in range(5):
+        assert model.push(push(0, seq), 1.0) == [Accept(push(0, seq), 1 / 2)]
+    assert model.push(push(1), 2.0)[1:] == [Commit(), Grant(0), Grant(1)]
+
+
+def test_trigger_slowest_waits_until_everyone_was_measured():
+    model = model_with(2, trigger="slowest")
+    assert Commit() not in model.push(push(0, seconds=9.0), 1.0)
+    assert Commit() not in model.push(push(1, seconds=1.0), 2.0)
+    assert Commit() in model.push(push(0, 1, seconds=9.0), 3.0)
+
+
+def test_commit_every_push_applies_at_once_and_grants_at_the_rounds_end():
+    model = model_with(2, commit="every_push")
+    assert model.push(push(0), 1.0) == [Accept(push(0), 1 / 2), Commit()]
+    assert model.push(push(1), 1.0) == [Accept(push(1), 1 / 2), Commit(), Grant(0), Grant(1)]

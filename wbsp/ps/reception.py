@@ -1,0 +1,326 @@
+"""Where workers' messages arrive: who they are, what they may, what the engine makes of it.
+
+Every message is checked here before it can touch anything. Whatever no correct peer sends is
+counted, logged, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import zmq
+
+from wbsp.layout import TensorSpec, difference, total_size
+from wbsp.ps import engine
+from wbsp.ps.rejections import Rejections
+from wbsp.runlog.report import KINDS, Report
+from wbsp.sync.base import WorkerRule
+from wbsp.wire import messages as m
+from wbsp.wire.chunks import Assembly, split
+from wbsp.wire.outbox import Outbox
+from wbsp.wire.pace import Pace
+from wbsp.wire.sockets import ServerSocket
+
+WORKER_TIMEOUT = 10.0  # seconds of silence after which a worker counts as dead
+STALE = 3.0  # seconds of silence after which a newcomer may take over its index
+
+
+@dataclass
+class Peer:
+    """A worker as the wire sees it."""
+
+    identity: bytes
+    worker: int
+    heard: float
+    layout: list[TensorSpec] | None = None  # of its model; None until it asks to join
+    joined: bool = False  # asked to, and has not left
+    updates: Assembly | None = None  # set for good when it is admitted
+
+
+class Reception:
+    """The server's side of every conversation; used by the event loop alone.
+
+    settings:      what joining workers must agree on or take over (name -> text)
+    on_initial:    takes W_0 and its layout from the first worker; None: no worker is asked
+    """
+
+    def __init__(self, socket: ServerSocket, rule: WorkerRule, worker_num: int,
+                 settings: dict[str, str], bandwidth: float | None, clock: Callable[[], float],
+                 say: Callable[[str], None], event: Callable[..., None],
+                 on_initial: Callable[[np.ndarray, list[TensorSpec]], None] | None):
+        self.socket, self.rule, self.worker_num = socket, rule, worker_num
+        self.settings, self.clock, self.say, self.event = settings, clock, say, event
+        self.on_initial = on_initial
+        self.engine: engine.Engine | None = None  # until there is a W_0
+        self.layout: list[TensorSpec] | None = None
+        self.peers: dict[bytes, Peer] = {}
+        self.reports: dict[int, Report] = {}
+        self.rejections = Rejections(say, event)
+        self.first_came = math.inf  # when the first worker joined
+        self.outbox = Outbox(socket.socket, Pace(bandwidth))
+        self._pace = Pace(bandwidth)
+        self._by_worker: dict[int, Peer] = {}
+        self._bringer: Peer | None = None  # the worker that was asked for W_0
+        self._initial: Assembly | None = None
+
+    def begin(self, core: engine.Engine, layout: list[TensorSpec]) -> None:
+        """There is a model; let in those who wait."""
+        self.engine, self.layout = core, layout
+        for peer in list(self.peers.values()):
+            if peer.joined:
+                self._admit(peer)
+
+    @property
+    def delay(self) -> float:
+        """Seconds during which nothing may be received, to keep to the bandwidth."""
+        return self._pace.delay(self.clock())
+
+    def receive(self) -> None:
+        """Take what has come in, but come back often enough for the timers."""
+        for _ in range(64):
+            if self._pace.delay(self.clock()):
+                return
+            try:
+                identity, *frames = self.socket.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            self._pace.spend(sum(map(len, frames)), self.clock())
+            try:
+                self._handle(identity.bytes, frames)
+            except m.WireError as error:
+                self.rejections.count(str(error), self.clock())
+
+    def _handle(self, identity: bytes, frames: list[zmq.Frame]) -> None:
+        if not 1 <= len(frames) <= 2:
+            raise m.WireError(f"a message of {len(frames)} frames")
+        message = m.decode(m.FromWorker, frames[0].buffer)
+        body = frames[1].buffer if len(frames) == 2 else None
+        if (body is not None) != isinstance(message, m.Initial | m.Update):
+            raise m.WireError(f"{type(message).__name__} with {len(frames)} frames")
+        peer = self.peers.get(identity)
+        if isinstance(message, m.Hello):
+            self._hello(identity, message)
+            return
+        if peer is None:
+            self._send(identity, m.Refused(
+                "the server does not know this session: it was restarted, or heard nothing for "
+                f"{WORKER_TIMEOUT:g} s; start this worker again"))
+            raise m.WireError(f"{type(message).__name__} from an unknown session")
+        peer.heard = self.clock()
+        match message:
+            case m.Heartbeat():
+                self._take_report(peer, message.report)
+                self._send(identity, m.Alive())
+            case m.Join():
+                self._join(peer, message)
+            case m.Initial():
+                self._take_initial(peer, message, body)
+            case m.Leaving():
+                self._take_report(peer, message.report)
+                self._leave(peer, message.reason[:200], message.finished)
+            case m.Goodbye():
+                self.lose(peer.worker, "said goodbye in mid-run")
+            case m.Update():
+                self._update(peer, message, body)
+            case m.Fetch():
+                self._fetch(peer, message.request)
+
+    def check_silence(self) -> None:
+        """Give up those who have not been heard, and count those who never spoke properly."""
+        now = self.clock()
+        if failed := self.socket.failed_handshakes():
+            self.rejections.count("a peer that does not speak the protocol or know the token", now,
+                                  failed)
+        self.rejections.flush(now)
+        for peer in list(self.peers.values()):
+            if now - peer.heard > WORKER_TIMEOUT:
+                self.lose(peer.worker, f"nothing heard for {WORKER_TIMEOUT:g} s")
+
+    def lose(self, worker: int, reason: str) -> None:
+        """A worker is gone without a word."""
+        peer = self._by_worker[worker]
+        self._forget(peer)
+        if peer.joined and peer.updates is not None:
+            self.say(f"worker {worker} was lost: {reason}; the others go on without it")
+            self.deliver(self.engine.leave(worker, self.clock(), reason))
+
+    # Messages.
+
+    def _hello(self, identity: bytes, hello: m.Hello) -> None:
+        now = self.clock()
+        reason = self._objection(identity, hello, now)
+        if reason:
+            self._send(identity, m.Refused(reason))
+            self.say(f"refused: {reason}")
+            self.event(now, "refused", worker=hello.worker, reason=reason)
+            return
+        old = self._by_worker.get(hello.worker)
+        if old is not None and old.identity != identity:
+            self.lose(hello.worker, f"replaced after {now - old.heard:.0f} s of silence")
+        if identity not in self.peers:
+            self.peers[identity] = self._by_worker[hello.worker] = Peer(
+                identity, hello.worker, now)
+        self._send(identity, m.Welcome(self.settings, now))
+
+    def _objection(self, identity: bytes, hello: m.Hello, now: float) -> str | None:
+        """Why this worker may not take part, in one line for both sides; None if it may."""
+        me = f"worker {hello.worker}"
+        if hello.protocol != m.PROTOCOL:
+            return (f"{me} speaks protocol {hello.protocol}, the server {m.PROTOCOL}; install the "
+                    "same wbsp on both")
+        if not 0 <= hello.worker < self.worker_num:
+            return (f"{me} does not exist: the server was started with --worker_num="
+                    f"{self.worker_num}, so the index must be 0 to {self.worker_num - 1}")
+        for name, value in hello.claims.items():
+            if name in self.settings and self.settings[name] != value:
+                return (f"{me} and the server disagree: {name} is {value!r} on the worker and "
+                        f"{self.settings[name]!r} on the server; start both with the same value")
+        old = self._by_worker.get(hello.worker)
+        if old is not None and old.identity != identity and now - old.heard < STALE:
+            return (f"{me} is already connected (heard {now - old.heard:.1f} s ago); start each "
+                    "worker with its own --worker_index")
+        if self.engine is not None and self.engine.done:
+            return f"{me} comes too late: the run has ended ({self.engine.stop_reason or 'done'})"
+        return None
+
+    def _join(self, peer: Peer, join: m.Join) -> None:
+        try:
+            size = total_size(join.layout)
+        except ValueError as error:
+            raise m.WireError(str(error)) from None
+        if not 0 < size <= m.MAX_MODEL:
+            raise m.WireError(f"a model of {size} floats")
+        if peer.layout is not None:
+            raise m.WireError(f"worker {peer.worker} joined twice")
+        peer.layout, peer.joined = join.layout, True
+        if self.engine is not None:
+            self._admit(peer)
+        else:
+            self._ask_for_initial()
+
+    def _ask_for_initial(self) -> None:
+        """Have the first worker that has a model bring W_0, where nobody else makes it."""
+        if self.on_initial is None or self._bringer is not None:
+            return
+        self._bringer = next((p for p in self.peers.values() if p.joined), None)
+        if self._bringer is not None:
+            self._initial = Assembly(total_size(self._bringer.layout), reuse=False)
+            self._send_joined(self._bringer, bring_initial=True)
+
+    def _admit(self, peer: Peer) -> None:
+        reason = difference(peer.layout, self.layout)
+        if reason:
+            self._refuse(peer, f"worker {peer.worker} has another model than the server: {reason} "
+                               "(here: the worker, there: the server); use the same model")
+            return
+        peer.updates = Assembly(total_size(self.layout), reuse=True)
+        self._send_joined(peer, bring_initial=False)
+        self.say(f"worker {peer.worker} joined")
+        now = self.clock()
+        self.first_came = min(now, self.first_came)
+        self.deliver(self.engine.join(peer.worker, now))
+
+    def _refuse(self, peer: Peer, reason: str) -> None:
+        self._send(peer.identity, m.Refused(reason))
+        self.say(f"refused: {reason}")
+        self.event(self.clock(), "refused", worker=peer.worker, reason=reason)
+        self._forget(peer)
+
+    def _send_joined(self, peer: Peer, bring_initial: bool) -> None:
+        seq = steps = 0
+        if self.engine is not None:
+            seq = self.engine.ledger.next_seq(peer.worker)
+            member = self.engine.members.get(peer.worker)
+            steps = member.steps if member else 0
+        self._send(peer.identity,
+                   m.Joined(self.rule, seq, steps, bring_initial, self.clock()))
+
+    def _take_initial(self, peer: Peer, initial: m.Initial, body: memoryview) -> None:
+        if peer is not self._bringer or self.engine is not None:
+            raise m.WireError(f"worker {peer.worker} brought an initial model unasked")
+        vector = self._initial.add(initial.offset, initial.size, body)
+        if vector is not None:
+            try:
+                self.on_initial(vector, peer.layout)
+            except ValueError as error:
+                self._refuse(peer, f"worker {peer.worker}: {error}")
+
+    def _update(self, peer: Peer, update: m.Update, body: memoryview) -> None:
+        push = update.push
+        if not peer.joined or peer.updates is None:
+            raise m.WireError(f"worker {peer.worker} pushed before it joined")
+        if (push.worker != peer.worker or push.seq < 0 or push.steps < 1 or push.samples < 0
+                or not 0 <= push.base <= self.engine.store.latest.version
+                or not 0 <= push.seconds < math.inf):
+            raise m.WireError(f"worker {peer.worker} pushed with impossible metadata {push}")
+        vector = peer.updates.add(update.offset, update.size, body)
+        if vector is None:
+            return
+        try:
+            effects = self.engine.push(push, vector, self.clock())
+        except ValueError as error:
+            raise m.WireError(str(error)) from None
+        self.deliver(effects)
+
+    def _fetch(self, peer: Peer, request: int) -> None:
+        if peer.updates is None:
+            raise m.WireError(f"worker {peer.worker} fetched before it joined")
+        version, vector = self.engine.store.latest
+        for offset, chunk in split(vector):
+            self._send(peer.identity, m.Model(request, version, offset, vector.size), chunk)
+
+    def _take_report(self, peer: Peer, report: Report | None) -> None:
+        if report is None:
+            return
+        if set(report.seconds) != set(KINDS) or not all(map(math.isfinite,
+                                                            report.seconds.values())):
+            raise m.WireError(f"worker {peer.worker} sent an impossible report")
+        self.reports[peer.worker] = report
+
+    def _leave(self, peer: Peer, reason: str, finished: bool) -> None:
+        if not peer.joined or peer.updates is None:
+            self._forget(peer)
+            return
+        self.say(f"worker {peer.worker} left: {reason}")
+        peer.joined = False
+        effects = self.engine.leave(peer.worker, self.clock(), reason, finished)
+        if not finished:
+            self._forget(peer)
+        self.deliver(effects)
+
+    def _forget(self, peer: Peer) -> None:
+        self.peers.pop(peer.identity, None)
+        if self._by_worker.get(peer.worker) is peer:
+            del self._by_worker[peer.worker]
+        if peer is self._bringer and self.engine is None:
+            self._bringer = None
+            self._ask_for_initial()
+
+    # Sending.
+
+    def deliver(self, effects: list[engine.Effect]) -> None:
+        for effect in effects:
+            peer = self._by_worker.get(effect.worker)
+            if peer is not None:
+                self._send(peer.identity, _to_message(effect))
+
+    def _send(self, identity: bytes, message: m.Message, body: memoryview | None = None) -> None:
+        frames = [identity, m.encode(message)] + ([] if body is None else [body])
+        self.outbox.post(*frames, now=self.clock())
+
+
+def _to_message(effect: engine.Effect) -> m.Message:
+    match effect:
+        case engine.Ack():
+            return m.Answer(*effect[1:])
+        case engine.Granted():
+            return m.Granted(effect.version)
+        case engine.Directed():
+            return m.Directed(effect.direct)
+        case engine.Stop():
+            return m.Stopping(effect.reason)
+        case engine.Final():
+            return m.Final(effect.version)
