@@ -37,4 +37,4 @@ def test_append_begins_a_file_that_is_not_there(tmp_path):
 
 
 def test_columns_keep_whole_numbers_whole():
-    assert columns(12345678901, 0.1 + 0.2, float("nan"), 1e-12) == b"12345678901 0.3 nan 1e-12\n"
+    assert columns(12345678901, 0.1 + 0.2, float("nan"), 1e-12) == b"12345678901, 0.3, nan, 1e-12\n"

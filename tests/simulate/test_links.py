@@ -67,12 +67,12 @@ def test_random_transfers_agree_with_water_filling(seed):
     assert ends(5.0, transfers) == pytest.approx(brute_force(5.0, transfers), rel=1e-9)
 
 
-def test_latency_lies_before_and_behind_the_transfer():
-    for capacity in (INF, 4.0):
-        clock, times = Clock(), []
-        Interface(clock, capacity).carry(8.0, 2.0, 0.5, 0.25, lambda: times.append(clock.now))
-        clock.run()
-        assert times == [0.5 + 4.0 + 0.25]
+@pytest.mark.parametrize("capacity", [INF, 4.0])
+def test_latency_lies_before_and_behind_the_transfer(capacity):
+    clock, times = Clock(), []
+    Interface(clock, capacity).carry(8.0, 2.0, 0.5, 0.25, lambda: times.append(clock.now))
+    clock.run()
+    assert times == [0.5 + 4.0 + 0.25]
 
 
 def test_a_cancelled_transfer_never_ends_and_frees_its_share():

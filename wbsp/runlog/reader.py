@@ -20,7 +20,7 @@ from wbsp.runlog.folder import read_settings
 class Evaluations(NamedTuple):
     """One entry an evaluation, in the order of the run; NaN where a value was not finite."""
 
-    t: np.ndarray  # float64, seconds since start at which the version was snapshotted
+    t: np.ndarray  # float64, seconds at which the version was snapshotted
     version: np.ndarray  # int64
     steps: np.ndarray  # int64, sum of the worker steps
     loss: np.ndarray  # float64
@@ -30,7 +30,11 @@ class Evaluations(NamedTuple):
 
 @dataclass
 class Run:
-    """What one run left. Everything but the settings is read when it is first asked for."""
+    """What one run left. Everything but the settings is read when it is first asked for.
+
+    Times are seconds since training began, when the workers had joined: real processes take
+    seconds to get there, and a comparison should not count how long TensorFlow takes to import.
+    """
 
     folder: Path
     settings: dict[str, Any]
@@ -38,7 +42,15 @@ class Run:
     @cached_property
     def events(self) -> list[dict[str, Any]]:
         """The server's events, each with `t` and `kind`."""
+        return [{**e, "t": e["t"] - self._began} for e in self._raw_events]
+
+    @cached_property
+    def _raw_events(self) -> list[dict[str, Any]]:
         return list(_lines(self.folder / "events.jsonl"))
+
+    @cached_property
+    def _began(self) -> float:
+        return next((e["t"] for e in self._raw_events if e["kind"] == "start"), 0.0)
 
     @cached_property
     def evaluations(self) -> Evaluations:
@@ -52,7 +64,8 @@ class Run:
         found = [(re.fullmatch(r"events_wk(\d+)", path.stem), path)
                  for path in self.folder.glob("events_wk*.jsonl")]
         workers = {int(match[1]): path for match, path in found if match}
-        return {worker: list(_lines(workers[worker])) for worker in sorted(workers)}
+        return {worker: [{**span, "t": span["t"] - self._began} for span in _lines(workers[worker])]
+                for worker in sorted(workers)}
 
     @cached_property
     def summary(self) -> dict[str, Any] | None:

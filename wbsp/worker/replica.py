@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from wbsp.layout import TensorSpec
+from wbsp.layout import TensorSpec, total_size
 
 
 class KerasReplica:
@@ -31,18 +31,19 @@ class KerasReplica:
         weights = [*model.trainable_weights, *model.non_trainable_weights]
         self._variables = [v for v in weights if "float" in v.dtype]
         self.layout = [TensorSpec(v.path, tuple(v.shape)) for v in self._variables]
-        self._strategy = model.distribute_strategy or tf.distribute.get_strategy()
-        self._gather = tf.function(self._concatenate)
-        self._scatter = tf.function(self._assign)
+        strategy = model.distribute_strategy or tf.distribute.get_strategy()
+        # Concrete functions: a call costs half of a tf.function's, and it is made at every step.
+        with strategy.scope():
+            self._gather = tf.function(self._concatenate).get_concrete_function()
+            self._scatter = tf.function(self._assign).get_concrete_function(
+                tf.TensorSpec([total_size(self.layout)], tf.float32))
         self._x: np.ndarray | None = None  # the live vector while it is known
         self._anchor = self.read()
-        self.adopt(self._anchor, "replace")  # traces the write before any step is timed
 
     def read(self) -> np.ndarray:
         """The live model, float32 [size]; not to be written to."""
         if self._x is None:
-            with self._strategy.scope():
-                self._x = self._gather().numpy()
+            self._x = self._gather().numpy()
         return self._x
 
     def stepped(self) -> None:
@@ -59,8 +60,7 @@ class KerasReplica:
     def adopt(self, vector: np.ndarray, how: str) -> None:
         """Take over W (float32 [size], kept): `replace` x = W, `rebase` x = W + x - anchor."""
         x = vector if how == "replace" else vector + (self.read() - self._anchor)
-        with self._strategy.scope():
-            self._scatter(tf.constant(x))
+        self._scatter(tf.constant(x))
         self._x, self._anchor = x, vector
 
     def _concatenate(self) -> tf.Tensor:

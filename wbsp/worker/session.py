@@ -63,6 +63,7 @@ class Session:
         self._todo: list[Command] = []  # for the compute thread
         self._early: list[m.Message] = []  # heard before the agent was there to be told
         self._fetched: dict[int, np.ndarray] = {}  # version -> vector, until adopted
+        self._last_report: Report | None = None
         self._reason, self._wants_final, self._has_final = "finished", True, False
         self._offset = 0.0  # of the run's time zero from the monotonic clock
 
@@ -89,7 +90,8 @@ class Session:
             for message in self._early:
                 self.told(message)
         self._wait("the other workers to join")
-        self._switch("data")
+        with self._news:
+            self.book = TimeBook(self.now(), "data")  # training begins
 
     def step_begins(self) -> None:
         """What the thread does from here on is compute."""
@@ -100,6 +102,8 @@ class Session:
 
         Raises LinkError when the server is lost.
         """
+        if self.agent.version is None:
+            return  # the run ended before this worker got a model: its step is about nothing
         seconds = self._switch("push")
         self.replica.stepped()
         totals = self._totals
@@ -128,7 +132,6 @@ class Session:
             self._switch("wait")
             self._wait("the other workers to finish", lambda: self._has_final)
             self.link.goodbye()
-        self._switch("data")
 
     def _carry_out(self, commands: Sequence[Command]) -> None:
         for command in commands:
@@ -145,6 +148,7 @@ class Session:
                 case Fetch():
                     self.link.fetch()
                 case Leave():
+                    self._last_report = self.report()
                     self.link.leave(self._reason, self._wants_final)
 
     def _wait(self, what: str, until: Callable[[], bool] | None = None) -> None:
@@ -185,7 +189,9 @@ class Session:
     # The communication thread (and whoever tells it something).
 
     def report(self) -> Report:
-        """This worker's totals so far."""
+        """This worker's totals so far; what follows its leaving is not training."""
+        if self._last_report is not None:
+            return self._last_report
         with self._news:
             report = self._totals.copy()
             if self.book is not None:

@@ -1,0 +1,236 @@
+"""The engine: start, stop, the end, and answers that stay the same."""
+
+import numpy as np
+import pytest
+
+from wbsp.ps.engine import Ack, Directed, Engine, Final, Granted, Stop
+from wbsp.ps.store import Ledger, Store
+from wbsp.sync import Accept, Direct, Push, Reject, SyncModel, WorkerRule, create
+
+
+def f32(*values):
+    return np.array(values, np.float32)
+
+
+class Log:
+    def __init__(self):
+        self.lines = []
+
+    def __call__(self, now, kind, **fields):
+        self.lines.append((kind, fields))
+
+    def kinds(self):
+        return [kind for kind, _ in self.lines]
+
+    def only(self, kind):
+        [fields] = [fields for k, fields in self.lines if k == kind]
+        return fields
+
+
+def engine_with(name="bsp", workers=2, options=(), **settings):
+    """An engine in which everyone has joined and may start."""
+    log = Log()
+    engine = Engine(create(name, **dict(options)), Store(f32(0, 0)), workers, log=log, **settings)
+    for worker in range(workers):
+        engine.join(worker, 0.0)
+    return engine, log
+
+
+def push(worker, seq=0, steps=1, samples=10):
+    return Push(worker, seq, 0, steps, samples, 1.0)
+
+
+def ack(effects):
+    [answer] = [effect for effect in effects if isinstance(effect, Ack)]
+    return answer
+
+
+def test_nobody_starts_before_all_have_come():
+    engine = Engine(create("bsp"), Store(None), expected=3)
+    assert engine.join(2, 0.0) == engine.join(0, 1.0) == []
+    with pytest.raises(ValueError, match="worker 0 pushed without having been started"):
+        engine.push(push(0), None, 1.5)
+    assert engine.join(1, 2.0) == [Granted(0, 0), Granted(1, 0), Granted(2, 0)]
+
+
+def test_one_who_went_before_the_start_is_not_counted():
+    engine = Engine(create("bsp"), Store(None), expected=2)
+    engine.join(0, 0.0)
+    assert engine.leave(0, 0.5, "lost") == []
+    assert engine.join(1, 1.0) == []
+    assert engine.start(2.0) == [Granted(1, 0)]
+
+
+def test_a_late_comer_is_granted_at_once():
+    engine, _ = engine_with(workers=1)
+    assert engine.join(1, 5.0) == [Granted(1, 0)]
+
+
+def test_joining_twice_is_an_error():
+    engine, _ = engine_with()
+    with pytest.raises(ValueError, match="worker 1 has joined already"):
+        engine.join(1, 1.0)
+
+
+def test_at_least_one_worker_is_expected():
+    with pytest.raises(ValueError, match="at least 1, not 0"):
+        Engine(create("bsp"), Store(None), expected=0)
+
+
+def test_the_answer_holds_the_pushers_grant_and_others_are_told_apart():
+    engine, _ = engine_with("bsp")
+    assert engine.push(push(0), f32(2, 0), 1.0) == [Ack(0, 0, True)]
+    assert engine.push(push(1), f32(0, 4), 2.0) == [Granted(0, 1), Ack(1, 0, True, granted=1)]
+    assert engine.store.latest.vector.tolist() == [1, 2]
+
+
+def test_the_books_of_a_worker():
+    engine, log = engine_with("asp", workers=1)
+    engine.push(Push(0, 0, 0, 2, 64, 0.5), f32(1, 1), 1.0)
+    engine.push(Push(0, 1, 1, 3, 96, 0.75), f32(1, 1), 2.0)
+    member = engine.members[0]
+    assert (member.steps, member.samples, member.seconds, member.pushes, member.base) == (
+        5, 160, 1.25, 2, 1)
+    assert (engine.steps, engine.samples) == (5, 160)
+    assert log.kinds() == ["join", "start", "accept", "commit", "accept", "commit"]
+
+
+def test_the_stop_rule_counts_pushed_samples_and_tells_everyone_once():
+    engine, log = engine_with("asp", stop_samples=25)
+    assert not any(isinstance(e, Stop) for e in engine.push(push(0), f32(1, 1), 1.0))
+    assert not any(isinstance(e, Stop) for e in engine.push(push(1), f32(1, 1), 2.0))
+    last = engine.push(push(1, 1), f32(1, 1), 3.0)
+    reason = "30 samples were trained"
+    assert last[-2:] == [Stop(0, reason), Stop(1, reason)]
+    assert engine.push(push(0, 1), f32(1, 1), 4.0) == [Ack(0, 1, True, granted=4)]
+    assert engine.stop("again", 5.0) == [] and engine.stop_reason == reason
+    assert log.kinds().count("stop") == 1
+
+
+def test_who_comes_after_the_stop_is_told_to_stop():
+    engine, _ = engine_with()
+    engine.stop("enough", 1.0)
+    assert engine.join(2, 2.0) == [Stop(2, "enough")]
+
+
+def test_the_pending_rest_becomes_the_final_version():
+    engine, log = engine_with("wbsp", workers=3)
+    engine.push(push(0), f32(3, 3), 1.0)
+    engine.stop("enough", 2.0)
+    assert engine.leave(0, 3.0, "finished", finished=True) == []
+    assert engine.leave(2, 3.5, "lost") == []
+    assert not engine.done
+    assert engine.leave(1, 4.0, "finished", finished=True) == [Final(0, 1), Final(1, 1)]
+    assert engine.done and engine.store.latest.vector.tolist() == [1, 1]
+    assert log.only("commit") == {"version": 1, "merged": 1}
+
+
+def test_a_run_ends_when_those_who_are_left_are_lost_after_the_stop():
+    engine, _ = engine_with("asp")
+    engine.leave(0, 1.0, "finished", finished=True)
+    engine.stop("enough", 2.0)
+    assert engine.leave(1, 3.0, "lost") == [Final(0, 0)]
+    assert engine.done
+
+
+def test_all_workers_lost_is_no_end():
+    engine, _ = engine_with("asp")
+    engine.leave(0, 1.0, "lost")
+    assert engine.leave(1, 1.0, "lost") == [] and not engine.done
+    assert engine.join(1, 2.0) == [Granted(1, 0)]
+
+
+def test_a_push_that_comes_twice_gets_the_same_answer_and_changes_nothing():
+    engine, log = engine_with("bsp")
+    engine.push(push(0), f32(2, 2), 1.0)
+    answer = engine.push(push(1), f32(2, 2), 2.0)
+    before = engine.store.latest, engine.samples, engine.members[1].pushes
+    assert engine.push(push(1), f32(2, 2), 3.0) == [ack(answer)]
+    assert (engine.store.latest, engine.samples, engine.members[1].pushes) == before
+    assert log.only("duplicate") == {"worker": 1, "seq": 0}
+
+
+def test_an_older_push_that_comes_again_gets_no_answer():
+    engine, _ = engine_with("asp")
+    engine.push(push(0), f32(1, 1), 1.0)
+    engine.push(push(0, 1), f32(1, 1), 2.0)
+    assert engine.push(push(0), f32(1, 1), 3.0) == []
+
+
+def test_a_seq_ahead_of_its_turn_is_an_error():
+    engine, _ = engine_with("asp")
+    with pytest.raises(ValueError, match="worker 0 pushed seq 2, but seq 0 was never received"):
+        engine.push(push(0, 2), f32(1, 1), 1.0)
+    assert engine.samples == 0
+
+
+def test_a_push_of_a_stranger_is_an_error():
+    engine, _ = engine_with("asp")
+    with pytest.raises(ValueError, match="worker 7 pushed without having been started"):
+        engine.push(push(7), f32(1, 1), 1.0)
+    engine.leave(0, 1.0, "lost")
+    with pytest.raises(ValueError, match="worker 0 pushed without"):
+        engine.push(push(0), f32(1, 1), 2.0)
+
+
+def test_a_returning_worker_goes_on_with_the_ledgers_number():
+    engine, _ = engine_with("asp", ledger=Ledger({0: 5}))
+    assert ack(engine.push(push(0, 5), f32(1, 1), 1.0)).accepted
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_an_update_that_is_not_finite_is_rejected_and_the_barrier_goes_on(bad):
+    engine, log = engine_with("bsp")
+    answer = ack(engine.push(push(0), f32(bad, 1), 1.0))
+    assert (answer.accepted, answer.reason) == (False, "not finite")
+    assert engine.members[0].rejected == {"not finite": 1}
+    assert log.only("reject")["reason"] == "not finite"
+    effects = engine.push(push(1), f32(4, 4), 2.0)
+    assert effects == [Granted(0, 1), Ack(1, 0, True, granted=1)]
+    assert engine.store.latest.vector.tolist() == [2, 2]
+    assert engine.push(push(0), f32(bad, 1), 3.0) == [answer]
+
+
+class Strict(SyncModel):
+    """Answers as it is told."""
+
+    name = "strict"
+    rule = WorkerRule(push="directed", wait="ack", adopt="replace")
+    answers: list = []
+
+    def push(self, push, now):
+        return [answer(push) for answer in self.answers]
+
+    def tick(self, now):
+        return [Direct(1, cut=True)]
+
+
+def strict(*answers):
+    model, log = Strict(), Log()
+    model.answers = answers
+    engine = Engine(model, Store(f32(0, 0)), log=log)
+    engine.join(0, 0.0)
+    return engine, log
+
+
+def test_a_models_rejection_is_answered_counted_and_logged():
+    engine, log = strict(lambda p: Reject(p, "too stale"))
+    assert engine.push(push(0), f32(1, 1), 1.0) == [Ack(0, 0, False, "too stale")]
+    assert engine.members[0].rejected == {"too stale": 1}
+    assert log.only("reject")["reason"] == "too stale" and engine.store.accepted == 0
+
+
+def test_an_order_to_hold_travels_in_the_answer_and_others_apart():
+    engine, _ = strict(lambda p: Accept(p, 1.0), lambda p: Direct(0, hold=True),
+                       lambda p: Direct(1, cut=True))
+    assert engine.push(push(0), f32(1, 1), 1.0) == [
+        Directed(1, Direct(1, cut=True)), Ack(0, 0, True, hold=True)]
+
+
+def test_a_tick_carries_out_what_the_model_wants():
+    assert strict()[0].tick(3.0) == [Directed(1, Direct(1, cut=True))]
+
+
+def test_an_answer_that_is_no_action_is_an_error():
+    with pytest.raises(TypeError, match="strict answered with 'commit', no action"):
+        strict(lambda p: "commit")[0].push(push(0), f32(1, 1), 1.0)

@@ -1,0 +1,102 @@
+"""The versioned store and the ledger: conservation, immutability, exactly once."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wbsp.ps.store import Ledger, Store
+
+SIZE = (1 << 16) * 2 + 5  # more than two blocks of the pending sum
+
+
+def f32(*values):
+    return np.array(values, np.float32)
+
+
+@settings(max_examples=100, derandomize=True, deadline=None, database=None)
+@given(st.lists(st.lists(st.tuples(st.floats(0, 1, width=32), st.integers(0, 99)), max_size=4),
+                max_size=4))
+def test_a_version_is_the_initial_model_plus_all_that_was_accepted(rounds):
+    store, exact = Store(f32(1, 2, 3)), np.array([1.0, 2.0, 3.0])
+    for version, updates in enumerate(rounds, 1):
+        for weight, seed in updates:
+            update = np.random.default_rng(seed).standard_normal(3).astype(np.float32)
+            assert store.accept(update, weight)
+            exact = exact + weight * update.astype(float)
+        assert store.accepted == len(updates)
+        snapshot = store.commit()
+        assert snapshot.version == version and store.accepted == 0
+        assert np.allclose(snapshot.vector, exact, rtol=0, atol=1e-5)
+
+
+def test_long_vectors_are_summed_block_by_block():
+    rng = np.random.default_rng(0)
+    initial, *updates = rng.standard_normal((4, SIZE)).astype(np.float32)
+    store = Store(initial)
+    for update in updates:
+        store.accept(update, 0.25)
+    expected = initial + sum(0.25 * u.astype(float) for u in updates)
+    assert np.allclose(store.commit().vector, expected, rtol=0, atol=1e-5)
+
+
+def test_snapshots_never_change():
+    initial, update = f32(1, 2), f32(10, 20)
+    store = Store(initial)
+    before = store.latest
+    store.accept(update, 1.0)
+    after = store.commit()
+    initial[:] = update[:] = 99
+    store.accept(f32(5, 5), 1.0)
+    store.commit()
+    assert before.vector.tolist() == [1, 2] and after.vector.tolist() == [11, 22]
+    for snapshot in (before, after, store.latest):
+        with pytest.raises(ValueError, match="read-only"):
+            snapshot.vector[0] = 0
+
+
+def test_a_commit_of_nothing_is_a_version_with_the_same_values():
+    store = Store(f32(1, 2), version=7)
+    assert store.commit().version == 8
+    assert store.latest.vector.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_an_update_that_is_not_finite_leaves_the_sum_alone(bad):
+    store = Store(f32(1, 2))
+    assert store.accept(f32(1, 1), 1.0)
+    assert not store.accept(f32(bad, 1), 1.0)
+    assert store.accepted == 1
+    assert store.commit().vector.tolist() == [2, 3]
+
+
+def test_a_model_that_is_not_finite_is_refused():
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        Store(f32(1, np.nan))
+
+
+@pytest.mark.parametrize("update", [f32(1), np.ones(2), f32(1, 1).reshape(1, 2)])
+def test_an_update_of_another_shape_or_type_is_refused(update):
+    store = Store(f32(1, 2))
+    with pytest.raises(ValueError, match=r"the model float32\[2\]"):
+        store.accept(update, 1.0)
+    assert store.accepted == 0
+
+
+def test_without_tensors_it_counts_versions():
+    store = Store(None)
+    assert store.accept(None, 0.5) and store.accept(None, 0.5)
+    assert (store.accepted, store.size) == (2, 0)
+    assert store.commit() == (1, None)
+
+
+def test_the_ledger_knows_what_was_handled_and_what_is_missing():
+    ledger = Ledger({1: 4})
+    assert not ledger.seen(0, 0)
+    ledger.record(0, 0, "answer")
+    assert ledger.seen(0, 0) and not ledger.seen(0, 1)
+    assert ledger.answer(0) == "answer" and ledger.answer(1) is None
+    assert ledger.seen(1, 3) and not ledger.seen(1, 4)
+    assert ledger.state() == {0: 1, 1: 4}
+    with pytest.raises(ValueError, match="worker 0 pushed seq 3, but seq 1 was never received"):
+        ledger.seen(0, 3)

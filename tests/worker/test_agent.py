@@ -1,0 +1,198 @@
+"""The worker's agent: what each rule cuts, awaits and adopts."""
+
+import pytest
+
+from wbsp.sync import Direct, Push, WorkerRule
+from wbsp.worker.agent import Adopt, Agent, Cut, Fetch, Leave
+
+BSP = WorkerRule("every_step", "model", "replace")
+WBSP = WorkerRule("every_step", "ack", "replace")
+PCC = WorkerRule("when_idle", "never", "rebase")
+ON_ADOPT = WorkerRule("on_adopt", "never", "replace")
+DIRECTED = WorkerRule("directed", "ack", "replace")
+
+
+def started(rule, seq=0, version=0):
+    """An agent that has adopted its first version and computes."""
+    agent = Agent(3, rule, seq)
+    assert agent.waiting == "model"
+    assert agent.granted(version) == [Fetch()]
+    assert agent.fetched(version) == [Adopt(version, "replace")]
+    assert agent.waiting is None and agent.version == version
+    return agent
+
+
+def step(agent, samples=10, seconds=0.5):
+    return agent.step_done(samples, seconds)
+
+
+def cut(seq, base=0, steps=1):
+    return Cut(Push(3, seq, base, steps, 10 * steps, 0.5 * steps))
+
+
+def test_model_waiters_wait_for_the_answer_and_then_for_the_model():
+    agent = started(BSP)
+    assert step(agent) == [cut(0)] and agent.waiting == "ack"
+    assert agent.acked(None) == [] and agent.waiting == "model"
+    assert agent.granted(1) == [Fetch()] and agent.waiting == "model"
+    assert agent.fetched(1) == [Adopt(1, "replace")] and agent.waiting is None
+    assert step(agent) == [cut(1, base=1)]
+
+
+def test_a_grant_in_the_answer_is_fetched_at_once():
+    agent = started(BSP)
+    step(agent)
+    assert agent.acked(1) == [Fetch()] and agent.waiting == "model"
+
+
+def test_a_grant_that_overtakes_the_answer_is_kept():
+    agent = started(BSP)
+    step(agent)
+    assert agent.granted(1) == []
+    assert agent.acked(None) == [Fetch()]
+
+
+def test_ack_waiters_go_on_without_a_grant():
+    agent = started(WBSP)
+    assert step(agent) == [cut(0)] and agent.waiting == "ack"
+    assert agent.acked(None) == [] and agent.waiting is None
+    assert step(agent) == [cut(1)]
+
+
+def test_ack_waiters_granted_in_mid_step_pull_after_their_next_push():
+    agent = started(WBSP)
+    assert agent.granted(1) == [] and agent.waiting is None
+    assert step(agent) == [cut(0)]
+    assert agent.acked(None) == [Fetch()] and agent.waiting == "model"
+    assert agent.fetched(2) == [Adopt(2, "replace")]
+    assert step(agent) == [cut(1, base=2)]
+
+
+def test_a_grant_met_by_an_earlier_fetch_is_not_fetched_again():
+    agent = started(WBSP)
+    step(agent)
+    assert agent.acked(1) == [Fetch()]
+    assert agent.granted(2) == []
+    assert agent.fetched(2) == [Adopt(2, "replace")]
+    step(agent)
+    assert agent.acked(None) == [] and agent.waiting is None
+
+
+def test_an_order_to_hold_waits_for_a_grant():
+    agent = started(WBSP)
+    step(agent)
+    assert agent.acked(None, hold=True) == [] and agent.waiting == "model"
+    assert agent.granted(4) == [Fetch()]
+
+
+def test_overlapped_workers_never_wait_and_gather_steps_while_the_sender_is_busy():
+    agent = started(PCC)
+    assert step(agent) == [cut(0)] and agent.waiting is None
+    assert step(agent) == [] == step(agent) and agent.uncut == 2
+    assert agent.acked(None) == []
+    assert step(agent) == [cut(1, steps=3)] and agent.uncut == 0
+
+
+def test_overlapped_workers_adopt_at_a_steps_end_and_keep_their_progress():
+    agent = started(PCC)
+    step(agent)
+    assert agent.acked(1) == [Fetch()]
+    assert step(agent) == []  # the fetch is under way
+    assert agent.fetched(1) == []
+    assert step(agent) == [Adopt(1, "rebase"), cut(1, base=0, steps=2)]
+    assert agent.acked(None) == []
+    assert step(agent) == [cut(2, base=1)]
+
+
+def test_overlapped_workers_fetch_a_newer_version_after_adopting():
+    agent = started(PCC)
+    step(agent)
+    agent.acked(1)
+    agent.granted(2)
+    agent.fetched(1)
+    assert step(agent) == [Adopt(1, "rebase"), Fetch()]
+    assert agent.fetched(2) == []
+    assert step(agent) == [Adopt(2, "rebase"), cut(1, base=0, steps=2)]
+
+
+def test_on_adopt_cuts_first_and_then_only_when_a_model_has_come():
+    agent = started(ON_ADOPT)
+    assert step(agent) == [cut(0)]
+    assert agent.acked(None) == []
+    assert step(agent) == []
+    assert agent.granted(1) == [Fetch()]
+    assert agent.fetched(1) == []
+    assert step(agent) == [cut(1, steps=2), Adopt(1, "replace")]
+    assert agent.version == 1
+
+
+@pytest.mark.xfail(strict=True, reason="a returning worker's seq is not 0, so it never cuts")
+def test_on_adopt_a_returning_worker_cuts_its_first_step_too():
+    assert step(started(ON_ADOPT, seq=5)) == [cut(5)]
+
+
+def test_directed_cuts_when_told():
+    agent = started(DIRECTED)
+    assert step(agent) == []
+    assert agent.directed(Direct(3, cut=True)) == []
+    assert step(agent) == [cut(0, steps=2)] and agent.waiting == "ack"
+    agent.acked(None)
+    assert step(agent) == []
+
+
+@pytest.mark.parametrize("rule", [BSP, WBSP])
+def test_stop_in_mid_step_pushes_the_step_and_leaves(rule):
+    agent = started(rule)
+    assert agent.stop("enough") == [] and agent.stopped == "enough"
+    assert step(agent) == [cut(0)]
+    assert agent.acked(1) == [] and agent.waiting is None  # no pull before leaving
+    assert agent.finish() == [Leave()] and agent.finished
+
+
+def test_stop_frees_who_waits_for_a_model():
+    agent = started(BSP)
+    step(agent)
+    agent.acked(None)
+    agent.stop("enough")
+    assert agent.waiting is None
+    assert agent.finish() == [Leave()]
+
+
+def test_stop_during_a_fetch_lets_it_end():
+    agent = started(BSP)
+    step(agent)
+    agent.acked(1)
+    assert agent.stop("enough") == [] and agent.waiting == "model"
+    assert agent.fetched(1) == [Adopt(1, "replace")] and agent.waiting is None
+    assert agent.finish() == [Leave()]
+
+
+def test_finish_waits_for_the_answer_then_hands_over_what_is_left():
+    agent = started(PCC)
+    step(agent)
+    step(agent)
+    assert agent.finish() == [] and agent.waiting == "ack"
+    assert agent.acked(1) == [cut(1)] and not agent.finished
+    assert agent.acked(None) == [Leave()] and agent.finished and agent.waiting is None
+
+
+def test_finish_waits_for_a_fetch_under_way():
+    agent = started(PCC)
+    step(agent)
+    agent.acked(1)
+    assert agent.fetching and agent.finish() == []
+    assert agent.fetched(1) == [Leave()]
+
+
+def test_a_worker_that_never_started_may_leave():
+    agent = Agent(3, BSP)
+    agent.stop("enough")
+    assert agent.waiting is None and agent.finish() == [Leave()]
+
+
+@pytest.mark.parametrize("rule", [BSP, PCC])
+def test_the_final_version_replaces_the_live_model(rule):
+    agent = started(rule)
+    agent.finish()
+    assert agent.final(9) == [Fetch()] and agent.waiting == "model"
+    assert agent.fetched(9) == [Adopt(9, "replace")] and agent.version == 9
