@@ -24,8 +24,9 @@ from wbsp.wire.outbox import Outbox
 from wbsp.wire.pace import Pace
 from wbsp.wire.sockets import ServerSocket
 
-WORKER_TIMEOUT = 10.0  # seconds of silence after which a worker counts as dead
-STALE = 3.0  # seconds of silence after which a newcomer may take over its index
+PROBE = 1.0  # seconds of silence after which a worker's connection is tried
+GONE = 5.0  # seconds without a connection after which a worker counts as dead
+SILENT = 300.0  # the same for one that is connected but says nothing: it hangs
 
 
 @dataclass
@@ -35,6 +36,8 @@ class Peer:
     identity: bytes
     worker: int
     heard: float
+    probed: float = 0.0
+    gone_since: float | None = None  # its connection is broken
     layout: list[TensorSpec] | None = None  # of its model; None until it asks to join
     joined: bool = False  # asked to, and has not left
     updates: Assembly | None = None  # set for good when it is admitted
@@ -106,8 +109,8 @@ class Reception:
             return
         if peer is None:
             self._send(identity, m.Refused(
-                "the server does not know this session: it was restarted, or heard nothing for "
-                f"{WORKER_TIMEOUT:g} s; start this worker again"))
+                "the server does not know this session: it was restarted, or gave this worker up; "
+                "start this worker again"))
             raise m.WireError(f"{type(message).__name__} from an unknown session")
         peer.heard = self.clock()
         match message:
@@ -129,15 +132,30 @@ class Reception:
                 self._fetch(peer, message.request)
 
     def check_silence(self) -> None:
-        """Give up those who have not been heard, and count those who never spoke properly."""
+        """Give up those who are gone, and count those who never spoke properly.
+
+        Slow is not dead: a worker whose Python thread is held up for long, by a compiler say, is
+        silent but connected.
+        """
         now = self.clock()
         if failed := self.socket.failed_handshakes():
             self.rejections.count("a peer that does not speak the protocol or know the token", now,
                                   failed)
         self.rejections.flush(now)
         for peer in list(self.peers.values()):
-            if now - peer.heard > WORKER_TIMEOUT:
-                self.lose(peer.worker, f"nothing heard for {WORKER_TIMEOUT:g} s")
+            if now - peer.heard > PROBE and now - peer.probed > PROBE:
+                peer.probed = now
+                if self._reaches(peer):
+                    peer.gone_since = None
+                elif peer.gone_since is None:
+                    peer.gone_since = now
+                elif now - peer.gone_since > GONE:
+                    self.lose(peer.worker, f"no connection for {now - peer.gone_since:.0f} s")
+            if now - peer.heard > SILENT:
+                self.lose(peer.worker, f"connected, but nothing heard for {SILENT:g} s")
+
+    def _reaches(self, peer: Peer) -> bool:
+        return self.socket.reaches(peer.identity, m.encode(m.Alive()))
 
     def lose(self, worker: int, reason: str) -> None:
         """A worker is gone without a word."""
@@ -159,7 +177,7 @@ class Reception:
             return
         old = self._by_worker.get(hello.worker)
         if old is not None and old.identity != identity:
-            self.lose(hello.worker, f"replaced after {now - old.heard:.0f} s of silence")
+            self.lose(hello.worker, "its connection is gone, and another has come in its place")
         if identity not in self.peers:
             self.peers[identity] = self._by_worker[hello.worker] = Peer(
                 identity, hello.worker, now)
@@ -179,9 +197,9 @@ class Reception:
                 return (f"{me} and the server disagree: {name} is {value!r} on the worker and "
                         f"{self.settings[name]!r} on the server; start both with the same value")
         old = self._by_worker.get(hello.worker)
-        if old is not None and old.identity != identity and now - old.heard < STALE:
+        if old is not None and old.identity != identity and self._reaches(old):
             return (f"{me} is already connected (heard {now - old.heard:.1f} s ago); start each "
-                    "worker with its own --worker_index")
+                    "worker with its own worker_index")
         if self.engine is not None and self.engine.done:
             return f"{me} comes too late: the run has ended ({self.engine.stop_reason or 'done'})"
         return None

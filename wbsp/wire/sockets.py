@@ -20,7 +20,8 @@ from zmq.utils import z85
 from wbsp.wire.messages import MAX_MESSAGE
 
 _MIN_TOKEN = 16  # bytes; a shorter secret can be guessed from the public keys on the wire
-_KEEPALIVE = 1
+_PING_MS = 1000  # between two pings of an idle connection
+_PONG_MS = 10_000  # without a sign of life, after which the connection counts as broken
 
 
 class Keys(NamedTuple):
@@ -80,7 +81,8 @@ def _prepare(socket: zmq.Socket) -> None:
     socket.linger = 0
     socket.maxmsgsize = MAX_MESSAGE
     socket.ipv6 = True
-    socket.tcp_keepalive = _KEEPALIVE
+    # Answered by libzmq's own threads: a process whose Python is busy for a minute is not dead.
+    socket.heartbeat_ivl, socket.heartbeat_timeout = _PING_MS, _PONG_MS
 
 
 class ServerSocket:
@@ -118,6 +120,16 @@ class ServerSocket:
             raise OSError(f"cannot listen on {host}:{port}: {error.strerror}; is another server "
                           "running there? Choose another --port_base") from None
         self.port = int(self.socket.last_endpoint.rpartition(b":")[2].rstrip(b"\0"))
+
+    def reaches(self, identity: bytes, message: bytes) -> bool:
+        """Send a message that may get lost; False when the peer's connection is gone."""
+        try:
+            self.socket.send_multipart([identity, message], zmq.NOBLOCK)
+            return True
+        except zmq.ZMQError as error:
+            if error.errno == zmq.EHOSTUNREACH:
+                return False
+            raise
 
     def failed_handshakes(self) -> int:
         """Number of peers since the last call that did not speak the protocol or know the token."""

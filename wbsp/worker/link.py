@@ -28,7 +28,8 @@ from wbsp.wire.pace import Pace
 from wbsp.wire.sockets import endpoint, split_address, worker_socket
 
 HEARTBEAT = 1.0  # seconds
-SERVER_TIMEOUT = 30.0  # seconds of silence after which the server counts as lost
+GONE = 30.0  # seconds without a connection after which the server counts as lost
+SILENT = 300.0  # the same for one that is connected but says nothing: it hangs
 RESEND = 20.0  # seconds without an answer after which a request is sent again
 _HANDSHAKE_FAILED = (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
                      | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
@@ -68,7 +69,7 @@ class Link:
         host, port = split_address(address)
         self._socket = worker_socket(self._context, host, port, os.urandom(16), token)
         self._monitor = self._socket.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED | _HANDSHAKE_FAILED)
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _HANDSHAKE_FAILED)
         self._socket.connect(endpoint(host, port))
         # a pair of sockets wakes the thread from its poll when the compute thread wants something
         wake = f"inproc://wake-{id(self)}"
@@ -87,6 +88,7 @@ class Link:
         self._asked_at = 0.0
         self._progress_at = 0.0  # of the request: something of it was sent or came in
         self._connected = False  # once
+        self._gone_since: float | None = None  # the connection is broken
         self._heard = self._heartbeat_at = 0.0
         self._handshake: deque[m.Message] = deque()
         self._news = threading.Condition()
@@ -100,9 +102,9 @@ class Link:
 
         Raises LinkError when no server answers within `timeout` seconds, or it refuses.
         """
-        self._thread = threading.Thread(target=self._run, name="wbsp-link", daemon=True)
-        self._thread.start()
         self._order(lambda: self._post(m.Hello(m.PROTOCOL, self.worker, claims)))
+        self._thread = threading.Thread(target=self._run, name="wbsp-link", daemon=True)
+        self._thread.start()  # with Hello in hand, which must come before any heartbeat
         start = time.monotonic()
         said = 2.0
         while True:
@@ -278,12 +280,14 @@ class Link:
             return
         if self._outbox or self._receive_pace.delay(now):
             self._progress_at = now
-            self._heard = max(self._heard, now - SERVER_TIMEOUT / 2)  # we are slow, not the server
         if self._request and now - self._progress_at > RESEND:
             self._ask_again(now)
-        if now - self._heard > SERVER_TIMEOUT:
-            raise LinkError(f"lost the server at {self.address}: nothing heard for "
-                            f"{SERVER_TIMEOUT:g} s; start it again with --resume, then this worker")
+        if self._gone_since is not None and now - self._gone_since > GONE:
+            raise LinkError(f"lost the server at {self.address}: no connection for {GONE:g} s; "
+                            "start it again with --resume, then this worker")
+        if now - self._heard > SILENT:
+            raise LinkError(f"the server at {self.address} is connected, but says nothing for "
+                            f"{SILENT:g} s: it hangs")
         if now >= self._heartbeat_at and self._closes_by is None:
             self._heartbeat_at = now + HEARTBEAT
             report = self._listener.report() if self._listener else None
@@ -295,7 +299,14 @@ class Link:
             raise LinkError(f"the server at {self.address} refused the connection: either its "
                             "token is another one (--token_file must name the same secret on both "
                             "sides, or be absent on both), or it is no wbsp server")
-        now = self._heard = time.monotonic()
+        now = time.monotonic()
+        if event["event"] == zmq.EVENT_DISCONNECTED:
+            if self._connected and self._gone_since is None:
+                self._gone_since = now
+                self._say(f"worker {self.worker}: the connection to {self.address} broke; trying "
+                          f"for {GONE:g} s to make it again")
+            return
+        self._gone_since, self._heard = None, now
         if self._connected:
             self._say(f"worker {self.worker}: connected again to {self.address}")
             self._ask_again(now)

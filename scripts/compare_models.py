@@ -1,0 +1,107 @@
+#!/usr/bin/env python
+"""Which synchronization model is fastest to a target here? Real processes, several seeds, a table.
+
+    scripts/compare_models.py --heterogeneity=H1 --target_accuracy=0.85 --out=runs/compare
+
+runs a server and two workers on this machine for every model and seed, one run after another, and
+prints a Markdown table. A run that is in --out already is not repeated.
+"""
+
+import contextlib
+import pathlib
+import socket
+import subprocess
+import sys
+
+from absl import app, flags
+
+from wbsp.runlog.folder import run_folder
+from wbsp.runlog.reader import Run, read_run
+from wbsp.sync import MODELS
+
+FLAGS = flags.FLAGS
+LAUNCHER = pathlib.Path(__file__).parents[1] / "runcifar10gpu.py"
+
+flags.DEFINE_list("sync", list(MODELS), "synchronization models")
+flags.DEFINE_integer("seeds", 3, "runs of each, with seeds 0, 1, ...", lower_bound=1)
+flags.DEFINE_integer("workers", 2, "workers of each run", lower_bound=1)
+flags.DEFINE_string("model", "small", "network")
+flags.DEFINE_string("dataset", "shapes10", "data set")
+flags.DEFINE_string("heterogeneity", "H1", "published sleeps of odd workers")
+flags.DEFINE_float("target_accuracy", 0.85, "a run ends when a version reaches it")
+flags.DEFINE_float("epochs", 100, "... or after so many passes over the training set")
+flags.DEFINE_float("check_period", 0.5, "seconds between two evaluations")
+flags.DEFINE_string("out", "runs/compare", "folder of the runs")
+
+
+def main(argv):
+    runs = [run_once(sync, seed) for sync in FLAGS.sync for seed in range(FLAGS.seeds)]
+    print(table(runs))
+
+
+def run_once(sync: str, seed: int) -> Run:
+    """One server and its workers, from start to end; or the same run, done before."""
+    base = pathlib.Path(FLAGS.out).absolute() / f"seed-{seed}" / sync
+    with contextlib.suppress(FileNotFoundError):
+        done = read_run(run_folder(base, resume=True))
+        if done.summary is not None:
+            return done
+    base.mkdir(parents=True, exist_ok=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = [f"--worker_num={FLAGS.workers}", f"--base_dir={base}", f"--seed={seed}", *(
+        f"--{name}={FLAGS[name].value}" for name in (
+            "model", "dataset", "heterogeneity", "target_accuracy", "epochs", "check_period"))]
+    jobs = [("ps", server)] + [(f"worker{i}", [f"--worker_index={i}"])
+                               for i in range(FLAGS.workers)]
+    print(f"{sync}, seed {seed} ...", file=sys.stderr, flush=True)
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for name, args in jobs:
+            log = stack.enter_context(open(base / f"{name}.log", "w"))
+            job = "ps" if name == "ps" else "worker"
+            processes.append(subprocess.Popen(
+                [sys.executable, "-u", LAUNCHER, f"--job_name={job}", f"--port_base={port}", *args],
+                stdout=log, stderr=log))
+            stack.callback(processes[-1].kill)
+        codes = [process.wait() for process in processes]
+    if any(codes):
+        raise SystemExit(f"{sync}, seed {seed}: exit codes {codes}; see {base}/*.log")
+    return read_run(run_folder(base, resume=True))
+
+
+def table(runs: list[Run]) -> str:
+    """One row a model: mean and range over its seeds."""
+    rows = ["| model | seconds to target | versions | steps of workers | compute % of workers | "
+            "wait % of workers |", "|---|---|---|---|---|---|"]
+    by_sync: dict[str, list[Run]] = {}
+    for run in runs:
+        by_sync.setdefault(run.settings["sync"], []).append(run)
+    for sync, same in by_sync.items():
+        times = [run.time_to(FLAGS.target_accuracy) for run in same]
+        reached = [t for t in times if t is not None]
+        time = "not reached" if len(reached) < len(times) else _spread(times, ".1f")
+        workers = [list(run.summary["workers"].values()) for run in same]
+
+        def each(value, form, workers=workers):
+            return " / ".join(_mean([value(w) for w in column], form) for column in zip(*workers))
+
+        rows.append(
+            f"| {sync} | {time} | {_mean([run.summary['version'] for run in same], ',.0f')} | "
+            f"{each(lambda w: w['steps'], ',.0f')} | "
+            f"{each(lambda w: 100 * w['shares']['compute'], '.1f')} | "
+            f"{each(lambda w: 100 * w['shares']['wait'], '.1f')} |")
+    return "\n".join(rows)
+
+
+def _mean(values, form: str) -> str:
+    return format(sum(values) / len(values), form)
+
+
+def _spread(values, form: str) -> str:
+    return f"{_mean(values, form)} ({min(values):{form}} to {max(values):{form}})"
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Everything that must hold before a commit: ruff, then all tests, the slow ones included.
+source "$(dirname "$0")/common.sh"
+
+install test
+status=0
+"$python" -m ruff check . || status=$?
+"$python" -m pytest -q --durations=10 || status=$?
+exit $status

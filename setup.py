@@ -1,0 +1,42 @@
+"""Packaging: `pip install .` installs the library; the experiment's scripts run from a checkout."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = next(line for line in (HERE / "wbsp/__init__.py").read_text().splitlines()
+               if line.startswith("__version__")).split('"')[1]
+
+setup(
+    name="wbsp",
+    version=VERSION,
+    description="A parameter server for Keras on unequal machines: WBSP and its rivals by name",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    packages=find_packages(include=["wbsp", "wbsp.*"]),
+    python_requires=">=3.10",
+    install_requires=[
+        "absl-py",
+        "msgspec>=0.18",
+        "numpy",
+        "pyzmq>=26",
+        "rich",
+        "safetensors",
+        "tensorboard",
+        "tensorflow>=2.18",
+    ],
+    extras_require={
+        "cuda": ["tensorflow[and-cuda]>=2.18"],
+        "figures": ["matplotlib"],
+        "test": ["hypothesis", "matplotlib", "pytest", "pytest-timeout", "ruff"],
+    },
+    classifiers=[
+        "Operating System :: MacOS",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: System :: Distributed Computing",
+    ],
+)

@@ -1,0 +1,66 @@
+"""Integer workers as threads of the test's own process."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from integers import IntegerReplica
+from jobs import PATIENCE
+
+from wbsp.worker.link import Link
+from wbsp.worker.session import Session
+
+
+class Member:
+    """One worker in a thread; `after_step(step)` is called in it when that many are done."""
+
+    def __init__(self, address: str, worker: int, steps: int, *, replica=None,
+                 seconds: float = 0.0, token: bytes | None = None, bandwidth: float | None = None,
+                 claims: dict[str, str] | None = None, timeout: float = 60.0,
+                 after_step: Callable[[int], object] = lambda step: None):
+        self.replica = replica if replica is not None else IntegerReplica(worker)
+        self.said: list[str] = []
+        self.error: Exception | None = None
+        self._link = Link(address, worker, token, bandwidth, self.said.append)
+        self.session = Session(self._link, self.replica, None, self.said.append)
+        self._plan = steps, seconds, claims or {}, timeout, after_step
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def ends(self, patience: float = PATIENCE) -> Member:
+        """Wait for its end; raise what it raised."""
+        self._thread.join(patience)
+        assert not self._thread.is_alive(), f"worker {self._link.worker} hangs; it said {self.said}"
+        if self.error is not None:
+            raise self.error
+        return self
+
+    def _run(self) -> None:
+        try:
+            self._train(*self._plan)
+        except Exception as error:
+            self.error = error
+        finally:
+            with contextlib.suppress(Exception):
+                self._link.close()
+
+    def _train(self, steps, seconds, claims, timeout, after_step) -> None:
+        self._link.hello(claims, timeout)
+        self.session.start(timeout)
+        for step in range(1, steps + 1):
+            if self.session.stopped:
+                break
+            self.session.step_begins()
+            time.sleep(seconds)
+            self.replica.step()
+            self.session.step_done(samples=1, loss=0.0)
+            after_step(step)
+        self.session.finish()
+
+
+def all_end(members: Sequence[Member]) -> None:
+    for member in members:
+        member.ends()

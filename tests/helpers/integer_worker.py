@@ -1,0 +1,84 @@
+"""`python integer_worker.py PLAN`: one integer worker as a process of its own.
+
+PLAN is JSON, see `Plan`. The process ends as a worker does: 0 when all went well, 1 with one line
+when its server is lost or refuses, 128 + signum when it was interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from integers import IntegerReplica, write_result
+
+from wbsp.wire.sockets import read_token
+from wbsp.worker.link import Link, LinkError
+from wbsp.worker.session import Session
+
+
+@dataclass
+class Plan:
+    """What the worker does."""
+
+    address: str
+    worker: int
+    record: str  # folder for cuts-W.jsonl and result-W.json
+    steps: int = 1_000_000
+    size: int = 5  # floats
+    seconds: float = 0.0  # of a step
+    die_at: int | None = None  # kill -9 itself when that many steps are done
+    hold_at: int | None = None  # when that many steps are done, wait until the file `go` is there
+    token_file: str | None = None
+    bandwidth: float | None = None  # bytes per second
+    seed: int = 0
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main(plan: Plan) -> int:
+    folder, caught = Path(plan.record), []
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, lambda signum, frame: caught.append(signum))
+    replica = IntegerReplica(plan.worker, plan.size, folder, plan.seed)
+    token = plan.token_file and read_token(plan.token_file)
+    link = Link(plan.address, plan.worker, token, plan.bandwidth, say)
+    session = Session(link, replica, None, say, lambda: bool(caught))
+    try:
+        link.hello({}, 60)
+        session.start(60)
+        say(f"starts with seq {session.agent.seq} after {session.steps_before} steps")
+        for step in range(1, plan.steps + 1):
+            if session.stopped or caught:
+                break
+            session.step_begins()
+            time.sleep(plan.seconds)
+            replica.step()
+            session.step_done(samples=1, loss=0.0)
+            say(f"step {step} done, version {session.agent.version}")
+            if step == plan.die_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            while step == plan.hold_at and not (folder / "go").exists():
+                time.sleep(0.01)
+        session.finish("interrupted" if caught else "finished", final=not caught)
+    except LinkError as error:
+        say(f"worker {plan.worker}: {error}")
+        return 1
+    finally:
+        with contextlib.suppress(LinkError):
+            link.close()
+    report = session.report()
+    write_result(folder / f"result-{plan.worker}.json", replica, version=session.agent.version,
+                 seconds=report.seconds, steps=report.steps)
+    return 128 + caught[0] if caught else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Plan(**json.loads(sys.argv[1]))))

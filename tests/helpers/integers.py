@@ -1,0 +1,99 @@
+"""Workers whose sums are exact: a replica without Keras that moves by whole numbers.
+
+Every step moves x by k * UNIT * pattern with a random whole k. UNIT is a multiple of 2 and 3, so
+that an update's share among up to three workers is a whole number too, and float32 sums have one
+value in whatever order they are made. A worker writes down the sum of the k of each cut, counted
+apart from x: with the server's list of what it accepted, that says what the model must be.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from wbsp.layout import TensorSpec
+
+UNIT = 12
+
+
+def pattern(size: int) -> np.ndarray:
+    """float32 [size], whole and different between neighbours."""
+    return (np.arange(size) % 11 - 5).astype(np.float32)
+
+
+class IntegerReplica:
+    """See `wbsp.worker.session.Replica`. Worker w begins with an x of its own, w + 1 everywhere."""
+
+    def __init__(self, worker: int, size: int = 5, record: Path | None = None, seed: int = 0):
+        self.layout = [TensorSpec("kernel", (size - 1,)), TensorSpec("bias", ())]
+        self._record = None if record is None else open(record / f"cuts-{worker}.jsonl", "a")
+        self._pattern = UNIT * pattern(size)
+        self._draw = np.random.default_rng([seed, worker])
+        self.x = self.anchor = np.full(size, worker + 1, np.float32)
+        self.uncut = 0  # sum of k
+        self.cuts: list[int] = []
+        self.adopted: list[tuple[str, bytes]] = []  # what was done, and with which bytes
+
+    def step(self) -> None:
+        k = int(self._draw.integers(-4, 5))
+        self.x = self.x + k * self._pattern
+        self.uncut += k
+
+    def read(self) -> np.ndarray:
+        return self.x
+
+    def cut(self) -> np.ndarray:
+        # written before it is handed over: a worker that is killed may have sent it
+        if self._record:
+            print(self.uncut, file=self._record, flush=True)
+        self.cuts.append(self.uncut)
+        self.uncut = 0
+        update = self.x - self.anchor
+        self.anchor = self.x
+        return update
+
+    def adopt(self, vector: np.ndarray, how: str) -> None:
+        assert how == "rebase" or np.array_equal(self.x, self.anchor), "progress was thrown away"
+        self.adopted.append((how, vector.tobytes()))
+        self.x = vector if how == "replace" else vector + (self.x - self.anchor)
+        self.anchor = vector
+
+    def stepped(self) -> None:
+        pass
+
+
+def recorded(folder: Path, worker: int) -> list[int]:
+    """The k of each cut of a worker's process, in the order of its seq, over all its lives."""
+    return [int(line) for line in (folder / f"cuts-{worker}.jsonl").read_text().split()]
+
+
+def conserved(initial: np.ndarray, accepts: Iterable[dict], cuts: dict[int, list[int]],
+              final: np.ndarray) -> None:
+    """W_v = W_0 + the sum of weight * update over the accepted pushes, each once, exactly.
+
+    accepts: the run's "accept" events; cuts: worker -> the k of each of its cuts
+    """
+    total = 0
+    seen = set()
+    for event in accepts:
+        worker, seq = event["worker"], event["seq"]
+        assert (worker, seq) not in seen, f"push {seq} of worker {worker} was accepted twice"
+        seen.add((worker, seq))
+        share = UNIT * event["weight"] * cuts[worker][seq]
+        assert abs(share - round(share)) < 1e-9
+        total += round(share)
+    expected = initial.astype(np.float64) + total * pattern(initial.size)
+    assert np.array_equal(final, expected), (final[:5], expected[:5])
+
+
+def write_result(path: Path, replica: IntegerReplica, **facts: object) -> None:
+    first = np.frombuffer(replica.adopted[0][1], np.float32)
+    path.write_text(json.dumps({"first": first.tolist(), "final": replica.x.tolist(), **facts}))
+
+
+def read_result(folder: Path, worker: int) -> dict:
+    """What a worker's process left: first and final vector (lists), version, steps, seconds."""
+    return json.loads((folder / f"result-{worker}.json").read_text())

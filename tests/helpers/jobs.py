@@ -1,0 +1,161 @@
+"""Real processes for tests: each ends with its test, whatever happens, and no wait is endless."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 120.0  # seconds; only there so that nothing hangs for ever
+INTEGER_WORKER = Path(__file__).with_name("integer_worker.py")
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def until(condition: Callable[[], object], what: str, patience: float = PATIENCE):
+    """Wait for `condition` to be true, and return what it returned."""
+    end = time.monotonic() + patience
+    while not (result := condition()):
+        assert time.monotonic() < end, f"waited {patience:g} s for {what}"
+        time.sleep(0.02)
+    return result
+
+
+class Job:
+    """A running process; both its outputs go to one file."""
+
+    def __init__(self, name: str, command: list[str], output: Path, cwd: Path,
+                 env: dict[str, str]):
+        self.name, self._output = name, output
+        with open(output, "wb") as file:
+            self.process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT,
+                                            stdin=subprocess.DEVNULL, cwd=cwd, env=env)
+
+    @property
+    def text(self) -> str:
+        return self._output.read_text(errors="replace")
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+    def find(self, pattern: str) -> list[str]:
+        """The lines in which the regular expression occurs."""
+        return [line for line in self.lines if re.search(pattern, line)]
+
+    def until(self, pattern: str, patience: float = PATIENCE) -> str:
+        """Wait until the process has printed a line with `pattern`; return the first."""
+        def found():
+            if lines := self.find(pattern):
+                return lines[0]
+            assert self.process.poll() is None, (
+                f"{self.name} ended with {self.process.returncode} before it said {pattern!r}:\n"
+                f"{self.text}")
+        return until(found, f"{self.name} to say {pattern!r}", patience)
+
+    def ends(self, patience: float = PATIENCE) -> int:
+        """Wait for the process's end; return its exit code (negative: of a signal)."""
+        try:
+            return self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} still runs after {patience:g} s:\n{self.text}"
+                                 ) from None
+
+    def ends_well(self, patience: float = PATIENCE) -> None:
+        code = self.ends(patience)
+        assert code == 0, f"{self.name} ended with {code}:\n{self.text}"
+        self.was_clean()
+
+    def was_clean(self) -> None:
+        """No exception came through to the person at the terminal."""
+        assert "Traceback" not in self.text, self.text
+
+    def signal(self, signum: int) -> None:
+        self.process.send_signal(signum)
+
+    def kill(self) -> None:
+        """kill -9"""
+        self.process.kill()
+        self.process.wait()
+
+
+class ServerJob(Job):
+    """A parameter server and the files of its run."""
+
+    address: str
+    cwd: Path
+
+    def listens(self) -> ServerJob:
+        self.until("listening on port")
+        return self
+
+    @property
+    def folder(self) -> Path:
+        return self.cwd / self.until("the files of this run are in").rpartition(" are in ")[2]
+
+    def events(self, kind: str) -> list[dict]:
+        """The run's events of that kind so far."""
+        with open(self.folder / "events.jsonl", "rb") as file:
+            events = [json.loads(line) for line in file if line.endswith(b"\n")]
+        return [event for event in events if event["kind"] == kind]
+
+
+class Jobs(contextlib.AbstractContextManager):
+    """Starts processes that work in `folder` and ends those that are left."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._jobs: list[Job] = []
+        self._names = itertools.count()
+
+    def __exit__(self, *_):
+        for job in self._jobs:
+            job.kill()
+
+    def start(self, name: str, *arguments: object, kind: type[Job] = Job,
+              **environment: str) -> Job:
+        """Start Python with these arguments."""
+        python_path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
+        env = {**os.environ, "PYTHONPATH": python_path, "PYTHONUNBUFFERED": "1",
+               "TF_CPP_MIN_LOG_LEVEL": "2", **environment}
+        job = kind(name, [sys.executable, *map(str, arguments)],
+                   self.folder / f"{next(self._names):02d}-{name}.log", self.folder, env)
+        self._jobs.append(job)
+        return job
+
+    def server(self, *flags: str, workers: int = 2, sync: str = "pcc", port: int | None = None,
+               **environment: str) -> ServerJob:
+        """Start `python -m wbsp.ps`; relative files of its run lie in this folder's runs/."""
+        port = port or free_port()
+        server = self.start("server", "-m", "wbsp.ps", f"--worker_num={workers}", f"--sync={sync}",
+                            f"--port_base={port}", *flags, kind=ServerJob, **environment)
+        server.address = f"localhost:{port}"
+        server.cwd = self.folder
+        return server
+
+    def integer_worker(self, address: str, worker: int, **plan: object) -> Job:
+        """Start a worker of `integer_worker.py`; `plan` is what its `Plan` says."""
+        plan = {"address": address, "worker": worker, "record": str(self.folder), **plan}
+        return self.start(f"worker{worker}", INTEGER_WORKER, json.dumps(plan))
+
+
+def interrupted(job: Job, signum: signal.Signals, patience: float = PATIENCE) -> None:
+    """The process ends as one that was asked to by a signal: code 128 + signum, no traceback."""
+    code = job.ends(patience)
+    assert code == 128 + signum, f"{job.name} ended with {code}:\n{job.text}"
+    job.was_clean()

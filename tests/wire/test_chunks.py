@@ -1,0 +1,93 @@
+"""Chunks: a vector arrives whole or not at all."""
+
+import numpy as np
+import pytest
+
+from wbsp.wire.chunks import Assembly, split
+from wbsp.wire.messages import CHUNK, WireError
+
+SIZES = [1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7]
+
+
+def ramp(size, first=0):
+    return np.arange(first, first + size, dtype=np.float32)
+
+
+def assemble(assembly, vector):
+    """Add all chunks of `vector`; return what each call returned."""
+    return [assembly.add(offset, vector.size, memoryview(bytes(chunk)))
+            for offset, chunk in split(vector)]
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+@pytest.mark.parametrize("size", SIZES)
+def test_round_trip(size, reuse):
+    assembly = Assembly(size, reuse)
+    for first in (0, 5):
+        *early, last = assemble(assembly, ramp(size, first))
+        assert early == [None] * ((size - 1) // CHUNK)
+        assert last.dtype == np.float32
+        assert np.array_equal(last, ramp(size, first))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_chunks_are_views_that_cover_the_vector_once(size):
+    vector = ramp(size)
+    chunks = list(split(vector))
+    assert [offset for offset, _ in chunks] == list(range(0, size, CHUNK))
+    assert all(len(chunk) <= 4 * CHUNK for _, chunk in chunks)
+    assert b"".join(chunk for _, chunk in chunks) == vector.tobytes()
+    vector[0] = -1
+    assert np.frombuffer(chunks[0][1], np.float32)[0] == -1, "a copy was made"
+
+
+def test_without_reuse_the_memory_belongs_to_the_caller():
+    size = CHUNK + 1
+    assembly = Assembly(size, reuse=False)
+    first = assemble(assembly, ramp(size))[-1]
+    assemble(assembly, ramp(size, 9))
+    assert np.array_equal(first, ramp(size))
+
+
+SIZE = 2 * CHUNK + 7
+WHOLE = bytes(4 * CHUNK)
+WRONG = {
+    "another size": (0, SIZE + 1, WHOLE),
+    "size 0": (0, 0, b""),
+    "a negative size": (0, -SIZE, WHOLE),
+    "a skipped chunk": (2 * CHUNK, SIZE, bytes(28)),
+    "a negative offset": (-CHUNK, SIZE, WHOLE),
+    "an offset within a chunk": (1, SIZE, WHOLE),
+    "an offset behind the end": (3 * CHUNK, SIZE, WHOLE),
+    "too few bytes": (CHUNK, SIZE, WHOLE[:-1]),
+    "too many bytes": (CHUNK, SIZE, WHOLE + b"\0"),
+    "no bytes": (CHUNK, SIZE, b""),
+    "a beginning with too few bytes": (0, SIZE, WHOLE[:-4]),
+}
+
+
+@pytest.mark.parametrize("offset, size, data", WRONG.values(), ids=WRONG)
+def test_a_wrong_chunk_raises_and_changes_nothing(offset, size, data):
+    vector = ramp(SIZE, 1)
+    chunks = [(at, memoryview(bytes(chunk))) for at, chunk in split(vector)]
+    assembly = Assembly(SIZE, reuse=True)
+    assert assembly.add(chunks[0][0], SIZE, chunks[0][1]) is None
+    with pytest.raises(WireError):
+        assembly.add(offset, size, memoryview(data))
+    assert assembly.add(chunks[1][0], SIZE, chunks[1][1]) is None
+    assert np.array_equal(assembly.add(chunks[2][0], SIZE, chunks[2][1]), vector)
+
+
+def test_offset_zero_begins_anew():
+    assembly = Assembly(SIZE, reuse=True)
+    torn = list(split(ramp(SIZE, 100)))[:2]
+    for offset, chunk in torn:
+        assert assembly.add(offset, SIZE, chunk) is None
+    assert np.array_equal(assemble(assembly, ramp(SIZE))[-1], ramp(SIZE))
+
+
+def test_a_vector_that_is_complete_does_not_go_on():
+    assembly = Assembly(SIZE, reuse=True)
+    assemble(assembly, ramp(SIZE))
+    with pytest.raises(WireError, match="when 0 was due"):
+        assembly.add(2 * CHUNK, SIZE, memoryview(bytes(28)))

@@ -1,0 +1,110 @@
+"""The schema: what is sent arrives as it was, and nothing else decodes."""
+
+import struct
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wbsp.layout import TensorSpec
+from wbsp.runlog.report import Report
+from wbsp.sync.base import Direct, Push, WorkerRule
+from wbsp.wire import messages as m
+
+FROM_WORKER = [
+    m.Hello(m.PROTOCOL, 3, {"sync": "wbsp", "lr": "0.1"}),
+    m.Join([TensorSpec("conv/kernel", (5, 5, 3, 64)), TensorSpec("scale", ())]),
+    m.Initial(m.CHUNK, 2 * m.CHUNK),
+    m.Update(Push(3, 7, 2, 4, 512, 0.25), 0, 10),
+    m.Fetch(5),
+    m.Heartbeat(None),
+    m.Heartbeat(Report(steps=3, loss=0.5)),
+    m.Leaving("finished", True, Report(pushes=2)),
+    m.Goodbye(),
+]
+FROM_SERVER = [
+    m.Welcome({"folder": "wbsp/run-001"}, 1.5),
+    m.Joined(WorkerRule("when_idle", "never", "rebase"), 4, 40, True, 2.5),
+    m.Refused("no"),
+    m.Answer(7, False, "not finite", None, True),
+    m.Answer(8, True, None, 3, False),
+    m.Granted(3),
+    m.Directed(Direct(3, hold=True)),
+    m.Model(5, 3, 0, 10),
+    m.Stopping("enough"),
+    m.Final(9),
+    m.Alive(),
+]
+BOTH = [(m.FromWorker, message) for message in FROM_WORKER] + [
+    (m.FromServer, message) for message in FROM_SERVER]
+KINDS = st.sampled_from([m.FromWorker, m.FromServer])
+
+
+def test_every_message_type_is_covered_here():
+    assert {type(message) for message in FROM_WORKER} == set(get_args(m.FromWorker))
+    assert {type(message) for message in FROM_SERVER} == set(get_args(m.FromServer))
+
+
+@pytest.mark.parametrize("kind, message", BOTH, ids=lambda x: type(x).__name__)
+def test_a_message_arrives_as_it_was_sent(kind, message):
+    arrived = m.decode(kind, m.encode(message))
+    assert type(arrived) is type(message)
+    assert repr(arrived) == repr(message)  # NaN, the loss before the first step, equals nothing
+
+
+def test_a_message_of_the_other_side_is_refused():
+    with pytest.raises(m.WireError, match="not a wbsp message"):
+        m.decode(m.FromServer, m.encode(m.Goodbye()))
+    with pytest.raises(m.WireError, match="not a wbsp message"):
+        m.decode(m.FromWorker, m.encode(m.Alive()))
+
+
+@settings(max_examples=500, derandomize=True, deadline=None, database=None)
+@given(KINDS, st.binary(max_size=200))
+def test_random_bytes_raise_wire_error_alone(kind, data):
+    _decodes_or_wire_error(kind, data)
+
+
+@settings(max_examples=1000, derandomize=True, deadline=None, database=None)
+@given(KINDS, st.sampled_from(BOTH), st.data())
+def test_mutated_messages_raise_wire_error_alone(kind, example, data):
+    mutant = bytearray(m.encode(example[1]))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(mutant)))
+        cut = data.draw(st.integers(0, 3))
+        mutant[at:at + cut] = data.draw(st.binary(max_size=3))
+    _decodes_or_wire_error(kind, bytes(mutant))
+
+
+def _decodes_or_wire_error(kind, data):
+    try:
+        message = m.decode(kind, data)
+    except m.WireError as error:
+        assert str(error).startswith("not a wbsp message: ") and "\n" not in str(error)
+    else:
+        assert isinstance(message, kind)
+        m.encode(message)
+
+
+@pytest.mark.parametrize("count", [1 << 20, 0xffffffff])
+def test_a_claimed_length_is_not_believed(count):
+    """0xdd announces an array of `count`; nothing may be allocated for what is not there."""
+    claim = b"\xdd" + struct.pack(">I", count)
+    layout = m.encode(m.Join([]))[:-1] + claim
+    shape = m.encode(m.Join([TensorSpec("x", ())]))[:-1] + claim
+    for data in (layout, shape, claim):
+        with pytest.raises(m.WireError):
+            m.decode(m.FromWorker, data)
+
+
+def test_nesting_without_end_is_refused():
+    for nest in (b"\x91", b"\x81"):
+        with pytest.raises(m.WireError):
+            m.decode(m.FromWorker, nest * 100_000)
+
+
+def test_a_message_of_the_largest_chunk_passes_the_limit():
+    header = m.encode(m.Update(Push(*[2**31] * 5, 1e300), 2**32, 2**33))
+    assert len(header) + np.empty(m.CHUNK, np.float32).nbytes < m.MAX_MESSAGE

@@ -1,0 +1,112 @@
+"""Shaping and queueing, in given time: no clock is read here."""
+
+import math
+
+import pytest
+import zmq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wbsp.wire.outbox import Outbox
+from wbsp.wire.pace import Pace
+
+quick = settings(max_examples=200, derandomize=True, deadline=None, database=None)
+
+
+class Wire:
+    """A socket that takes what it is given, or nothing."""
+
+    def __init__(self):
+        self.sent = []
+        self.error = None
+
+    def send_multipart(self, frames, flags, copy):
+        assert flags == zmq.NOBLOCK
+        if self.error is not None:
+            raise self.error
+        self.sent.append(b"".join(frames))
+
+
+def drain(outbox, now):
+    """Flush whenever the outbox says that it can; return the time of the last message."""
+    while outbox:
+        now += outbox.delay(now)
+        outbox.flush(now)
+    return now
+
+
+@quick
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=30), st.sampled_from([10.0, 1e3, 1e6]),
+       st.floats(0, 1e6))
+def test_n_bytes_take_at_least_their_time_and_hardly_more(sizes, rate, start):
+    wire = Wire()
+    outbox = Outbox(wire, Pace(rate))
+    for size in sizes:
+        outbox.post(bytes(size), now=start)
+    end = drain(outbox, start)
+    least = (sum(sizes) - sizes[-1]) / rate
+    assert end - start == pytest.approx(least, rel=1e-6, abs=1e-6)
+    assert [len(data) for data in wire.sent] == sizes
+
+
+@quick
+@given(st.lists(st.tuples(st.integers(1, 5000), st.floats(0, 10)), min_size=1, max_size=30))
+def test_silence_saves_no_bandwidth_for_later(posts):
+    rate, now, pace, passed = 1000.0, 0.0, Pace(1000.0), []
+    for size, gap in posts:
+        now += gap + pace.delay(now + gap)
+        assert pace.delay(now) <= 1e-9
+        passed.append((now, size))
+        pace.spend(size, now)
+    for i, (start, _) in enumerate(passed):
+        nbytes = 0
+        for end, size in passed[i:]:
+            assert end - start >= nbytes / rate - 1e-6
+            nbytes += size
+
+
+def test_without_a_rate_everything_goes_at_once():
+    wire = Wire()
+    outbox = Outbox(wire, Pace(None))
+    for _ in range(100):
+        outbox.post(bytes(1 << 20), now=0.0)
+    assert len(wire.sent) == 100 and outbox.delay(0.0) == math.inf
+
+
+@pytest.mark.parametrize("rate", [0.0, -1e6, math.nan])
+def test_a_rate_must_be_positive(rate):
+    with pytest.raises(ValueError, match="band_width_limit must be above 0 MB/s, not"):
+        Pace(rate)
+
+
+def test_urgent_messages_go_first():
+    wire = Wire()
+    outbox = Outbox(wire, Pace(1.0))
+    for data in (b"a", b"b", b"c"):
+        outbox.post(data, now=0.0)
+    outbox.post(b"!", now=0.0, urgent=True)
+    drain(outbox, 0.0)
+    assert wire.sent == [b"a", b"!", b"b", b"c"]
+
+
+def test_a_socket_that_is_full_keeps_the_order():
+    wire = Wire()
+    outbox = Outbox(wire, Pace(None))
+    wire.error = zmq.Again()
+    outbox.post(b"a", b"1", now=0.0)
+    outbox.post(b"b", now=0.0)
+    assert outbox.blocked and len(outbox) == 2
+    wire.error = None
+    outbox.flush(0.0)
+    assert wire.sent == [b"a1", b"b"] and not outbox.blocked
+
+
+def test_a_message_to_a_peer_that_is_gone_is_dropped():
+    wire = Wire()
+    outbox = Outbox(wire, Pace(None))
+    wire.error = zmq.ZMQError(zmq.EHOSTUNREACH)
+    outbox.post(b"lost", now=0.0)
+    assert not outbox
+    wire.error = zmq.ZMQError(zmq.ENOTSOCK)
+    with pytest.raises(zmq.ZMQError):
+        outbox.post(b"a bug", now=0.0)

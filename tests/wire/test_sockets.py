@@ -1,0 +1,109 @@
+"""Addresses, tokens and binding."""
+
+import socket
+
+import pytest
+import zmq
+
+from wbsp.wire.sockets import (ServerSocket, derive_keys, endpoint, is_loopback, read_token,
+                               split_address, worker_socket)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "*", "192.0.2.1", "::", "some.host"])
+def test_an_open_address_needs_a_token(host):
+    with pytest.raises(ValueError) as caught:
+        ServerSocket(host, 2606)
+    text = str(caught.value)
+    assert text.startswith(f"refusing to listen on {host} without a token") and "\n" not in text
+    assert "--token_file" in text and "--host=localhost" in text
+
+
+def test_with_a_token_any_address_may_be_bound():
+    server = ServerSocket("0.0.0.0", 0, b"a long enough secret")
+    try:
+        assert server.socket.curve_server and server.port > 0
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.8.8", "::1", "[::1]"])
+def test_loopback_hosts(host):
+    assert is_loopback(host)
+
+
+def test_a_taken_port_is_named():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(OSError) as caught:
+            ServerSocket("localhost", port)
+    text = str(caught.value)
+    assert f"localhost:{port}" in text and "another --port_base" in text and "\n" not in text
+
+
+def test_the_port_is_free_again_after_close():
+    server = ServerSocket("localhost", 0)
+    server.close()
+    ServerSocket("localhost", server.port).close()
+
+
+def test_a_short_token_is_refused(tmp_path):
+    path = tmp_path / "token"
+    path.write_text("0123456789abcde\n")
+    with pytest.raises(ValueError, match=r"token holds 15 bytes; at least 16 are needed: openssl"):
+        read_token(str(path))
+    path.write_text("0123456789abcdef\n")
+    assert read_token(str(path)) == b"0123456789abcdef"
+
+
+def test_a_token_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(OSError, match="absent"):
+        read_token(str(tmp_path / "absent"))
+
+
+def test_keys_are_the_tokens_alone():
+    keys = derive_keys(b"a long enough secret")
+    assert keys == derive_keys(b"a long enough secret")
+    assert not set(keys) & set(derive_keys(b"another long secret!"))
+    assert len(set(keys)) == 4
+    assert zmq.curve_public(keys.server_secret) == keys.server_public
+
+
+@pytest.mark.parametrize("address, parts", [
+    ("localhost:2606", ("localhost", 2606)), ("10.0.0.7:1", ("10.0.0.7", 1)),
+    ("[::1]:65535", ("[::1]", 65535))])
+def test_split_address(address, parts):
+    assert split_address(address) == parts
+
+
+@pytest.mark.parametrize("address", [
+    "", "localhost", ":2606", "localhost:", "localhost:port", "localhost:0", "localhost:65536",
+    "localhost:-1", "localhost:2606/", "localhost: 2606", "localhost:²"])
+def test_a_bad_address_is_one_clear_line(address):
+    with pytest.raises(ValueError) as caught:
+        split_address(address)
+    assert str(caught.value) == (f"address {address!r} is not host:port, for example "
+                                 "localhost:2606")
+
+
+def test_endpoints():
+    assert endpoint("localhost", 2606) == "tcp://127.0.0.1:2606"
+    assert endpoint("::1", 2606) == endpoint("[::1]", 2606) == "tcp://[::1]:2606"
+
+
+def test_the_server_listens_on_ipv6_loopback():
+    try:
+        server = ServerSocket("::1", 0)
+    except OSError:
+        pytest.skip("no IPv6 here")
+    context = zmq.Context()
+    worker = worker_socket(context, "::1", server.port, b"identity")
+    try:
+        worker.connect(endpoint("::1", server.port))
+        worker.send(b"hello")
+        assert server.socket.poll(10_000)
+        assert server.socket.recv_multipart() == [b"identity", b"hello"]
+    finally:
+        context.destroy(0)
+        server.close()

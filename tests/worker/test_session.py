@@ -1,0 +1,325 @@
+"""Workers and a server over real sockets: exactly once, the same bytes for all, no wait too many.
+
+The model is made of whole numbers, so that what the server must hold is known exactly. The server
+is a process of its own, the workers are threads here.
+"""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import zmq
+from crew import Member, all_end
+from integers import IntegerReplica, conserved, pattern
+from jobs import Jobs, free_port, until
+from proxy import Proxy
+
+from wbsp.layout import TensorSpec
+from wbsp.ps import checkpoint
+from wbsp.wire import messages as m
+from wbsp.wire.messages import CHUNK
+from wbsp.worker.link import Link, LinkError
+from wbsp.worker.session import Session
+
+SYNCS = ["bsp", "asp", "ssp", "wbsp", "pcc"]
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    with Jobs(tmp_path) as jobs:
+        yield jobs
+
+
+def check(server, members):
+    """The run ended well, everyone holds its final version, and nothing was lost or doubled."""
+    server.ends_well()
+    saved = checkpoint.load(server.folder / "checkpoint.safetensors")
+    # under asp and ssp a worker may fetch so late that others have made versions already
+    first = {member.replica.adopted[0][1] for member in members}
+    size = saved.vector.size
+    models = [np.full(size, worker + 1, np.float32) for worker in range(len(members))]
+    (initial,) = [x for x in models if x.tobytes() in first]  # W_0 was brought by one of them
+    for member in members:
+        assert member.replica.x.tobytes() == saved.vector.tobytes()
+        assert member.session.agent.version == saved.state["version"]
+    cuts = {worker: member.replica.cuts for worker, member in enumerate(members)}
+    accepts = server.events("accept")
+    assert len(accepts) == sum(map(len, cuts.values()))
+    conserved(initial, accepts, cuts, saved.vector)
+    return saved
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("sync", SYNCS)
+def test_every_push_counts_once_and_all_end_with_the_same_bytes(jobs, sync, workers):
+    server = jobs.server(sync=sync, workers=workers).listens()
+    members = [Member(server.address, worker, steps=15 + worker, seconds=0.002 * worker)
+               for worker in range(workers)]
+    all_end(members)
+    saved = check(server, members)
+    assert saved.state["steps"] == {str(w): 15 + w for w in range(workers)}
+    assert saved.state["version"] > 1
+    held = {}  # all that adopted the same version hold the same bytes: as many bytes as versions
+    for member in members:
+        for how, vector in member.replica.adopted:
+            held.setdefault(vector, set()).add(how)
+    assert len(held) <= saved.state["version"] + 1
+
+
+@pytest.mark.parametrize("sync", ["wbsp", "pcc"])
+def test_a_model_of_many_chunks(jobs, sync):
+    size = 2 * CHUNK + 7
+    server = jobs.server(sync=sync).listens()
+    members = [Member(server.address, worker, steps=4, replica=IntegerReplica(worker, size))
+               for worker in range(2)]
+    all_end(members)
+    check(server, members)
+
+
+class Descent(IntegerReplica):
+    """Gradient descent towards a point of its own: what it does depends on what it holds."""
+
+    def __init__(self, worker):
+        super().__init__(worker)
+        self._target = pattern(5) * (worker + 0.3)
+
+    def step(self):
+        self.x = self.x - np.float32(0.1) * (self.x - self._target)
+
+
+def test_bsp_is_gradient_descent_on_all_batches_bit_for_bit(jobs):
+    server = jobs.server(sync="bsp").listens()
+    members = [Member(server.address, worker, steps=20, replica=Descent(worker))
+               for worker in range(2)]
+    all_end(members)
+    server.ends_well()
+    alone = [Descent(worker) for worker in range(2)]
+    model = np.frombuffer(members[0].replica.adopted[0][1], np.float32)
+    for _ in range(20):
+        for replica in alone:
+            replica.x = replica.anchor = model
+            replica.step()
+        model = model + sum(np.float32(0.5) * replica.cut() for replica in alone)
+    assert members[0].replica.x.tobytes() == members[1].replica.x.tobytes() == model.tobytes()
+
+
+def test_optimized_wbsp_never_waits(jobs):
+    """Steps of 20 ms beside a worker of 100 ms: nearly all time is compute."""
+    server = jobs.server(sync="pcc").listens()
+    reports = []
+    fast = Member(server.address, 0, steps=60, seconds=0.02,
+                  after_step=lambda step: reports.append(fast.session.report()))
+    slow = Member(server.address, 1, steps=15, seconds=0.1)
+    all_end([fast, slow])
+    check(server, [fast, slow])
+    booked = {kind: reports[-1].seconds[kind] - reports[0].seconds[kind]
+              for kind in reports[0].seconds}
+    assert booked["compute"] >= 59 * 0.02
+    assert booked["compute"] / sum(booked.values()) > 0.8
+    assert booked["wait"] < 0.1 * booked["compute"]
+    assert reports[-1].pulls > 1, "nothing was fetched in all this time"
+
+
+def test_bsp_books_the_wait_for_the_slow_worker(jobs):
+    server = jobs.server(sync="bsp").listens()
+    fast = Member(server.address, 0, steps=10)
+    slow = Member(server.address, 1, steps=10, seconds=0.05)
+    all_end([fast, slow])
+    check(server, [fast, slow])
+    assert fast.session.report().seconds["wait"] > 0.3
+
+
+def test_a_bandwidth_limit_holds_in_each_direction(jobs):
+    size, rate, steps = CHUNK + 1, 2e6, 3
+    server = jobs.server(sync="asp", workers=1).listens()
+    start = time.monotonic()
+    member = Member(server.address, 0, steps, replica=IntegerReplica(0, size), bandwidth=rate)
+    member.ends()
+    check(server, [member])
+    chunk = 4 * CHUNK  # what may pass unpaid at the end
+    sent = 4 * size * (1 + steps)  # W_0 and the pushes
+    received = 4 * size * (1 + steps)  # the pulls, W_0's included
+    # under asp a worker does nothing else while it sends, and nothing else while it receives
+    assert time.monotonic() - start >= (sent + received - 2 * chunk) / rate
+
+
+@pytest.mark.parametrize("cuts", [
+    [("up", 6_000_000)], [("down", 5_000_000)], [("up", 4_500_000), ("down", 6_000_000)]],
+    ids=["in a push", "in a pull", "in both"])
+def test_a_lost_connection_costs_nothing(jobs, cuts):
+    """W_0 takes 2.4 MB up, so does each push up and each pull down."""
+    size = 600_000
+    server = jobs.server(sync="wbsp").listens()
+    port = int(server.address.rpartition(":")[2])
+    with Proxy(port, cuts) as proxy:
+        near = Member(server.address, 0, steps=6, replica=IntegerReplica(0, size))
+        far = Member(proxy.address, 1, steps=6, replica=IntegerReplica(1, size))
+        all_end([near, far])
+        assert proxy.cuts_left == 0 and proxy.connections == 1 + len(cuts)
+    assert [text for text in far.said if "connected again" in text]
+    check(server, [near, far])
+
+
+@pytest.mark.parametrize("way, kind", [
+    ("up", b"Hello"), ("down", b"Welcome"), ("up", b"Join"), ("down", b"Joined"), ("up", b"Initial"),
+    ("down", b"Granted"), ("up", b"Fetch"), ("down", b"Model"), ("up", b"Update"),
+    ("down", b"Answer"), ("up", b"Leaving"), ("down", b"Final"), ("up", b"Goodbye")],
+    ids=lambda x: x.decode() if isinstance(x, bytes) else x)
+def test_any_message_may_be_lost_with_its_connection(jobs, way, kind):
+    server = jobs.server("--connect_timeout=30", sync="wbsp", workers=2).listens()
+    port = int(server.address.rpartition(":")[2])
+    with Proxy(port, [(way, kind)]) as proxy:
+        far = Member(proxy.address, 0, steps=6)
+        if kind in (b"Initial", b"Joined"):
+            while proxy.cuts_left and not far.error:  # the first to join is the one to bring W_0
+                time.sleep(0.01)
+        near = Member(server.address, 1, steps=6)
+        for member in (far, near):
+            member.ends(60)
+        assert not proxy.cuts_left, f"no {kind.decode()} was sent"
+    check(server, [far, near])
+
+
+def test_a_push_whose_answer_was_lost_is_not_counted_twice(jobs):
+    server = jobs.server(sync="asp", workers=1).listens()
+    port = int(server.address.rpartition(":")[2])
+    with Proxy(port, 3 * [("down", b"Answer")]) as proxy:
+        member = Member(proxy.address, 0, steps=6)
+        member.ends()
+        assert not proxy.cuts_left
+    check(server, [member])
+    assert len(server.events("duplicate")) == 3
+
+
+def test_a_grant_to_a_worker_that_is_cut_off_reaches_it_later(jobs):
+    """Worker 0 waits for its round while nobody gets through, and the round ends meanwhile."""
+    server = jobs.server(sync="bsp").listens()
+    port = int(server.address.rpartition(":")[2])
+    gate = threading.Event()
+    with Proxy(port) as proxy:
+        cut_off = Member(proxy.address, 0, steps=8)
+        slow = Member(server.address, 1, steps=8,
+                      after_step=lambda step: step != 3 or gate.wait(60))
+        until(lambda: cut_off.session.agent and cut_off.session.agent.seq == 4
+              and cut_off.session.agent.idle, "worker 0 to wait for the round's end")
+        proxy.closed.set()
+        proxy.cut()
+        time.sleep(0.2)  # for the server to notice
+        gate.set()
+        until(lambda: slow.session.agent.version == 4, "worker 1 to go on")
+        proxy.closed.clear()
+        for member in (cut_off, slow):
+            member.ends(60)
+    check(server, [cut_off, slow])
+
+
+def test_a_second_worker_of_the_same_index_is_refused(jobs):
+    server = jobs.server(sync="asp", workers=1).listens()
+    refused = []
+
+    def try_again(step):
+        if step == 3:
+            refused.append(_refusal(server.address, 0))
+
+    first = Member(server.address, 0, steps=6, after_step=try_again)
+    first.ends()
+    check(server, [first])
+    assert "worker 0 is already connected" in refused[0] and "--worker_index" in refused[0]
+    assert len(server.find("refused: worker 0 is already connected")) == 1
+
+
+def _refusal(address, worker, **kwargs):
+    """The one line with which the server refuses this worker."""
+    with pytest.raises(LinkError) as caught:
+        Member(address, worker, steps=1, **kwargs).ends(60)
+    text = str(caught.value)
+    assert text.startswith("the server refused: ") and "\n" not in text
+    return text
+
+
+def test_what_does_not_fit_is_refused_on_both_sides_and_the_rest_go_on(jobs):
+    server = jobs.server(sync="asp", workers=2).listens()
+    settled, go_on = threading.Event(), threading.Event()
+
+    def hold(step):
+        if step == 2:
+            settled.set()
+            assert go_on.wait(60)
+
+    first = Member(server.address, 0, steps=4, after_step=hold)
+    other_shape = _refusal(server.address, 1, replica=IntegerReplica(1, size=6))
+    assert "worker 1 has another model than the server: variable 0 is kernel[5] here and "\
+           "kernel[4] there" in other_shape
+    no_index = _refusal(server.address, 2)
+    assert "worker 2 does not exist" in no_index and "0 to 1" in no_index
+    assert "worker -1 does not exist" in _refusal(server.address, -1)
+    claims = _refusal(server.address, 1, claims={"sync": "bsp", "unknown to the server": "x"})
+    assert "sync is 'bsp' on the worker and 'asp' on the server" in claims
+    second = Member(server.address, 1, steps=4, claims={"sync": "asp"})
+    assert settled.wait(60)
+    go_on.set()
+    all_end([first, second])
+    check(server, [first, second])
+    for reason in (other_shape, no_index, claims):
+        assert reason.removeprefix("the server refused: ") in server.text
+    assert len(server.events("refused")) == 4
+
+
+def test_the_server_starts_with_those_who_came(jobs):
+    server = jobs.server("--connect_timeout=2", sync="bsp", workers=3).listens()
+    members = [Member(server.address, worker, steps=5) for worker in range(2)]
+    all_end(members)
+    check(server, members)
+    assert server.find(r"starting with 2 of 3 workers: no other came within 2 s")
+
+
+def test_nobody_comes(jobs):
+    server = jobs.server("--connect_timeout=0.5")
+    assert server.ends() == 1
+    server.was_clean()
+    assert len(server.find("no worker came within 0.5 s")) == 1
+
+
+def test_no_server(jobs):
+    member = Member(f"localhost:{free_port()}", 0, steps=1, timeout=0.5)
+    with pytest.raises(LinkError, match=r"no server answered at localhost:\d+ within 0.5 s"):
+        member.ends()
+
+
+def test_a_server_that_says_welcome_and_no_more_is_given_up():
+    """Such as one whose own model is not built within the worker's patience."""
+    context = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    member = Member(f"localhost:{port}", 0, steps=1, timeout=1.0)
+    try:
+        identity, _ = router.recv_multipart()
+        router.send_multipart([identity, m.encode(m.Welcome({}, 0.0))])
+        with pytest.raises(LinkError, match="sent no Joined within 1 s"):
+            member.ends(30)
+    finally:
+        context.destroy(0)
+
+
+def test_an_interrupt_ends_the_wait_for_others(jobs):
+    server = jobs.server(sync="bsp", workers=2).listens()
+    asked = threading.Event()
+    link = Link(server.address, 0, say=lambda text: None)
+    link.hello({}, 60)
+    session = Session(link, IntegerReplica(0), None, lambda text: None, asked.is_set)
+    asked.set()
+    session.start(60)  # worker 1 never comes
+    session.finish("interrupted", final=False)
+    link.close()
+    server.until("worker 0 left: interrupted")
+
+
+def test_layouts_are_compared_by_shape_alone(jobs):
+    """Keras numbers names by what else was built in the same process."""
+    server = jobs.server(sync="asp").listens()
+    renamed = IntegerReplica(1)
+    renamed.layout = [TensorSpec("kernel_1", (4,)), TensorSpec("bias_1", ())]
+    members = [Member(server.address, 0, steps=3), Member(server.address, 1, 3, replica=renamed)]
+    all_end(members)
+    check(server, members)
