@@ -7,6 +7,7 @@ python=.venv/bin/python
 pids=() # what was started and has not ended; `names` and `logs` have the same indices
 names=()
 logs=()
+unfinished= # a folder that must not stay if the script ends now
 
 trap stop EXIT
 trap 'exit 129' HUP
@@ -26,11 +27,10 @@ install() {
         echo "making the virtual environment .venv"
         "$host" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || fail "$host is not Python" \
             "3.10 or newer; install one, and name it: PYTHON=python3.12 $0"
-        "$host" -m venv .venv || {
-            rm -rf .venv
-            fail "$host cannot make a virtual environment; on Debian and Ubuntu: apt install" \
-                "python3-venv"
-        }
+        unfinished=.venv
+        "$host" -m venv .venv || fail "$host cannot make a virtual environment; on Debian and" \
+            "Ubuntu: apt install python3-venv"
+        unfinished=
     fi
     "$python" -m pip --version >/dev/null 2>&1 || fail ".venv is not complete; remove it" \
         "(rm -r .venv) and start again"
@@ -46,9 +46,8 @@ install() {
 # group of its own, because a Ctrl-C that came both from the terminal and from `stop` would be two,
 # and the second one means "at once".
 start() {
-    local name=$1 log=$2 out=/dev/null
+    local name=$1 log=$2
     shift 2
-    [ "$log" = - ] || out=$log
     set -- "$python" -c 'import os, sys; os.setpgrp(); os.execv(sys.argv[1], sys.argv[1:])' \
         "$python" -u runcifar10gpu.py "$@"
     if [ "$log" = - ]; then "$@" </dev/null & else "$@" </dev/null >"$log" 2>&1 & fi
@@ -74,8 +73,9 @@ await() {
     done
 }
 
-# stop: end what still runs, in good order if it can; called when the script ends for any reason.
+# stop: called when the script ends, for any reason; ends what still runs, in good order if it can.
 stop() {
+    [ -z "$unfinished" ] || rm -rf "$unfinished"
     [ ${#pids[@]} -gt 0 ] || return 0
     local patience=$((SECONDS + 30))
     trap 'patience=0' HUP INT TERM

@@ -38,6 +38,6 @@ def test_step_overhead_compares_two_fits(tmp_path):
     result = figures(tmp_path, "step_overhead", "--model=small", "--batch_size=8", "--pairs=2",
                      "--epochs=1")
     assert (result["model"], result["batch_size"], result["pairs"]) == ("small", 8, 2)
-    for name in ("plain_ms", "synced_ms"):
+    for name in ("plain_ms", "synced_ms", "hook_ms"):
         assert 0 < result[name]["min"] <= result[name]["median"] <= result[name]["max"]
     assert result["overhead_percent"]["min"] <= result["overhead_percent"]["max"]

@@ -26,9 +26,14 @@ class Member:
         self.error: Exception | None = None
         self._link = Link(address, worker, token, bandwidth, self.said.append)
         self.session = Session(self._link, self.replica, None, self.said.append)
+        self._leaving = threading.Event()
         self._plan = steps, seconds, claims or {}, timeout, after_step
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+
+    def leave(self) -> None:
+        """Finish at this step's end."""
+        self._leaving.set()
 
     def ends(self, patience: float = PATIENCE) -> Member:
         """Wait for its end; raise what it raised."""
@@ -51,7 +56,7 @@ class Member:
         self._link.hello(claims, timeout)
         self.session.start(timeout)
         for step in range(1, steps + 1):
-            if self.session.stopped:
+            if self.session.stopped or self._leaving.is_set():
                 break
             self.session.step_begins()
             time.sleep(seconds)

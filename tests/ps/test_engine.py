@@ -220,6 +220,13 @@ def test_a_models_rejection_is_answered_counted_and_logged():
     assert log.only("reject")["reason"] == "too stale" and engine.store.accepted == 0
 
 
+def test_what_the_model_never_committed_is_committed_at_the_end():
+    engine, _ = strict(lambda p: Accept(p, 0.5))
+    engine.push(push(0), f32(2, 4), 1.0)
+    assert engine.leave(0, 2.0, "finished", finished=True) == [Final(0, 1)]
+    assert engine.store.latest.vector.tolist() == [1, 2]
+
+
 def test_an_order_to_hold_travels_in_the_answer_and_others_apart():
     engine, _ = strict(lambda p: Accept(p, 1.0), lambda p: Direct(0, hold=True),
                        lambda p: Direct(1, cut=True))

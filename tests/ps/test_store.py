@@ -79,7 +79,7 @@ def test_a_model_that_is_not_finite_is_refused():
 def test_an_update_of_another_shape_or_type_is_refused(update):
     store = Store(f32(1, 2))
     with pytest.raises(ValueError, match=r"the model float32\[2\]"):
-        store.accept(update, 1.0)
+        store.check(update)
     assert store.accepted == 0
 
 

@@ -126,7 +126,6 @@ def test_on_adopt_cuts_first_and_then_only_when_a_model_has_come():
     assert agent.version == 1
 
 
-@pytest.mark.xfail(strict=True, reason="a returning worker's seq is not 0, so it never cuts")
 def test_on_adopt_a_returning_worker_cuts_its_first_step_too():
     assert step(started(ON_ADOPT, seq=5)) == [cut(5)]
 

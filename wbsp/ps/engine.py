@@ -95,6 +95,7 @@ class Engine:
         self.model, self.store, self.ledger = model, store, ledger or Ledger()
         self.expected, self.stop_samples, self.log = expected, stop_samples, log
         self.members: dict[int, Member] = {}
+        self._here: set[int] = set()  # the active ones: counting them must not cost O(N)
         self.started = False
         self.stop_reason: str | None = None
         self.done = False
@@ -103,7 +104,8 @@ class Engine:
 
     @property
     def active(self) -> list[int]:
-        return [w for w, m in self.members.items() if m.active]
+        """Workers that are here, in the order of their numbers."""
+        return sorted(self._here)
 
     def join(self, worker: int, now: float) -> list[Effect]:
         """A worker entered; its grant comes at once, or when everyone has come."""
@@ -111,19 +113,20 @@ class Engine:
         if member.active:
             raise ValueError(f"worker {worker} has joined already")
         member.active, member.finished = True, False
+        self._here.add(worker)
         self.log(now, "join", worker=worker, version=self.store.latest.version)
         if self.stop_reason is not None:
             return [Stop(worker, self.stop_reason)]
         if self.started:
             return self._act(self.model.join(worker, now), now)
-        return self.start(now) if len(self.active) >= self.expected else []
+        return self.start(now) if len(self._here) >= self.expected else []
 
     def start(self, now: float) -> list[Effect]:
         """Begin with those who are here."""
         self.started = True
-        self.log(now, "start", workers=sorted(self.active))
+        self.log(now, "start", workers=self.active)
         actions: list[Action] = []
-        for worker in sorted(self.active):
+        for worker in self.active:
             actions += self.model.join(worker, now)
         return self._act(actions, now)
 
@@ -131,20 +134,24 @@ class Engine:
         """A worker finished (in good order) or was lost; the others go on without it."""
         member = self.members[worker]
         member.active, member.finished = False, finished
+        self._here.discard(worker)
         self.log(now, "leave", worker=worker, reason=reason, finished=finished)
         effects: list[Effect] = []
+        if self.done:  # it came too late for a model, but may have the last
+            return [Final(worker, self.store.latest.version)] if finished else []
         if worker in self.model.active:
             effects = self._act(self.model.leave(worker, now), now)
-        orderly = self.stop_reason is not None or any(m.finished for m in self.members.values())
-        if orderly and not self.active:
+        if not self._here and (self.stop_reason is not None
+                               or any(m.finished for m in self.members.values())):
             effects += self._conclude(now)
         return effects
 
     def push(self, push: Push, update: np.ndarray | None, now: float) -> list[Effect]:
         """An update arrived whole; `update` is float32 [store.size], read but not kept.
 
-        Raises ValueError for a push that no member could have sent.
+        Raises ValueError for a push that no member could have sent; nothing has changed then.
         """
+        self.store.check(update)
         worker = push.worker
         if self.ledger.seen(worker, push.seq):
             self.log(now, "duplicate", worker=worker, seq=push.seq)
@@ -174,9 +181,9 @@ class Engine:
             return []
         self.stop_reason = reason
         self.log(now, "stop", reason=reason, version=self.store.latest.version)
-        if not self.active:
+        if not self._here:
             return self._conclude(now)
-        return [Stop(worker, reason) for worker in sorted(self.active)]
+        return [Stop(worker, reason) for worker in self.active]
 
     def _conclude(self, now: float) -> list[Effect]:
         if self.store.accepted:
@@ -219,8 +226,8 @@ class Engine:
                 self._rejected(push, reason, now)
             elif kind is Direct:
                 if action.worker == pusher and action.hold:
-                    hold = True
-                else:
+                    hold, action = True, action._replace(hold=None)
+                if action != Direct(action.worker):
                     effects.append(Directed(action.worker, action))
             else:
                 raise TypeError(f"{self.model.name} answered with {action!r}, no action")

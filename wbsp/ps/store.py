@@ -45,12 +45,16 @@ class Store:
         """Number of float32 values of the model (0 without tensors)."""
         return 0 if self.latest.vector is None else self.latest.vector.size
 
+    def check(self, update: np.ndarray | None) -> None:
+        """Raise ValueError if `update` cannot be one of this model."""
+        vector = self.latest.vector
+        if vector is not None and (update.shape != vector.shape or update.dtype != np.float32):
+            raise ValueError(f"update is {update.dtype}{list(update.shape)}, the model "
+                             f"float32{list(vector.shape)}")
+
     def accept(self, update: np.ndarray | None, weight: float) -> bool:
         """Add weight * update (float32 [size]) to the pending sum; False if it is not finite."""
         if self.latest.vector is not None:
-            if update.shape != self.latest.vector.shape or update.dtype != np.float32:
-                raise ValueError(f"update is {update.dtype}{list(update.shape)}, the model "
-                                 f"float32{list(self.latest.vector.shape)}")
             if not _is_finite(update):
                 return False
             self._add(update, np.float32(weight))
@@ -116,4 +120,6 @@ class Ledger:
 
 def _is_finite(vector: np.ndarray) -> bool:
     """One pass without a temporary: NaN and infinity survive a sum of squares."""
-    return bool(np.isfinite(np.dot(vector, vector)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        finite = np.isfinite(np.dot(vector, vector))
+    return bool(finite or np.isfinite(vector).all())  # a sum may also be too large to hold

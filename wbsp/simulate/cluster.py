@@ -20,15 +20,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wbsp.ps.engine import Ack, Directed, Effect, Engine, Granted, Stop
+from wbsp.ps.engine import Ack, Effect, Engine
 from wbsp.ps.store import Snapshot, Store
-from wbsp.runlog.report import Report, TimeBook
+from wbsp.runlog.report import Report
 from wbsp.simulate.clock import Clock
-from wbsp.simulate.links import INF, Interface, Transfer
+from wbsp.simulate.host import Host, World
+from wbsp.simulate.links import INF, Interface
 from wbsp.simulate.machine import Life, Observer, Worker
 from wbsp.simulate.workload import TimingWorkload, Workload
 from wbsp.sync.base import Push, SyncModel
-from wbsp.worker.agent import Adopt, Agent, Command, Cut, Fetch
+from wbsp.worker.agent import Agent
 
 
 class Evaluation(NamedTuple):
@@ -37,27 +38,6 @@ class Evaluation(NamedTuple):
     time: float
     version: int
     metrics: dict[str, float]
-
-
-class _Host:
-    """One life of a worker."""
-
-    __slots__ = ("index", "worker", "report", "book", "agent", "alive", "over", "known",
-                 "computing", "leaving", "snapshot", "transfer", "push_since", "pull_since")
-
-    def __init__(self, index: int, worker: Worker, report: Report, now: float):
-        self.index, self.worker, self.report = index, worker, report
-        self.book = TimeBook(now)
-        self.book.seconds = report.seconds  # one sum over all lives
-        self.agent: Agent | None = None  # until the server knows it
-        self.alive = True
-        self.over = False  # has left, or is dead
-        self.known = False  # the server counts it in
-        self.computing = self.leaving = False
-        self.snapshot: Snapshot | None = None  # newest fetched
-        self.transfer: Transfer | None = None  # newest, which may be over
-        self.push_since = 0.0
-        self.pull_since: float | None = None  # None: no fetch under way
 
 
 class Cluster:
@@ -100,16 +80,15 @@ class Cluster:
                         for _ in workers]
         self.evaluations: list[Evaluation] = []
         self.ended: float | None = None  # when the last worker had left
-        self._bytes = model_bytes
-        self._ingress = Interface(self.clock, ingress)
-        self._egress = Interface(self.clock, egress)
+        self._world = World(self.clock, self.workload, observer, Interface(self.clock, ingress),
+                            Interface(self.clock, egress), model_bytes, self._push, self._serve,
+                            self._leave, self._retired)
         self._apply_seconds, self._detect_seconds = apply_seconds, detect_seconds
         self._free_at = 0.0  # when the server has applied all that has arrived
         self._evaluate, self._period, self._target = evaluate, check_period, target
-        self._observer = observer
         self._alarm: float | None = None  # the last that was set
-        self._hosts: dict[int, _Host] = {}  # worker -> its newest life
-        self._known: dict[int, _Host] = {}  # worker -> the newest life that has joined
+        self._hosts: dict[int, Host] = {}  # worker -> its newest life
+        self._known: dict[int, Host] = {}  # worker -> the newest life that has joined
         self._present = sum(len(worker.lives) for worker in workers)  # lives not over
         for index, worker in enumerate(workers):
             for life in worker.lives:
@@ -129,166 +108,36 @@ class Cluster:
                                    f"({self.engine.model.name}; {len(self.engine.active)} workers "
                                    f"are here, {self.engine.expected} were expected)")
         for host in self._hosts.values():
-            if not host.over:
-                self._book(host, host.book.kind)
+            host.settle()
 
-    # The life of a worker.
+    # Workers come and go.
 
     def _come(self, index: int, life: Life) -> None:
         old = self._hosts.get(index)
         if old is not None:
-            self._die(old)
+            old.die()
         if self.engine.done:
-            self._present -= 1
+            self._retired()
             return
-        host = _Host(index, self.workers[index], self.reports[index], self.clock.now)
+        host = Host(self._world, index, self.workers[index], self.reports[index])
         self._hosts[index] = host
-        if life.end < INF:
-            self.clock.at(life.end, self._lose if life.lost else self._dismiss, host)
-        self.clock.after(host.worker.latency, self._arrive, host, 0.0, self._join)
+        if life.end < INF and life.lost:
+            self.clock.at(life.end, self._lose, host)
+        elif life.end < INF:
+            self.clock.at(life.end, host.dismiss)
+        host.send(self._in_turn, 0.0, self._join)
 
-    def _lose(self, host: _Host) -> None:
-        self._die(host)
-        self.clock.after(self._detect_seconds, self._miss, host)
+    def _lose(self, host: Host) -> None:
+        host.die()
+        self.clock.after(self._detect_seconds, self._in_turn, host, 0.0, self._miss)
 
-    def _dismiss(self, host: _Host) -> None:
-        host.leaving = True
-
-    def _die(self, host: _Host) -> None:
-        host.alive = False
-        self._retire(host)
-        if host.transfer is not None:
-            host.transfer.cancel()
-
-    def _retire(self, host: _Host) -> None:
-        if not host.over:
-            self._book(host, "wait")
-            host.over = True
-            self._present -= 1
-
-    # The compute thread.
-
-    def _proceed(self, host: _Host) -> None:
-        """Start the next step if nothing stands in the way, else book what is waited for."""
-        agent = host.agent
-        if host.computing or agent.finished:
-            return
-        if agent.waiting is None:
-            if agent.stopped is None and not host.leaving:
-                self._begin_step(host)
-                return
-            self._obey(host, agent.finish())
-            if agent.finished:
-                return
-        kind = "pull" if host.pull_since is not None else (
-            "push" if agent.waiting == "ack" else "wait")
-        if kind != host.book.kind:
-            self._book(host, kind)
-
-    def _begin_step(self, host: _Host) -> None:
-        now = self.clock.now
-        seconds = host.worker.step(host.report.steps, now)
-        if not 0 <= seconds < INF:
-            raise ValueError(f"worker {host.index}: a step time must be 0 s or more and finite, "
-                             f"not {seconds} (step {host.report.steps} at {now:g} s)")
-        host.computing = True
-        if host.book.kind != "compute":
-            self._book(host, "compute")
-        self.clock.after(seconds, self._end_step, host, seconds)
-
-    def _end_step(self, host: _Host, seconds: float) -> None:
-        if not host.alive:
-            return
-        host.computing = False
-        samples, loss = self.workload.step(host.index)
-        report = host.report
-        report.steps += 1
-        report.samples += samples
-        report.loss = loss
-        if self._observer is not None:
-            self._book(host, "compute")
-            self._observer.step(host.index, self.clock.now, loss, report)
-        self._obey(host, host.agent.step_done(samples, seconds))
-        self._proceed(host)
-
-    def _book(self, host: _Host, kind: str) -> None:
-        book, now = host.book, self.clock.now
-        if self._observer is not None and now > book.since:
-            self._observer.span(host.index, "compute", book.kind, book.since, now)
-        book.switch(kind, now)
-
-    # Between worker and server.
-
-    def _obey(self, host: _Host, commands: Iterable[Command]) -> None:
-        """Carry out what the agent wants."""
-        clock, worker = self.clock, host.worker
-        for command in commands:
-            kind = type(command)
-            if kind is Cut:
-                update = self.workload.cut(host.index)
-                host.push_since = clock.now
-                host.transfer = self._ingress.carry(
-                    self._bytes, worker.up, worker.latency, 0.0,
-                    self._arrive, host, self._apply_seconds, self._push, command.push, update)
-            elif kind is Fetch:
-                host.pull_since = clock.now
-                clock.after(worker.latency, self._arrive, host, 0.0, self._serve)
-            elif kind is Adopt:
-                if self._observer is not None:
-                    self._observer.adopt(host.index, clock.now, command.version, command.how)
-                self.workload.adopt(host.index, host.snapshot.vector, command.how)
-            else:  # Leave
-                self._retire(host)
-                clock.after(worker.latency, self._arrive, host, 0.0, self._leave)
-
-    def _receive(self, host: _Host, effect: Effect) -> None:
-        """A control message has come down."""
-        if not host.alive:
-            return
-        agent, kind = host.agent, type(effect)
-        if kind is Ack:
-            self._end_push(host)
-            commands = agent.acked(effect.granted, effect.hold)
-        elif kind is Granted:
-            commands = agent.granted(effect.version)
-        elif kind is Directed:
-            commands = agent.directed(effect.direct)
-        elif kind is Stop:
-            commands = agent.stop(effect.reason)
-        else:  # Final
-            commands = agent.final(effect.version)
-        self._obey(host, commands)
-        self._proceed(host)
-
-    def _end_push(self, host: _Host) -> None:
-        report, now = host.report, self.clock.now
-        report.pushes += 1
-        report.last_push_seconds = now - host.push_since
-        report.push_seconds += report.last_push_seconds
-        if self._observer is not None:
-            self._observer.span(host.index, "network", "push", host.push_since, now)
-
-    def _fetched(self, host: _Host, snapshot: Snapshot) -> None:
-        """A version has come down, whole."""
-        if not host.alive:
-            return
-        report, now = host.report, self.clock.now
-        report.pulls += 1
-        report.last_pull_seconds = now - host.pull_since
-        report.pull_seconds += report.last_pull_seconds
-        if self._observer is not None:
-            self._observer.span(host.index, "network", "pull", host.pull_since, now)
-        host.pull_since = None
-        host.snapshot = snapshot
-        self._obey(host, host.agent.fetched(snapshot.version))
-        self._proceed(host)
+    def _retired(self) -> None:
+        self._present -= 1
 
     # The server.
 
-    def _arrive(self, host: _Host, cost: float, act: Callable[..., None], *args: Any) -> None:
-        """A message is there, whole: act on it at once, or behind those that came before it."""
-        if not host.alive:
-            return
+    def _in_turn(self, host: Host, cost: float, act: Callable[..., None], *args: Any) -> None:
+        """Act at once, or behind what came before; `cost`: the server's seconds for it."""
         now = self.clock.now
         if cost or self._free_at > now:
             self._free_at = max(self._free_at, now) + cost
@@ -296,7 +145,7 @@ class Cluster:
         else:
             act(host, *args)
 
-    def _join(self, host: _Host) -> None:
+    def _join(self, host: Host) -> None:
         old = self._known.get(host.index)
         if old is not None:
             self._forget(old, "replaced by its own return")
@@ -306,27 +155,27 @@ class Cluster:
                            self.engine.ledger.next_seq(host.index))
         self._tell(self.engine.join(host.index, self.clock.now))
 
-    def _push(self, host: _Host, push: Push, update: np.ndarray | None) -> None:
+    def _push(self, host: Host, push: Push, update: np.ndarray | None) -> None:
+        self._in_turn(host, self._apply_seconds, self._apply, push, update)
+
+    def _apply(self, host: Host, push: Push, update: np.ndarray | None) -> None:
         self._tell(self.engine.push(push, update, self.clock.now))
 
-    def _serve(self, host: _Host) -> None:
-        """Answer a fetch: the version is fixed now."""
+    def _serve(self, host: Host) -> None:
+        self._in_turn(host, 0.0, self._answer)
+
+    def _answer(self, host: Host) -> None:
+        """Answer a request for a model: the version is fixed now."""
         if host.alive:
-            host.transfer = self._egress.carry(
-                self._bytes, host.worker.down, 0.0, host.worker.latency,
-                self._fetched, host, self.engine.store.latest)
+            host.download(self.engine.store.latest)
 
-    def _leave(self, host: _Host) -> None:
-        self._forget(host, "finished", finished=True)
+    def _leave(self, host: Host) -> None:
+        self._in_turn(host, 0.0, self._forget, "finished", True)
 
-    def _miss(self, host: _Host) -> None:
-        """The server finds that a worker is lost, once it has handled what came from it."""
-        if self._free_at > self.clock.now:
-            self.clock.at(self._free_at, self._miss, host)
-        else:
-            self._forget(host, "lost")
+    def _miss(self, host: Host) -> None:
+        self._forget(host, "lost")
 
-    def _forget(self, host: _Host, reason: str, finished: bool = False) -> None:
+    def _forget(self, host: Host, reason: str, finished: bool = False) -> None:
         if not host.known:
             return
         host.known = False
@@ -342,7 +191,7 @@ class Cluster:
         for effect in effects:
             host = known[effect.worker]
             plan = clock.late if type(effect) is Ack else clock.after
-            plan(host.worker.latency, self._receive, host, effect)
+            plan(host.worker.latency, host.receive, effect)
         alarm = self.engine.model.alarm
         if alarm is not None and alarm != self._alarm:
             self._alarm = alarm

@@ -62,6 +62,7 @@ class Agent:
         self._inbox: int | None = None  # fetched, not adopted
         self._finishing = False
         self._cut_due = False
+        self._first = True  # nothing was cut in this life
 
     @property
     def idle(self) -> bool:
@@ -96,7 +97,7 @@ class Agent:
         elif rule.push == "every_step":
             commands.append(self._cut())
         elif rule.push == "on_adopt":
-            if self._inbox is not None or self.seq == 0:
+            if self._inbox is not None or self._first:
                 commands.append(self._cut())
                 if self._inbox is not None:
                     commands.append(self._adopt())
@@ -187,6 +188,7 @@ class Agent:
     def _cut(self) -> Cut:
         push = Push(self.worker, self.seq, self._base, self._steps, self._samples, self._seconds)
         self.seq += 1
+        self._first = False
         self._steps = self._samples = 0
         self._seconds = 0.0
         self._base = self.version

@@ -1,0 +1,385 @@
+"""A server under fire: whatever is sent to its port, the run is the one that its workers made."""
+
+import contextlib
+import json
+import os
+import random
+import socket
+
+import numpy as np
+import pytest
+import zmq
+from crew import Member, all_end
+from integers import IntegerReplica, conserved
+from jobs import Jobs, free_port, until
+
+from wbsp.layout import TensorSpec
+from wbsp.ps import checkpoint
+from wbsp.runlog.report import Report
+from wbsp.sync.base import Push
+from wbsp.wire import messages as m
+from wbsp.wire.chunks import split
+from wbsp.worker.link import LinkError
+
+SIZE = 5  # floats in the model
+BODY = bytes(4 * SIZE)
+TOKEN = b"0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    with Jobs(tmp_path) as jobs:
+        yield jobs
+
+
+class Peer(contextlib.AbstractContextManager):
+    """Speaks ZMTP to the server, and says what it is told to."""
+
+    def __init__(self, address: str):
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.connect(f"tcp://{address.replace('localhost', '127.0.0.1')}")
+
+    def __exit__(self, *_):
+        self._context.destroy(0)
+
+    def send(self, *frames: bytes | m.Message) -> None:
+        self._socket.send_multipart(
+            [m.encode(frame) if isinstance(frame, m.Message) else frame for frame in frames])
+
+    def hears(self, kind: type[m.Message]) -> m.Message:
+        """Wait for a message of that kind; others are passed over."""
+        while True:
+            assert self._socket.poll(60_000), f"the server sent no {kind.__name__}"
+            message = m.decode(m.FromServer, self._socket.recv_multipart()[0])
+            if isinstance(message, kind):
+                return message
+
+    def joins(self, worker: int) -> m.Joined:
+        self.send(m.Hello(m.PROTOCOL, worker, {}))
+        self.hears(m.Welcome)
+        self.send(m.Join(IntegerReplica(worker).layout))
+        return self.hears(m.Joined)
+
+    def gets_through(self) -> None:
+        """Wait until the server has handled all that was sent before."""
+        self.send(m.Heartbeat(None))
+        self.hears(m.Alive)
+
+
+def raw_tcp(address: str, data: bytes) -> None:
+    """Send bytes that are no ZMTP, or only its beginning."""
+    with contextlib.suppress(OSError), socket.create_connection(
+            ("127.0.0.1", int(address.rpartition(":")[2])), 10) as peer:
+        peer.sendall(data)
+
+
+UPDATE = m.Update(Push(0, 0, 0, 1, 1, 0.1), 0, SIZE)
+FROM_STRANGERS = [  # each is refused or not understood, without the sender being anybody
+    (b"",), (b"\x00",), (os.urandom(40),), (b"\x92\xa4Join\xdd\xff\xff\xff\xff",),
+    (m.encode(m.Alive()),), (b"a", b"b", b"c"), (m.Goodbye(), BODY),
+    (m.Hello(m.PROTOCOL, 7, {}),), (m.Hello(m.PROTOCOL, -1, {}),),
+    (m.Hello(m.PROTOCOL, 2**63, {}),), (m.Hello(m.PROTOCOL + 1, 0, {}),),
+    (m.Hello(m.PROTOCOL, 0, {}),), (m.Hello(m.PROTOCOL, 2, {"sync": "x" * 100_000}),),
+    (m.Hello(m.PROTOCOL, 2, {"sync": "two\nlines"}),),
+    (m.Join([TensorSpec("x", (SIZE,))]),), (UPDATE, BODY), (UPDATE,), (m.Fetch(1),),
+    (m.Initial(0, SIZE), BODY), (m.Heartbeat(None),), (m.Leaving("bye", True, None),),
+    (m.Goodbye(),),
+]
+OVERSIZED = (UPDATE, bytes(m.MAX_MESSAGE + 1))  # libzmq drops the peer
+
+
+def impossible(worker: int, version: int) -> list[tuple]:
+    """What a member may not say. Its next seq is 0, and the newest version `version`."""
+    def push(body: bytes = BODY, offset: int = 0, size: int = SIZE, **wrong):
+        good = Push(worker, 0, 0, 1, 1, 0.1)
+        return m.Update(good._replace(**wrong), offset, size), body
+    bad_report = Report(seconds={"compute": 1.0})
+    return [
+        push(worker=worker - 1), push(worker=-1), push(worker=2**40), push(seq=-1), push(seq=1),
+        push(seq=2**62), push(base=-1), push(base=version + 1_000_000), push(steps=0),
+        push(steps=-5), push(steps=2**63), push(samples=-1), push(samples=2**63),
+        push(seconds=float("nan")), push(seconds=float("inf")), push(seconds=-1.0),
+        push(body=b""), push(body=BODY[:-1]), push(body=BODY + BODY), push(offset=1),
+        push(offset=-SIZE), push(offset=2**40), push(size=SIZE + 1), push(size=0), push(size=-1),
+        push(size=2**33, body=bytes(4 * m.CHUNK)), push(size=2**62),
+        (m.Initial(0, SIZE), BODY), (m.Join(IntegerReplica(0).layout),),
+        (m.Join([TensorSpec("x", (-1,))]),), (m.Join([]),),
+        (m.Join([TensorSpec("x", (2**40, 2**40))]),),
+        (m.Heartbeat(bad_report),), (m.Leaving("bye", True, bad_report),),
+        (m.encode(UPDATE)[:-1], BODY),
+    ]
+
+
+@pytest.fixture
+def training(jobs):
+    """A run of three workers under asp: two that train, and one place for somebody else.
+
+    Yields (server, members, newest version); the members go on until the test ends.
+    """
+    server = jobs.server("--connect_timeout=1", sync="asp", workers=3).listens()
+    members = [Member(server.address, worker, steps=100_000, seconds=0.002) for worker in range(2)]
+    until(lambda: all(m.session.agent and m.session.agent.seq > 5 for m in members), "both to push")
+    yield server, members
+
+
+def finish(server, members):
+    """Let the run end as it should, and check that it holds what its two workers did."""
+    for member in members:
+        member.leave()
+    all_end(members)
+    server.ends_well()
+    saved = checkpoint.load(server.folder / "checkpoint.safetensors")
+    first = {member.replica.adopted[0][1] for member in members}
+    (initial,) = [x for x in (np.full(SIZE, w + 1, np.float32) for w in range(2))
+                  if x.tobytes() in first]
+    cuts = {worker: member.replica.cuts for worker, member in enumerate(members)}
+    accepts = server.events("accept")
+    assert len(accepts) == sum(map(len, cuts.values())), "somebody else's push was accepted"
+    conserved(initial, accepts, cuts, saved.vector)
+    for member in members:
+        assert member.replica.x.tobytes() == saved.vector.tobytes()
+
+
+def quiet(server):
+    """However much is rejected, the log tells of it at most once a second, in short lines."""
+    lines = [line for line in server.lines if "rejected" in line or "refused" in line]
+    elapsed = float(server.find(r"^\[ *[\d.]+s\]")[-1].strip("[ ").partition("s")[0])
+    assert len(lines) <= 2 * elapsed + 10, f"{len(lines)} lines in {elapsed} s"
+    assert max(map(len, server.lines)) < 1000
+    strays = [line for line in server.lines[:server.lines.index(
+        server.find("all workers finished|saving|stopped:")[0])] if not line.startswith("[")]
+    assert not strays, "what a stranger sent has broken a line of the log"
+
+
+def test_a_thousand_random_strings(training):
+    server, members = training
+    draw = random.Random(0)
+    for _ in range(300):
+        raw_tcp(server.address, draw.randbytes(draw.randrange(1, 400)))
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(16) + b"\0" + bytes(31)
+    for _ in range(100):  # a proper greeting, and then anything
+        raw_tcp(server.address, greeting + draw.randbytes(draw.randrange(1, 400)))
+    for _ in range(10):
+        with Peer(server.address) as peer:
+            for _ in range(60):
+                peer.send(*(draw.randbytes(draw.randrange(100))
+                            for _ in range(draw.randrange(1, 4))))
+            peer.send(m.Heartbeat(None))
+            peer.hears(m.Refused)
+    finish(server, members)
+    counted = sum(event["count"] for event in server.events("malformed"))
+    assert counted >= 10 * 60 + 300
+    quiet(server)
+
+
+def test_a_thousand_malformed_messages_of_strangers(training):
+    server, members = training
+    for _ in range(1000 // len(FROM_STRANGERS)):
+        with Peer(server.address) as peer:
+            for frames in FROM_STRANGERS:
+                peer.send(*frames)
+            peer.send(m.Heartbeat(None))
+            peer.hears(m.Refused)
+        with Peer(server.address) as peer:
+            peer.send(*OVERSIZED)
+    finish(server, members)
+    quiet(server)
+
+
+def test_a_member_that_says_impossible_things(training):
+    server, members = training
+    with Peer(server.address) as liar:
+        assert liar.joins(2).seq == 0
+        messages = impossible(2, members[0].session.agent.version)
+        for _ in range(10):
+            for frames in messages:
+                liar.send(*frames)
+        liar.gets_through()
+        liar.send(m.Fetch(1))
+        assert liar.hears(m.Model).size == SIZE, "it is a member still"
+        liar.send(m.Leaving("no more", False, None))
+    server.until("worker 2 left: no more")
+    finish(server, members)
+    counted = sum(event["count"] for event in server.events("malformed"))
+    assert counted == 10 * len(messages)
+    quiet(server)
+
+
+def test_a_push_that_is_not_finite_is_rejected_and_answered(training):
+    server, members = training
+    with Peer(server.address) as worker:
+        worker.joins(2)
+        worker.hears(m.Granted)
+        for seq, value in enumerate([np.nan, np.inf, -np.inf]):
+            update = np.array([0, 0, value, 0, 0], np.float32)
+            worker.send(m.Update(Push(2, seq, 0, 1, 1, 0.1), 0, SIZE), update.tobytes())
+            answer = worker.hears(m.Answer)
+            assert (answer.seq, answer.accepted, answer.reason) == (seq, False, "not finite")
+        worker.send(m.Leaving("no more", False, None))
+    server.until("worker 2 left: no more")
+    finish(server, members)
+    assert [e["reason"] for e in server.events("reject")] == 3 * ["not finite"]
+
+
+def test_what_a_worker_calls_itself_cannot_forge_a_line_of_the_log(training):
+    server, members = training
+    with Peer(server.address) as worker:
+        worker.joins(2)
+        worker.send(m.Leaving("tired\n[    0.0s] worker 0 was lost", False, None))
+        server.until("worker 2 left: tired")
+    finish(server, members)
+    assert not server.find(r"^\[    0.0s\] worker 0 was lost")
+
+
+@pytest.mark.parametrize("claim", [
+    m.Join([TensorSpec("x", (2**33,))]), m.Join([TensorSpec("x", (2**34,))]),
+    m.Join([TensorSpec("x" * 900_000, (4,))]), m.Join(100_000 * [TensorSpec("x", ())])],
+    ids=["32 GiB", "more than the largest", "a name of 900 KB", "100,000 variables"])
+def test_a_first_worker_that_claims_too_much(jobs, claim):
+    """The first to join is asked for W_0: its word decides the size of the model."""
+    server = jobs.server(sync="asp", workers=2).listens()
+    with Peer(server.address) as liar:
+        liar.send(m.Hello(m.PROTOCOL, 0, {}))
+        liar.send(claim)
+        liar.send(m.Initial(0, 2**33), bytes(4 * m.CHUNK))
+        liar.send(m.Initial(0, 4), b"\xff" * 16)  # NaN
+        liar.gets_through()
+        liar.send(m.Leaving("never mind", False, None))
+        members = [Member(server.address, worker, steps=5) for worker in (1,)]
+        server.until("worker 1 joined", 20)
+    liar = Member(server.address, 0, steps=5)
+    all_end([*members, liar])
+    server.ends_well()
+
+
+def test_a_worker_that_brings_nan_is_refused_and_the_next_is_asked(jobs):
+    server = jobs.server(sync="asp", workers=1).listens()
+    with Peer(server.address) as peer:
+        assert peer.joins(0).bring_initial
+        peer.send(m.Initial(0, SIZE), np.full(SIZE, np.nan, np.float32).tobytes())
+        assert "NaN or infinite" in peer.hears(m.Refused).reason
+        peer.send(m.Goodbye())
+    member = Member(server.address, 0, steps=3)
+    member.ends()
+    server.ends_well()
+
+
+# Tokens.
+
+
+@pytest.fixture
+def token_file(tmp_path):
+    path = tmp_path / "token"
+    path.write_bytes(TOKEN + b"\n")
+    return path
+
+
+def test_with_the_token_the_run_is_as_without(jobs, token_file):
+    server = jobs.server(f"--token_file={token_file}", sync="wbsp").listens()
+    members = [Member(server.address, worker, steps=10, token=TOKEN) for worker in range(2)]
+    all_end(members)
+    server.ends_well()
+    vector = checkpoint.load(server.folder / "checkpoint.safetensors").vector
+    assert all(member.replica.x.tobytes() == vector.tobytes() for member in members)
+
+
+@pytest.mark.parametrize("ours, theirs", [
+    (TOKEN, b"another secret, as long"), (TOKEN, None), (None, TOKEN)],
+    ids=["another", "none on the worker", "none on the server"])
+def test_another_token_is_refused_and_the_run_goes_on(jobs, token_file, ours, theirs):
+    flags = [f"--token_file={token_file}"] if ours else []
+    server = jobs.server(*flags, sync="asp", workers=1).listens()
+    intruder = Member(server.address, 0, steps=1, token=theirs)
+    with pytest.raises(LinkError) as caught:
+        intruder.ends(20)
+    assert "token" in str(caught.value) and "--token_file" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    server.until("rejected .* does not speak the protocol or know the token")
+    member = Member(server.address, 0, steps=5, token=ours)
+    member.ends()
+    server.ends_well()
+    assert sum(event["count"] for event in server.events("malformed")) >= 1
+    server.was_clean()
+
+
+def test_the_secret_is_told_to_nobody(jobs, token_file):
+    server = jobs.server(f"--token_file={token_file}", sync="asp", workers=1).listens()
+    Member(server.address, 0, steps=3, token=TOKEN).ends()
+    server.ends_well()
+    files = [path for path in server.folder.rglob("*") if path.is_file()]
+    assert files and not [path for path in files if TOKEN in path.read_bytes()]
+    assert TOKEN.decode() not in server.text
+
+
+# What the command line may not say.
+
+
+@pytest.mark.parametrize("flags, says", [
+    (["--host=0.0.0.0"], "refusing to listen on 0.0.0.0 without a token"),
+    (["--token_file=absent"], "absent"),
+    (["--sync_option=s=3"], "pcc: unknown option 's'; known: commit, trigger"),
+    (["--sync_option=s"], "'s' is not of the form key=value"),
+    (["--sync=ssp", "--sync_option=s=-1"], "ssp: option s=-1 is below 0"),
+    (["--resume"], "no run to resume"),
+    (["--band_width_limit=0"], "band_width_limit must be above 0"),
+    (["stray"], "unknown argument 'stray'"),
+    (["--base_dir=/"], "names no folder"),
+])
+def test_a_bad_command_line_is_one_clear_line(jobs, flags, says):
+    server = jobs.server(*flags)
+    assert server.ends() == 1
+    server.was_clean()
+    (line,) = server.lines
+    assert line.startswith("wbsp.ps: ") and says in line
+
+
+def test_an_unknown_model_lists_the_known_ones(jobs):
+    server = jobs.server(sync="wsbp")
+    assert server.ends() != 0
+    server.was_clean()
+    assert server.find("bsp.*asp.*ssp.*wbsp.*pcc")
+
+
+def test_a_taken_port_is_one_clear_line(jobs):
+    first = jobs.server().listens()
+    second = jobs.server(port=int(first.address.rpartition(":")[2]))
+    assert second.ends() == 1
+    (line,) = second.lines
+    assert "cannot listen on localhost:" in line and "--port_base" in line
+
+
+def test_the_address_may_come_from_tf_config(jobs):
+    port = free_port()
+    config = {"cluster": {"ps": [f"localhost:{port}"], "worker": ["a:1", "b:1", "c:1"]},
+              "task": {"type": "ps", "index": 0}}
+    server = jobs.start("server", "-m", "wbsp.ps", TF_CONFIG=json.dumps(config))
+    assert server.until(f"listening on port {port}, waiting for 3 worker")
+
+
+def test_chunks_of_an_abandoned_push_are_not_mixed_with_the_next(jobs):
+    """A worker that dies in mid-push leaves half an update; nobody ever sees it."""
+    size = m.CHUNK + 3
+    server = jobs.server(sync="asp", workers=1).listens()
+    replica = IntegerReplica(0, size)
+    with Peer(server.address) as peer:
+        peer.send(m.Hello(m.PROTOCOL, 0, {}))
+        peer.send(m.Join(replica.layout))
+        assert peer.hears(m.Joined).bring_initial
+        for offset, chunk in split(replica.x):
+            peer.send(m.Initial(offset, size), bytes(chunk))
+        peer.hears(m.Granted)
+        half = np.full(size, 1000, np.float32)
+        (offset, chunk), _ = split(half)
+        peer.send(m.Update(Push(0, 0, 0, 1, 1, 0.1), offset, size), bytes(chunk))
+        peer.gets_through()
+        whole = np.full(size, 7, np.float32)
+        for offset, chunk in split(whole):
+            peer.send(m.Update(Push(0, 0, 0, 1, 1, 0.1), offset, size), bytes(chunk))
+        assert peer.hears(m.Answer).accepted
+        peer.send(m.Leaving("done", True, None))
+        peer.hears(m.Final)
+        peer.send(m.Goodbye())
+        server.ends_well()
+    vector = checkpoint.load(server.folder / "checkpoint.safetensors").vector
+    assert np.array_equal(vector, replica.x + 7)

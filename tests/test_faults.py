@@ -1,0 +1,176 @@
+"""Processes that die or are told to end, at a step that is given: the others get on with it."""
+
+import json
+import signal
+
+import numpy as np
+import pytest
+from integers import conserved, read_result, recorded
+from jobs import Jobs, interrupted, until
+
+from wbsp.ps import checkpoint
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    with Jobs(tmp_path) as jobs:
+        yield jobs
+
+
+def check(server, folder, workers):
+    """What the server's checkpoint holds is W_0 and what it accepted, each push once."""
+    saved = checkpoint.load(server.folder / "checkpoint.safetensors")
+    initial = np.array(read_result(folder, 0)["first"], np.float32)
+    assert set(initial.tolist()) < {1.0, 2.0, 3.0}, "not a W_0 that one of the workers brought"
+    cuts = {worker: recorded(folder, worker) for worker in range(workers)}
+    conserved(initial, server.events("accept"), cuts, saved.vector)
+    return saved
+
+
+@pytest.mark.parametrize("sync", ["bsp", "wbsp", "pcc"])
+def test_the_others_go_on_without_a_killed_worker(jobs, sync):
+    server = jobs.server(sync=sync, workers=3)
+    doomed = jobs.integer_worker(server.address, 2, die_at=5, steps=1000, seconds=0.01)
+    others = [jobs.integer_worker(server.address, worker, steps=40, hold_at=20, seconds=0.01)
+              for worker in range(2)]
+    assert doomed.ends() == -signal.SIGKILL
+    server.until("worker 2 was lost")
+    (jobs.folder / "go").touch()
+    for job in (*others, server):
+        job.ends_well()
+    saved = check(server, jobs.folder, 3)
+    (left,) = [event for event in server.events("leave") if not event["finished"]]
+    assert left["worker"] == 2
+    later = [event for event in server.events("accept") if event["t"] > left["t"]]
+    assert {event["worker"] for event in later} == {0, 1}
+    assert {event["weight"] for event in later} <= {1 / 2, 1.0}
+    assert [e for e in server.events("commit") if e["t"] > left["t"]], "no version without it"
+    for worker in range(2):
+        assert read_result(jobs.folder, worker)["final"] == saved.vector.tolist()
+        assert read_result(jobs.folder, worker)["steps"] == 40
+
+
+@pytest.mark.parametrize("sync", ["bsp", "pcc"])
+def test_a_killed_worker_comes_back_and_goes_on_where_it_stopped(jobs, sync):
+    server = jobs.server(sync=sync, workers=2)
+    other = jobs.integer_worker(server.address, 0, steps=1000, hold_at=20, seconds=0.01)
+    doomed = jobs.integer_worker(server.address, 1, die_at=5, seconds=0.01)
+    assert doomed.ends() == -signal.SIGKILL
+    server.until("worker 1 was lost")
+    back = jobs.integer_worker(server.address, 1, steps=10, seconds=0.01, seed=1)
+    back.until("starts with seq")
+    other.until("step 20 done")
+    other.signal(signal.SIGTERM)
+    (jobs.folder / "go").touch()
+    back.ends_well()
+    interrupted(other, signal.SIGTERM)
+    server.ends_well()
+    handled = [e["seq"] for e in server.events("accept") if e["worker"] == 1]
+    assert handled == list(range(len(handled))), "its numbers go on where they stopped"
+    (said,) = back.find("starts with seq")
+    seq, steps = [int(word) for word in said.split() if word.isdigit()]
+    assert 1 <= seq <= 5 and 1 <= steps <= 5
+    assert len(server.find("worker 1 joined")) == 2
+    saved = checkpoint.load(server.folder / "checkpoint.safetensors")
+    assert saved.state["steps"]["1"] == steps + 10
+    assert read_result(jobs.folder, 1)["final"] == saved.vector.tolist()
+    cuts = recorded(jobs.folder, 1)  # of both lives; what the first handed over last may be lost
+    lost = len(cuts) - len(handled)
+    assert 0 <= lost <= 1
+    known = cuts[:seq] + cuts[seq + lost:]
+    initial = np.array(read_result(jobs.folder, 0)["first"], np.float32)
+    conserved(initial, server.events("accept"), {0: recorded(jobs.folder, 0), 1: known},
+              saved.vector)
+
+
+@pytest.mark.slow
+def test_a_killed_server_is_missed_and_resumes_from_its_checkpoint(jobs):
+    flags = ["--check_period=0.2", "--base_dir=wbsp"]
+    server = jobs.server(*flags, sync="wbsp")
+    workers = [jobs.integer_worker(server.address, worker, seconds=0.02) for worker in range(2)]
+    path = server.folder / "checkpoint.safetensors"
+    until(lambda: path.exists() and checkpoint.load(path).state["version"] >= 5, "version 5")
+    server.kill()
+    saved = checkpoint.load(path)
+    for worker in workers:
+        assert worker.ends(60) == 1
+        worker.was_clean()
+        (line,) = worker.find("lost the server")
+        assert server.address in line and "--resume" in line
+    before = (server.folder / "events.jsonl").read_bytes()
+
+    again = jobs.server(*flags, "--resume", sync="wbsp",
+                        port=int(server.address.rpartition(":")[2]))
+    assert again.folder == server.folder
+    again.until(f"going on from version {saved.state['version']}")
+    for worker in range(2):
+        (jobs.folder / f"cuts-{worker}.jsonl").rename(jobs.folder / f"old-{worker}.jsonl")
+    workers = [jobs.integer_worker(again.address, worker, steps=8, seed=1) for worker in range(2)]
+    for job in (*workers, again):
+        job.ends_well()
+    final = checkpoint.load(path)
+    assert final.state["version"] > saved.state["version"]
+    assert final.state["elapsed"] > saved.state["elapsed"]
+    assert final.state["steps"] == {w: saved.state["steps"][w] + 8 for w in ("0", "1")}
+    events = (again.folder / "events.jsonl").read_bytes()
+    whole = before[:before.rfind(b"\n") + 1]
+    assert events.startswith(whole) and len(events) > len(whole), "the file goes on"
+    new = [json.loads(line) for line in events[len(whole):].splitlines()]
+    first = {w: saved.state["next_seq"][str(w)] for w in range(2)}
+    cuts = {w: [0] * first[w] + recorded(jobs.folder, w) for w in range(2)}
+    conserved(saved.vector, [e for e in new if e["kind"] == "accept"], cuts, final.vector)
+    commits = [event["version"] for event in new if event["kind"] == "commit"]
+    assert commits == list(range(saved.state["version"] + 1, final.state["version"] + 1))
+    assert min(event["t"] for event in new) >= saved.state["elapsed"]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_server_that_is_interrupted_lets_everyone_finish(jobs, signum):
+    server = jobs.server("--check_period=3600", sync="pcc")
+    workers = [jobs.integer_worker(server.address, worker, seconds=0.01) for worker in range(2)]
+    for worker in workers:
+        worker.until("step 5 done")
+    server.signal(signum)
+    for worker in workers:
+        worker.ends_well()
+    interrupted(server, signum)
+    assert server.find(f"{signum.name}: asking the workers to finish")
+    saved = check(server, jobs.folder, 2)
+    assert sum(saved.state["steps"].values()) == sum(
+        read_result(jobs.folder, worker)["steps"] for worker in range(2))
+    for worker in range(2):
+        assert read_result(jobs.folder, worker)["final"] == saved.vector.tolist()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_worker_that_is_interrupted_hands_over_what_it_did(jobs, signum):
+    server = jobs.server(sync="wbsp")
+    stayer = jobs.integer_worker(server.address, 0, steps=60, hold_at=30, seconds=0.01)
+    leaver = jobs.integer_worker(server.address, 1, seconds=0.01)
+    leaver.until("step 5 done")
+    leaver.signal(signum)
+    interrupted(leaver, signum)
+    server.until("worker 1 left: interrupted")
+    (jobs.folder / "go").touch()
+    for job in (stayer, server):
+        job.ends_well()
+    saved = check(server, jobs.folder, 2)
+    assert saved.state["steps"]["1"] == read_result(jobs.folder, 1)["steps"] >= 5
+    assert saved.state["steps"]["0"] == 60
+
+
+def test_a_server_without_workers_can_be_interrupted(jobs):
+    server = jobs.server().listens()
+    server.signal(signal.SIGINT)
+    interrupted(server, signal.SIGINT)
+
+
+def test_a_second_signal_ends_the_server_at_once(jobs):
+    server = jobs.server(sync="bsp", workers=1)
+    deaf = jobs.integer_worker(server.address, 0, hold_at=3)
+    deaf.until("step 3 done")
+    server.signal(signal.SIGINT)
+    server.until("asking the workers to finish")
+    server.signal(signal.SIGINT)
+    interrupted(server, signal.SIGINT, patience=10)
+    deaf.kill()

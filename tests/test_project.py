@@ -1,0 +1,189 @@
+"""What holds for the project as a whole: who imports whom, scripts that run, documented modules."""
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LIBRARY = sorted(ROOT.glob("wbsp/**/*.py"))
+SHELL = [ROOT / ".ci/run", *sorted(ROOT.glob("scripts/*.sh"))]
+MODULES = [*LIBRARY, *ROOT.glob("*.py"), *sorted(
+    path for folder in ("models", "data", "scripts", "benchmarks")
+    for path in ROOT.glob(f"{folder}/**/*.py"))]
+ACCELERATED = {"tensorflow", "keras"}
+
+
+def name(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+def imports(path):
+    """Dotted names of all that a module imports: `from a import b` gives a and a.b."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{name(path)}: imports are absolute"
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def roots(path):
+    return {module.partition(".")[0] for module in imports(path)}
+
+
+def of_wbsp(path):
+    """Which parts of the library a module imports: sync, ps, wire, ..."""
+    return {module.split(".")[1] for module in imports(path) if module.startswith("wbsp.")}
+
+
+def in_folder(*folders):
+    return [path for path in LIBRARY if path.parent.name in folders]
+
+
+@pytest.mark.parametrize("path", in_folder("sync"), ids=name)
+def test_a_synchronization_model_needs_nothing_but_itself(path):
+    assert of_wbsp(path) <= {"sync"}
+    assert roots(path) - {"wbsp", "numpy"} <= sys.stdlib_module_names
+
+
+@pytest.mark.parametrize("path", [*in_folder("simulate", "runlog", "figures"), *(
+    ROOT / "wbsp" / pure for pure in ("ps/engine.py", "ps/store.py", "worker/agent.py"))], ids=name)
+def test_only_real_servers_and_workers_know_the_wire(path):
+    assert "wire" not in of_wbsp(path) and "zmq" not in roots(path)
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=name)
+def test_tensorflow_is_imported_where_a_keras_model_is_at_hand(path):
+    if name(path) not in {"wbsp/worker/replica.py", "wbsp/worker/callback.py",
+                          "wbsp/ps/evaluate.py"}:
+        assert not roots(path) & ACCELERATED
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=name)
+def test_the_library_knows_nothing_of_the_experiment(path):
+    assert not roots(path) & {"models", "data", "runcifar10gpu"}
+
+
+@pytest.mark.parametrize("modules, without", [
+    ("wbsp.sync", {*ACCELERATED, "zmq", "numpy", "rich", "wbsp.ps", "wbsp.worker"}),
+    ("wbsp.simulate.cluster", {*ACCELERATED, "zmq", "wbsp.wire"}),
+    ("wbsp.ps.server, wbsp.ps.start, wbsp.ps.evaluate, wbsp.ps.__main__", ACCELERATED),
+    ("wbsp.figures", {*ACCELERATED, "zmq", "matplotlib"}),
+    ("runcifar10gpu", ACCELERATED),
+])
+def test_what_an_import_brings_along(modules, without):
+    code = f"import {modules}, sys; print({without!r} & set(sys.modules) or '')"
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (result.stdout.strip(), result.stderr) == ("", "")
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in LIBRARY}), ids=name)
+def test_every_folder_of_the_library_is_a_package_that_gets_installed(folder):
+    assert (folder / "__init__.py").exists()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_every_module_says_why_it_exists(path):
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree) or not tree.body
+
+
+@pytest.mark.parametrize("path", SHELL, ids=name)
+def test_every_script_is_valid_bash_and_can_be_run(path):
+    subprocess.run(["bash", "-n", path], check=True)
+    sourced = path.name == "common.sh"
+    assert path.read_text().startswith("#!/usr/bin/env bash\n") != sourced
+    assert os.access(path, os.X_OK) != sourced
+
+
+# The scripts' processes, with a launcher that does what the test says instead of training.
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """checkout(ps=..., worker0=..., worker1=...) makes a folder in which `scripts/run_h1.sh` runs
+    this Python code as its three processes."""
+    def make(**code):
+        (tmp_path / "scripts").symlink_to(ROOT / "scripts")  # they stay on this side of the link
+        (tmp_path / "setup.py").touch()
+        venv = tmp_path / ".venv"
+        (venv / "bin").mkdir(parents=True)
+        python = venv / "bin" / "python"
+        python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+        python.chmod(0o755)
+        for extra in ("figures", "cuda,figures"):  # counts as installed
+            (venv / f"wbsp-{extra}").touch()
+            os.utime(venv / f"wbsp-{extra}", (time.time() + 10,) * 2)
+        (tmp_path / "runcifar10gpu.py").write_text(
+            "import os, pathlib, sys, time\n"
+            "flags = dict(flag.split('=') for flag in sys.argv[1:])\n"
+            "job = flags['--job_name'].replace('--', '') + flags.get('--worker_index', '')\n"
+            "pathlib.Path(job + '.pid').write_text(str(os.getpid()))\n"
+            f"exec({code!r}[job])\n")
+        return tmp_path
+    return make
+
+
+def start(folder, *arguments):
+    return subprocess.Popen(["bash", "scripts/run_h1.sh", *arguments], cwd=folder, text=True,
+                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE)
+
+
+def alive(folder):
+    """Names of the launcher's processes that still run."""
+    def runs(pid):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+    return {path.stem for path in folder.glob("*.pid") if runs(int(path.read_text()))}
+
+
+def test_a_script_ends_well_when_all_its_processes_do(checkout):
+    tell = "print(flags, os.environ['CUDA_VISIBLE_DEVICES'])"
+    folder = checkout(ps=tell, worker0=tell, worker1=f"{tell}; time.sleep(1)")
+    script = start(folder, "pcc", "--seed=3")
+    out, err = script.communicate(timeout=60)
+    assert (script.returncode, err) == (0, "")
+    assert "'--base_dir': 'h1/pcc'" in out and "'--seed': '3'" in out
+    assert "'--heterogeneity': 'H1'" in out
+    assert "'--worker_index': '1'" in (folder / "runs/h1/pcc/worker-1.log").read_text()
+
+
+def test_a_failed_process_ends_the_others_and_the_script(checkout):
+    folder = checkout(ps="time.sleep(60)", worker0="time.sleep(60)",
+                      worker1="time.sleep(1); sys.exit('no such data')")
+    script = start(folder)
+    _, err = script.communicate(timeout=30)
+    assert script.returncode == 1
+    assert "no such data\nrun_h1.sh: the worker 1 ended with exit code 1\n" in err
+    assert not alive(folder)
+
+
+@pytest.mark.parametrize("orderly", [False, True], ids=["before they listen", "in good order"])
+def test_an_interrupted_script_leaves_no_process_behind(checkout, orderly):
+    code = "time.sleep(60)" if not orderly else (
+        "import signal\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), print('left'), sys.exit(143)))\n"
+        "time.sleep(60)")
+    folder = checkout(ps=code, worker0=code, worker1=code)
+    script = start(folder)
+    deadline = time.monotonic() + 30
+    while len(alive(folder)) < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    time.sleep(0.5)
+    script.send_signal(signal.SIGTERM)
+    out, _ = script.communicate(timeout=30)
+    assert script.returncode == 143
+    assert not alive(folder)
+    assert out.count("left") == orderly  # asked once, and given the time
