@@ -25,8 +25,8 @@ install() {
     [ "$stamp" -nt setup.py ] && return
     if [ ! -e .venv ]; then
         echo "making the virtual environment .venv"
-        "$host" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || fail "$host is not Python" \
-            "3.10 or newer; install one, and name it: PYTHON=python3.12 $0"
+        "$host" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null ||
+            fail "$host is not Python 3.10 or newer; install one, and name it: PYTHON=python3.12 $0"
         unfinished=.venv
         "$host" -m venv .venv || fail "$host cannot make a virtual environment; on Debian and" \
             "Ubuntu: apt install python3-venv"
@@ -68,7 +68,7 @@ await() {
             unset "pids[i]"
             [ $status -eq 0 ] && continue
             [ "${logs[i]}" = - ] || tail -n 3 "${logs[i]}" >&2
-            fail "the ${names[i]} ended with exit code $status"
+            fail "${names[i]} ended with exit code $status"
         done
     done
 }
@@ -99,9 +99,10 @@ train() {
     shift 2
     IFS=', ' read -r -a devices <<<"$(gpus)"
     [ ${#devices[@]} -gt 0 ] || devices=('') # the CPU
-    port=$("$python" -c 'from socket import create_server as s; print(s(("", 0)).getsockname()[1])')
+    port=$("$python" -c 'import socket
+print(socket.create_server(("localhost", 0)).getsockname()[1])')
     mkdir -p "runs/$base"
-    CUDA_VISIBLE_DEVICES='' start server - --job_name=ps --worker_num=2 "$@" \
+    CUDA_VISIBLE_DEVICES='' start "the server" - --job_name=ps --worker_num=2 "$@" \
         --base_dir="$base" --port_base="$port"
     CUDA_VISIBLE_DEVICES=${devices[0]} start "worker 0" "runs/$base/worker-0.log" \
         --job_name=worker --worker_index=0 --port_base="$port"

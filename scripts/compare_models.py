@@ -85,7 +85,8 @@ def table(runs: list[Run]) -> str:
         workers = [list(run.summary["workers"].values()) for run in same]
 
         def each(value, form, workers=workers):
-            return " / ".join(_mean([value(w) for w in column], form) for column in zip(*workers))
+            columns = zip(*workers, strict=True)
+            return " / ".join(_mean([value(w) for w in column], form) for column in columns)
 
         rows.append(
             f"| {sync} | {time} | {_mean([run.summary['version'] for run in same], ',.0f')} | "

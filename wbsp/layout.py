@@ -34,7 +34,7 @@ def difference(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> str 
 
     Names are not compared: Keras numbers them by what else was built in the same process.
     """
-    for index, (a, b) in enumerate(zip(mine, theirs)):
+    for index, (a, b) in enumerate(zip(mine, theirs, strict=False)):
         if tuple(a.shape) != tuple(b.shape):
             return (f"variable {index} is {a.name}{list(a.shape)} here and "
                     f"{b.name}{list(b.shape)} there")

@@ -47,12 +47,12 @@ class Peer(contextlib.AbstractContextManager):
         self._socket.send_multipart(
             [m.encode(frame) if isinstance(frame, m.Message) else frame for frame in frames])
 
-    def hears(self, kind: type[m.Message]) -> m.Message:
-        """Wait for a message of that kind; others are passed over."""
+    def hears(self, *kinds: type[m.Message]) -> m.Message:
+        """Wait for a message of one of these kinds; others are passed over."""
         while True:
-            assert self._socket.poll(60_000), f"the server sent no {kind.__name__}"
+            assert self._socket.poll(30_000), f"the server sent none of {kinds}"
             message = m.decode(m.FromServer, self._socket.recv_multipart()[0])
-            if isinstance(message, kind):
+            if isinstance(message, kinds):
                 return message
 
     def joins(self, worker: int) -> m.Joined:
@@ -103,7 +103,7 @@ def impossible(worker: int, version: int) -> list[tuple]:
         push(body=b""), push(body=BODY[:-1]), push(body=BODY + BODY), push(offset=1),
         push(offset=-SIZE), push(offset=2**40), push(size=SIZE + 1), push(size=0), push(size=-1),
         push(size=2**33, body=bytes(4 * m.CHUNK)), push(size=2**62),
-        (m.Initial(0, SIZE), BODY), (m.Join(IntegerReplica(0).layout),),
+        (m.Initial(0, SIZE), BODY), (m.Join([TensorSpec("x", (SIZE,))]),),
         (m.Join([TensorSpec("x", (-1,))]),), (m.Join([]),),
         (m.Join([TensorSpec("x", (2**40, 2**40))]),),
         (m.Heartbeat(bad_report),), (m.Leaving("bye", True, bad_report),),
@@ -145,7 +145,7 @@ def quiet(server):
     """However much is rejected, the log tells of it at most once a second, in short lines."""
     lines = [line for line in server.lines if "rejected" in line or "refused" in line]
     elapsed = float(server.find(r"^\[ *[\d.]+s\]")[-1].strip("[ ").partition("s")[0])
-    assert len(lines) <= 2 * elapsed + 10, f"{len(lines)} lines in {elapsed} s"
+    assert len(lines) <= 2 * elapsed + 12, f"{len(lines)} lines in {elapsed} s"
     assert max(map(len, server.lines)) < 1000
     strays = [line for line in server.lines[:server.lines.index(
         server.find("all workers finished|saving|stopped:")[0])] if not line.startswith("[")]
@@ -243,14 +243,13 @@ def test_a_first_worker_that_claims_too_much(jobs, claim):
         liar.send(m.Hello(m.PROTOCOL, 0, {}))
         liar.send(claim)
         liar.send(m.Initial(0, 2**33), bytes(4 * m.CHUNK))
-        liar.send(m.Initial(0, 4), b"\xff" * 16)  # NaN
-        liar.gets_through()
+        liar.send(m.Heartbeat(None))
+        liar.hears(m.Alive, m.Refused)
         liar.send(m.Leaving("never mind", False, None))
-        members = [Member(server.address, worker, steps=5) for worker in (1,)]
-        server.until("worker 1 joined", 20)
-    liar = Member(server.address, 0, steps=5)
-    all_end([*members, liar])
+    members = [Member(server.address, worker, steps=5) for worker in range(2)]
+    all_end(members)
     server.ends_well()
+    server.was_clean()
 
 
 def test_a_worker_that_brings_nan_is_refused_and_the_next_is_asked(jobs):

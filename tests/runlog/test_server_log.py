@@ -48,7 +48,8 @@ def test_events_take_numpy_values_and_not_finite_ones(tmp_path):
 def test_the_published_evaluation_line(tmp_path, cluster):
     log = ServerLog(tmp_path, "wbsp", tensorboard=False)
     log.evaluation(12.5, 7, 1.25, 0.75, 0.875, cluster.members, cluster.reports)
-    row = np.loadtxt(tmp_path / "ps_global_loss_wbsp.txt", delimiter=",")  # on the disk before the run ends
+    # on the disk before the run ends
+    row = np.loadtxt(tmp_path / "ps_global_loss_wbsp.txt", delimiter=",")
     #        time, slowest, sum, loss, top-1 err, top-5 err, push s, MiB, pull s, MiB
     assert row.tolist() == [12.5, 10, 40, 1.25, 0.25, 0.125, 0.75, 2.0, 0.625, 4.0]
     event, = lines_of(tmp_path / "events.jsonl")
@@ -145,7 +146,8 @@ def test_a_resumed_run_appends(tmp_path, cluster):
         log = ServerLog(tmp_path, "wbsp", append=append)
         log.evaluation(1.0 + append, 1, 1.0, 0.5, 0.5, cluster.members, cluster.reports)
         log.close()
-    assert np.loadtxt(tmp_path / "ps_global_loss_wbsp.txt", delimiter=",")[:, 0].tolist() == [1.0, 2.0]
+    rows = np.loadtxt(tmp_path / "ps_global_loss_wbsp.txt", delimiter=",")
+    assert rows[:, 0].tolist() == [1.0, 2.0]
     assert len(lines_of(tmp_path / "events.jsonl")) == 2
     with pytest.raises(FileExistsError, match="holds an earlier run"):
         ServerLog(tmp_path, "wbsp")

@@ -5,8 +5,15 @@ import socket
 import pytest
 import zmq
 
-from wbsp.wire.sockets import (ServerSocket, derive_keys, endpoint, is_loopback, read_token,
-                               split_address, worker_socket)
+from wbsp.wire.sockets import (
+    ServerSocket,
+    derive_keys,
+    endpoint,
+    is_loopback,
+    read_token,
+    split_address,
+    worker_socket,
+)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "*", "192.0.2.1", "::", "some.host"])

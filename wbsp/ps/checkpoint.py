@@ -55,6 +55,7 @@ def load(path: pathlib.Path) -> Checkpoint:
             tensors = [file.get_tensor(name) for name in names]
     except (SafetensorError, KeyError, ValueError) as error:
         raise ValueError(f"{path} is not a wbsp checkpoint: {error}") from None
-    layout = [TensorSpec(name.partition("/")[2], t.shape) for name, t in zip(names, tensors)]
+    layout = [TensorSpec(name.partition("/")[2], tensor.shape)
+              for name, tensor in zip(names, tensors, strict=True)]
     vector = np.concatenate([t.ravel() for t in tensors]) if tensors else np.empty(0, np.float32)
     return Checkpoint(vector, layout, state)

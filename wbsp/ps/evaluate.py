@@ -6,6 +6,8 @@ and accuracy of snapshots, and for the final `model.keras`.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import multiprocessing
 import os
 import pathlib
@@ -35,6 +37,7 @@ class EvaluatorProcess:
                                         name="wbsp-evaluator")
         self._process.start()
         theirs.close()
+        atexit.register(self.close)  # it ignores the signal by which Python would end it
         self._initial: tuple[np.ndarray, list[TensorSpec]] | None = None
 
     def initial(self) -> tuple[np.ndarray, list[TensorSpec]] | None:
@@ -53,6 +56,7 @@ class EvaluatorProcess:
 
     def close(self) -> None:
         """End the process, whatever it is doing."""
+        atexit.unregister(self.close)
         self._connection.close()
         self._process.join(2)
         self._process.kill()
@@ -69,6 +73,7 @@ class EvaluatorProcess:
         try:
             ok, answer = self._connection.recv()
         except (EOFError, OSError):
+            self._process.join(2)
             raise EvaluatorError("the evaluator process ended unexpectedly "
                                  f"(exit code {self._process.exitcode})") from None
         if not ok:
@@ -82,22 +87,31 @@ def _serve(connection: Connection, make: Callable[[], tuple[Any, Any]]) -> None:
         signal.signal(signum, signal.SIG_IGN)  # sent to the whole group; the server decides
     try:
         _answer_requests(connection, make)
-    except (EOFError, OSError):
+    except _ServerGone:
         pass
     except Exception as error:  # told to the server, which ends the run with this line
-        connection.send((False, f"{error}" if isinstance(error, ValueError | OSError)
-                         else f"{type(error).__name__}: {error}"))
+        text = str(error) if isinstance(error, ValueError | OSError) else repr(error)
+        with contextlib.suppress(OSError):
+            connection.send((False, text))
+
+
+class _ServerGone(Exception):
+    """The other end of the pipe is closed: nobody wants anything any more."""
 
 
 def _answer_requests(connection: Connection, make: Callable[[], tuple[Any, Any]]) -> None:
-    from wbsp.worker.replica import KerasReplica
+    with _silent():
+        from wbsp.worker.replica import KerasReplica
 
     model, test_set = make()
     replica = KerasReplica(model)
     connection.send((True, (replica.read(), replica.layout)))
     os.nice(5)  # where it shares the cores with workers, training goes first
     while True:
-        what, vector, *rest = connection.recv()
+        try:
+            what, vector, *rest = connection.recv()
+        except (EOFError, OSError):
+            raise _ServerGone from None
         replica.adopt(vector, "replace")
         if what == "evaluate":
             result = model.evaluate(test_set, verbose=0, return_dict=True)
@@ -106,3 +120,16 @@ def _answer_requests(connection: Connection, make: Callable[[], tuple[Any, Any]]
             model.save(*rest)
             answer = None
         connection.send((True, answer))
+
+
+@contextlib.contextmanager
+def _silent():
+    """Keep TensorFlow's greetings, which no log level holds back, off the server's display."""
+    saved = os.dup(2)
+    with open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)

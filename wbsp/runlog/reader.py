@@ -55,8 +55,9 @@ class Run:
     @cached_property
     def evaluations(self) -> Evaluations:
         found = [event for event in self.events if event["kind"] == "evaluation"]
-        return Evaluations(*(np.array([event[name] for event in found], dtype)
-                             for name, dtype in zip(Evaluations._fields, _DTYPES, strict=True)))
+        columns = Evaluations(*(np.array([event[name] for event in found], dtype) for name, dtype
+                                in zip(Evaluations._fields, _DTYPES, strict=True)))
+        return columns._replace(t=np.maximum(columns.t, 0))  # W_0 may be evaluated while waiting
 
     @cached_property
     def spans(self) -> dict[int, list[dict[str, Any]]]:

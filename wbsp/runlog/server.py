@@ -20,18 +20,18 @@ class ServerLog:
     """Files of the server in a run's `folder`; times are seconds since the run's start.
 
     Used by the thread that owns the engine. `append` goes on with the files of a resumed run;
-    without it FileExistsError if they are there.
+    without it FileExistsError if they are there. `virtual`: no file may tell when it was made.
     """
 
     def __init__(self, folder: str | os.PathLike, sync: str, tensorboard: bool = True,
-                 append: bool = False):
+                 append: bool = False, virtual: bool = False):
         self.folder, self.sync = Path(folder), sync
         self._events = LineFile(self.folder / "events.jsonl", append)
         self._evaluations = LineFile(self.folder / f"ps_global_loss_{sync}.txt", append)
         self._scalars = None
         if tensorboard:
             from wbsp.runlog.tensorboard import Scalars
-            self._scalars = Scalars(self.folder)
+            self._scalars = Scalars(self.folder, virtual)
         self._stragglers = StragglerScore()
         self._recent, self._whole = Staleness(), Staleness()
 

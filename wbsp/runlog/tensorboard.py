@@ -10,20 +10,24 @@ import os
 import time
 from pathlib import Path
 
+VIRTUAL_DATE = 946_684_800.0  # the first second of the year 2000
+
 
 class Scalars:
     """Writes scalars into an event file of `folder`; every `write` reaches the disk.
 
-    Points lie on TensorBoard's relative axis at the run's own time, be it real or virtual.
+    Points lie on TensorBoard's relative axis at the run's own time. Its wall axis shows when a real
+    run was; a `virtual` one, which is the same whenever it is made, has a fixed date.
     """
 
-    def __init__(self, folder: str | os.PathLike):
+    def __init__(self, folder: str | os.PathLike, virtual: bool = False):
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._event = Event
-        self._origin = time.time()  # a date for TensorBoard's wall axis, nothing more
-        path = Path(folder) / f"events.out.tfevents.{self._origin:017.6f}.{os.getpid()}"
+        self._origin = VIRTUAL_DATE if virtual else time.time()
+        maker = "virtual" if virtual else os.getpid()
+        path = Path(folder) / f"events.out.tfevents.{self._origin:017.6f}.{maker}"
         self._records = RecordWriter(open(path, "xb"))
         self._put(Event(wall_time=self._origin, file_version="brain.Event:2"))
 

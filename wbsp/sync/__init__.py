@@ -5,8 +5,18 @@
 """
 
 from wbsp.sync.asp import ASP
-from wbsp.sync.base import (Accept, Action, Commit, Direct, Grant, Option, Push, Reject, SyncModel,
-                            WorkerRule)
+from wbsp.sync.base import (
+    Accept,
+    Action,
+    Commit,
+    Direct,
+    Grant,
+    Option,
+    Push,
+    Reject,
+    SyncModel,
+    WorkerRule,
+)
 from wbsp.sync.bsp import BSP
 from wbsp.sync.ssp import SSP
 from wbsp.sync.wbsp import WBSP, OptimizedWBSP

@@ -2,8 +2,17 @@
 
 from collections import Counter
 
-from wbsp.sync.base import (Accept, Action, Commit, Direct, Grant, Option, Push, SyncModel,
-                            WorkerRule)
+from wbsp.sync.base import (
+    Accept,
+    Action,
+    Commit,
+    Direct,
+    Grant,
+    Option,
+    Push,
+    SyncModel,
+    WorkerRule,
+)
 
 
 class SSP(SyncModel):

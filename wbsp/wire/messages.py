@@ -167,4 +167,5 @@ def decode(kind: Any, data: bytes) -> Message:
     try:
         return _decoders[kind].decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise WireError(f"not a wbsp message: {error}") from None
+        reason = repr(str(error))[1:-1]  # it may quote the peer: keep it on one line
+        raise WireError(f"not a wbsp message: {reason}") from None

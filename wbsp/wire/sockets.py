@@ -72,7 +72,8 @@ def endpoint(host: str, port: int) -> str:
 def split_address(address: str) -> tuple[str, int]:
     """'host:port' -> (host, port). Raises ValueError."""
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+    number = port.isascii() and port.isdigit()
+    if not (colon and host and number and 0 < int(port) < 65536):
         raise ValueError(f"address {address!r} is not host:port, for example localhost:2606")
     return host, int(port)
 

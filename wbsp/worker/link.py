@@ -134,15 +134,15 @@ class Link:
         return joined
 
     def push(self, push: Push, update: np.ndarray) -> None:
-        """Send an update (float32 [size]); it belongs to the link until it is answered."""
-        self._order(lambda: self._ask(push.seq, lambda: self._post_chunks(
+        """Send an update (float32 [size]) at the next `wake`; it is the link's until answered."""
+        self._orders.append(lambda: self._ask(push.seq, lambda: self._post_chunks(
             update, lambda offset: m.Update(push, offset, update.size))))
 
     def fetch(self) -> None:
-        """Ask for the newest version. Also called by the listener."""
+        """Ask for the newest version, at the next `wake`, or at once if the listener calls."""
         self._fetches += 1
         number = self._fetches
-        self._order(lambda: self._ask(number, lambda: self._post(m.Fetch(number))))
+        self._orders.append(lambda: self._ask(number, lambda: self._post(m.Fetch(number))))
 
     def leave(self, reason: str, finished: bool) -> None:
         report = self._listener.report() if self._listener else None
@@ -158,11 +158,19 @@ class Link:
             self._order(lambda: None)
             self._thread.join(patience + 2)
 
-    def _order(self, order: Callable[[], None]) -> None:
-        self._orders.append(order)
-        if threading.current_thread() is not self._thread:
+    def wake(self) -> None:
+        """Have the thread carry out what was ordered.
+
+        Both threads need Python's one interpreter lock, so the compute thread orders while it is
+        busy, and wakes the link when it is about to leave Python for long.
+        """
+        if self._orders:
             with contextlib.suppress(zmq.ZMQError):  # the thread has ended: `error` says why
                 self._waker.send(b"", zmq.NOBLOCK)
+
+    def _order(self, order: Callable[[], None]) -> None:
+        self._orders.append(order)
+        self.wake()
 
     def _await(self, kind: type[m.Message], timeout: float) -> m.Message:
         """Wait for a handshake message. Raises TimeoutError or LinkError."""

@@ -69,5 +69,5 @@ class KerasReplica:
 
     def _assign(self, flat: tf.Tensor) -> None:
         parts = tf.split(flat, [spec.size for spec in self.layout])
-        for variable, part, spec in zip(self._variables, parts, self.layout):
+        for variable, part, spec in zip(self._variables, parts, self.layout, strict=True):
             variable.assign(tf.cast(tf.reshape(part, spec.shape), variable.dtype))

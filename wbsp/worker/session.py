@@ -96,6 +96,7 @@ class Session:
     def step_begins(self) -> None:
         """What the thread does from here on is compute."""
         self._switch("compute")
+        self.link.wake()
 
     def step_done(self, samples: int, loss: float, epoch_step: int = 0, steps: int = 1) -> None:
         """A mini-batch (or `steps` at once) was trained: do what the rule wants.
@@ -155,6 +156,8 @@ class Session:
         """Carry out what comes up until the agent waits for nothing (and `until` holds)."""
         start, said = time.monotonic(), _SAY_EVERY
         while True:
+            if self.agent.waiting is not None or until is not None:
+                self.link.wake()
             with self._news:
                 while not self._todo and (self.agent.waiting is not None
                                           or (until is not None and not until())):

@@ -1,0 +1,81 @@
+"""A checkpoint is whole or not there, and comes back as it was."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from wbsp.layout import TensorSpec
+from wbsp.ps.checkpoint import Checkpoint, load, save
+
+LAYOUT = [TensorSpec("conv/kernel", (3, 2)), TensorSpec("scale", ()), TensorSpec("scale", (4,)),
+          TensorSpec("a name / with \"quotes\" and ü", (0,))]
+STATE = {"version": 7, "elapsed": 1.5, "next_seq": {"0": 3}, "totals": [3, 96], "steps": {"0": 3}}
+
+
+def checkpoint(first=0.0):
+    return Checkpoint(np.arange(11, dtype=np.float32) + np.float32(first), LAYOUT, STATE)
+
+
+def test_it_comes_back_as_it_was(tmp_path):
+    path = tmp_path / "checkpoint.safetensors"
+    save(path, checkpoint())
+    loaded = load(path)
+    assert loaded.vector.tobytes() == checkpoint().vector.tobytes()
+    assert loaded.vector.dtype == np.float32
+    assert [(s.name, tuple(s.shape)) for s in loaded.layout] == LAYOUT
+    assert loaded.state == STATE
+    assert os.listdir(tmp_path) == [path.name], "nothing else is left behind"
+
+
+def test_it_is_readable_elsewhere(tmp_path):
+    path = tmp_path / "checkpoint.safetensors"
+    save(path, checkpoint())
+    with safe_open(path, "numpy") as file:
+        assert np.array_equal(file.get_tensor("00000/conv/kernel"),
+                              np.arange(6, dtype=np.float32).reshape(3, 2))
+        assert json.loads(file.metadata()["wbsp"]) == STATE
+
+
+def test_a_hundred_variables_keep_their_order(tmp_path):
+    layout = [TensorSpec(f"v{99 - i}", (1,)) for i in range(100)]
+    vector = np.arange(100, dtype=np.float32)
+    save(tmp_path / "c", Checkpoint(vector, layout, {}))
+    assert np.array_equal(load(tmp_path / "c").vector, vector)
+    assert [spec.name for spec in load(tmp_path / "c").layout] == [spec.name for spec in layout]
+
+
+@pytest.mark.parametrize("step", ["save_file", "os.fsync", "os.replace"])
+def test_a_crash_leaves_the_previous_one(tmp_path, monkeypatch, step):
+    path = tmp_path / "checkpoint.safetensors"
+    save(path, checkpoint())
+
+    def crash(*args):
+        raise OSError("no space left on device")
+    monkeypatch.setattr(f"wbsp.ps.checkpoint.{step}", crash)
+    with pytest.raises(OSError, match="no space"):
+        save(path, checkpoint(first=100))
+    assert np.array_equal(load(path).vector, checkpoint().vector)
+
+
+def test_nothing_to_resume_is_one_clear_line(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no checkpoint at .*absent: there is nothing"):
+        load(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("damage", ["cut short", "other bytes", "empty", "no state"])
+def test_another_file_is_refused_in_one_line(tmp_path, damage):
+    path = tmp_path / "checkpoint.safetensors"
+    save(path, checkpoint())
+    whole = path.read_bytes()
+    if damage == "no state":
+        from safetensors.numpy import save_file
+        save_file({"x": np.zeros(3, np.float32)}, path)
+    else:
+        path.write_bytes({"cut short": whole[:-5], "other bytes": b"PK" + whole, "empty": b""}[
+            damage])
+    with pytest.raises(ValueError, match="is not a wbsp checkpoint") as caught:
+        load(path)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,197 @@
+"""`runcifar10gpu.py` as people start it: real processes, real TensorFlow, a small model."""
+
+import json
+import signal
+
+import pytest
+from jobs import ROOT, Jobs, ServerJob, free_port, interrupted, until
+
+from wbsp.ps import checkpoint
+
+LAUNCHER = ROOT / "runcifar10gpu.py"
+SMALL = ["--model=small", "--dataset=shapes10", "--check_period=1"]
+
+EVALUATE = """
+import json
+import sys
+import keras
+import data
+
+model = keras.models.load_model(sys.argv[1])
+assert not [name for name in sys.modules if name.startswith("wbsp")]
+print("accuracy", model.evaluate(data.test_dataset("shapes10"), verbose=0,
+                                 return_dict=True)["accuracy"])
+"""
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    with Jobs(tmp_path) as jobs:
+        yield jobs
+
+
+def ps(jobs, port, *flags):
+    server = jobs.start("ps", LAUNCHER, "--job_name=ps", f"--port_base={port}", *flags,
+                        kind=ServerJob, CUDA_VISIBLE_DEVICES="")
+    server.address, server.cwd = f"localhost:{port}", jobs.folder
+    return server
+
+
+def worker(jobs, port, index, *flags, gpu=""):
+    return jobs.start(f"wk{index}", LAUNCHER, "--job_name=worker", f"--worker_index={index}",
+                      f"--port_base={port}", *flags, CUDA_VISIBLE_DEVICES=gpu)
+
+
+def columns(path):
+    return [[float(word) for word in line.split(", ")] for line in path.read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_a_run_from_its_start_to_the_model_it_leaves(jobs):
+    port = free_port()
+    workers = [worker(jobs, port, 0, "--base_dir=wbsp/", gpu="0"),
+               worker(jobs, port, 1, "--BUFF_SIZE=1024", "--epsilon=0.3")]
+    workers[0].until("worker 0: waiting for the server at localhost")
+    server = ps(jobs, port, *SMALL, "--worker_num=2", "--base_dir=wbsp/", "--epochs=3")
+    for job in (*workers, server):
+        job.ends_well(200)
+
+    warning = "warning: CUDA_VISIBLE_DEVICES=0, but TensorFlow finds no GPU; using the CPU"
+    assert len(workers[0].find(warning)) == 1 and not workers[1].find(warning)
+    for flag in ("BUFF_SIZE", "epsilon"):
+        assert len(workers[1].find(f"--{flag} is kept for compatibility and has no effect")) == 1
+    assert not workers[0].find("compatibility")
+    for index, job in enumerate(workers):  # neither was told the model
+        assert job.find(f"worker {index}: training small on shapes10 under wbsp")
+        assert job.find(f"worker {index}: done \\(30,.* samples were trained\\)")
+
+    folder = server.folder
+    assert folder == jobs.folder / "runs/wbsp/run-001"
+    left = {path.name for path in folder.iterdir()}
+    assert left >= {
+        "run.json", "events.jsonl", "ps_global_loss_wbsp.txt", "model.keras", "summary.json",
+        "summary.txt", "checkpoint.safetensors",
+        *(f"wk_{what}_{index}_wbsp.txt" for what in ("loss", "time") for index in range(2))}
+    summary = json.loads((folder / "summary.json").read_text())
+    settings = json.loads((folder / "run.json").read_text())
+    assert (settings["sync"], settings["model"], settings["workers"]) == ("wbsp", "small", 2)
+    assert summary["total"]["samples"] >= 30_000
+    for index in range(2):
+        one = summary["workers"][str(index)]
+        assert one["steps"] > 10 and one["pulls"] > 1 and one["finished"], "it contributed"
+        losses = columns(folder / f"wk_loss_{index}_wbsp.txt")
+        times = columns(folder / f"wk_time_{index}_wbsp.txt")
+        assert len(losses) == len(times) == one["steps"]
+        assert {len(line) for line in losses} == {4} and {len(line) for line in times} == {10}
+    assert {event["worker"] for event in server.events("accept")} == {0, 1}
+    evaluations = columns(folder / "ps_global_loss_wbsp.txt")
+    assert len(evaluations) >= 2 and {len(line) for line in evaluations} == {10}
+    assert evaluations[-1][3] < evaluations[0][3], "the loss did not fall"
+    assert summary["accuracy"] > 0.2, "ten classes: chance is 0.1"
+    assert abs(1 - evaluations[-1][4] - summary["accuracy"]) < 1e-6
+
+    script = jobs.folder / "evaluate.py"
+    script.write_text(EVALUATE)
+    plain = jobs.start("keras", script, folder / "model.keras")
+    plain.ends_well()
+    assert abs(float(plain.find("^accuracy")[0].split()[1]) - summary["accuracy"]) < 1e-3
+
+
+@pytest.mark.slow
+def test_refusal_max_steps_and_resume(jobs):
+    port = free_port()
+    flags = [*SMALL, "--worker_num=1", "--base_dir=bsp/", "--epochs=50"]
+    server = ps(jobs, port, *flags)
+    stranger = worker(jobs, port, 0, "--model=cnn", "--base_dir=bsp/")
+    assert stranger.ends() == 1
+    stranger.was_clean()
+    (line,) = stranger.find("refused")
+    words = "model is 'cnn' on the worker and 'small' on the server; start both with the same value"
+    assert words in line and server.find(f"refused: .*{words}")
+    first = worker(jobs, port, 0, "--max_steps=12", "--batch_size=32")
+    for job in (first, server):
+        job.ends_well()
+    assert first.find(r"worker 0: done \(max_steps reached\)")
+    path = server.folder / "checkpoint.safetensors"
+    before = checkpoint.load(path).state
+    assert before["steps"] == {"0": 12} and before["totals"] == [12, 12 * 32]
+    assert len(columns(server.folder / "wk_loss_0_bsp.txt")) == 12
+
+    again = ps(jobs, port, *flags, "--resume")
+    second = worker(jobs, port, 0, "--max_steps=8", "--batch_size=32")
+    for job in (second, again):
+        job.ends_well()
+    assert again.folder == server.folder and again.find("going on from version 12")
+    after = checkpoint.load(path).state
+    assert after["version"] == 20 and after["steps"] == {"0": 20}
+    losses = columns(again.folder / "wk_loss_0_bsp.txt")
+    assert len(losses) == 20, "the files go on"
+    assert losses == sorted(losses), "and so does the time"
+    assert len(again.events("commit")) == 20
+
+
+@pytest.mark.slow
+def test_interrupts(jobs):
+    """A worker that is told to end leaves; the server that is told to ends the run."""
+    port = free_port()
+    server = ps(jobs, port, *SMALL, "--worker_num=2", "--base_dir=pcc/")
+    workers = [worker(jobs, port, index, "--sleep_time=0.05") for index in range(2)]
+    losses = [server.folder / f"wk_loss_{index}_pcc.txt" for index in range(2)]
+    until(lambda: all(path.exists() and path.stat().st_size for path in losses), "first steps")
+    workers[1].signal(signal.SIGTERM)
+    interrupted(workers[1], signal.SIGTERM)
+    assert workers[1].find(r"worker 1: done \(interrupted by SIGTERM\)")
+    server.until("worker 1 left: interrupted by SIGTERM")
+    server.signal(signal.SIGINT)
+    workers[0].ends_well()
+    interrupted(server, signal.SIGINT)
+    saved = checkpoint.load(server.folder / "checkpoint.safetensors")
+    summary = json.loads((server.folder / "summary.json").read_text())
+    assert saved.state["version"] == summary["version"] > 0
+    assert summary["reason"] == "interrupted by SIGINT"
+
+
+@pytest.mark.parametrize("flags, says", [
+    (["--base_dir=runs/mine"], "unknown synchronization model 'mine'; known: bsp, asp, ssp, wbsp"),
+    (["--sync_option=lazy=true"], "wbsp: unknown option 'lazy'; known: commit, trigger"),
+    (["--sync_option=commit=never"], "wbsp: option commit='never' is not one of slowest, every"),
+    (["--token_file=absent"], "absent"),
+    (["--host=0.0.0.0"], "refusing to listen on 0.0.0.0 without a token"),
+    (["--resume"], "no run to resume"),
+    (["--band_width_limit=-1"], "band_width_limit must be above 0 MB/s, not -1"),
+    (["extra"], "unknown argument 'extra'; flags are written --name=value"),
+])
+def test_a_bad_value_is_one_line_and_exit_code_1(jobs, flags, says):
+    server = ps(jobs, free_port(), *flags)
+    assert server.ends() == 1
+    (line,) = server.lines
+    assert line.startswith("runcifar10gpu: ") and says in line
+
+
+@pytest.mark.parametrize("flags, says", [
+    (["--sync=wsbp"], "bsp.*asp.*ssp.*wbsp.*pcc"), (["--worker_num=0"], "worker_num"),
+    (["--epochs=-1"], "epochs"), (["--port_base=70000"], "port_base"),
+    (["--sink=1"], "sink"), (["--check_period=often"], "check_period")])
+def test_a_bad_flag_is_named_without_a_traceback(jobs, flags, says):
+    server = ps(jobs, free_port(), *flags)
+    assert server.ends() != 0
+    server.was_clean()
+    assert server.find(says)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags, says", [
+    (["--data_dir=absent"], "absent"), (["--model=lenet", "--dataset=shapes10"], "lenet")])
+def test_what_the_evaluator_cannot_find_is_one_line(jobs, flags, says):
+    server = ps(jobs, free_port(), *flags)
+    assert server.ends() == 1
+    server.was_clean()
+    assert len(server.find(f"stopping: .*{says}")) == 1
+
+
+@pytest.mark.slow
+def test_a_worker_without_a_server_gives_up(jobs):
+    lonely = worker(jobs, free_port(), 0, "--connect_timeout=1")
+    assert lonely.ends() == 1
+    lonely.was_clean()
+    assert len(lonely.find("runcifar10gpu: no server answered at localhost:.* within 1 s")) == 1

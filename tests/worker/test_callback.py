@@ -1,0 +1,103 @@
+"""The callback in a script of the user's own, and the server that knows nothing of it."""
+
+import json
+
+import numpy as np
+import pytest
+from jobs import Jobs, free_port
+
+from wbsp.ps import checkpoint
+
+pytestmark = pytest.mark.slow  # TensorFlow takes its seconds to start
+
+# A user's script: another model, another optimizer, and no word of wbsp but the callback.
+SCRIPT = """
+import sys
+import keras
+import numpy as np
+import tensorflow as tf
+import wbsp
+
+index = int(sys.argv[2])
+draw = np.random.default_rng(index)
+x = draw.normal(3.0, 2.0, (1024, 8)).astype(np.float32)
+y = (x[:, 0] + x[:, 1] > 6).astype(np.int32)
+keras.utils.set_random_seed(index)
+model = keras.Sequential([
+    keras.Input((8,)), keras.layers.BatchNormalization(), keras.layers.Dense(32, "relu"),
+    keras.layers.Dropout(0.1), keras.layers.Dense(2)])
+model.compile(keras.optimizers.Adam(0.01),
+              keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
+callback = wbsp.SyncCallback(f"localhost:{sys.argv[1]}", worker_index=index)
+model.fit(dataset, epochs=5, verbose=0, callbacks=[callback])
+weights = [*model.trainable_weights, *model.non_trainable_weights]
+np.savez(f"worker{index}.npz", *[v.numpy() for v in weights if "float" in v.dtype])
+test = np.random.default_rng(9).normal(3.0, 2.0, (1000, 8)).astype(np.float32)
+answers = model.predict(test, verbose=0).argmax(1)
+print("accuracy", (answers == (test[:, 0] + test[:, 1] > 6)).mean())
+"""
+
+FROM_ENVIRONMENT = """
+import keras
+import numpy as np
+import wbsp
+
+model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(np.ones((8, 1)), np.ones((8, 1)), epochs=1, verbose=0, callbacks=[wbsp.SyncCallback()])
+print("trained")
+"""
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    with Jobs(tmp_path) as jobs:
+        yield jobs
+
+
+def script(jobs, text):
+    path = jobs.folder / "train.py"
+    path.write_text(text)
+    return path
+
+
+def test_a_users_own_model_trains_with_one_callback_in_fit(jobs):
+    server = jobs.server(sync="pcc").listens()
+    train = script(jobs, SCRIPT)
+    port = server.address.rpartition(":")[2]
+    workers = [jobs.start(f"worker{index}", train, port, index) for index in range(2)]
+    server.until("worker 0 joined")
+    maps = open(f"/proc/{server.process.pid}/maps").read()
+    assert "numpy" in maps and "tensorflow" not in maps, "the server has imported TensorFlow"
+    for job in (*workers, server):
+        job.ends_well()
+    saved = checkpoint.load(server.folder / "checkpoint.safetensors")
+    names = [spec.name.rpartition("/")[2] for spec in saved.layout]
+    assert names[-2:] == ["moving_mean", "moving_variance"]
+    for index in range(2):
+        arrays = np.load(jobs.folder / f"worker{index}.npz")
+        vector = np.concatenate([arrays[name].ravel() for name in arrays.files])
+        assert vector.tobytes() == saved.vector.tobytes()
+    statistics = saved.vector[-16:-8]
+    assert np.all(statistics > 1), f"the inputs' mean of 3 is not in {statistics}"
+    for worker in workers:
+        assert float(worker.find("^accuracy")[0].split()[1]) > 0.75
+    steps = json.loads((server.folder / "summary.json").read_text())["workers"]
+    assert [steps[w]["steps"] for w in ("0", "1")] == 2 * [5 * 32]
+    assert [steps[w]["samples"] for w in ("0", "1")] == 2 * [5 * 1024]
+
+
+def test_tf_config_alone_says_everything(jobs):
+    port = free_port()
+    cluster = {"ps": [f"localhost:{port}"], "worker": ["localhost:1"]}
+
+    def place(kind):
+        return json.dumps({"cluster": cluster, "task": {"type": kind, "index": 0}})
+
+    server = jobs.start("server", "-m", "wbsp.ps", TF_CONFIG=place("ps"))
+    worker = jobs.start("worker", script(jobs, FROM_ENVIRONMENT), TF_CONFIG=place("worker"))
+    worker.ends_well()
+    server.ends_well()
+    assert worker.find("trained")
+    assert server.find("worker 0 joined")

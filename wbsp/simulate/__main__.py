@@ -1,0 +1,222 @@
+"""Compare synchronization models on a cluster in virtual time.
+
+    python -m wbsp.simulate --sync=bsp,ssp,wbsp,pcc --workers=8 --heterogeneity=H1 \
+        --bandwidth=1Gbit --latency=1ms --model=cnn --dataset=cifar10 --target_accuracy=0.6 \
+        --seeds=3 --out=runs/h1
+    python -m wbsp.simulate --cluster=scripts/clusters/wan.toml --model=small --dataset=shapes10
+    python -m wbsp.simulate --advise=my-cluster.toml
+
+The decisions are those of the real server and the training is real; the machines and the network
+are described, not needed. Every run leaves the folder that a real one would.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import sys
+from pathlib import Path
+
+from absl import app, flags
+
+from wbsp.runlog.folder import run_folder
+from wbsp.simulate import compare, units
+from wbsp.simulate.describe import HETEROGENEITY, Description, published, read_cluster
+from wbsp.simulate.progress import Progress
+from wbsp.simulate.runs import Plan, simulate
+from wbsp.sync import MODELS, create, parse_options
+
+FLAGS = flags.FLAGS
+TIMING = "timing"  # the model that has no tensors
+# Seconds of a step at batch 128, in round numbers: of the order of a V100, and of one CPU core for
+# the small network.
+STEP_SECONDS = {"cnn": 0.02, "alexnet": 0.05, "small": 0.01, TIMING: 0.02}
+DESCRIBING = ("workers", "heterogeneity", "bandwidth", "latency", "step_seconds", "jitter",
+              "server_bandwidth", "apply_seconds")  # flags that a cluster file speaks for
+ADVICE = {"model": "small", "dataset": "shapes10", "target_accuracy": 0.85, "epochs": 30.0}
+
+flags.DEFINE_list("sync", list(MODELS), "synchronization models, separated by commas")
+flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the models that have it")
+flags.DEFINE_string("cluster", None, "TOML file that describes the cluster, in place of the flags "
+                    f"{', '.join(DESCRIBING)}")
+flags.DEFINE_string("advise", None, "TOML file of a cluster: rank all models on it, by default "
+                    + ", ".join(f"--{name}={value}" for name, value in ADVICE.items()))
+flags.DEFINE_integer("workers", 2, "number of workers", lower_bound=1)
+flags.DEFINE_enum("heterogeneity", "none", list(HETEROGENEITY),
+                  "published sleeps: odd workers sleep 0.5, 1.0 or 1.5 s before each step")
+flags.DEFINE_string("bandwidth", "none", "of each worker's link in each direction: 1Gbit, 20MB, "
+                    "none for no limit")
+flags.DEFINE_string("latency", "0s", "of each worker's link, one way: 1ms")
+flags.DEFINE_string("server_bandwidth", None, "of the server's interface in each direction, which "
+                    "all workers share; default: --bandwidth")
+flags.DEFINE_string("apply_seconds", "0s", "the server's time for one push")
+flags.DEFINE_string("step_seconds", None, "compute of one step; default: " + ", ".join(
+    f"{name} {1000 * seconds:g}ms" for name, seconds in STEP_SECONDS.items()))
+flags.DEFINE_float("jitter", 0.0, "sigma of lognormal step times", lower_bound=0)
+flags.DEFINE_string("model_bytes", None, "time the network for a model of this size: 100MB; "
+                    "default: the cluster file's, else the network's own")
+flags.DEFINE_string("model", "cnn", "cnn, alexnet, small, module:function of your own, or timing: "
+                    "no tensors, for large clusters")
+flags.DEFINE_enum("dataset", "cifar10", ["cifar10", "shapes10"], "training and test set")
+flags.DEFINE_string("data_dir", None, "where CIFAR-10 lies, as for runcifar10gpu.py")
+flags.DEFINE_integer("batch_size", 128, "examples in a step", lower_bound=1)
+flags.DEFINE_float("lr", None, "initial learning rate; default: the model's published one")
+flags.DEFINE_float("target_accuracy", None, "a run ends when a version reaches it (0..1)")
+flags.DEFINE_float("epochs", None, "... or after so many passes over the training set, summed over "
+                   "all workers; default: 100", lower_bound=0)
+flags.DEFINE_integer("max_steps", None, "... or after so many steps, summed over all workers",
+                     lower_bound=1)
+flags.DEFINE_string("until", None, "... or at this virtual time: 300s, 10min")
+flags.DEFINE_string("check_period", "5s", "virtual time between two evaluations")
+flags.DEFINE_integer("seeds", 1, "runs of each model", lower_bound=1)
+flags.DEFINE_integer("seed", 0, "of the first run: initial weights, batches and step times")
+flags.DEFINE_string("out", "runs/simulate", "folder of the runs")
+
+
+def main(argv: list[str]) -> int:
+    try:
+        if len(argv) > 1:
+            raise ValueError(f"unknown argument {argv[1]!r}; flags are written --name=value")
+        print(run())
+    except (ValueError, OSError, RuntimeError) as error:
+        print(f"simulate: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def run() -> str:
+    """Do what the flags say; return the table for standard output."""
+    if FLAGS.advise is not None:
+        _advised()
+    options = _options()
+    plan = _plan()
+    out = Path(FLAGS.out)
+    progress = Progress()
+    runs = []
+    try:
+        for sync, own in options.items():
+            for seed in range(FLAGS.seed, FLAGS.seed + FLAGS.seeds):
+                progress.begin(f"{sync}, seed {seed}")
+                runs.append(simulate(plan, sync, own, seed, run_folder(sync, out), progress))
+                gc.collect()  # its replicas and readers, which TensorFlow is slow to end at exit
+    finally:
+        progress.close()
+    _draw(runs, out / "figures")
+    compared = compare.results(runs, plan.target)
+    return (compare.table if FLAGS.advise is None else compare.ranking)(compared)
+
+
+def _advised() -> None:
+    """Set what --advise decides, where nothing else was said."""
+    if FLAGS.cluster is not None:
+        raise ValueError("give --cluster or --advise, not both")
+    FLAGS.cluster = FLAGS.advise
+    for name, value in ADVICE.items():
+        if not FLAGS[name].present:
+            setattr(FLAGS, name, value)
+
+
+def _options() -> dict[str, dict[str, str]]:
+    """Model -> those of the given options that it has, all checked."""
+    given = parse_options(FLAGS.sync_option)
+    if not FLAGS.sync:
+        raise ValueError(f"--sync names no model; known: {', '.join(MODELS)}")
+    for key in given:
+        if not any(sync in MODELS and key in MODELS[sync].OPTIONS for sync in FLAGS.sync):
+            create(FLAGS.sync[0], **{key: given[key]})  # says what is known
+    options = {sync: {key: value for key, value in given.items()
+                      if sync in MODELS and key in MODELS[sync].OPTIONS} for sync in FLAGS.sync}
+    for sync, own in options.items():
+        create(sync, **own)
+    return options
+
+
+def _plan() -> Plan:
+    """What the flags say of the cluster and the training. Raises ValueError or OSError."""
+    timing = FLAGS.model == TIMING
+    until = _time("until") if FLAGS.until is not None else math.inf
+    check_period = _time("check_period")
+    if not check_period:
+        raise ValueError("--check_period must be above 0")
+    target = math.inf if FLAGS.target_accuracy is None else FLAGS.target_accuracy
+    if not 0 < target <= 1 and target < math.inf:
+        raise ValueError(f"--target_accuracy={target:g} is no accuracy; give a part of 1, such as "
+                         "0.85")
+    for name in ("epochs", "target_accuracy", "lr", "dataset", "data_dir"):
+        if timing and FLAGS[name].present:
+            raise ValueError(f"--{name} needs a network; --model={TIMING} has none")
+    if timing and FLAGS.max_steps is None and FLAGS.until is None:
+        raise ValueError(f"--model={TIMING} needs an end: give --max_steps or --until")
+    cluster = _cluster()
+    experiment = None if timing else _experiment()
+    stop = math.inf if FLAGS.max_steps is None else FLAGS.max_steps * FLAGS.batch_size
+    if experiment and (FLAGS.epochs is not None or stop == until == math.inf):
+        epochs = 100.0 if FLAGS.epochs is None else FLAGS.epochs
+        stop = min(stop, epochs * experiment.size)
+    return Plan(cluster, experiment, FLAGS.batch_size, stop, until, target, check_period,
+                _settings())
+
+
+def _cluster() -> Description:
+    if FLAGS.cluster is not None:
+        said = [name for name in DESCRIBING if FLAGS[name].present]
+        if said:
+            raise ValueError(f"--{said[0]} and {FLAGS.cluster} both describe the cluster; give one")
+        cluster = read_cluster(FLAGS.cluster)
+        return cluster if FLAGS.model_bytes is None else cluster.timed_for(
+            _flag("model_bytes", units.size))
+    if FLAGS.step_seconds is None and FLAGS.model not in STEP_SECONDS:
+        raise ValueError(f"--step_seconds: how long does a step of {FLAGS.model} take? give it, "
+                         "such as 20ms")
+    step = STEP_SECONDS[FLAGS.model] if FLAGS.step_seconds is None else _time("step_seconds")
+    return published(
+        FLAGS.workers, FLAGS.heterogeneity, step, FLAGS.jitter, _time("latency"),
+        _flag("bandwidth", units.bandwidth),
+        None if FLAGS.server_bandwidth is None else _flag("server_bandwidth", units.bandwidth),
+        _time("apply_seconds"),
+        None if FLAGS.model_bytes is None else _flag("model_bytes", units.size))
+
+
+def _experiment():
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    from wbsp.simulate.training import Experiment, make_deterministic
+
+    make_deterministic()
+    return Experiment(FLAGS.model, FLAGS.dataset, FLAGS.batch_size, FLAGS.lr, FLAGS.data_dir)
+
+
+def _settings() -> dict:
+    """What run.json says beside the run's own: the flags that matter for it."""
+    said = ["model", "batch_size", "max_steps", "until", "check_period", "target_accuracy"]
+    said += ["dataset", "lr", "epochs"] if FLAGS.model != TIMING else []
+    said += DESCRIBING[1:] if FLAGS.cluster is None else ["cluster"]
+    return {**{name: FLAGS[name].value for name in said},
+            "command": " ".join(["python -m wbsp.simulate", *sys.argv[1:]])}
+
+
+def _time(name: str) -> float:
+    return _flag(name, units.seconds)
+
+
+def _flag(name: str, parse) -> float:
+    try:
+        return parse(FLAGS[name].value)
+    except ValueError as error:
+        raise ValueError(f"--{name}: {error}") from None
+
+
+def _draw(runs: list, folder: Path) -> None:
+    """The figures, where there is matplotlib."""
+    from wbsp.figures import draw
+
+    try:
+        draw(runs, folder, FLAGS.target_accuracy)
+    except ModuleNotFoundError as error:
+        print(error, file=sys.stderr)
+        return
+    print(f"figures: {folder}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    app.run(main)

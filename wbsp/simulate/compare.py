@@ -1,0 +1,153 @@
+"""What a comparison of models came to: a table of all, or a ranking that says why."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+
+import numpy as np
+
+from wbsp.runlog.reader import Run
+from wbsp.runlog.report import KINDS
+
+
+@dataclass(frozen=True)
+class Result:
+    """The runs of one model, which differ by the seed. Means are over the seeds."""
+
+    sync: str
+    runs: tuple[Run, ...]
+    target: float  # accuracy, 0..1; infinite without one
+
+    @cached_property
+    def times(self) -> list[float]:
+        """Seconds to the target, of the runs that reached it."""
+        times = (run.time_to(self.target) for run in self.runs)
+        return [t for t in times if t is not None]
+
+    @property
+    def reached(self) -> bool:
+        """True when every run reached the target."""
+        return len(self.times) == len(self.runs)
+
+    @property
+    def accuracy(self) -> float:
+        """The best of any evaluated version, 0..1; NaN without evaluations."""
+        return self.mean(lambda run: max(run.evaluations.accuracy, default=math.nan))
+
+    @property
+    def end(self) -> float:
+        """Seconds a run took."""
+        return self.total("t")
+
+    @property
+    def steps(self) -> float:
+        """Of all workers, up to the target or else the end."""
+        return self.mean(self._steps)
+
+    def total(self, key: str) -> float:
+        """`key` of the summaries, or of their totals."""
+        return self.mean(lambda run: run.summary.get(key, run.summary["total"].get(key)))
+
+    def share(self, kind: str) -> float:
+        """Part of the workers' time spent in `kind`, 0..1."""
+        return self.mean(lambda run: run.summary["total"]["shares"][kind])
+
+    def staleness(self, key: str) -> float:
+        """"mean" or "max" of the accepted pushes, in versions."""
+        return self.mean(lambda run: run.summary["staleness"][key])
+
+    @property
+    def traffic(self) -> float:
+        """Bytes of all updates and versions on the wire."""
+        return self.mean(lambda run: run.settings["model_bytes"] * (
+            run.summary["total"]["pushes"] + run.summary["total"]["pulls"]))
+
+    def mean(self, of: Callable[[Run], float]) -> float:
+        return fmean(map(of, self.runs))
+
+    def _steps(self, run: Run) -> int:
+        reached = np.flatnonzero(run.evaluations.accuracy >= self.target)
+        return int(run.evaluations.steps[reached[0]]) if reached.size else (
+            run.summary["total"]["steps"])
+
+
+def results(runs: Sequence[Run], target: float) -> list[Result]:
+    """One result a model, in the order of first appearance."""
+    groups = defaultdict(list)
+    for run in runs:
+        groups[run.settings["sync"]].append(run)
+    return [Result(sync, tuple(same), target) for sync, same in groups.items()]
+
+
+def table(compared: Sequence[Result]) -> str:
+    """Markdown, a row a model."""
+    goal = compared[0].target < math.inf
+    trained = not math.isnan(compared[0].accuracy)
+    head = ["model", *([f"seconds to {100 * compared[0].target:g} %"] if goal else []), "seconds",
+            *(["best accuracy"] if trained else []), "versions", "steps", "compute %", "wait %",
+            "staleness", "traffic"]
+    rows = [[one.sync, *([_spread(one)] if goal else []), f"{one.end:,.1f}",
+             *([f"{one.accuracy:.4f}"] if trained else []), f"{one.total('version'):,.0f}",
+             f"{one.total('steps'):,.0f}", f"{100 * one.share('compute'):.1f}",
+             f"{100 * one.share('wait'):.1f}", f"{one.staleness('mean'):.2f}",
+             in_bytes(one.traffic)] for one in compared]
+    return markdown(head, rows)
+
+
+def ranking(compared: Sequence[Result]) -> str:
+    """Markdown: the models from the fastest to its target to the slowest, then those that did not
+    reach it, and a line on each that says what its time is made of."""
+    ranked = sorted(compared, key=lambda one: (
+        not one.reached, fmean(one.times) if one.reached else -one.accuracy))
+    fewest = min((one.steps for one in ranked if one.reached), default=math.nan)
+    rows = [[str(place) if one.reached else "-", one.sync, _spread(one), in_bytes(one.traffic),
+             f"{100 * one.share('compute'):.1f}"] for place, one in enumerate(ranked, 1)]
+    head = ["", "model", f"seconds to {100 * ranked[0].target:g} %", "traffic", "compute %"]
+    return "\n".join([markdown(head, rows), "", *(
+        f"- {one.sync}: {why(one, fewest)}" for one in ranked)])
+
+
+def why(one: Result, fewest: float) -> str:
+    """What the time of a model is made of: how fast its workers step, and how far a step goes.
+
+    fewest: steps to the target of the model that needed fewest
+    """
+    idle = max((kind for kind in KINDS if kind != "compute"), key=one.share)
+    lost = {"push": "push", "pull": "fetch", "wait": "wait for others", "data": "read data"}[idle]
+    seconds = fmean(one.times) if one.reached else one.end
+    pace = (f"{one.steps / seconds:,.1f} steps/s; workers compute {one.share('compute'):.0%} of "
+            f"their time" + (f" and {lost} {one.share(idle):.0%}" if one.share(idle) > 0.005
+                             else ""))
+    if one.reached:
+        ratio = one.steps / fewest
+        need = f"needed {one.steps:,.0f} steps, " + (
+            "the fewest of all" if ratio == 1 else f"{ratio:.2f} times the fewest")
+    else:
+        need = f"best accuracy {one.accuracy:.4f} in {one.steps:,.0f} steps"
+    merged = one.total("pushes") / one.total("version") if one.total("version") else 0.0
+    return (f"{pace}; {need}, with {merged:.1f} pushes a version and updates "
+            f"{one.staleness('mean'):.1f} versions old (at most {one.staleness('max'):.0f})")
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
+
+
+def in_bytes(size: float) -> str:
+    """A number of bytes for people."""
+    unit = max(0, min(4, int(math.log10(size) // 3))) if size >= 1 else 0
+    return f"{size / 1000**unit:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[unit]}"
+
+
+def _spread(one: Result) -> str:
+    if not one.times:
+        return "not reached"
+    text = f"{fmean(one.times):.1f}"
+    if len(one.times) > 1:
+        text += f" ({min(one.times):.1f} to {max(one.times):.1f})"
+    return text if one.reached else f"{text}, {len(one.times)} of {len(one.runs)} runs"

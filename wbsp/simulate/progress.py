@@ -1,0 +1,61 @@
+"""How far a simulation is: a bar on a terminal, else a plain line every few seconds."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TextIO
+
+LINE_SECONDS = 10.0
+BAR_SECONDS = 0.2
+
+
+class Progress:
+    """Shows several runs, one after another, on `stream` (default: standard error)."""
+
+    def __init__(self, stream: TextIO | None = None):
+        self._stream = stream or sys.stderr
+        self._bar = None
+        self._due = 0.0
+        self._name, self._began = "", 0.0
+        if self._stream.isatty():
+            from rich import progress
+            from rich.console import Console
+
+            self._bar = progress.Progress(
+                progress.TextColumn("{task.description}"), progress.BarColumn(),
+                progress.TaskProgressColumn(), progress.TextColumn("{task.fields[said]}"),
+                progress.TimeElapsedColumn(), console=Console(file=self._stream),
+                redirect_stdout=False, redirect_stderr=False)
+            self._bar.start()
+
+    def begin(self, name: str) -> None:
+        """The next run, called `name`, starts."""
+        self._name, self._began = name, time.monotonic()
+        self._due = self._began + LINE_SECONDS
+        if self._bar is not None:
+            self._task = self._bar.add_task(name, total=1.0, said="")
+            self._due = 0.0
+
+    def update(self, now: float, done: float, said: str) -> None:
+        """The run is at virtual second `now`, `done` (0..1) of the way; cheap to call often."""
+        if time.monotonic() < self._due:
+            return
+        self._show(f"{now:,.1f} s, {said}", done)
+
+    def end(self, now: float, said: str) -> None:
+        """The run has ended at virtual second `now`."""
+        self._show(f"{now:,.1f} s, {said}", 1.0)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _show(self, said: str, done: float) -> None:
+        self._due = time.monotonic() + (BAR_SECONDS if self._bar else LINE_SECONDS)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, said=said)
+        else:
+            took = time.monotonic() - self._began
+            print(f"{self._name}: {done:.0%}, virtual {said} ({took:.0f} s of real time)",
+                  file=self._stream, flush=True)

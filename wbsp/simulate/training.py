@@ -1,0 +1,203 @@
+"""A real network as the workload of simulated workers.
+
+One Keras model is shared by all: what is a worker's own is swapped in before its step and kept
+aside while others train, so that memory and compile time do not grow with the workers' number. Each
+virtual step computes that worker's real update, with its own optimizer state and its own batches.
+The only module of this folder that needs TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from os import PathLike
+from types import ModuleType
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from wbsp.worker.replica import KerasReplica
+
+# How a sum is split among threads decides its last bits, so that their number may not depend on
+# the machine. Two lose nothing on small networks; several runs fill a larger machine.
+THREADS = 2
+
+
+def make_deterministic() -> None:
+    """Make the same computation give the same bits, on one core or many.
+
+    To be called before TensorFlow has done anything; it raises RuntimeError afterwards.
+    """
+    tf.config.threading.set_intra_op_parallelism_threads(THREADS)
+    tf.config.threading.set_inter_op_parallelism_threads(THREADS)
+    tf.config.experimental.enable_op_determinism()
+
+
+class SharedNetwork:
+    """A compiled model whose variables are in turn those of one worker or another.
+
+    Beside the flat vector x, a worker's own are the optimizer's variables and the model's other
+    ones (random generators).
+    """
+
+    def __init__(self, model: keras.Model, batch: Any):
+        """`batch`: (inputs, targets), from which the shapes of metrics are known."""
+        self.model = model
+        model.test_on_batch(*batch)  # makes the metrics; trains nothing
+        model.optimizer.build(model.trainable_variables)
+        self.replica = KerasReplica(model)
+        self._own = [*(v for v in model.variables if "float" not in v.dtype),
+                     *model.optimizer.variables]
+        step = tf.function(self._step_on_batch, jit_compile=model.jit_compile)
+        self._step = tf.function(lambda batches: step(batches.get_next()))
+        self._read_own = tf.function(lambda: [tf.identity(v.value) for v in self._own])
+        self._write_own = tf.function(self._assign_own)
+        self._optimizer = [tf.identity(v.value) for v in model.optimizer.variables]
+
+    def begin(self, fresh: keras.Model) -> tuple[np.ndarray, list[tf.Tensor]]:
+        """Take over all variables of `fresh`, a model of the same kind; return x (float32 [size])
+        and what else a worker of its own has before the first step."""
+        for mine, theirs in zip(self.model.variables, fresh.variables, strict=True):
+            mine.assign(theirs)
+        self.replica.stepped()
+        kept = len(self._own) - len(self._optimizer)
+        return self.replica.read(), [*self._read_own()[:kept], *self._optimizer]
+
+    def step(self, batches: Iterator) -> float:
+        """Train the next batch; return its loss."""
+        loss = float(self._step(batches))
+        self.replica.stepped()
+        return loss
+
+    def own(self) -> list[tf.Tensor]:
+        """What must be kept beside x when another worker's turn comes."""
+        return self._read_own()
+
+    def take(self, own: list[tf.Tensor]) -> None:
+        """Put back what `own` returned."""
+        self._write_own(own)
+
+    def evaluate(self, vector: np.ndarray, test_set: tf.data.Dataset) -> dict[str, float]:
+        """Loss and metrics of x = `vector`, which stays in place."""
+        self.replica.adopt(vector, "replace")
+        result = self.model.evaluate(test_set, verbose=0, return_dict=True)
+        return {name: float(value) for name, value in result.items()}
+
+    def _step_on_batch(self, batch: Any) -> tf.Tensor:
+        for metric in self.model.metrics:  # so that the loss is this batch's alone
+            metric.reset_state()
+        return self.model.train_step(batch)["loss"]
+
+    def _assign_own(self, values: list[tf.Tensor]) -> None:
+        for variable, value in zip(self._own, values, strict=True):
+            variable.assign(value)
+
+
+class KerasWorkload:
+    """Replicas of a `SharedNetwork` that begin at `fresh`; see `Workload`.
+
+    batches:    worker -> its endless batches, each of `batch_size` examples
+    """
+
+    def __init__(self, network: SharedNetwork, fresh: keras.Model, workers: int,
+                 batches: Callable[[int], tf.data.Dataset], batch_size: int):
+        self._network, self._batch_size = network, batch_size
+        self._initial, own = network.begin(fresh)
+        self._own = [own] * workers
+        self._batches = [iter(batches(worker)) for worker in range(workers)]
+        # None: it lies in the network's variables, and nowhere else.
+        self._x: list[np.ndarray | None] = [self._initial] * workers
+        self._anchor = [self._initial] * workers
+        self._live: int | None = None  # the worker whose own variables the network has
+
+    def initial(self) -> np.ndarray:
+        return self._initial
+
+    def step(self, worker: int) -> tuple[int, float]:
+        if worker != self._live:
+            if self._live is not None:
+                self._read(self._live)
+                self._own[self._live] = self._network.own()
+            self._network.take(self._own[worker])
+            self._live = worker
+        x = self._x[worker]
+        if x is not None and x is not self._network.replica.read():
+            self._network.replica.adopt(x, "replace")
+        loss = self._network.step(self._batches[worker])
+        self._x[worker] = None
+        return self._batch_size, loss
+
+    def cut(self, worker: int) -> np.ndarray:
+        x = self._read(worker)
+        update = x - self._anchor[worker]
+        self._anchor[worker] = x
+        return update
+
+    def adopt(self, worker: int, vector: np.ndarray, how: str) -> None:
+        if how == "replace":
+            self._x[worker] = vector
+        else:
+            self._x[worker] = vector + (self._read(worker) - self._anchor[worker])
+        self._anchor[worker] = vector
+
+    def evaluate(self, vector: np.ndarray, test_set: tf.data.Dataset) -> dict[str, float]:
+        """Loss and metrics of the model at `vector`, float32 [size]."""
+        if self._live is not None:
+            self._read(self._live)
+        return self._network.evaluate(vector, test_set)
+
+    def _read(self, worker: int) -> np.ndarray:
+        x = self._x[worker]
+        if x is None:
+            x = self._x[worker] = self._network.replica.read()
+        return x
+
+
+class Experiment:
+    """A network and a data set by the names of the checkout's `models` and `data`.
+
+    lr: initial learning rate; None: the network's published one
+    Raises ValueError or OSError in one line.
+    """
+
+    def __init__(self, model: str, dataset: str, batch_size: int, lr: float | None = None,
+                 data_dir: str | PathLike | None = None):
+        models, data = _of_checkout("models"), _of_checkout("data")
+        self._model, self._batch_size = model, batch_size
+        self._build = models.build
+        self.size = data.size(dataset)  # examples of an epoch
+        self._augmented = _of_checkout(f"data.{dataset}").AUGMENTED
+        self._pipeline = _of_checkout("data.pipeline")
+        images, labels = data.load(dataset, data_dir, "train")
+        with tf.device("CPU:0"):  # once for all workers
+            self._train = tf.constant(images), tf.constant(labels)
+        self._test = data.test_dataset(dataset, data_dir=data_dir)
+        network = _of_checkout("models.training").compile(models.build(model, 0), model, lr)
+        self._network = SharedNetwork(network, next(iter(self._batches(0, 0))))
+        self.model_bytes = 4 * self._network.replica.read().size
+
+    def workload(self, seed: int, workers: int) -> KerasWorkload:
+        """Replicas at the initial model of `seed`, with the batches real workers would have."""
+        keras.utils.set_random_seed(seed)
+        return KerasWorkload(self._network, self._build(self._model, seed), workers,
+                             lambda worker: self._batches(seed, worker), self._batch_size)
+
+    def evaluate(self, workload: KerasWorkload, vector: np.ndarray) -> dict[str, float]:
+        """loss, accuracy and top5 (0..1) on the test set."""
+        return workload.evaluate(vector, self._test)
+
+    def _batches(self, seed: int, worker: int) -> tf.data.Dataset:
+        return self._pipeline.train(*self._train, self._batch_size, seed, worker, self._augmented)
+
+
+def _of_checkout(name: str) -> ModuleType:
+    """A module that lies beside the library in a checkout, and is not installed with it."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise ValueError(f"there is no module {name!r}: networks and data sets are part of a "
+                         "checkout; run this command in its folder") from None

@@ -1,0 +1,45 @@
+"""Times, sizes and bandwidths as people write them: 1ms, 0.5s, 20MB, 1Gbit, 100Mbit/s.
+
+A bit is not a byte and a mega is not a mebi, so units are read in exactly their letters. Each
+function takes the text of a flag or the value of a TOML key, and raises ValueError, in one line,
+for anything else.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+BYTES = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+BITS = {"bit": 0.125, "kbit": 125.0, "Mbit": 125e3, "Gbit": 125e6}
+
+
+def seconds(value: Any) -> float:
+    """Seconds from "1ms" or "2min"; a bare number is seconds."""
+    return _quantity(value, {"": 1.0, **SECONDS}, "time")
+
+
+def size(value: Any) -> float:
+    """Bytes from "600kB" or "20MB"; a bare number is bytes."""
+    return _quantity(value, {"": 1.0, **BYTES}, "size")
+
+
+def bandwidth(value: Any) -> float:
+    """Bytes per second from "1Gbit" or "20MB/s", above 0; "none" is no limit: infinity."""
+    if value == "none":
+        return math.inf
+    text = value.removesuffix("/s") if isinstance(value, str) else value
+    rate = _quantity(text, {**BITS, **BYTES}, "bandwidth")
+    if not rate:
+        raise ValueError(f"a bandwidth must be above 0, not {value!r}; none is no limit")
+    return rate
+
+
+def _quantity(value: Any, units: dict[str, float], what: str) -> float:
+    match = re.fullmatch(r"(\d+\.?\d*(?:e-?\d+)?|\.\d+)\s*([A-Za-z]*)", str(value).strip())
+    if match is None or match[2] not in units or isinstance(value, bool):
+        known = ", ".join(unit for unit in units if unit)
+        raise ValueError(f"{value!r} is no {what}; give a number of {known}")
+    return float(match[1]) * units[match[2]]
