@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--model", default="cnn", help="as runcifar10gpu.py's")
     parser.add_argument("--dataset", default="shapes10", help="as runcifar10gpu.py's")
     parser.add_argument("--batch_size", type=int, default=128)
-    parser.add_argument("--pairs", type=int, default=30, help="turns of each of the two")
+    parser.add_argument("--pairs", type=int, default=20, help="turns of each of the two")
     parser.add_argument("--epochs", type=int, default=1, help=f"timed in a turn, of {EPOCH} steps")
     parser.add_argument("--quick", action="store_true", help="5 pairs")
     parser.add_argument("--json", metavar="FILE", help="write the figures")

@@ -23,6 +23,8 @@ class Task(NamedTuple):
         if address is None or index is None:
             spec = tf_config()
             address = spec.server if address is None else address
+            if index is None and spec.kind != "worker":
+                raise ValueError(f"TF_CONFIG makes this process a {spec.kind}, not a worker")
             index = spec.index if index is None else index
         if index < 0:
             raise ValueError(f"worker_index must be 0 or more, not {index}")

@@ -22,6 +22,7 @@ FROM_WORKER = [
     m.Heartbeat(None),
     m.Heartbeat(Report(steps=3, loss=0.5)),
     m.Leaving("finished", True, Report(pushes=2)),
+    m.Again(),
     m.Goodbye(),
 ]
 FROM_SERVER = [

@@ -164,7 +164,8 @@ def test_a_lost_connection_costs_nothing(jobs, cuts):
 @pytest.mark.parametrize("way, kind", [
     ("up", b"Hello"), ("down", b"Welcome"), ("up", b"Join"), ("down", b"Joined"),
     ("up", b"Initial"), ("down", b"Granted"), ("up", b"Fetch"), ("down", b"Model"),
-    ("up", b"Update"), ("down", b"Answer"), ("up", b"Leaving"), ("down", b"Final"), ("up", b"Goodbye")],
+    ("up", b"Update"), ("down", b"Answer"), ("up", b"Leaving"), ("down", b"Final"),
+    ("up", b"Goodbye")],
     ids=lambda x: x.decode() if isinstance(x, bytes) else x)
 def test_any_message_may_be_lost_with_its_connection(jobs, way, kind):
     server = jobs.server("--connect_timeout=30", sync="wbsp", workers=2).listens()

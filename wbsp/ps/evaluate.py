@@ -63,6 +63,8 @@ class EvaluatorProcess:
         self._process.join()
 
     def _ask(self, *request: Any) -> Any:
+        if self._initial is None:  # a resumed run begins without it
+            self._initial = self._receive()
         try:
             self._connection.send(request)
         except OSError:

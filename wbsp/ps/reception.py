@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import zmq
@@ -24,7 +24,9 @@ from wbsp.wire.outbox import Outbox
 from wbsp.wire.pace import Pace
 from wbsp.wire.sockets import ServerSocket
 
+REFUSALS = 8  # that are told of in one second
 PROBE = 1.0  # seconds of silence after which a worker's connection is tried
+MAX_COUNT = 1 << 40  # steps or samples in one push; sums of them stay 64-bit integers
 GONE = 5.0  # seconds without a connection after which a worker counts as dead
 SILENT = 300.0  # the same for one that is connected but says nothing: it hangs
 
@@ -41,6 +43,9 @@ class Peer:
     layout: list[TensorSpec] | None = None  # of its model; None until it asks to join
     joined: bool = False  # asked to, and has not left
     updates: Assembly | None = None  # set for good when it is admitted
+    answer: m.Joined | None = None  # to its wish to join
+    # the newest message of each kind that it was sent unasked, and may have missed
+    standing: dict[type[m.Message], m.Message] = field(default_factory=dict)
 
 
 class Reception:
@@ -68,6 +73,7 @@ class Reception:
         self._by_worker: dict[int, Peer] = {}
         self._bringer: Peer | None = None  # the worker that was asked for W_0
         self._initial: Assembly | None = None
+        self._refusals, self._refused_at = 0.0, 0.0  # a bucket that leaks one a second
 
     def begin(self, core: engine.Engine, layout: list[TensorSpec]) -> None:
         """There is a model; let in those who wait."""
@@ -117,13 +123,16 @@ class Reception:
             case m.Heartbeat():
                 self._take_report(peer, message.report)
                 self._send(identity, m.Alive())
+            case m.Again():
+                for standing in peer.standing.values():
+                    self._send(identity, standing)
             case m.Join():
                 self._join(peer, message)
             case m.Initial():
                 self._take_initial(peer, message, body)
             case m.Leaving():
                 self._take_report(peer, message.report)
-                self._leave(peer, message.reason[:200], message.finished)
+                self._leave(peer, one_line(message.reason), message.finished)
             case m.Goodbye():
                 self.lose(peer.worker, "said goodbye in mid-run")
             case m.Update():
@@ -171,9 +180,7 @@ class Reception:
         now = self.clock()
         reason = self._objection(identity, hello, now)
         if reason:
-            self._send(identity, m.Refused(reason))
-            self.say(f"refused: {reason}")
-            self.event(now, "refused", worker=hello.worker, reason=reason)
+            self._say_refused(identity, hello.worker, reason)
             return
         old = self._by_worker.get(hello.worker)
         if old is not None and old.identity != identity:
@@ -212,7 +219,11 @@ class Reception:
         if not 0 < size <= m.MAX_MODEL:
             raise m.WireError(f"a model of {size} floats")
         if peer.layout is not None:
-            raise m.WireError(f"worker {peer.worker} joined twice")
+            if join.layout != peer.layout:
+                raise m.WireError(f"worker {peer.worker} joined twice")
+            if peer.answer is not None:  # it was lost on its way
+                self._send(peer.identity, peer.answer)
+            return
         peer.layout, peer.joined = join.layout, True
         if self.engine is not None:
             self._admit(peer)
@@ -242,10 +253,21 @@ class Reception:
         self.deliver(self.engine.join(peer.worker, now))
 
     def _refuse(self, peer: Peer, reason: str) -> None:
-        self._send(peer.identity, m.Refused(reason))
-        self.say(f"refused: {reason}")
-        self.event(self.clock(), "refused", worker=peer.worker, reason=reason)
+        self._say_refused(peer.identity, peer.worker, reason)
         self._forget(peer)
+
+    def _say_refused(self, identity: bytes, worker: int, reason: str) -> None:
+        reason, now = one_line(reason), self.clock()
+        self._send(identity, m.Refused(reason))
+        # some at once, then one a second: strangers must not fill the disk
+        self._refusals = max(0.0, self._refusals - (now - self._refused_at)) + 1
+        self._refused_at = now
+        if self._refusals > REFUSALS:
+            self._refusals = REFUSALS
+            self.rejections.count(reason, now)
+            return
+        self.say(f"refused: {reason}")
+        self.event(now, "refused", worker=worker, reason=reason)
 
     def _send_joined(self, peer: Peer, bring_initial: bool) -> None:
         seq = steps = 0
@@ -253,24 +275,30 @@ class Reception:
             seq = self.engine.ledger.next_seq(peer.worker)
             member = self.engine.members.get(peer.worker)
             steps = member.steps if member else 0
-        self._send(peer.identity,
-                   m.Joined(self.rule, seq, steps, bring_initial, self.clock()))
+        peer.answer = m.Joined(self.rule, seq, steps, bring_initial, self.clock())
+        self._send(peer.identity, peer.answer)
 
     def _take_initial(self, peer: Peer, initial: m.Initial, body: memoryview) -> None:
+        if peer is self._bringer and self.engine is not None and peer.answer is not None:
+            self._send(peer.identity, peer.answer)  # W_0 came, but the answer to it was lost
+            return
         if peer is not self._bringer or self.engine is not None:
             raise m.WireError(f"worker {peer.worker} brought an initial model unasked")
-        vector = self._initial.add(initial.offset, initial.size, body)
-        if vector is not None:
-            try:
+        try:
+            vector = self._initial.add(initial.offset, initial.size, body)
+            if vector is not None:
                 self.on_initial(vector, peer.layout)
-            except ValueError as error:
-                self._refuse(peer, f"worker {peer.worker}: {error}")
+        except m.WireError:
+            raise
+        except (ValueError, MemoryError) as error:
+            self._refuse(peer, f"worker {peer.worker}: {error}")
 
     def _update(self, peer: Peer, update: m.Update, body: memoryview) -> None:
         push = update.push
         if not peer.joined or peer.updates is None:
             raise m.WireError(f"worker {peer.worker} pushed before it joined")
         if (push.worker != peer.worker or push.seq < 0 or push.steps < 1 or push.samples < 0
+                or push.steps > MAX_COUNT or push.samples > MAX_COUNT
                 or not 0 <= push.base <= self.engine.store.latest.version
                 or not 0 <= push.seconds < math.inf):
             raise m.WireError(f"worker {peer.worker} pushed with impossible metadata {push}")
@@ -299,8 +327,10 @@ class Reception:
         self.reports[peer.worker] = report
 
     def _leave(self, peer: Peer, reason: str, finished: bool) -> None:
-        if not peer.joined or peer.updates is None:
+        if peer.updates is None:
             self._forget(peer)
+            return
+        if not peer.joined:  # said twice, since Final is not there yet
             return
         self.say(f"worker {peer.worker} left: {reason}")
         peer.joined = False
@@ -323,11 +353,19 @@ class Reception:
         for effect in effects:
             peer = self._by_worker.get(effect.worker)
             if peer is not None:
-                self._send(peer.identity, _to_message(effect))
+                message = _to_message(effect)
+                if isinstance(message, m.Granted | m.Stopping | m.Final):
+                    peer.standing[type(message)] = message
+                self._send(peer.identity, message)
 
     def _send(self, identity: bytes, message: m.Message, body: memoryview | None = None) -> None:
         frames = [identity, m.encode(message)] + ([] if body is None else [body])
         self.outbox.post(*frames, now=self.clock())
+
+
+def one_line(text: str) -> str:
+    """What a peer wrote, fit for a line of a log."""
+    return "".join(c if c.isprintable() else "?" for c in text[:400])
 
 
 def _to_message(effect: engine.Effect) -> m.Message:

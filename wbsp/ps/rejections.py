@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable
 
 _PERIOD = 1.0  # seconds between two lines
@@ -14,21 +13,17 @@ class Rejections:
 
     def __init__(self, line: Callable[[str], None], event: Callable[..., None]):
         self._line, self._event = line, event
-        self.reasons: Counter[str] = Counter()
+        self.total = 0
         self._unlogged, self._logged_at, self._last = 0, -math.inf, ""
 
-    @property
-    def total(self) -> int:
-        return sum(self.reasons.values())
-
     def count(self, reason: str, now: float, times: int = 1) -> None:
-        self.reasons[reason.partition(":")[0][:60]] += times
+        self.total += times
         self._unlogged += times
         self._last = reason[:200]
         self.flush(now)
 
-    def flush(self, now: float) -> None:
-        if self._unlogged and now - self._logged_at >= _PERIOD:
+    def flush(self, now: float, at_once: bool = False) -> None:
+        if self._unlogged and (at_once or now - self._logged_at >= _PERIOD):
             self._line(f"rejected {self._unlogged} malformed messages ({self.total} in all); "
                        f"the last: {self._last}")
             self._event(now, "malformed", count=self._unlogged, total=self.total,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import zmq
 
-from wbsp.layout import TensorSpec
+from wbsp.layout import TensorSpec, difference
 from wbsp.ps import engine
 from wbsp.ps.background import Background, Evaluation, Evaluator, EvaluatorError
 from wbsp.ps.reception import Reception
@@ -64,6 +64,7 @@ class Server:
         self.reception = Reception(
             socket, model.rule, rules.worker_num, settings, rules.bandwidth, self.now, self._say,
             log.event, self.begin if evaluator is None else None)
+        self._network = False  # the evaluator has built its own
         self._signal: int | None = None
         self._alone_since = 0.0  # no worker is there since then
         self._stopping_since: float | None = None
@@ -122,8 +123,13 @@ class Server:
 
     def _step(self, poller: zmq.Poller) -> None:
         """Wait for something to do, not for long, and do it."""
-        if self.engine is None and self.evaluator and (initial := self.evaluator.initial()):
-            self.begin(*initial)
+        if self.evaluator and not self._network and (initial := self.evaluator.initial()):
+            self._network = True
+            if self.engine is None:
+                self.begin(*initial)
+            elif reason := difference(self.reception.layout, initial[1]):
+                raise EvaluatorError(f"the checkpoint is of another model: {reason} (here: the "
+                                     "checkpoint, there: --model); resume with the same --model")
         desk = self.reception
         pause, wait = desk.delay, min(desk.outbox.delay(self.now()), _POLL)
         if pause:
@@ -161,8 +167,9 @@ class Server:
                 self.reception.deliver(core.start(now))
         elif self.model.alarm is not None and now >= self.model.alarm:
             self.reception.deliver(core.tick(now))
-        if result := self._background.poll(now):
-            self._take_evaluation(*result)
+        if self._network or self.evaluator is None:
+            if result := self._background.poll(now):
+                self._take_evaluation(*result)
         if core.stop_reason is not None and self._stopping_since is None:
             self._stopping_since = now
             self._say(f"stopping: {core.stop_reason}")
@@ -226,6 +233,7 @@ class Server:
 
     def close(self) -> None:
         """Let go of everything, in whatever state."""
+        self.reception.rejections.flush(self.now(), at_once=True)
         if self.evaluator is not None:
             self.evaluator.close()
         self.log.close()

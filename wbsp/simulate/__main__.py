@@ -34,6 +34,7 @@ TIMING = "timing"  # the model that has no tensors
 STEP_SECONDS = {"cnn": 0.02, "alexnet": 0.05, "small": 0.01, TIMING: 0.02}
 DESCRIBING = ("workers", "heterogeneity", "bandwidth", "latency", "step_seconds", "jitter",
               "server_bandwidth", "apply_seconds")  # flags that a cluster file speaks for
+EPOCHS = 100.0
 ADVICE = {"model": "small", "dataset": "shapes10", "target_accuracy": 0.85, "epochs": 30.0}
 
 flags.DEFINE_list("sync", list(MODELS), "synchronization models, separated by commas")
@@ -64,7 +65,7 @@ flags.DEFINE_integer("batch_size", 128, "examples in a step", lower_bound=1)
 flags.DEFINE_float("lr", None, "initial learning rate; default: the model's published one")
 flags.DEFINE_float("target_accuracy", None, "a run ends when a version reaches it (0..1)")
 flags.DEFINE_float("epochs", None, "... or after so many passes over the training set, summed over "
-                   "all workers; default: 100", lower_bound=0)
+                   f"all workers; default, without another end: {EPOCHS:g}", lower_bound=0)
 flags.DEFINE_integer("max_steps", None, "... or after so many steps, summed over all workers",
                      lower_bound=1)
 flags.DEFINE_string("until", None, "... or at this virtual time: 300s, 10min")
@@ -151,9 +152,10 @@ def _plan() -> Plan:
     cluster = _cluster()
     experiment = None if timing else _experiment()
     stop = math.inf if FLAGS.max_steps is None else FLAGS.max_steps * FLAGS.batch_size
-    if experiment and (FLAGS.epochs is not None or stop == until == math.inf):
-        epochs = 100.0 if FLAGS.epochs is None else FLAGS.epochs
-        stop = min(stop, epochs * experiment.size)
+    if experiment and FLAGS.epochs is None and stop == until == math.inf:
+        FLAGS.epochs = EPOCHS
+    if FLAGS.epochs is not None:
+        stop = min(stop, FLAGS.epochs * experiment.size)
     return Plan(cluster, experiment, FLAGS.batch_size, stop, until, target, check_period,
                 _settings())
 
@@ -166,12 +168,13 @@ def _cluster() -> Description:
         cluster = read_cluster(FLAGS.cluster)
         return cluster if FLAGS.model_bytes is None else cluster.timed_for(
             _flag("model_bytes", units.size))
-    if FLAGS.step_seconds is None and FLAGS.model not in STEP_SECONDS:
-        raise ValueError(f"--step_seconds: how long does a step of {FLAGS.model} take? give it, "
-                         "such as 20ms")
-    step = STEP_SECONDS[FLAGS.model] if FLAGS.step_seconds is None else _time("step_seconds")
+    if FLAGS.step_seconds is None:
+        if FLAGS.model not in STEP_SECONDS:
+            raise ValueError(f"--step_seconds: how long does a step of {FLAGS.model} take? give "
+                             "it, such as 20ms")
+        FLAGS.step_seconds = f"{STEP_SECONDS[FLAGS.model]:g}s"
     return published(
-        FLAGS.workers, FLAGS.heterogeneity, step, FLAGS.jitter, _time("latency"),
+        FLAGS.workers, FLAGS.heterogeneity, _time("step_seconds"), FLAGS.jitter, _time("latency"),
         _flag("bandwidth", units.bandwidth),
         None if FLAGS.server_bandwidth is None else _flag("server_bandwidth", units.bandwidth),
         _time("apply_seconds"),

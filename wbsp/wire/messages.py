@@ -81,6 +81,10 @@ class Leaving(Message):
     report: Report | None
 
 
+class Again(Message):
+    """My connection was broken: tell me once more what you told me unasked."""
+
+
 class Goodbye(Message):
     """I have the final version, or want nothing more."""
 
@@ -150,7 +154,7 @@ class Alive(Message):
     """Answer to a heartbeat."""
 
 
-FromWorker = Hello | Join | Initial | Update | Fetch | Heartbeat | Leaving | Goodbye
+FromWorker = Hello | Join | Initial | Update | Fetch | Heartbeat | Leaving | Again | Goodbye
 FromServer = (Welcome | Joined | Refused | Answer | Granted | Directed | Model | Stopping | Final
               | Alive)
 

@@ -31,6 +31,7 @@ HEARTBEAT = 1.0  # seconds
 GONE = 30.0  # seconds without a connection after which the server counts as lost
 SILENT = 300.0  # the same for one that is connected but says nothing: it hangs
 RESEND = 20.0  # seconds without an answer after which a request is sent again
+_HANDSHAKES = 3  # that may fail without a word before the server counts as one that refuses
 _HANDSHAKE_FAILED = (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
                      | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
 
@@ -82,12 +83,14 @@ class Link:
         self._receive_pace = Pace(bandwidth)
         self._listener: Listener | None = None
         self._models: Assembly | None = None
-        self._request: Callable[[], None] | None = None  # unanswered push or fetch, to send again
-        self._awaited: int | None = None  # seq of the push, or number of the fetch
+        self._request: Callable[[], None] | None = None  # unanswered, to be sent again
+        # seq of the push, number of the fetch, or type of the message that answers
+        self._awaited: int | type[m.Message] | None = None
         self._fetches = 0
         self._asked_at = 0.0
         self._progress_at = 0.0  # of the request: something of it was sent or came in
         self._connected = False  # once
+        self._failures = 0  # handshakes that failed
         self._gone_since: float | None = None  # the connection is broken
         self._heard = self._heartbeat_at = 0.0
         self._handshake: deque[m.Message] = deque()
@@ -102,7 +105,8 @@ class Link:
 
         Raises LinkError when no server answers within `timeout` seconds, or it refuses.
         """
-        self._order(lambda: self._post(m.Hello(m.PROTOCOL, self.worker, claims)))
+        self._order(lambda: self._ask(m.Welcome, lambda: self._post(
+            m.Hello(m.PROTOCOL, self.worker, claims))))
         self._thread = threading.Thread(target=self._run, name="wbsp-link", daemon=True)
         self._thread.start()  # with Hello in hand, which must come before any heartbeat
         start = time.monotonic()
@@ -124,13 +128,16 @@ class Link:
         """Become a member; `initial` is asked for W_0 (float32 [size]) if the server has none."""
         self._listener = listener
         self._models = Assembly(sum(spec.size for spec in layout), reuse=False)
-        self._order(lambda: self._post(m.Join(list(layout))))
-        joined = self._await(m.Joined, timeout)
-        if joined.bring_initial:
-            vector = initial()
-            self._order(lambda: self._post_chunks(
-                vector, lambda offset: m.Initial(offset, vector.size)))
+        self._order(lambda: self._ask(m.Joined, lambda: self._post(m.Join(list(layout)))))
+        try:
             joined = self._await(m.Joined, timeout)
+            if joined.bring_initial:
+                vector = initial()
+                self._order(lambda: self._ask(m.Joined, lambda: self._post_chunks(
+                    vector, lambda offset: m.Initial(offset, vector.size))))
+                joined = self._await(m.Joined, timeout)
+        except TimeoutError as error:
+            raise LinkError(str(error)) from None
         return joined
 
     def push(self, push: Push, update: np.ndarray) -> None:
@@ -146,7 +153,8 @@ class Link:
 
     def leave(self, reason: str, finished: bool) -> None:
         report = self._listener.report() if self._listener else None
-        self._order(lambda: self._post(m.Leaving(reason, finished, report)))
+        self._order(lambda: self._ask(m.Final, lambda: self._post(
+            m.Leaving(reason, finished, report))))
 
     def goodbye(self) -> None:
         self._order(lambda: self._post(m.Goodbye()))
@@ -259,9 +267,11 @@ class Link:
             case m.Refused():
                 raise LinkError(f"the server refused: {message.reason}")
             case m.Welcome() | m.Joined():
-                with self._news:
-                    self._handshake.append(message)
-                    self._news.notify_all()
+                if self._request and self._awaited is type(message):  # else: asked twice
+                    self._request = None
+                    with self._news:
+                        self._handshake.append(message)
+                        self._news.notify_all()
             case m.Answer():
                 if self._request and message.seq == self._awaited:  # else: asked twice
                     self._request = None
@@ -276,10 +286,12 @@ class Link:
                         self._request = None
                         self._listener.fetched(message.version, vector, now - self._asked_at)
             case _:
+                if self._awaited is type(message):
+                    self._request = None
                 self._listener.told(message)
 
-    def _ask(self, number: int, request: Callable[[], None]) -> None:
-        self._request, self._awaited = request, number
+    def _ask(self, awaited: int | type[m.Message], request: Callable[[], None]) -> None:
+        self._request, self._awaited = request, awaited
         self._asked_at = self._progress_at = time.monotonic()
         request()
 
@@ -296,7 +308,7 @@ class Link:
         if now - self._heard > SILENT:
             raise LinkError(f"the server at {self.address} is connected, but says nothing for "
                             f"{SILENT:g} s: it hangs")
-        if now >= self._heartbeat_at and self._closes_by is None:
+        if now >= self._heartbeat_at and self._closes_by is None and self._welcome:
             self._heartbeat_at = now + HEARTBEAT
             report = self._listener.report() if self._listener else None
             self._post(m.Heartbeat(report), urgent=True)
@@ -304,6 +316,10 @@ class Link:
     def _connection_event(self) -> None:
         event = zmq.utils.monitor.recv_monitor_message(self._monitor)
         if event["event"] & _HANDSHAKE_FAILED:
+            self._failures += 1
+            broken = event["event"] == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+            if broken and (self._connected or self._failures < _HANDSHAKES):
+                return  # perhaps only the connection broke; it is tried again
             raise LinkError(f"the server at {self.address} refused the connection: either its "
                             "token is another one (--token_file must name the same secret on both "
                             "sides, or be absent on both), or it is no wbsp server")
@@ -317,8 +333,15 @@ class Link:
         self._gone_since, self._heard = None, now
         if self._connected:
             self._say(f"worker {self.worker}: connected again to {self.address}")
+            if self._welcome:
+                self._post(m.Again())
             self._ask_again(now)
         self._connected = True
+
+    @property
+    def _welcome(self) -> bool:
+        """True once the server knows this session; before, it hears nothing but Hello."""
+        return self._request is None or self._awaited is not m.Welcome
 
     def _ask_again(self, now: float) -> None:
         """Repeat the request that may have been lost; the server counts no push twice."""

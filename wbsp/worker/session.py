@@ -65,6 +65,7 @@ class Session:
         self._fetched: dict[int, np.ndarray] = {}  # version -> vector, until adopted
         self._last_report: Report | None = None
         self._reason, self._wants_final, self._has_final = "finished", True, False
+        self._newest, self._final_told = -1, False  # fetched version; Final was heard
         self._offset = 0.0  # of the run's time zero from the monotonic clock
 
     @property
@@ -222,6 +223,7 @@ class Session:
         totals.pull_bytes = vector.nbytes
         self._log_network("pull", seconds, version=version)
         with self._news:
+            self._newest = version
             self._fetched[version] = vector
             self._react(self.agent.fetched(version))
 
@@ -232,13 +234,16 @@ class Session:
                 return
             match message:
                 case m.Granted():
-                    self._react(self.agent.granted(message.version))
+                    if message.version > self._newest:  # else: told twice
+                        self._react(self.agent.granted(message.version))
                 case m.Directed():
                     self._react(self.agent.directed(message.direct))
                 case m.Stopping():
                     self._react(self.agent.stop(message.reason))
                 case m.Final():
-                    self._react(self.agent.final(message.version))
+                    if not self._final_told:
+                        self._final_told = True
+                        self._react(self.agent.final(message.version))
 
     def failed(self) -> None:
         with self._news:

@@ -1,0 +1,144 @@
+#!/usr/bin/env python
+"""Does virtual time tell the truth? Real runs on this machine beside the same runs in virtual time.
+
+    scripts/compare_reality.py --out=runs/reality
+
+runs a server and two workers as processes under the published setting H1, for every model, and
+then the same in virtual time, where a step takes what that very worker's steps really took, one by
+one, and a push or a pull what it took on average. Prints a Markdown table. A real run that is in
+--out already is not repeated. The machine should have nothing else to do.
+"""
+
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+from absl import app, flags
+
+from wbsp.figures import find_runs
+from wbsp.runlog.folder import run_folder
+from wbsp.runlog.reader import Run
+from wbsp.simulate.compare import markdown
+from wbsp.simulate.describe import Description, Group
+from wbsp.simulate.progress import Progress
+from wbsp.simulate.runs import Plan, simulate
+from wbsp.sync import MODELS
+
+FLAGS = flags.FLAGS
+REAL = pathlib.Path(__file__).with_name("compare_models.py")
+BATCH = 128  # of the launcher's workers
+
+flags.DEFINE_list("sync", ["bsp", "asp", "ssp", "wbsp", "pcc"], "synchronization models")
+flags.DEFINE_integer("workers", 2, "workers of each run", lower_bound=1)
+flags.DEFINE_string("heterogeneity", "H1", "published sleeps of odd workers")
+flags.DEFINE_float("epochs", 10, "passes over the training set, summed over all workers")
+flags.DEFINE_float("check_period", 5.0, "seconds between two evaluations")
+flags.DEFINE_string("out", "runs/reality", "folder of the runs")
+
+
+def main(argv):
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    real = pathlib.Path(FLAGS.out, "real")
+    subprocess.run([sys.executable, REAL, f"--sync={','.join(FLAGS.sync)}", "--seeds=1",
+                    "--model=small", "--dataset=shapes10", "--target_accuracy=1", f"--out={real}",
+                    *(f"--{name}={FLAGS[name].value}" for name in (
+                        "workers", "heterogeneity", "epochs", "check_period"))],
+                   check=True, stdout=sys.stderr)
+    from wbsp.simulate.training import Experiment, make_deterministic
+
+    make_deterministic()
+    experiment = Experiment("small", "shapes10", BATCH)
+    by_sync = {run.settings["sync"]: run for run in find_runs([real])}
+    runs = [by_sync[sync] for sync in FLAGS.sync]
+    print(table([(run, again(run, experiment)) for run in runs]))
+
+
+def again(run: Run, experiment) -> Run:
+    """The real `run` once more, in virtual time."""
+    sync, progress = run.settings["sync"], Progress()
+    plan = Plan(measured(run, experiment.model_bytes), experiment, BATCH,
+                FLAGS.epochs * experiment.size, check_period=FLAGS.check_period,
+                settings={"model": "small", "dataset": "shapes10", "recorded_in": str(run.folder)})
+    progress.begin(f"{sync} in virtual time")
+    try:
+        return simulate(plan, sync, run.settings["options"], 0,
+                        run_folder(sync, pathlib.Path(FLAGS.out, "virtual")), progress)
+    finally:
+        progress.close()
+
+
+def measured(run: Run, model_bytes: int) -> Description:
+    """The cluster that `run` had: each worker's steps one by one, its pushes and pulls on average.
+
+    What a push costs is what the compute thread waits for it, cutting included; where it never
+    waits, what the network took beside it.
+    """
+    own = own_work(run)
+    lane = "network" if "push" in own else "compute"
+    groups = []
+    for spans in run.spans.values():
+        took = {kind: statistics.fmean(s["seconds"] for s in spans if (s["lane"], s["kind"]) == (
+            lane, kind)) for kind in ("push", "pull")}
+        groups.append(Group(trace=tuple(steps(spans, own)), up=model_bytes / took["push"],
+                            down=model_bytes / took["pull"]))
+    return Description(tuple(groups))
+
+
+def steps(spans: list[dict], own: set[str]) -> list[float]:
+    """Seconds of each step of a worker: of its compute, and of what else of its `own` followed."""
+    result = []
+    for span in spans:
+        if span["lane"] == "compute" and span["kind"] == "compute":
+            result.append(span["seconds"])
+        elif span["lane"] == "compute" and span["kind"] in own and result:
+            result[-1] += span["seconds"]
+    return result
+
+
+def own_work(run: Run) -> set[str]:
+    """The kinds of time in which a worker's compute thread is busy by itself. What a thread that
+    never waits does for a push or a pull is work, too."""
+    never_waits = MODELS[run.settings["sync"]](**run.settings["options"]).rule.wait == "never"
+    return {"data", "push", "pull"} if never_waits else {"data"}
+
+
+def table(pairs: list[tuple[Run, Run]]) -> str:
+    """One row a model: real / virtual, and the difference of the virtual from the real."""
+    rows = []
+    for real, virtual in pairs:
+        busy = {"compute", *own_work(real)}
+        ends = [duration(run) for run in (real, virtual)]
+        shares = [[100 * sum(w["shares"][kind] for kind in busy) for w in workers(run)]
+                  for run in (real, virtual)]
+        counts = [[w["steps"] for w in workers(run)] for run in (real, virtual)]
+        versions = [run.summary["version"] for run in (real, virtual)]
+        accuracy = [100 * run.summary["accuracy"] for run in (real, virtual)]
+        rows.append([
+            real.settings["sync"],
+            f"{ends[0]:.1f} / {ends[1]:.1f} ({percent(*ends)})",
+            f"{versions[0]:,} / {versions[1]:,} ({percent(*versions)})",
+            ", ".join(f"{a:,} / {b:,} ({percent(a, b)})" for a, b in zip(*counts, strict=True)),
+            ", ".join(f"{a:.1f} / {b:.1f} ({b - a:+.1f})" for a, b in zip(*shares, strict=True)),
+            f"{accuracy[0]:.1f} / {accuracy[1]:.1f} ({accuracy[1] - accuracy[0]:+.1f})"])
+    return markdown(["model", "seconds", "versions", "steps of each worker",
+                     "busy % of each worker", "final accuracy %"], rows)
+
+
+def duration(run: Run) -> float:
+    """Seconds from the start of training, when all workers had joined, to the run's last event."""
+    return max(event["t"] for event in run.events)
+
+
+def workers(run: Run) -> list[dict]:
+    """The summaries of the workers, by index."""
+    return [one for _, one in sorted(run.summary["workers"].items(), key=lambda w: int(w[0]))]
+
+
+def percent(real: float, virtual: float) -> str:
+    return f"{100 * (virtual / real - 1):+.1f} %"
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,162 @@
+"""`python -m wbsp.simulate` without tensors: what it leaves, prints, repeats and refuses."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wbsp.figures import draw, find_runs
+from wbsp.runlog.reader import read_run
+from wbsp.simulate import compare
+
+ROOT = Path(__file__).parents[2]
+TIMING = ("--model=timing", "--max_steps=400", "--jitter=0.1", "--model_bytes=6MB",
+          "--bandwidth=1Gbit", "--latency=1ms", "--heterogeneity=H1", "--workers=4")
+
+
+def command(folder, *flags):
+    return subprocess.run([sys.executable, "-m", "wbsp.simulate", *flags], cwd=folder, text=True,
+                          capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*")
+            if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """The same command in two folders: (folder, what it printed) of each."""
+    folders = [tmp_path_factory.mktemp("run") for _ in range(2)]
+    done = [command(folder, *TIMING, "--sync=bsp,wbsp", "--seeds=2", "--out=o")
+            for folder in folders]
+    assert [run.returncode for run in done] == [0, 0], done[0].stderr
+    return list(zip(folders, done, strict=True))
+
+
+def test_the_same_command_leaves_the_same_bytes(two):
+    (a, first), (b, second) = two
+    assert contents(a) == contents(b)
+    assert first.stdout == second.stdout
+    names = {path.name for path in (a / "o/wbsp/run-002").iterdir()}
+    assert names >= {"run.json", "events.jsonl", "events_wk3.jsonl", "summary.json", "summary.txt",
+                     "wk_time_0_wbsp.txt", "wk_loss_0_wbsp.txt", "ps_global_loss_wbsp.txt"}
+
+
+def test_a_run_says_what_it_was_and_adds_up(two):
+    (folder, _), _ = two
+    run = read_run(folder / "o/bsp/run-002")
+    assert run.settings["clock"] == "virtual"
+    assert (run.settings["seed"], run.settings["workers"]) == (1, 4)
+    assert (run.settings["bandwidth"], run.settings["model_bytes"]) == ("1Gbit", 6e6)
+    assert run.settings["step_seconds"] == "0.02s"
+    assert run.summary["total"]["steps"] == 400
+    for worker, spans in run.spans.items():
+        booked = run.summary["workers"][str(worker)]["seconds"]
+        for kind, seconds in booked.items():
+            lane = [s["seconds"] for s in spans if (s["lane"], s["kind"]) == ("compute", kind)]
+            assert sum(lane) == pytest.approx(seconds, abs=1e-9)
+    with open(run.folder / "wk_time_1_bsp.txt") as lines:
+        steps = [float(line.split(", ")[1]) for line in lines]
+    assert sum(steps) == pytest.approx(run.summary["workers"]["1"]["seconds"]["compute"])
+
+
+def test_seeds_differ_in_their_step_times_and_models_do_not(two):
+    (folder, _), _ = two
+
+    def first_steps(name):
+        run = read_run(folder / "o" / name)
+        return [next(s["seconds"] for s in spans if s["kind"] == "compute")
+                for spans in run.spans.values()]
+    assert first_steps("bsp/run-001") == pytest.approx(first_steps("wbsp/run-001"))
+    assert first_steps("bsp/run-001") != pytest.approx(first_steps("bsp/run-002"))
+
+
+def test_the_figures_group_the_seeds(two, tmp_path):
+    (folder, _), _ = two
+    files = draw(find_runs([folder / "o"]), tmp_path / "figures")
+    assert {"time_shares.png", "staleness.png", "timeline_4_wbsp.png"} <= {f.name for f in files}
+    drawn = (folder / "o/figures/figures.md").read_text()
+    assert "bsp #1 (seed 0)" in drawn and "wbsp #2 (seed 1)" in drawn
+
+
+def test_the_table_has_a_row_a_model(two):
+    (folder, done), _ = two
+    rows = [line.split(" | ") for line in done.stdout.splitlines()]
+    assert [row[0].strip("| ") for row in rows] == ["model", "---", "bsp", "wbsp"]
+    seconds = [float(row[1].replace(",", "")) for row in rows[2:]]
+    assert seconds[1] < seconds[0] / 2  # four workers, of which two sleep
+    totals = [read_run(folder / f"o/bsp/run-00{n}").summary["total"] for n in (1, 2)]
+    messages = sum(total["pushes"] + total["pulls"] for total in totals) / 2
+    assert rows[2][-1].rstrip("| ") == f"{messages * 6e6 / 1e9:.2f} GB"
+
+
+def test_progress_is_plain_lines_where_there_is_no_terminal(two):
+    (_, done), _ = two
+    lines = [line for line in done.stderr.splitlines() if "seed" in line]
+    assert len(lines) == 4 and lines[0].startswith("bsp, seed 0: 100%, virtual ")
+    assert "\x1b" not in done.stderr
+
+
+def test_a_cluster_file_stands_for_the_flags_and_is_kept(tmp_path):
+    file = ROOT / "scripts/clusters/straggler.toml"
+    done = command(tmp_path, f"--cluster={file}", "--model=timing", "--until=60s", "--sync=ssp",
+                   "--sync_option=s=3", "--out=o")
+    assert done.returncode == 0, done.stderr
+    run = read_run(tmp_path / "o/ssp/run-001")
+    assert (run.folder / "cluster.toml").read_text() == file.read_text()
+    assert run.settings["options"] == {"s": "3"}
+    assert run.summary["t"] == 60 and run.summary["reason"] == "virtual second 60 reached"
+    leaves = [e for e in run.events if e["kind"] == "leave"]
+    assert [(e["worker"], e["reason"]) for e in leaves] == [(6, "lost")]
+    assert 36 - 1 < leaves[0]["t"] < 36  # lost at 30 s, known 6 s later, training began at 0.1 s
+
+
+def test_a_large_cluster_keeps_the_files_of_a_hundred_workers(tmp_path):
+    done = command(tmp_path, "--model=timing", "--workers=300", "--max_steps=600", "--sync=pcc",
+                   "--out=o")
+    assert done.returncode == 0, done.stderr
+    run = read_run(tmp_path / "o/pcc/run-001")
+    assert len(run.spans) == 100 and len(run.summary["workers"]) == 300
+
+
+@pytest.mark.parametrize("flags, words", [
+    (["--model=timing"], "--model=timing needs an end: give --max_steps or --until"),
+    (["--model=timing", "--until=1s", "--epochs=3"], "--epochs needs a network"),
+    (["--model=timing", "--until=5 sec"], "--until: '5 sec' is no time"),
+    (["--model=timing", "--until=1s", "--bandwidth=1Gb"], "--bandwidth: '1Gb' is no bandwidth"),
+    (["--model=timing", "--until=1s", "--model_bytes=3Mbit"], "--model_bytes: '3Mbit' is no size"),
+    (["--model=timing", "--until=1s", "--sync=bsp,wsp"], "unknown synchronization model 'wsp'"),
+    (["--model=timing", "--until=1s", "--sync=bsp", "--sync_option=s=3"],
+     "bsp: unknown option 's'"),
+    (["--model=timing", "--until=1s", "--sync=bsp,ssp", "--sync_option=s=-1"],
+     "ssp: option s=-1 is below 0"),
+    (["--model=timing", "--until=1s", "--cluster=no.toml"], "there is no cluster file no.toml"),
+    (["--model=timing", "--until=1s", "--cluster=no.toml", "--workers=3"],
+     "--workers and no.toml both describe the cluster; give one"),
+    (["--advise=no.toml", "--cluster=no.toml"], "give --cluster or --advise, not both"),
+    (["--model=own:net"], "--step_seconds: how long does a step of own:net take?"),
+    (["--target_accuracy=60"], "--target_accuracy=60 is no accuracy"),
+    (["--check_period=0s"], "--check_period must be above 0"),
+    (["wbsp"], "unknown argument 'wbsp'"),
+])
+def test_bad_input_gets_one_line(tmp_path, flags, words):
+    done = command(tmp_path, *flags)
+    assert done.returncode == 1
+    assert words in done.stderr and done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_needs_no_tensorflow_for_time_alone():
+    code = ("import sys, wbsp.simulate.__main__; "
+            "print({'tensorflow', 'keras', 'zmq', 'matplotlib'} & set(sys.modules) or '')")
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (run.stdout.strip(), run.stderr) == ("", "")
+
+
+@pytest.mark.parametrize("size, text", [(0, "0 B"), (999, "999 B"), (1.5e3, "1.5 kB"),
+                                        (24.12e9, "24.1 GB"), (3e15, "3e+03 TB")])
+def test_bytes_for_people(size, text):
+    assert compare.in_bytes(size) == text

@@ -1,0 +1,118 @@
+"""Clusters from TOML files."""
+
+from pathlib import Path
+
+import pytest
+
+from wbsp.simulate.describe import published, read_cluster
+from wbsp.simulate.machine import INF, Life
+
+CLUSTERS = sorted((Path(__file__).parents[2] / "scripts/clusters").glob("*.toml"))
+
+
+def described(tmp_path, text):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    return read_cluster(path)
+
+
+FULL = """
+model_bytes = "4MB"
+[server]
+bandwidth = "1Gbit"
+egress = "2Gbit"
+apply_seconds = "2ms"
+detect_seconds = 3
+[[workers]]
+count = 2
+step_seconds = "10ms"
+latency = "1ms"
+bandwidth = "100Mbit"
+up = "20Mbit"
+[[workers]]
+step_seconds = 1
+sleep_seconds = "0.5s"
+changes = [{ at = 100, factor = 4 }, { at = "200s", factor = 1 }]
+stalls = [{ from = 10, to = 20 }]
+join = 5
+lose = "1min"
+"""
+
+
+def test_a_file_is_what_it_says(tmp_path):
+    cluster = described(tmp_path, FULL)
+    assert (cluster.size, cluster.model_bytes) == (3, 4e6)
+    assert (cluster.ingress, cluster.egress) == (125e6, 250e6)
+    assert (cluster.apply, cluster.detect) == (2e-3, 3.0)
+    a, b, late = cluster.machines(seed=0)
+    assert a.step(0, 0.0) == b.step(0, 0.0) == 0.01
+    assert (a.latency, a.up, a.down) == (1e-3, 2.5e6, 12.5e6)
+    assert late.lives == (Life(5.0, 60.0, lost=True),)
+    assert (late.up, late.down) == (INF, INF)
+    # a sleep does not get longer when the machine gets slower; a stall adds what is left of it
+    assert [late.step(0, t) for t in (0.0, 9.0, 100.0, 250.0)] == [1.5, 11.5, 4.5, 1.5]
+
+
+def test_jitter_differs_between_machines_and_repeats_with_the_seed(tmp_path):
+    cluster = described(tmp_path, "[[workers]]\ncount = 2\nstep_seconds = 1\njitter = 0.3\n")
+
+    def draws(seed):
+        return [machine.step(0, 0.0) for machine in cluster.machines(seed)]
+    assert draws(0) == draws(0) != draws(1)
+    assert draws(0)[0] != draws(0)[1]
+
+
+def test_machines_of_a_group_begin_a_trace_at_different_places(tmp_path):
+    (tmp_path / "steps.txt").write_text("0.1\n200ms\n\n0.3\n0.4\n")
+    first, second = described(
+        tmp_path, '[[workers]]\ncount = 2\ntrace = "steps.txt"\n').machines(seed=0)
+    assert [first.step(i, 0.0) for i in range(5)] == [0.1, 0.2, 0.3, 0.4, 0.1]
+    assert [second.step(i, 0.0) for i in range(3)] == [0.3, 0.4, 0.1]
+
+
+def test_the_published_setting_slows_odd_workers():
+    machines = published(3, "H2", 0.02, latency=1e-3, bandwidth=125e6).machines(seed=0)
+    assert [machine.step(0, 0.0) for machine in machines] == [0.02, 1.02, 0.02]
+    assert {(m.latency, m.up, m.down) for m in machines} == {(1e-3, 125e6, 125e6)}
+
+
+@pytest.mark.parametrize("path", CLUSTERS, ids=lambda path: path.stem)
+def test_the_clusters_in_scripts_can_be_read(path):
+    assert read_cluster(path).size == (2 if path.stem in ("h1", "h2", "h3") else 8)
+
+
+WORKER = "[[workers]]\nstep_seconds = 1\n"
+
+
+@pytest.mark.parametrize("text, words", [
+    ("", r"mine.toml: no \[\[workers\]\]"),
+    ("workers = 3", r"mine.toml: workers: is not a list of tables; write \[\[workers\]\]"),
+    ("[[workers]]\ncount = 2", "mine.toml: workers: group 1: give either step_seconds or trace"),
+    (WORKER + "step = 2", "workers: group 1: unknown key 'step'; known: count, step_seconds, "),
+    (WORKER + "count = 0", "group 1: count: 0 is not a whole number of 1 or more"),
+    (WORKER + "bandwidth = 100", "group 1: bandwidth: 100 is no bandwidth; give a number of bit"),
+    (WORKER + "jitter = -1", "group 1: jitter: -1 is not a number of 0 or more"),
+    (WORKER + "changes = [{ at = 1 }]", "group 1: changes: .* needs both at and factor"),
+    (WORKER + "changes = [{ at = 1, factor = 0 }]", "changes: factor: must be above 0"),
+    (WORKER + "stalls = 3", "group 1: stalls: 3 is not a list"),
+    (WORKER + "join = 9\nleave = 5", "group 1: leaves at 5 s, before it joins at 9 s"),
+    (WORKER + "lose = 9\nleave = 5", "give leave or lose, not both"),
+    (WORKER + 'trace = "t.txt"', "trace: there is no file .*t.txt"),
+    (WORKER + WORKER + "latency = '1 s.'", "workers: group 2: latency: '1 s.' is no time"),
+    (WORKER + "[server]\nbandwith = '1Gbit'", "server: unknown key 'bandwith'; known: bandwidth, "),
+    (WORKER + "[server]\napply_seconds = 'x'", "server: apply_seconds: 'x' is no time"),
+    ("model_size = 3\n" + WORKER, "mine.toml: unknown key 'model_size'; known: model_bytes, "),
+    ("[[workers]\n", "mine.toml: .*line 1"),
+])
+def test_what_is_not_understood_is_named(tmp_path, text, words):
+    with pytest.raises(ValueError, match=words) as error:
+        described(tmp_path, text)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_and_a_bad_trace_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no cluster file .*nowhere.toml"):
+        read_cluster(tmp_path / "nowhere.toml")
+    (tmp_path / "steps.txt").write_text("0.1\nfast\n")
+    with pytest.raises(ValueError, match="steps.txt, line 2: 'fast' is no time"):
+        described(tmp_path, '[[workers]]\ntrace = "steps.txt"\n')

@@ -1,0 +1,176 @@
+"""Real training in virtual time: the network is shared, nothing else is."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from wbsp.figures import draw, find_runs
+from wbsp.runlog.reader import read_run
+from wbsp.simulate.cluster import Cluster
+from wbsp.simulate.machine import Worker
+from wbsp.simulate.speeds import constant
+from wbsp.simulate.training import KerasWorkload, SharedNetwork
+from wbsp.sync import create
+
+ROOT = Path(__file__).parents[2]
+BATCH = 8
+
+
+def build(seed=0):
+    keras.utils.set_random_seed(seed)
+    return keras.Sequential([keras.Input((6,)), keras.layers.Dense(12, "relu"),
+                             keras.layers.BatchNormalization(), keras.layers.Dropout(0.3),
+                             keras.layers.Dense(3)])
+
+
+def batches(worker):
+    draw = np.random.default_rng(worker)
+    x = draw.standard_normal((64, 6), np.float32)
+    y = (np.abs(x[:, 0]) + x[:, 1] > 1).astype(np.int32) + (x[:, 2] > 0)
+    return tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(BATCH)
+
+
+def compiled(optimizer="adam"):
+    model = build()
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+                  metrics=["accuracy"])
+    return model
+
+
+def workload(workers, optimizer="adam"):
+    network = SharedNetwork(compiled(optimizer), next(iter(batches(0))))
+    return KerasWorkload(network, build(), workers, batches, BATCH)
+
+
+def fitted(steps, worker=0, optimizer="adam"):
+    """Flat float variables and losses after a plain Keras fit."""
+    model, losses = compiled(optimizer), []
+
+    class Losses(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            losses.append(logs["loss"])
+    model.fit(batches(worker), epochs=steps, steps_per_epoch=1, verbose=0, callbacks=[Losses()])
+    flat = [v.numpy().ravel() for v in [*model.trainable_weights, *model.non_trainable_weights]
+            if "float" in v.dtype]
+    return np.concatenate(flat), losses
+
+
+def test_a_worker_among_others_trains_as_if_alone():
+    shared = workload(workers=3)
+    losses = {worker: [] for worker in range(3)}
+    for worker in [0, 1, 1, 2, 0, 2, 0, 1, 2, 2, 0, 1]:
+        samples, loss = shared.step(worker)
+        assert samples == BATCH
+        losses[worker].append(loss)
+    for worker in range(3):
+        x, alone = fitted(4, worker)
+        np.testing.assert_allclose(shared.initial() + shared.cut(worker), x, atol=1e-5)
+        assert losses[worker] == pytest.approx(alone, abs=1e-5)
+
+
+def test_an_evaluation_between_two_steps_changes_nothing():
+    plain, watched = workload(workers=1), workload(workers=1)
+    test_set = batches(9).take(3)
+    before = watched.evaluate(watched.initial(), test_set)
+    for _ in range(4):
+        plain.step(0)
+        watched.step(0)
+        assert watched.evaluate(watched.initial(), test_set) == before
+    np.testing.assert_array_equal(plain.cut(0), watched.cut(0))
+
+
+@pytest.mark.parametrize("how", ["replace", "rebase"])
+def test_adoption_and_cuts_keep_the_contract(how):
+    one = workload(workers=2)
+    one.step(0)
+    first = one.cut(0)
+    one.step(0)
+    one.step(1)  # takes the network in between
+    version = one.initial() + np.float32(0.5)
+    one.adopt(0, version, how)
+    uncut = one.cut(0)
+    again = workload(workers=2)
+    again.step(0)
+    again.cut(0)
+    again.step(0)
+    np.testing.assert_allclose(uncut, again.cut(0) if how == "rebase" else 0, atol=1e-6)
+    assert np.abs(first).max() > 1e-4
+    one.step(0)  # from where the adoption put it
+    assert 0 < np.abs(one.cut(0)).max() < 0.2
+
+
+def test_one_worker_under_bsp_is_plain_keras():
+    one = workload(workers=1, optimizer=keras.optimizers.SGD(0.1, momentum=0.9))
+    cluster = Cluster(create("bsp"), [Worker(constant(1.0))], one, stop_samples=6 * BATCH)
+    cluster.run()
+    x, _ = fitted(6, optimizer=keras.optimizers.SGD(0.1, momentum=0.9))
+    np.testing.assert_allclose(cluster.engine.store.latest.vector, x, atol=1e-5)
+
+
+def test_a_second_run_on_the_network_begins_anew():
+    network = SharedNetwork(compiled(), next(iter(batches(0))))
+    cuts = []
+    for _ in range(2):
+        run = KerasWorkload(network, build(), 1, batches, BATCH)
+        for _ in range(3):
+            run.step(0)
+        cuts.append(run.cut(0))
+    np.testing.assert_array_equal(*cuts)
+
+
+# The command.
+
+SMALL = ("--model=small", "--dataset=shapes10", "--batch_size=32", "--check_period=1s",
+         "--bandwidth=100Mbit", "--latency=1ms", "--jitter=0.1", "--heterogeneity=H1", "--out=o")
+
+
+def command(folder, *flags, before=()):
+    done = subprocess.run([*before, sys.executable, "-m", "wbsp.simulate", *flags], cwd=folder,
+                          text=True, capture_output=True,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*")
+            if path.is_file() and "figures" not in path.parts}
+
+
+@pytest.mark.slow
+def test_a_run_repeats_bit_by_bit_on_one_core_or_all(tmp_path):
+    folders = [tmp_path / name for name in ("a", "b", "one")]
+    for folder in folders:
+        folder.mkdir()
+        pin = ["taskset", "-c", str(min(os.sched_getaffinity(0)))] if folder.name == "one" else []
+        command(folder, *SMALL, "--sync=wbsp,pcc", "--max_steps=120", before=pin)
+    a, b, one = map(contents, folders)
+    assert any("tfevents" in path.name for path in a)
+    assert a == b
+    assert a == one
+    run = read_run(folders[0] / "o/pcc/run-001")
+    assert run.evaluations.accuracy[-1] > 0.2  # ten classes: it learns
+    assert run.summary["accuracy"] == run.evaluations.accuracy[-1]
+    files = draw(find_runs([folders[0] / "o"]), tmp_path / "figures", target=0.2)
+    assert {"curves.png", "time_to_target.png"} <= {path.name for path in files}
+
+
+@pytest.mark.slow
+def test_advice_ranks_all_models_and_says_why(tmp_path):
+    said = command(tmp_path, f"--advise={ROOT}/scripts/clusters/h1.toml", "--max_steps=300",
+                   "--batch_size=32", "--target_accuracy=0.3", "--sync=bsp,asp,ssp,wbsp,pcc",
+                   "--check_period=0.2s", "--out=o")
+    rows = [line.split(" | ") for line in said.splitlines() if line.startswith("| ")][2:]
+    assert {row[1] for row in rows} == {"bsp", "asp", "ssp", "wbsp", "pcc"}
+    times = [float(row[2]) for row in rows if row[2] != "not reached"]
+    assert times == sorted(times) and len(times) >= 3
+    assert rows[-1][1] in ("bsp", "ssp")  # those that wait for the sleeper
+    reasons = [line for line in said.splitlines() if line.startswith("- ")]
+    assert len(reasons) == 5
+    assert all("steps/s; workers compute" in line and "versions old" in line for line in reasons)

@@ -1,0 +1,42 @@
+"""Quantities as people write them."""
+
+import math
+
+import pytest
+
+from wbsp.simulate import units
+
+
+@pytest.mark.parametrize("text, value", [
+    ("1ms", 1e-3), ("0.5s", 0.5), ("2min", 120.0), ("250 us", 250e-6), ("3", 3.0), (0.25, 0.25),
+    ("1e-3s", 1e-3), ("0s", 0.0), (".5h", 1800.0)])
+def test_times(text, value):
+    assert units.seconds(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text, value", [
+    ("1Gbit", 125e6), ("100Mbit", 12.5e6), ("20MB", 20e6), ("20MB/s", 20e6),
+    ("1.5GiB", 1.5 * 2**30), ("none", math.inf)])
+def test_bandwidths(text, value):
+    assert units.bandwidth(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text, value", [("593192", 593192), ("4MB", 4e6), ("1KiB", 1024)])
+def test_sizes(text, value):
+    assert units.size(text) == value
+
+
+@pytest.mark.parametrize("read, value, words", [
+    (units.seconds, "1 second", "'1 second' is no time; give a number of us, ms, s, min, h"),
+    (units.seconds, "-1s", "'-1s' is no time"),
+    (units.seconds, "nan", "'nan' is no time"),
+    (units.seconds, True, "True is no time"),
+    (units.bandwidth, "1Gb", "'1Gb' is no bandwidth.*bit, kbit, Mbit, Gbit"),
+    (units.bandwidth, "100", "'100' is no bandwidth"),  # of what?
+    (units.bandwidth, "0Mbit", "must be above 0"),
+    (units.size, "1Mbit", "'1Mbit' is no size"),
+])
+def test_anything_else_is_refused_in_one_line(read, value, words):
+    with pytest.raises(ValueError, match=words) as error:
+        read(value)
+    assert "\n" not in str(error.value)
