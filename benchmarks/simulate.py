@@ -95,9 +95,7 @@ def measure_training(model: str, batch_size: int, pairs: int, steps: int) -> dic
     times = {name: [] for name in turns}
     for pair in range(pairs):
         for name in sorted(turns, reverse=pair % 2):
-            begin = time.perf_counter()
-            turns[name](steps)
-            times[name].append(1e3 * (time.perf_counter() - begin) / steps)
+            times[name].append(_ms_per_step(turns[name], steps))
     free = _in_a_process("--plain", f"--model={model}", f"--batch_size={batch_size}",
                          f"--pairs={pairs}", f"--steps={steps}")
     figures = {"model": model, "batch_size": batch_size, "pairs": pairs,
@@ -112,8 +110,15 @@ def measure_training(model: str, batch_size: int, pairs: int, steps: int) -> dic
     return figures
 
 
-def _turns(model: str, batch_size: int) -> dict[str, Callable[[int], None]]:
-    """{"plain": f, "virtual": f}: f(steps) trains so many steps on the one compiled model."""
+def _ms_per_step(train: Callable[[int], int], steps: int) -> float:
+    begin = time.perf_counter()
+    done = train(steps)
+    return 1e3 * (time.perf_counter() - begin) / done
+
+
+def _turns(model: str, batch_size: int) -> dict[str, Callable[[int], int]]:
+    """{"plain": f, "virtual": f}: f(steps) trains so many steps on the one compiled model, or a few
+    more, and returns how many."""
     import data
     import models
     from models import training
@@ -131,17 +136,19 @@ def _turns(model: str, batch_size: int) -> dict[str, Callable[[int], None]]:
     shared = SharedNetwork(network, next(plain_batches))
     network.make_train_function()
 
-    def plain(steps: int) -> None:
+    def plain(steps: int) -> int:
         for _ in range(steps):
             float(network.train_function(plain_batches)["loss"])
+        return steps
 
     workload = KerasWorkload(shared, models.build(model, 0), 2, batches, batch_size)
     cluster = Cluster(create("wbsp"), [Worker(constant(1.0)), Worker(constant(1.5))], workload)
 
-    def virtual(steps: int) -> None:
-        aim = cluster.engine.steps + steps
-        while cluster.engine.steps < aim:
+    def virtual(steps: int) -> int:
+        before = cluster.engine.steps
+        while cluster.engine.steps < before + steps:
             cluster.run(cluster.clock.now + 0.5)
+        return cluster.engine.steps - before
 
     return {"plain": plain, "virtual": virtual}
 
@@ -150,12 +157,7 @@ def plain_ms(model: str, batch_size: int, turns: int, steps: int) -> dict[str, f
     """Milliseconds of plain Keras steps under TensorFlow's own settings."""
     train = _turns(model, batch_size)["plain"]
     train(steps)
-    times = []
-    for _ in range(turns):
-        begin = time.perf_counter()
-        train(steps)
-        times.append(1e3 * (time.perf_counter() - begin) / steps)
-    return spread(times)
+    return spread([_ms_per_step(train, steps) for _ in range(turns)])
 
 
 def _in_a_process(*flags: str):

@@ -108,11 +108,12 @@ class Server:
         poller.register(self.socket.socket, zmq.POLLIN)
         self._say(f"{self.model.name}: listening on port {self.socket.port}, waiting for "
                   f"{self.rules.worker_num} worker(s)")
-        code = None
+        code, due = None, 0.0
         try:
             while code is None:
                 self._step(poller)
-                code = self._timers(self.now())
+                if (now := self.now()) >= due:  # not after every message: it costs more than one
+                    code, due = self._timers(now), now + _POLL
             self._finish(code)
         except EvaluatorError as error:
             self._say(f"stopping: {error}")

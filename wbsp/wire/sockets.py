@@ -18,6 +18,7 @@ import zmq.auth.thread
 import zmq.utils.monitor
 from zmq.utils import z85
 
+from wbsp.wire.memory import keep_freed
 from wbsp.wire.messages import MAX_MESSAGE
 
 _MIN_TOKEN = 16  # bytes; a shorter secret can be guessed from the public keys on the wire
@@ -97,6 +98,7 @@ class ServerSocket:
                 f"refusing to listen on {host} without a token: anyone on that network could join. "
                 "Give every process the same secret with --token_file=FILE "
                 "(openssl rand -hex 32 > FILE), or use --host=localhost")
+        keep_freed()
         self.context = zmq.Context()
         self._authenticator = None
         self.socket = self.context.socket(zmq.ROUTER)

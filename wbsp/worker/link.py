@@ -23,6 +23,7 @@ from wbsp.runlog.report import Report
 from wbsp.sync.base import Push
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import Assembly, split
+from wbsp.wire.memory import keep_freed
 from wbsp.wire.outbox import Outbox
 from wbsp.wire.pace import Pace
 from wbsp.wire.sockets import endpoint, split_address, worker_socket
@@ -66,6 +67,7 @@ class Link:
         self.address, self.worker = address, worker
         self.error: LinkError | None = None
         self._say = say
+        keep_freed()
         self._context = zmq.Context()
         host, port = split_address(address)
         self._socket = worker_socket(self._context, host, port, os.urandom(16), token)
@@ -84,8 +86,8 @@ class Link:
         self._listener: Listener | None = None
         self._models: Assembly | None = None
         self._request: Callable[[], None] | None = None  # unanswered, to be sent again
-        # seq of the push, number of the fetch, or type of the message that answers
-        self._awaited: int | type[m.Message] | None = None
+        # the type of the message that answers, with the seq of the push or number of the fetch
+        self._awaited: type[m.Message] | tuple[type[m.Message], int] | None = None
         self._fetches = 0
         self._asked_at = 0.0
         self._progress_at = 0.0  # of the request: something of it was sent or came in
@@ -142,14 +144,15 @@ class Link:
 
     def push(self, push: Push, update: np.ndarray) -> None:
         """Send an update (float32 [size]) at the next `wake`; it is the link's until answered."""
-        self._orders.append(lambda: self._ask(push.seq, lambda: self._post_chunks(
+        self._orders.append(lambda: self._ask((m.Answer, push.seq), lambda: self._post_chunks(
             update, lambda offset: m.Update(push, offset, update.size))))
 
     def fetch(self) -> None:
         """Ask for the newest version, at the next `wake`, or at once if the listener calls."""
         self._fetches += 1
         number = self._fetches
-        self._orders.append(lambda: self._ask(number, lambda: self._post(m.Fetch(number))))
+        self._orders.append(lambda: self._ask(
+            (m.Model, number), lambda: self._post(m.Fetch(number))))
 
     def leave(self, reason: str, finished: bool) -> None:
         report = self._listener.report() if self._listener else None
@@ -273,13 +276,13 @@ class Link:
                         self._handshake.append(message)
                         self._news.notify_all()
             case m.Answer():
-                if self._request and message.seq == self._awaited:  # else: asked twice
+                if self._request and self._awaited == (m.Answer, message.seq):  # else: asked twice
                     self._request = None
                     self._listener.answered(message, now - self._asked_at)
             case m.Model():
                 if len(frames) != 2:
                     raise m.WireError("a model without values")
-                if self._request and message.request == self._awaited:
+                if self._request and self._awaited == (m.Model, message.request):
                     self._progress_at = now
                     vector = self._models.add(message.offset, message.size, frames[1].buffer)
                     if vector is not None:
@@ -290,7 +293,8 @@ class Link:
                     self._request = None
                 self._listener.told(message)
 
-    def _ask(self, awaited: int | type[m.Message], request: Callable[[], None]) -> None:
+    def _ask(self, awaited: type[m.Message] | tuple[type[m.Message], int],
+             request: Callable[[], None]) -> None:
         self._request, self._awaited = request, awaited
         self._asked_at = self._progress_at = time.monotonic()
         request()
