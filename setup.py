@@ -23,6 +23,7 @@ setup(
         "numpy",
         "pyzmq>=26",
         "rich",
+        'tomli; python_version < "3.11"',
         "safetensors",
         "tensorboard",
         "tensorflow>=2.18",

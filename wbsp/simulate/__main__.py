@@ -83,6 +83,8 @@ def main(argv: list[str]) -> int:
     except (ValueError, OSError, RuntimeError) as error:
         print(f"simulate: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 
