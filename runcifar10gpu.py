@@ -172,7 +172,7 @@ def worker():
 
 
 def train(network, batches, steps_per_epoch, hook, seconds_before_step, caught):
-    from wbsp.worker.link import LinkError
+    from wbsp.worker.connection import LinkError
 
     try:
         network.fit(batches, epochs=FLAGS.max_steps, steps_per_epoch=steps_per_epoch, verbose=0,

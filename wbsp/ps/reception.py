@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 import zmq
 
 from wbsp.layout import TensorSpec, difference, total_size
 from wbsp.ps import engine
-from wbsp.ps.rejections import Rejections
-from wbsp.runlog.report import KINDS, Report
+from wbsp.ps.peer import Peer, check_report, one_line, to_message
+from wbsp.ps.rejections import Allowance, Rejections
+from wbsp.runlog.report import Report
 from wbsp.sync.base import WorkerRule
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import Assembly, split
@@ -24,28 +24,9 @@ from wbsp.wire.outbox import Outbox
 from wbsp.wire.pace import Pace
 from wbsp.wire.sockets import ServerSocket
 
-REFUSALS = 8  # that are told of in one second
 PROBE = 1.0  # seconds of silence after which a worker's connection is tried
-MAX_COUNT = 1 << 40  # steps or samples in one push; sums of them stay 64-bit integers
 GONE = 5.0  # seconds without a connection after which a worker counts as dead
 SILENT = 300.0  # the same for one that is connected but says nothing: it hangs
-
-
-@dataclass
-class Peer:
-    """A worker as the wire sees it."""
-
-    identity: bytes
-    worker: int
-    heard: float
-    probed: float = 0.0
-    gone_since: float | None = None  # its connection is broken
-    layout: list[TensorSpec] | None = None  # of its model; None until it asks to join
-    joined: bool = False  # asked to, and has not left
-    updates: Assembly | None = None  # set for good when it is admitted
-    answer: m.Joined | None = None  # to its wish to join
-    # the newest message of each kind that it was sent unasked, and may have missed
-    standing: dict[type[m.Message], m.Message] = field(default_factory=dict)
 
 
 class Reception:
@@ -73,7 +54,7 @@ class Reception:
         self._by_worker: dict[int, Peer] = {}
         self._bringer: Peer | None = None  # the worker that was asked for W_0
         self._initial: Assembly | None = None
-        self._refusals, self._refused_at = 0.0, 0.0  # a bucket that leaks one a second
+        self._refusals = Allowance()
 
     def begin(self, core: engine.Engine, layout: list[TensorSpec]) -> None:
         """There is a model; let in those who wait."""
@@ -259,15 +240,11 @@ class Reception:
     def _say_refused(self, identity: bytes, worker: int, reason: str) -> None:
         reason, now = one_line(reason), self.clock()
         self._send(identity, m.Refused(reason))
-        # some at once, then one a second: strangers must not fill the disk
-        self._refusals = max(0.0, self._refusals - (now - self._refused_at)) + 1
-        self._refused_at = now
-        if self._refusals > REFUSALS:
-            self._refusals = REFUSALS
+        if self._refusals.may(now):
+            self.say(f"refused: {reason}")
+            self.event(now, "refused", worker=worker, reason=reason)
+        else:
             self.rejections.count(reason, now)
-            return
-        self.say(f"refused: {reason}")
-        self.event(now, "refused", worker=worker, reason=reason)
 
     def _send_joined(self, peer: Peer, bring_initial: bool) -> None:
         seq = steps = 0
@@ -294,19 +271,14 @@ class Reception:
             self._refuse(peer, f"worker {peer.worker}: {error}")
 
     def _update(self, peer: Peer, update: m.Update, body: memoryview) -> None:
-        push = update.push
         if not peer.joined or peer.updates is None:
             raise m.WireError(f"worker {peer.worker} pushed before it joined")
-        if (push.worker != peer.worker or push.seq < 0 or push.steps < 1 or push.samples < 0
-                or push.steps > MAX_COUNT or push.samples > MAX_COUNT
-                or not 0 <= push.base <= self.engine.store.latest.version
-                or not 0 <= push.seconds < math.inf):
-            raise m.WireError(f"worker {peer.worker} pushed with impossible metadata {push}")
+        peer.check_push(update.push, self.engine.store.latest.version)
         vector = peer.updates.add(update.offset, update.size, body)
         if vector is None:
             return
         try:
-            effects = self.engine.push(push, vector, self.clock())
+            effects = self.engine.push(update.push, vector, self.clock())
         except ValueError as error:
             raise m.WireError(str(error)) from None
         self.deliver(effects)
@@ -319,12 +291,9 @@ class Reception:
             self._send(peer.identity, m.Model(request, version, offset, vector.size), chunk)
 
     def _take_report(self, peer: Peer, report: Report | None) -> None:
-        if report is None:
-            return
-        if set(report.seconds) != set(KINDS) or not all(map(math.isfinite,
-                                                            report.seconds.values())):
-            raise m.WireError(f"worker {peer.worker} sent an impossible report")
-        self.reports[peer.worker] = report
+        if report is not None:
+            check_report(report, peer.worker)
+            self.reports[peer.worker] = report
 
     def _leave(self, peer: Peer, reason: str, finished: bool) -> None:
         if peer.updates is None:
@@ -353,30 +322,10 @@ class Reception:
         for effect in effects:
             peer = self._by_worker.get(effect.worker)
             if peer is not None:
-                message = _to_message(effect)
-                if isinstance(message, m.Granted | m.Stopping | m.Final):
-                    peer.standing[type(message)] = message
+                message = to_message(effect)
+                peer.remember(message)
                 self._send(peer.identity, message)
 
     def _send(self, identity: bytes, message: m.Message, body: memoryview | None = None) -> None:
         frames = [identity, m.encode(message)] + ([] if body is None else [body])
         self.outbox.post(*frames, now=self.clock())
-
-
-def one_line(text: str) -> str:
-    """What a peer wrote, fit for a line of a log."""
-    return "".join(c if c.isprintable() else "?" for c in text[:400])
-
-
-def _to_message(effect: engine.Effect) -> m.Message:
-    match effect:
-        case engine.Ack():
-            return m.Answer(*effect[1:])
-        case engine.Granted():
-            return m.Granted(effect.version)
-        case engine.Directed():
-            return m.Directed(effect.direct)
-        case engine.Stop():
-            return m.Stopping(effect.reason)
-        case engine.Final():
-            return m.Final(effect.version)

@@ -29,3 +29,19 @@ class Rejections:
             self._event(now, "malformed", count=self._unlogged, total=self.total,
                         reason=self._last)
             self._unlogged, self._logged_at = 0, now
+
+
+class Allowance:
+    """Some at once, then one a second: strangers must not fill the disk."""
+
+    def __init__(self, at_once: int = 8):
+        self._at_once = at_once
+        self._used, self._since = 0.0, 0.0
+
+    def may(self, now: float) -> bool:
+        """True if one more is allowed; it is counted then."""
+        self._used, self._since = max(0.0, self._used - (now - self._since)), now
+        if self._used + 1 > self._at_once:
+            return False
+        self._used += 1
+        return True

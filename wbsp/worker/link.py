@@ -16,7 +16,6 @@ from typing import Protocol
 
 import numpy as np
 import zmq
-import zmq.utils.monitor
 
 from wbsp.layout import TensorSpec
 from wbsp.runlog.report import Report
@@ -27,18 +26,10 @@ from wbsp.wire.memory import keep_freed
 from wbsp.wire.outbox import Outbox
 from wbsp.wire.pace import Pace
 from wbsp.wire.sockets import endpoint, split_address, worker_socket
+from wbsp.worker.connection import Connection, LinkError, News
 
 HEARTBEAT = 1.0  # seconds
-GONE = 30.0  # seconds without a connection after which the server counts as lost
-SILENT = 300.0  # the same for one that is connected but says nothing: it hangs
 RESEND = 20.0  # seconds without an answer after which a request is sent again
-_HANDSHAKES = 3  # that may fail without a word before the server counts as one that refuses
-_HANDSHAKE_FAILED = (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-                     | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
-
-
-class LinkError(RuntimeError):
-    """The server cannot be reached, was lost, or refused this worker; the message says which."""
 
 
 class Listener(Protocol):
@@ -71,8 +62,8 @@ class Link:
         self._context = zmq.Context()
         host, port = split_address(address)
         self._socket = worker_socket(self._context, host, port, os.urandom(16), token)
-        self._monitor = self._socket.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _HANDSHAKE_FAILED)
+        self._connection = Connection(self._socket, address,
+                                      lambda text: say(f"worker {worker}: {text}"))
         self._socket.connect(endpoint(host, port))
         # a pair of sockets wakes the thread from its poll when the compute thread wants something
         wake = f"inproc://wake-{id(self)}"
@@ -91,10 +82,7 @@ class Link:
         self._fetches = 0
         self._asked_at = 0.0
         self._progress_at = 0.0  # of the request: something of it was sent or came in
-        self._connected = False  # once
-        self._failures = 0  # handshakes that failed
-        self._gone_since: float | None = None  # the connection is broken
-        self._heard = self._heartbeat_at = 0.0
+        self._heartbeat_at = 0.0
         self._handshake: deque[m.Message] = deque()
         self._news = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -220,7 +208,7 @@ class Link:
     def _loop(self) -> None:
         poller = zmq.Poller()
         poller.register(self._wakes, zmq.POLLIN)
-        poller.register(self._monitor, zmq.POLLIN)
+        poller.register(self._connection.monitor, zmq.POLLIN)
         while not self._closed(time.monotonic()):
             now = time.monotonic()
             wait, reading = HEARTBEAT / 4, zmq.POLLIN
@@ -233,8 +221,11 @@ class Link:
             if self._wakes in ready:
                 self._wakes.recv()
             self._obey()
-            if self._monitor in ready:
-                self._connection_event()
+            if (self._connection.monitor in ready
+                    and self._connection.event(time.monotonic()) is News.AGAIN):
+                if self._welcome:
+                    self._post(m.Again())
+                self._ask_again(time.monotonic())
             if ready.get(self._socket, 0) & zmq.POLLIN:
                 self._receive()
             self._outbox.flush(time.monotonic())
@@ -255,7 +246,7 @@ class Link:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            now = self._heard = time.monotonic()
+            now = self._connection.heard = time.monotonic()
             self._receive_pace.spend(sum(map(len, frames)), now)
             try:
                 self._handle(m.decode(m.FromServer, frames[0].buffer), frames, now)
@@ -300,47 +291,17 @@ class Link:
         request()
 
     def _keep_alive(self, now: float) -> None:
-        if not self._connected:
+        if not self._connection.made:
             return
         if self._outbox or self._receive_pace.delay(now):
             self._progress_at = now
         if self._request and now - self._progress_at > RESEND:
             self._ask_again(now)
-        if self._gone_since is not None and now - self._gone_since > GONE:
-            raise LinkError(f"lost the server at {self.address}: no connection for {GONE:g} s; "
-                            "start it again with --resume, then this worker")
-        if now - self._heard > SILENT:
-            raise LinkError(f"the server at {self.address} is connected, but says nothing for "
-                            f"{SILENT:g} s: it hangs")
+        self._connection.check(now)
         if now >= self._heartbeat_at and self._closes_by is None and self._welcome:
             self._heartbeat_at = now + HEARTBEAT
             report = self._listener.report() if self._listener else None
             self._post(m.Heartbeat(report), urgent=True)
-
-    def _connection_event(self) -> None:
-        event = zmq.utils.monitor.recv_monitor_message(self._monitor)
-        if event["event"] & _HANDSHAKE_FAILED:
-            self._failures += 1
-            broken = event["event"] == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-            if broken and (self._connected or self._failures < _HANDSHAKES):
-                return  # perhaps only the connection broke; it is tried again
-            raise LinkError(f"the server at {self.address} refused the connection: either its "
-                            "token is another one (--token_file must name the same secret on both "
-                            "sides, or be absent on both), or it is no wbsp server")
-        now = time.monotonic()
-        if event["event"] == zmq.EVENT_DISCONNECTED:
-            if self._connected and self._gone_since is None:
-                self._gone_since = now
-                self._say(f"worker {self.worker}: the connection to {self.address} broke; trying "
-                          f"for {GONE:g} s to make it again")
-            return
-        self._gone_since, self._heard = None, now
-        if self._connected:
-            self._say(f"worker {self.worker}: connected again to {self.address}")
-            if self._welcome:
-                self._post(m.Again())
-            self._ask_again(now)
-        self._connected = True
 
     @property
     def _welcome(self) -> bool:

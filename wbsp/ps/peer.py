@@ -1,0 +1,70 @@
+"""One worker as the server's wire sees it, and what a correct one may send."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from wbsp.layout import TensorSpec
+from wbsp.ps import engine
+from wbsp.runlog.report import KINDS, Report
+from wbsp.sync.base import Push
+from wbsp.wire import messages as m
+from wbsp.wire.chunks import Assembly
+
+_MAX_COUNT = 1 << 40  # steps or samples in one push; sums of them stay 64-bit integers
+
+
+@dataclass
+class Peer:
+    """A session: one life of one worker."""
+
+    identity: bytes
+    worker: int
+    heard: float
+    probed: float = 0.0
+    gone_since: float | None = None  # its connection is broken
+    layout: list[TensorSpec] | None = None  # of its model; None until it asks to join
+    joined: bool = False  # asked to, and has not left
+    updates: Assembly | None = None  # set for good when it is admitted
+    answer: m.Joined | None = None  # to its wish to join
+    # the newest message of each kind that it was sent unasked, and may have missed
+    standing: dict[type[m.Message], m.Message] = field(default_factory=dict)
+
+    def remember(self, message: m.Message) -> None:
+        """Keep what must be repeated when the connection breaks."""
+        if isinstance(message, m.Granted | m.Stopping | m.Final):
+            self.standing[type(message)] = message
+
+    def check_push(self, push: Push, newest: int) -> None:
+        """Raise WireError for metadata that this worker cannot have; `newest` is a version."""
+        if not (push.worker == self.worker and push.seq >= 0
+                and 1 <= push.steps <= _MAX_COUNT and 0 <= push.samples <= _MAX_COUNT
+                and 0 <= push.base <= newest and 0 <= push.seconds < math.inf):
+            raise m.WireError(f"worker {self.worker} pushed with impossible metadata {push}")
+
+
+def check_report(report: Report, worker: int) -> None:
+    """Raise WireError for totals that cannot be printed."""
+    if set(report.seconds) != set(KINDS) or not all(map(math.isfinite, report.seconds.values())):
+        raise m.WireError(f"worker {worker} sent an impossible report")
+
+
+def one_line(text: str) -> str:
+    """What a peer wrote, fit for a line of a log."""
+    return "".join(c if c.isprintable() else "?" for c in text[:400])
+
+
+def to_message(effect: engine.Effect) -> m.Message:
+    """What a worker is told of an effect of the engine."""
+    match effect:
+        case engine.Ack():
+            return m.Answer(*effect[1:])
+        case engine.Granted():
+            return m.Granted(effect.version)
+        case engine.Directed():
+            return m.Directed(effect.direct)
+        case engine.Stop():
+            return m.Stopping(effect.reason)
+        case engine.Final():
+            return m.Final(effect.version)

@@ -1,0 +1,80 @@
+"""Is the server there? What the socket's monitor and the last message say of it.
+
+libzmq makes a broken connection again by itself, and answers pings from a thread of its own, so
+that a server which is merely busy counts as connected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+
+import zmq
+import zmq.utils.monitor
+
+GONE = 30.0  # seconds without a connection after which the server counts as lost
+SILENT = 300.0  # the same for one that is connected but says nothing: it hangs
+_HANDSHAKES = 3  # that may fail without a word before the server counts as one that refuses
+_FAILED = (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+           | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+
+
+class LinkError(RuntimeError):
+    """The server cannot be reached, was lost, or refused this worker; the message says which."""
+
+
+class News(Enum):
+    """What an event of the monitor means for who wants something of the server."""
+
+    NONE = auto()
+    CONNECTED = auto()  # for the first time
+    AGAIN = auto()  # after a break: what was on its way may be lost
+
+
+class Connection:
+    """Health of one socket's connection; times are seconds of the monotonic clock."""
+
+    def __init__(self, socket: zmq.Socket, address: str, say: Callable[[str], None]):
+        self._address, self._say = address, say
+        self.monitor = socket.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _FAILED)
+        self.made = False  # once
+        self.heard = 0.0  # when the last message came in
+        self._failures = 0  # handshakes
+        self._gone_since: float | None = None
+
+    def event(self, now: float) -> News:
+        """Read one event of `monitor`. Raises LinkError when the server refuses."""
+        event = zmq.utils.monitor.recv_monitor_message(self.monitor)["event"]
+        if event & _FAILED:
+            self._fail(event)
+            return News.NONE
+        if event == zmq.EVENT_DISCONNECTED:
+            if self.made and self._gone_since is None:
+                self._gone_since = now
+                self._say(f"the connection to {self._address} broke; trying for {GONE:g} s to make "
+                          "it again")
+            return News.NONE
+        again, self.made = self.made, True
+        self._gone_since, self.heard = None, now
+        if again:
+            self._say(f"connected again to {self._address}")
+        return News.AGAIN if again else News.CONNECTED
+
+    def check(self, now: float) -> None:
+        """Raise LinkError when the server is lost."""
+        if self._gone_since is not None and now - self._gone_since > GONE:
+            raise LinkError(f"lost the server at {self._address}: no connection for {GONE:g} s; "
+                            "start it again with --resume, then this worker")
+        if self.made and now - self.heard > SILENT:
+            raise LinkError(f"the server at {self._address} is connected, but says nothing for "
+                            f"{SILENT:g} s: it hangs")
+
+    def _fail(self, event: int) -> None:
+        self._failures += 1
+        broken = event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+        if broken and (self.made or self._failures < _HANDSHAKES):
+            return  # perhaps only the connection broke; it is tried again
+        raise LinkError(f"the server at {self._address} refused the connection: either its token "
+                        "is another one (--token_file must name the same secret on both sides, or "
+                        "be absent on both), or it is no wbsp server")
