@@ -32,13 +32,18 @@ class KerasReplica:
         self._variables = [v for v in weights if "float" in v.dtype]
         self.layout = [TensorSpec(v.path, tuple(v.shape)) for v in self._variables]
         strategy = model.distribute_strategy or tf.distribute.get_strategy()
-        # Concrete functions: a call costs half of a tf.function's, and it is made at every step.
+        # Called at every step: a concrete function costs half of a tf.function, and half again
+        # where XLA makes it one loop in the calling thread.
+        one_cpu = strategy.num_replicas_in_sync == 1 and not tf.config.list_logical_devices("GPU")
         with strategy.scope():
-            self._gather = tf.function(self._concatenate).get_concrete_function()
-            self._scatter = tf.function(self._assign).get_concrete_function(
-                tf.TensorSpec([total_size(self.layout)], tf.float32))
+            self._gather = tf.function(
+                self._concatenate, jit_compile=one_cpu).get_concrete_function()
+            self._scatter = tf.function(
+                self._assign, jit_compile=one_cpu).get_concrete_function(
+                    tf.TensorSpec([total_size(self.layout)], tf.float32))
         self._x: np.ndarray | None = None  # the live vector while it is known
         self._anchor = self.read()
+        self.adopt(self._anchor, "replace")  # whatever compiles at first use does so now
 
     def read(self) -> np.ndarray:
         """The live model, float32 [size]; not to be written to."""
