@@ -112,6 +112,9 @@ class SyncCallback(keras.callbacks.Callback):
         self._session.step_done(samples, loss, batch, steps)
         self._stop_if_told()
 
+    def on_test_begin(self, logs=None):
+        self._link.wake()  # what the last step handed over need not wait for the validation
+
     def on_train_end(self, logs=None):
         self._session.finish(self._interrupt or "finished", final=self._interrupt is None)
         self._link.close()
