@@ -28,6 +28,7 @@ RUN_WIDE = ("model", "dataset", "heterogeneity", "epochs", "target_accuracy", "l
             "weight_decay")
 KEPT = {"BUFF_SIZE": 1024, "class_num": 10, "base_time_step": 1.0, "training_end": 0.1,
         "epsilon": 0.3}  # published flags that nothing reads
+SAY_EVERY = 5.0  # seconds between two lines of a worker
 # Published sleeps: seconds before every step of an odd worker.
 HETEROGENEITY = {"none": 0.0, "H1": 0.5, "H2": 1.0, "H3": 1.5}
 
@@ -232,12 +233,13 @@ def seconds_before_step(run):
 
 
 def pace_and_end(hook, seconds):
-    """A callback: sleep before each step, go on where an earlier life of this worker stopped."""
+    """A callback: sleep before each step, go on where an earlier life of this worker stopped, and
+    say every few seconds where it is."""
     import keras
 
     class PaceAndEnd(keras.callbacks.Callback):
         def on_train_begin(self, logs=None):
-            self.steps = 0
+            self.steps, self.say_at = 0, time.monotonic() + SAY_EVERY
             self.model.optimizer.iterations.assign(hook.steps_before)  # the rate's schedule
 
         def on_train_batch_begin(self, batch, logs=None):
@@ -248,6 +250,9 @@ def pace_and_end(hook, seconds):
             self.steps += 1
             if self.steps >= FLAGS.max_steps:
                 self.model.stop_training = True
+            if time.monotonic() >= self.say_at:
+                self.say_at = time.monotonic() + SAY_EVERY
+                say(f"worker {hook.worker}: {hook.progress()}")
 
     return PaceAndEnd()
 

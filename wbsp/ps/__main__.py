@@ -4,6 +4,7 @@ It needs neither model code nor TensorFlow: the first worker to join brings the 
 """
 
 import json
+import os
 import sys
 
 from absl import app, flags
@@ -37,6 +38,8 @@ def main(argv):
             raise ValueError(f"unknown argument {argv[1]!r}; flags are written --name=value")
         host, port, workers = FLAGS.host, FLAGS.port_base, FLAGS.worker_num
         if workers is None:
+            if "TF_CONFIG" not in os.environ:
+                raise ValueError("say how many workers there are: --worker_num=2, or TF_CONFIG")
             spec = tf_config()
             (host, port), workers = split_address(spec.server), spec.workers
         options = parse_options(FLAGS.sync_option)

@@ -139,7 +139,10 @@ class Engine:
         effects: list[Effect] = []
         if self.done:  # it came too late for a model, but may have the last
             return [Final(worker, self.store.latest.version)] if finished else []
-        if worker in self.model.active:
+        # Those who leave because they were told to stop still count: the last pushes of the others
+        # keep their weight, instead of one late update moving the final version by N times its due.
+        told = finished and self.stop_reason is not None
+        if worker in self.model.active and not told:
             effects = self._act(self.model.leave(worker, now), now)
         if not self._here and (self.stop_reason is not None
                                or any(m.finished for m in self.members.values())):

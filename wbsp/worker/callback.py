@@ -91,6 +91,12 @@ class SyncCallback(keras.callbacks.Callback):
         """Why training ended before its epochs were done, or None."""
         return self._interrupt or (self._session.stopped if self._session else None)
 
+    def progress(self) -> str:
+        """Where this worker stands, in one line."""
+        report = self._session.report()
+        return (f"step {self.steps_before + report.steps:,} | loss {report.loss:.4f} | version "
+                f"{self._session.agent.version} | computing {report.share('compute'):.0%}")
+
     def on_train_begin(self, logs=None):
         self.connect()
         self._session = Session(self._link, KerasReplica(self.model), self._log, self._say,
