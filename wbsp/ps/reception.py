@@ -282,6 +282,9 @@ class Reception:
         except ValueError as error:
             raise m.WireError(str(error)) from None
         self.deliver(effects)
+        granted = any(isinstance(e, engine.Ack) and e.granted is not None for e in effects)
+        if update.fetch and granted:
+            self._fetch(peer, update.fetch)
 
     def _fetch(self, peer: Peer, request: int) -> None:
         if peer.updates is None:

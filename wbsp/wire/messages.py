@@ -59,6 +59,7 @@ class Update(Message):
     push: Push
     offset: int
     size: int
+    fetch: int = 0  # if the answer grants, this is a Fetch of that number, too; 0: it is not
 
 
 class Fetch(Message):

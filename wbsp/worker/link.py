@@ -80,6 +80,8 @@ class Link:
         # the type of the message that answers, with the seq of the push or number of the fetch
         self._awaited: type[m.Message] | tuple[type[m.Message], int] | None = None
         self._fetches = 0
+        self._ahead = 0  # number of the fetch that went with the newest push, or 0
+        self._coming = 0  # the same, while an answer is told that brings the model with it
         self._asked_at = 0.0
         self._progress_at = 0.0  # of the request: something of it was sent or came in
         self._heartbeat_at = 0.0
@@ -130,17 +132,24 @@ class Link:
             raise LinkError(str(error)) from None
         return joined
 
-    def push(self, push: Push, update: np.ndarray) -> None:
-        """Send an update (float32 [size]) at the next `wake`; it is the link's until answered."""
+    def push(self, push: Push, update: np.ndarray, fetch: bool) -> None:
+        """Send an update (float32 [size]) at the next `wake`; it is the link's until answered.
+
+        With `fetch` the server sends the model along with an answer that grants, which saves the
+        way of a request there and back; the listener asks for it as always.
+        """
+        self._fetches += fetch
+        number = self._ahead = self._fetches if fetch else 0
         self._orders.append(lambda: self._ask((m.Answer, push.seq), lambda: self._post_chunks(
-            update, lambda offset: m.Update(push, offset, update.size))))
+            update, lambda offset: m.Update(push, offset, update.size, number))))
 
     def fetch(self) -> None:
         """Ask for the newest version, at the next `wake`, or at once if the listener calls."""
-        self._fetches += 1
-        number = self._fetches
+        coming = self._coming
+        self._fetches += not coming
+        number = coming or self._fetches
         self._orders.append(lambda: self._ask(
-            (m.Model, number), lambda: self._post(m.Fetch(number))))
+            (m.Model, number), lambda: self._post(m.Fetch(number)), send=not coming))
 
     def leave(self, reason: str, finished: bool) -> None:
         report = self._listener.report() if self._listener else None
@@ -269,7 +278,9 @@ class Link:
             case m.Answer():
                 if self._request and self._awaited == (m.Answer, message.seq):  # else: asked twice
                     self._request = None
+                    self._coming = 0 if message.granted is None else self._ahead
                     self._listener.answered(message, now - self._asked_at)
+                    self._coming = 0
             case m.Model():
                 if len(frames) != 2:
                     raise m.WireError("a model without values")
@@ -285,10 +296,11 @@ class Link:
                 self._listener.told(message)
 
     def _ask(self, awaited: type[m.Message] | tuple[type[m.Message], int],
-             request: Callable[[], None]) -> None:
+             request: Callable[[], None], send: bool = True) -> None:
         self._request, self._awaited = request, awaited
         self._asked_at = self._progress_at = time.monotonic()
-        request()
+        if send:
+            request()
 
     def _keep_alive(self, now: float) -> None:
         if not self._connection.made:

@@ -64,6 +64,7 @@ class Session:
         self._early: list[m.Message] = []  # heard before the agent was there to be told
         self._fetched: dict[int, np.ndarray] = {}  # version -> vector, until adopted
         self._last_report: Report | None = None
+        self._finishing = False
         self._reason, self._wants_final, self._has_final = "finished", True, False
         self._newest, self._final_told = -1, False  # fetched version; Final was heard
         self._offset = 0.0  # of the run's time zero from the monotonic clock
@@ -127,7 +128,7 @@ class Session:
         self._switch("push")
         with self._news:
             commands = self.agent.finish()
-        self._reason, self._wants_final = reason, final
+        self._reason, self._wants_final, self._finishing = reason, final, True
         self._carry_out(commands)
         self._wait("the last push to be answered")
         if final:
@@ -142,7 +143,7 @@ class Session:
                     self._switch("push")
                     update = self.replica.cut()
                     self._totals.push_bytes = update.nbytes
-                    self.link.push(command.push, update)
+                    self.link.push(command.push, update, fetch=not self._finishing)
                 case Adopt():
                     self._switch("pull")
                     self.replica.adopt(self._fetched.pop(command.version), command.how)
