@@ -92,12 +92,14 @@ class Session:
             for message in self._early:
                 self.told(message)
         self._wait("the other workers to join")
-        with self._news:
-            self.book = TimeBook(self.now(), "data")  # training begins
 
     def step_begins(self) -> None:
         """What the thread does from here on is compute."""
-        self._switch("compute")
+        if self._totals.steps:
+            self._switch("compute")
+        else:  # training begins: what came before is start-up
+            with self._news:
+                self.book = TimeBook(self.now(), "compute")
         self.link.wake()
 
     def step_done(self, samples: int, loss: float, epoch_step: int = 0, steps: int = 1) -> None:
