@@ -164,8 +164,9 @@ class Witness(Observer):
         if not finished:
             self.lossy.add(worker)
         counted = worker in self.clock  # the model knows nobody who came after the stop
+        told = self._told_to(finished)
         effects = self._leave(worker, now, reason, finished)
-        if self.judge and counted and self.clock:
+        if self.judge and counted and not told and not self.cluster.engine.done:
             self.judge(self, effects, None)
         return effects
 
@@ -175,7 +176,7 @@ class Witness(Observer):
             if self.cluster.engine.stop_reason is None:
                 self.clock[f["worker"]] = min(self.clock.values(), default=0)
                 self.missing.add(f["worker"])
-        elif kind == "leave":
+        elif kind == "leave" and not self._told_to(f["finished"]):
             self.clock.pop(f["worker"], None)
             self.missing.discard(f["worker"])
         elif kind == "accept":
@@ -191,6 +192,11 @@ class Witness(Observer):
             self.bytes[snapshot.version] = snapshot.vector.tobytes()
             self.merged.append(len(self.weights))
             self.pending, self.weights, self.committed = np.zeros(SIZE), [], True
+
+    def _told_to(self, finished: bool) -> bool:
+        """A worker that leaves because the run is stopping still counts: weights stay what they
+        were."""
+        return finished and self.cluster.engine.stop_reason is not None
 
     @property
     def round_complete(self) -> bool:
