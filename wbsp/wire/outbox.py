@@ -40,9 +40,6 @@ class Outbox:
                     raise
             self._pace.spend(sum(map(len, self._queue.popleft())), now)
 
-    def clear(self) -> None:
-        self._queue.clear()
-
     def delay(self, now: float) -> float:
         """Seconds until `flush` can send something; infinite when there is nothing."""
         return self._pace.delay(now) if self._queue else math.inf
