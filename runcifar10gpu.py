@@ -41,7 +41,8 @@ flags.DEFINE_string("base_dir", "wbsp/", "names the synchronization model by its
                     "the folder of the run's files; relative: below --log_root")
 flags.DEFINE_string("host", "localhost", "the server's address; for the ps the one to listen on")
 flags.DEFINE_integer("port_base", 2222, "the server's port", lower_bound=1, upper_bound=65535)
-flags.DEFINE_integer("batch_size", 128, "examples in a step of this worker", lower_bound=1)
+flags.DEFINE_integer("batch_size", 128, "examples in a step of this worker; on the ps: the size "
+                     "that a model which balances batches begins with", lower_bound=1)
 flags.DEFINE_string("data_dir", None, "where the CIFAR-10 binary batches lie; default: the "
                     "environment variable WBSP_DATA_DIR, else Keras's own data folder")
 flags.DEFINE_float("check_period", 5.0, "seconds between two evaluations (ps)", lower_bound=0.01)
@@ -99,6 +100,8 @@ def run_wide_settings():
             say(f"--s has no effect on {sync}")
         else:
             options["s"] = str(FLAGS.s)
+    if sync in MODELS and "batch" in MODELS[sync].OPTIONS:
+        options.setdefault("batch", str(FLAGS.batch_size))
     given = {name: getattr(FLAGS, name) for name in RUN_WIDE}
     return {"sync": sync, "sync_option": json.dumps(options, sort_keys=True),
             **{name: "" if value is None else str(value) for name, value in given.items()}}
@@ -146,7 +149,6 @@ def worker():
 
     Raises ValueError or OSError for bad input, LinkError where there is no server or it refuses.
     """
-    import data
     import models
     from models import training
     from wbsp import SyncCallback
@@ -161,23 +163,53 @@ def worker():
         signal.signal(signum, functools.partial(_interrupt, hook, caught))
     run = hook.connect()
     hook.write_log(WorkerLog(folder_of_run(run), index, run["sync"], append=True))
-    name, seed = run["model"], int(run["seed"])
-    batches = data.train_dataset(run["dataset"], FLAGS.batch_size, seed, index, FLAGS.data_dir)
-    with own_devices().scope():
-        network = training.compile(models.build(name, seed, float(run["weight_decay"])), name,
-                                   float(run["lr"]) if run["lr"] else None)
-    steps_per_epoch = max(1, data.size(run["dataset"]) // FLAGS.batch_size)
+    name, sync = run["model"], hook.sync
+    devices = own_devices()  # before anything lies on one
+    batches, steps_per_epoch = training_set(run, sync, hook)
+    split = sync.rule.micro_batches
+    with devices.scope():
+        network = models.build(name, int(run["seed"]), float(run["weight_decay"]))
+        # XLA compiles anew for every size of a batch, which takes longer than a step of it.
+        training.compile(network, name, float(run["lr"]) if run["lr"] else None, split,
+                         jit_compile=False if balances(sync) else "auto")
+    pace = pace_and_end(hook, seconds_before_step(run) / split, FLAGS.max_steps * split)
     say(f"worker {index}: training {name} on {run['dataset']} under {run['sync']}")
-    return functools.partial(train, network, batches, steps_per_epoch, hook,
-                             seconds_before_step(run), caught)
+    return functools.partial(train, network, batches, steps_per_epoch, hook, pace, caught)
 
 
-def train(network, batches, steps_per_epoch, hook, seconds_before_step, caught):
+def training_set(run, sync, hook):
+    """What this worker trains: (dataset, steps of an epoch). Raises ValueError or OSError."""
+    import data
+
+    name, seed = run["dataset"], int(run["seed"])
+    if balances(sync):
+        size = sync.batch
+        if FLAGS["batch_size"].present and FLAGS.batch_size != size:
+            raise ValueError(f"--batch_size={FLAGS.batch_size}, but all workers begin with "
+                             f"{size} under {sync.name}: give the ps and the workers the same")
+        order = seed if sync.rule.shared else (seed, FLAGS.worker_index)
+        batches = hook.stream(data.shared_batch(name, order, FLAGS.data_dir), size)
+    else:
+        size, rest = divmod(FLAGS.batch_size, sync.rule.micro_batches)
+        if rest:
+            raise ValueError(f"--batch_size={FLAGS.batch_size} does not divide into the "
+                             f"{sync.rule.micro_batches} micro-batches of {sync.name}: choose a "
+                             "multiple")
+        batches = data.train_dataset(name, size, seed, FLAGS.worker_index, FLAGS.data_dir)
+    return batches, max(1, data.size(name) // size)
+
+
+def balances(sync):
+    """True if the server says how large this worker's batches are."""
+    return "batch" in sync.OPTIONS
+
+
+def train(network, batches, steps_per_epoch, hook, pace, caught):
     from wbsp.worker.connection import LinkError
 
     try:
         network.fit(batches, epochs=FLAGS.max_steps, steps_per_epoch=steps_per_epoch, verbose=0,
-                    shuffle=False, callbacks=[hook, pace_and_end(hook, seconds_before_step)])
+                    shuffle=False, callbacks=[hook, pace])
     except LinkError as error:
         say(f"worker {hook.worker}: {error}")
         return 1
@@ -232,7 +264,7 @@ def seconds_before_step(run):
     return FLAGS.sleep_time + published
 
 
-def pace_and_end(hook, seconds):
+def pace_and_end(hook, seconds, max_steps):
     """A callback: sleep before each step, go on where an earlier life of this worker stopped, and
     say every few seconds where it is."""
     import keras
@@ -248,7 +280,7 @@ def pace_and_end(hook, seconds):
 
         def on_train_batch_end(self, batch, logs=None):
             self.steps += 1
-            if self.steps >= FLAGS.max_steps:
+            if self.steps >= max_steps:
                 self.model.stop_training = True
             if time.monotonic() >= self.say_at:
                 self.say_at = time.monotonic() + SAY_EVERY

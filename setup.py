@@ -21,6 +21,8 @@ setup(
         "absl-py",
         "msgspec>=0.18",
         "numpy",
+        "psutil>=5.9",
+        "scipy",
         "pyzmq>=26",
         "rich",
         'tomli; python_version < "3.11"',

@@ -1,13 +1,14 @@
 """The experiment's data sets by name, and the batches that a worker trains on.
 
-Every worker reads the whole training set in an order of its own. Batches are a pure function of
-(seed, worker index, position in the stream): a run can be repeated, whatever the threads do.
-TensorFlow is imported when a pipeline is built.
+Every worker reads the whole training set in an order of its own, or its pieces of one order that
+all share. Batches are a pure function of (seed, worker index, position in the stream): a run can be
+repeated, whatever the threads do. TensorFlow is imported when a pipeline is built.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,20 @@ def train_dataset(
     images, labels = load(name, data_dir, "train")
     augmented = _module(name).AUGMENTED
     return pipeline.train(images, labels, batch_size, seed, worker_index, augmented)
+
+
+def shared_batch(
+    name: str, seed: int | Sequence[int], data_dir: str | PathLike | None = None
+) -> Callable[[int, int], tuple[tf.Tensor, tf.Tensor]]:
+    """A function (start, count) -> (images float32 [count, 32, 32, 3], labels int32 [count]).
+
+    The examples at positions start ... start + count - 1 of an endless shuffled stream, the same
+    for everyone who has the same `seed`.
+    """
+    from data import pipeline
+
+    images, labels = load(name, data_dir, "train")
+    return pipeline.shared_batch(images, labels, seed, _module(name).AUGMENTED)
 
 
 def test_dataset(

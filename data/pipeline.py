@@ -11,10 +11,13 @@ published chain (flip, brightness, contrast, standardization) is one affine map 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import tensorflow as tf
 
 LOWEST, HIGHEST = 0.2, 1.8  # contrast
+PART = 16  # examples that a batch of any size is made of
 
 
 def train(
@@ -29,10 +32,7 @@ def train(
     if not 1 <= batch_size <= len(images):
         raise ValueError(f"batch_size={batch_size}: choose 1 to {len(images)}, the set's size")
     images, labels = _in_memory(images, labels)
-    # Independent streams for the order and the augmentation of each worker.
-    order_key, augment_key = (
-        int(key) for key in np.random.SeedSequence([seed, worker_index]).generate_state(2)
-    )
+    order_key, augment_key = _keys([seed, worker_index])
 
     def shuffled(epoch):
         return tf.random.experimental.stateless_shuffle(
@@ -44,8 +44,7 @@ def train(
         if not augmented:
             return standardize(x), tf.gather(labels, chosen)
         draws = tf.random.stateless_uniform([2, batch_size], seed=[augment_key, step])
-        flip, contrast = draws[0] < 0.5, LOWEST + (HIGHEST - LOWEST) * draws[1]
-        return augment(x, flip, contrast), tf.gather(labels, chosen)
+        return augment(x, *_flip_and_contrast(draws)), tf.gather(labels, chosen)
 
     return (
         tf.data.Dataset.counter()
@@ -56,6 +55,40 @@ def train(
         .apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
         .prefetch(2)
     )
+
+
+def shared_batch(
+    images: np.ndarray, labels: np.ndarray, seed: int | Sequence[int], augmented: bool
+) -> Callable[[int | tf.Tensor, int | tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
+    """Return a function (start, count) -> (images float32 [count, ...], labels int32 [count]).
+
+    It gives the examples at positions start ... start + count - 1 of an endless stream, one
+    shuffled pass over the set after another. What is at a position is a pure function of it and
+    of `seed`: the same in whatever batch it comes, and on whatever worker.
+    """
+    images, labels = _in_memory(images, labels)
+    order_key, augment_key = _keys(seed)
+    shape = images.shape[1:]
+    kinds = tf.TensorSpec([PART, *shape], tf.float32), tf.TensorSpec([PART], labels.dtype)
+
+    def part(first):
+        chosen = _shuffled(tf.range(first, first + PART), len(labels), order_key)
+        x = tf.ensure_shape(tf.gather(images, chosen), [PART, *shape])
+        if augmented:
+            x = augment(x, *_flip_and_contrast(_draws(augment_key, first, PART)))
+        else:
+            x = standardize(x)
+        return x, tf.gather(labels, chosen)
+
+    # Traced once for all counts. So is what XLA compiles, since all parts are of one size.
+    @tf.function(input_signature=2 * [tf.TensorSpec([], tf.int64)])
+    def batch(start, count):
+        with tf.device("CPU:0"):
+            firsts = tf.range(start, start + count, PART)
+            x, y = tf.map_fn(part, firsts, fn_output_signature=kinds)
+            return tf.reshape(x, [-1, *shape])[:count], tf.reshape(y, [-1])[:count]
+
+    return batch
 
 
 def test(images: np.ndarray, labels: np.ndarray, batch_size: int) -> tf.data.Dataset:
@@ -98,6 +131,42 @@ def standardize(images: tf.Tensor, contrast: tf.Tensor | float = 1.0) -> tf.Tens
     scale = contrast / std
     shift = (channel_mean - mean) / std - scale * channel_mean
     return tf.cast(images, tf.float32) * scale[:, None, None] + shift[:, None, None]
+
+
+def _flip_and_contrast(draws: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """What is drawn for each image, [batch] both, from numbers of [0, 1): draws [2, batch]."""
+    return draws[0] < 0.5, LOWEST + (HIGHEST - LOWEST) * draws[1]
+
+
+def _shuffled(position: tf.Tensor, size: int, key: int) -> tf.Tensor:
+    """Which of `size` images is at each position, int64 [batch].
+
+    A pass's permutation is computed where it is looked at, and never laid out.
+    """
+    seed = tf.stack([position // size, *2 * [tf.fill(tf.shape(position), np.int64(key))]], 1)
+    # With TensorFlow's usual 4 rounds one pass over 50,000 images looks like the next.
+    return tf.raw_ops.RandomIndexShuffle(
+        index=position % size, seed=seed, max_index=np.int64(size - 1), rounds=16
+    )
+
+
+def _draws(key: int, start: tf.Tensor, count: int) -> tf.Tensor:
+    """Random numbers of [0, 1) for positions start ... start + count - 1: float32 [2, count].
+
+    Philox is a function of a key and a counter, which draws four numbers a count; the position is
+    the counter.
+    """
+    philox = 1
+    draws = tf.raw_ops.StatelessRandomUniformV2(
+        shape=[count, 4], key=[np.uint64(key)], counter=[tf.cast(start, tf.uint64), 0], alg=philox
+    )
+    return tf.transpose(draws[:, :2])
+
+
+def _keys(seed: int | Sequence[int]) -> tuple[int, int]:
+    """Independent seeds for the order and for the augmentation."""
+    order, augmentation = np.random.SeedSequence(seed).generate_state(2)
+    return int(order), int(augmentation)
 
 
 def _in_memory(images: np.ndarray, labels: np.ndarray) -> tuple[tf.Tensor, tf.Tensor]:

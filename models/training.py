@@ -1,6 +1,7 @@
 """How each network is trained: optimizer, loss and metrics of the published experiment.
 
-The schedule counts *local* steps: every worker owns its optimizer, whose state is never sent.
+The schedule counts *local* steps: every worker owns its optimizer, whose state is never sent. A
+mini-batch that is split into micro-batches, each a step to Keras, counts as one.
 """
 
 from __future__ import annotations
@@ -16,30 +17,34 @@ SCHEDULES = {
 OWN = (0.1, {})  # for a model of the user's own that comes without an optimizer
 
 
-def optimizer(name: str, lr: float | None = None) -> keras.optimizers.Optimizer:
+def optimizer(
+    name: str, lr: float | None = None, micro_batches: int = 1
+) -> keras.optimizers.Optimizer:
     """Plain SGD with the named network's schedule; `lr` replaces the initial learning rate."""
     initial, decays = SCHEDULES.get(name, OWN)
     initial = initial if lr is None else lr
     if not decays:
         return keras.optimizers.SGD(initial)
+    steps = [step * micro_batches for step in decays]
     rates = [initial, *(initial * factor for factor in decays.values())]
-    return keras.optimizers.SGD(
-        keras.optimizers.schedules.PiecewiseConstantDecay(list(decays), rates)
-    )
+    return keras.optimizers.SGD(keras.optimizers.schedules.PiecewiseConstantDecay(steps, rates))
 
 
-def compile(model: keras.Model, name: str, lr: float | None = None, **options) -> keras.Model:
+def compile(
+    model: keras.Model, name: str, lr: float | None = None, micro_batches: int = 1, **options
+) -> keras.Model:
     """Compile `model` as the named network is trained, with top-1 and top-5 accuracy.
 
     A model that comes compiled keeps its own optimizer (at learning rate `lr`, if given) and its
-    own loss. `options` go to `keras.Model.compile`. Returns the model.
+    own loss. `micro_batches`: steps that a mini-batch is split into. `options` go to
+    `keras.Model.compile`. Returns the model.
     """
     if model.compiled:
         chosen, loss = model.optimizer, model.loss
         if lr is not None:
             chosen = type(chosen).from_config({**chosen.get_config(), "learning_rate": lr})
     else:
-        chosen = optimizer(name, lr)
+        chosen = optimizer(name, lr, micro_batches)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(
         optimizer=chosen,

@@ -31,6 +31,7 @@ flags.DEFINE_string("heterogeneity", "H1", "published sleeps of odd workers")
 flags.DEFINE_float("target_accuracy", 0.85, "a run ends when a version reaches it")
 flags.DEFINE_float("epochs", 100, "... or after so many passes over the training set")
 flags.DEFINE_float("check_period", 0.5, "seconds between two evaluations")
+flags.DEFINE_float("band_width_limit", None, "MB/s in each direction of each worker's traffic")
 flags.DEFINE_string("out", "runs/compare", "folder of the runs")
 
 
@@ -53,7 +54,9 @@ def run_once(sync: str, seed: int) -> Run:
     server = [f"--worker_num={FLAGS.workers}", f"--base_dir={base}", f"--seed={seed}", *(
         f"--{name}={FLAGS[name].value}" for name in (
             "model", "dataset", "heterogeneity", "target_accuracy", "epochs", "check_period"))]
-    jobs = [("ps", server)] + [(f"worker{i}", [f"--worker_index={i}"])
+    limit = FLAGS["band_width_limit"]
+    worker = [f"--band_width_limit={limit.value}"] if limit.present else []
+    jobs = [("ps", server)] + [(f"worker{i}", [f"--worker_index={i}", *worker])
                                for i in range(FLAGS.workers)]
     print(f"{sync}, seed {seed} ...", file=sys.stderr, flush=True)
     with contextlib.ExitStack() as stack:

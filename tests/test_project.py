@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from wbsp.sync import MODELS
+from wbsp.sync.__main__ import overview, page_of
+
 ROOT = Path(__file__).parents[1]
 LIBRARY = sorted(ROOT.glob("wbsp/**/*.py"))
 SHELL = [ROOT / ".ci/run", *sorted(ROOT.glob("scripts/*.sh"))]
@@ -50,7 +53,7 @@ def in_folder(*folders):
 @pytest.mark.parametrize("path", in_folder("sync"), ids=name)
 def test_a_synchronization_model_needs_nothing_but_itself(path):
     assert of_wbsp(path) <= {"sync"}
-    assert roots(path) - {"wbsp", "numpy"} <= sys.stdlib_module_names
+    assert roots(path) - {"wbsp", "numpy", "scipy"} <= sys.stdlib_module_names
 
 
 @pytest.mark.parametrize("path", [*in_folder("simulate", "runlog", "figures"), *(
@@ -72,7 +75,7 @@ def test_the_library_knows_nothing_of_the_experiment(path):
 
 
 @pytest.mark.parametrize("modules, without", [
-    ("wbsp.sync", {*ACCELERATED, "zmq", "numpy", "rich", "wbsp.ps", "wbsp.worker"}),
+    ("wbsp.sync", {*ACCELERATED, "zmq", "scipy", "rich", "wbsp.ps", "wbsp.worker"}),
     ("wbsp.simulate.cluster", {*ACCELERATED, "zmq", "wbsp.wire"}),
     ("wbsp.ps.server, wbsp.ps.start, wbsp.ps.evaluate, wbsp.ps.__main__", ACCELERATED),
     ("wbsp.figures", {*ACCELERATED, "zmq", "matplotlib"}),
@@ -188,3 +191,16 @@ def test_an_interrupted_script_leaves_no_process_behind(checkout, orderly):
     assert script.returncode == 143
     assert not alive(folder)
     assert out.count("left") == orderly  # asked once, and given the time
+
+
+def test_the_page_of_all_models_is_what_the_models_say():
+    page = (ROOT / "docs/models.md").read_text()
+    assert page.endswith(f"\n\n{overview()}\n"), (
+        "docs/models.md is out of date: end it with what `python -m wbsp.sync` prints")
+
+
+@pytest.mark.parametrize("sync", MODELS)
+def test_every_model_has_a_page_that_names_its_options(sync):
+    page = (ROOT / "docs" / page_of(sync)).read_text()
+    assert f"--sync={sync}" in page and f"--base_dir={sync}/" in page
+    assert all(f"`{option}`" in page for option in MODELS[sync].OPTIONS)

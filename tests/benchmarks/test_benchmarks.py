@@ -41,3 +41,8 @@ def test_step_overhead_compares_two_fits(tmp_path):
     for name in ("plain_ms", "synced_ms", "hook_ms"):
         assert 0 < result[name]["min"] <= result[name]["median"] <= result[name]["max"]
     assert result["overhead_percent"]["min"] <= result["overhead_percent"]["max"]
+
+
+def test_zipline_counts_the_operations_of_each_variant(tmp_path):
+    result = figures(tmp_path, "zipline", "--quick")
+    assert result

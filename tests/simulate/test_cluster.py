@@ -4,9 +4,11 @@ With latency L, S bytes, and up and down bandwidths u and d, a worker alone on i
 
     push = L + S/u (arrival at the server) + L (the Ack),   pull = L (request) + S/d + L
 
-and starts its first step at hello + grant + pull = 4 L + S/d.
+and starts its first step at hello + grant + pull = 4 L + S/d. With an Ack that grants the server
+sends the model along, which is there S/d after the Ack.
 """
 
+import gc
 import subprocess
 import sys
 
@@ -14,11 +16,12 @@ import pytest
 
 from wbsp.simulate.cluster import Cluster
 from wbsp.simulate.machine import Life, Observer, Worker
-from wbsp.simulate.speeds import changing, constant, lognormal, paused
+from wbsp.simulate.speeds import changing, constant, lognormal
 from wbsp.simulate.workload import QuadraticWorkload
 from wbsp.sync import create
 
-LINK = {"latency": 0.1, "up": 100.0, "down": 50.0}  # with 10 bytes: push 0.3 s, pull 0.4 s
+# with 10 bytes: push 0.3 s, pull 0.4 s, of which 0.2 s when the model comes along
+LINK = {"latency": 0.1, "up": 100.0, "down": 50.0}
 PAIR = [Worker(constant(1.0), **LINK), Worker(constant(3.0), **LINK)]  # steps start at 0.6 s
 
 
@@ -59,23 +62,34 @@ def test_bsp_without_network_commits_at_multiples_of_the_slowest():
 
 
 def test_bsp_pays_push_and_pull_in_every_round():
-    run = Run(create("bsp"), PAIR, until=11.7, model_bytes=10.0)
-    assert run.commits == exactly([0.6 + 3 + 0.2, 7.5, 11.2])  # every 3 + 0.3 + 0.4
+    run = Run(create("bsp"), PAIR, until=11.3, model_bytes=10.0)
+    # The slow one makes the version, which comes along with its Ack: every 3 + 0.3 + 0.2.
+    assert run.commits == exactly([0.6 + 3 + 0.2, 7.3, 10.8])
     fast, slow = run.seconds
-    assert fast == exactly({"compute": 3.0, "push": 0.9, "pull": 4 * 0.4, "wait": 0.2 + 3 * 2.0,
+    assert fast == exactly({"compute": 3.0, "push": 0.9, "pull": 4 * 0.4, "wait": 0.2 + 2 + 2 * 1.8,
                             "data": 0.0})
-    assert slow == exactly({"compute": 9.0, "push": 0.9, "pull": 4 * 0.4, "wait": 0.2,
+    assert slow == exactly({"compute": 9.0 + 0.2, "push": 0.9, "pull": 0.4 + 3 * 0.2, "wait": 0.2,
                             "data": 0.0})
+    slow = run.cluster.reports[1]
+    assert (slow.pulls, slow.pull_seconds) == (4, exactly(1.0))
+
+
+def test_asp_gets_every_version_along_with_its_ack():
+    run = Run(create("asp"), PAIR, until=8.1, model_bytes=10.0)
+    assert run.arrived(0) == exactly([1.8, 3.3, 4.8, 6.3, 7.8])  # every 1 + 0.3 + 0.2
+    assert run.arrived(1) == exactly([3.8, 7.3])
+    assert run.seconds[0] == exactly({"compute": 5.0, "push": 5 * 0.3, "pull": 0.4 + 5 * 0.2,
+                                      "wait": 0.2, "data": 0.0})
 
 
 def test_wbsp_keeps_the_period_of_its_slowest_and_nobody_waits_for_it():
-    run = Run(create("wbsp"), PAIR, until=11.7, model_bytes=10.0)
-    assert run.commits == exactly([3.8, 7.5, 11.2])
+    run = Run(create("wbsp"), PAIR, until=11.2, model_bytes=10.0)
+    assert run.commits == exactly([3.8, 7.3, 10.8])
     assert [s["wait"] for s in run.seconds] == exactly([0.2, 0.2])
-    # The fast one: steps of 1 s and pushes of 0.3 s; granted at 3.9 s and 7.6 s in mid-step, it
-    # pulls after the pushes that follow.
-    assert run.arrived(0) == exactly([1.8, 3.1, 4.4, 6.1, 7.4, 8.7, 10.4, 11.7])
-    assert run.seconds[0]["pull"] == exactly(0.4 + 2 * 0.4)
+    # The fast one: steps of 1 s and pushes of 0.3 s; granted at 3.9 s and 7.4 s while it steps or
+    # pushes, it asks for the version after that push.
+    assert run.arrived(0) == exactly([1.8, 3.1, 4.4, 6.1, 7.4, 9.1, 10.4])
+    assert [s["pull"] for s in run.seconds] == exactly([0.4 + 2 * 0.4, 0.4 + 3 * 0.2])
 
 
 def test_pcc_hides_the_network_behind_a_longer_step():
@@ -87,17 +101,17 @@ def test_pcc_hides_the_network_behind_a_longer_step():
 
 
 def test_pcc_carries_several_steps_when_the_network_is_the_longer_part():
-    run = Run(create("pcc"), [Worker(constant(0.5), **LINK)], until=4.5, model_bytes=10.0)
-    # A push and a pull take 0.7 s: every second step finds the version in and the sender idle.
-    assert run.commits == exactly([0.6 + 0.5 + 0.2, 2.3, 3.3, 4.3])
+    run = Run(create("pcc"), [Worker(constant(0.4), **LINK)], until=3.7, model_bytes=10.0)
+    # A push and a pull take 0.5 s: every second step finds the version in and the sender idle.
+    assert run.commits == exactly([0.6 + 0.4 + 0.2, 2.0, 2.8, 3.6])
     assert [steps for *_, steps in run.pushes] == [1, 2, 2, 2]
 
 
 def test_pcc_is_bound_by_push_plus_pull_of_whole_steps():
-    slow_net = Worker(constant(1.0), latency=0.5, up=10.0, down=5.0)  # push 2 s, pull 3 s
+    slow_net = Worker(constant(1.0), latency=0.5, up=10.0, down=4.0)  # push 2 s, pull 2.5 s
     run = Run(create("pcc"), [slow_net], until=20.0, model_bytes=10.0)
-    assert run.commits == exactly([4.0 + 1.0 + 1.5, 11.5, 16.5])  # every max(1, 2 + 3)
-    assert run.seconds[0]["compute"] == exactly(20.0 - 4.0)
+    assert run.commits == exactly([4.5 + 1.0 + 1.5, 12.0, 17.0])  # every ceil(2 + 2.5)
+    assert run.seconds[0]["compute"] == exactly(20.0 - 4.5)
 
 
 def test_ssp_stops_the_fast_worker_at_its_bound():
@@ -109,9 +123,9 @@ def test_ssp_stops_the_fast_worker_at_its_bound():
 
 
 def test_ssp_with_bound_zero_is_the_schedule_of_bsp():
-    run = Run(create("ssp", s=0), PAIR, until=11.7, model_bytes=10.0)
-    assert run.arrived(1) == exactly([3.8, 7.5, 11.2])
-    assert run.seconds[0]["wait"] == exactly(0.2 + 3 * 2.0)
+    run = Run(create("ssp", s=0), PAIR, until=11.3, model_bytes=10.0)
+    assert run.arrived(1) == exactly([3.8, 7.3, 10.8])
+    assert run.seconds[0]["wait"] == exactly(0.2 + 2.0 + 2 * 1.8)
 
 
 def test_asp_makes_a_version_of_every_push():
@@ -185,7 +199,7 @@ def test_a_change_of_speed_moves_the_commits():
 
 
 def test_a_stall_delays_the_round():
-    run = Run(create("bsp"), [Worker(paused(constant(1.0), [(1.5, 4.0)])), *free(1.0)], until=6.0)
+    run = Run(create("bsp"), [Worker(constant(1.0), stalls=((1.5, 4.0),)), *free(1.0)], until=6.0)
     assert run.commits == exactly([1.0, 4.5, 5.5])
     assert run.seconds[1]["wait"] == exactly(2.5)
 
@@ -252,11 +266,27 @@ def test_evaluations_come_at_every_period_and_the_target_ends_the_run():
                       check_period=3.0, target=0.9)
     cluster.run()
     times = [e.time for e in cluster.evaluations]
-    assert times[:-1] == exactly([3.0 * (i + 1) for i in range(len(times) - 1)])
+    assert times[:-1] == exactly([3.0 * i for i in range(len(times) - 1)])
+    assert cluster.evaluations[0][1:] == (0, {"accuracy": 0.0})
     assert cluster.evaluations[-3].metrics["accuracy"] < 0.9 <= (
         cluster.evaluations[-2].metrics["accuracy"])
     assert cluster.engine.stop_reason.startswith("accuracy 0.9")
     assert cluster.evaluations[-1][:2] == (cluster.ended, cluster.engine.store.latest.version)
+
+
+def test_a_run_whose_first_version_is_good_enough_trains_nothing():
+    cluster = Cluster(create("bsp"), free(1.0, 2.0), evaluate=lambda snapshot: {"accuracy": 0.5},
+                      target=0.5)
+    cluster.run()
+    assert (cluster.ended, cluster.engine.steps) == (0.0, 0)
+
+
+def test_nothing_is_evaluated_after_the_last_version():
+    workers = [*free(1.0), Worker(constant(1.0), lives=(Life(50.0),))]
+    cluster = Cluster(create("asp"), workers, evaluate=lambda snapshot: {}, check_period=4.5,
+                      stop_samples=7)
+    cluster.run()
+    assert [e[:2] for e in cluster.evaluations] == [(0.0, 0), (4.5, 4), (7.0, 7)]
 
 
 def test_workers_that_wait_for_ever_are_named():
@@ -283,6 +313,8 @@ def test_the_models_alarm_rings():
     (lambda: Worker(constant(1.0), up=0.0), "up and down must be above 0"),
     (lambda: Worker(constant(1.0), lives=(Life(0.0, 5.0), Life(4.0))), "lives must follow"),
     (lambda: Worker(constant(1.0), lives=()), "lives must follow"),
+    (lambda: Worker(constant(1.0), fixed=-1.0), "fixed must be 0 s or more.*-1.0"),
+    (lambda: Worker(constant(1.0), stalls=((5.0, 6.0), (1.0, 2.0))), "stalls must follow"),
     (lambda: Cluster(create("bsp"), []), "at least one worker"),
     (lambda: Cluster(create("bsp"), free(1.0), ingress=0.0), "capacity must be above 0"),
     (lambda: Cluster(create("bsp"), free(-1.0)).run(), "worker 0: a step time must be 0 s or more"),
@@ -299,6 +331,34 @@ def test_thousands_of_workers_cost_a_handful_of_events_each_step():
     assert cluster.engine.steps == 6000
     # A step: its end, push, Ack, Grant, request, model. A worker: to come, to stop and to leave.
     assert cluster.clock.events <= 6 * 6000 + 10 * 2000
+
+
+@pytest.mark.parametrize("name", ["bsp", "ssp", "wbsp", "pcc"])
+def test_an_event_takes_as_many_calls_in_a_large_cluster_as_in_a_small_one(name):
+    def calls_an_event(n):
+        workers = [Worker(lognormal(1.0, 0.2, seed=i), latency=0.001, up=1e8) for i in range(n)]
+        cluster = Cluster(create(name), workers, model_bytes=1e5, ingress=1e9, egress=1e9,
+                          stop_samples=6 * n)
+        calls = 0
+
+        def count(frame, event, argument):
+            nonlocal calls
+            calls += event in ("call", "c_call")
+        sys.setprofile(count)
+        try:
+            cluster.run()
+        finally:
+            sys.setprofile(None)
+        return calls / cluster.clock.events
+    assert calls_an_event(1000) == pytest.approx(calls_an_event(20), rel=0.15)
+
+
+def test_a_study_of_time_leaves_the_garbage_collector_as_it_was():
+    before = gc.get_threshold()
+    Run(create("bsp"), free(1.0, 2.0), until=5.0)
+    with pytest.raises(ValueError):
+        Cluster(create("bsp"), free(-1.0)).run()
+    assert gc.get_threshold() == before
 
 
 def test_the_simulator_needs_no_network_and_no_tensorflow():

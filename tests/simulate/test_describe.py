@@ -45,19 +45,21 @@ def test_a_file_is_what_it_says(tmp_path):
     assert (cluster.ingress, cluster.egress) == (125e6, 250e6)
     assert (cluster.apply, cluster.detect) == (2e-3, 3.0)
     a, b, late = cluster.machines(seed=0)
-    assert a.step(0, 0.0) == b.step(0, 0.0) == 0.01
+    assert a.seconds(0, 0.0) == b.seconds(0, 0.0) == 0.01
     assert (a.latency, a.up, a.down) == (1e-3, 2.5e6, 12.5e6)
     assert late.lives == (Life(5.0, 60.0, lost=True),)
     assert (late.up, late.down) == (INF, INF)
     # a sleep does not get longer when the machine gets slower; a stall adds what is left of it
-    assert [late.step(0, t) for t in (0.0, 9.0, 100.0, 250.0)] == [1.5, 11.5, 4.5, 1.5]
+    assert [late.seconds(0, t) for t in (0.0, 9.0, 100.0, 250.0)] == [1.5, 11.5, 4.5, 1.5]
+    # half the examples: half the step; one micro-batch of two: also half the sleep
+    assert late.seconds(0, 100.0, 0.5) == 2.5 and late.seconds(0, 100.0, 0.5, 2) == 2.25
 
 
 def test_jitter_differs_between_machines_and_repeats_with_the_seed(tmp_path):
     cluster = described(tmp_path, "[[workers]]\ncount = 2\nstep_seconds = 1\njitter = 0.3\n")
 
     def draws(seed):
-        return [machine.step(0, 0.0) for machine in cluster.machines(seed)]
+        return [machine.seconds(0, 0.0) for machine in cluster.machines(seed)]
     assert draws(0) == draws(0) != draws(1)
     assert draws(0)[0] != draws(0)[1]
 
@@ -66,13 +68,13 @@ def test_machines_of_a_group_begin_a_trace_at_different_places(tmp_path):
     (tmp_path / "steps.txt").write_text("0.1\n200ms\n\n0.3\n0.4\n")
     first, second = described(
         tmp_path, '[[workers]]\ncount = 2\ntrace = "steps.txt"\n').machines(seed=0)
-    assert [first.step(i, 0.0) for i in range(5)] == [0.1, 0.2, 0.3, 0.4, 0.1]
-    assert [second.step(i, 0.0) for i in range(3)] == [0.3, 0.4, 0.1]
+    assert [first.seconds(i, 0.0) for i in range(5)] == [0.1, 0.2, 0.3, 0.4, 0.1]
+    assert [second.seconds(i, 0.0) for i in range(3)] == [0.3, 0.4, 0.1]
 
 
 def test_the_published_setting_slows_odd_workers():
     machines = published(3, "H2", 0.02, latency=1e-3, bandwidth=125e6).machines(seed=0)
-    assert [machine.step(0, 0.0) for machine in machines] == [0.02, 1.02, 0.02]
+    assert [machine.seconds(0, 0.0) for machine in machines] == [0.02, 1.02, 0.02]
     assert {(m.latency, m.up, m.down) for m in machines} == {(1e-3, 125e6, 125e6)}
 
 
@@ -95,6 +97,7 @@ WORKER = "[[workers]]\nstep_seconds = 1\n"
     (WORKER + "changes = [{ at = 1 }]", "group 1: changes: .* needs both at and factor"),
     (WORKER + "changes = [{ at = 1, factor = 0 }]", "changes: factor: must be above 0"),
     (WORKER + "stalls = 3", "group 1: stalls: 3 is not a list"),
+    (WORKER + "stalls = [{ from = 9, to = 5 }]", "group 1: stalls must follow one another"),
     (WORKER + "join = 9\nleave = 5", "group 1: leaves at 5 s, before it joins at 9 s"),
     (WORKER + "lose = 9\nleave = 5", "give leave or lose, not both"),
     (WORKER + 'trace = "t.txt"', "trace: there is no file .*t.txt"),

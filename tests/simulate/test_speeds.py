@@ -4,7 +4,8 @@ import statistics
 
 import pytest
 
-from wbsp.simulate.speeds import changing, constant, lognormal, paused, trace
+from wbsp.simulate.machine import Worker
+from wbsp.simulate.speeds import changing, constant, lognormal, trace
 
 
 def test_lognormal_has_the_mean_it_was_given_and_repeats_with_its_seed():
@@ -26,9 +27,17 @@ def test_the_latest_change_counts():
     assert [seconds(0, t) for t in (0, 99.9, 100, 199, 200)] == [1.0, 1.0, 4.0, 4.0, 1.0]
 
 
-def test_a_paused_machine_does_the_rest_of_its_step_afterwards():
-    seconds = paused(constant(2.0), [(9.0, 9.5), (3.0, 6.0)])
-    assert seconds(0, 0.0) == 2.0
-    assert seconds(0, 2.0) == 5.0  # 1 s before and 1 s after
-    assert seconds(0, 4.0) == 4.0  # begins in it
-    assert seconds(0, 7.5) == 2.5
+def test_a_machine_that_stood_still_does_the_rest_of_its_step_afterwards():
+    machine = Worker(constant(2.0), stalls=((3.0, 6.0), (9.0, 9.5)))
+    assert machine.seconds(0, 0.0) == 2.0
+    assert machine.seconds(0, 2.0) == 5.0  # 1 s before and 1 s after
+    assert machine.seconds(0, 4.0) == 4.0  # begins in it
+    assert machine.seconds(0, 7.5) == 2.5
+    assert machine.seconds(0, 2.5, share=0.25) == 0.5  # ends as it begins to stand still
+
+
+def test_only_the_work_of_a_step_grows_with_its_examples():
+    machine = Worker(constant(2.0), fixed=0.5)
+    assert machine.seconds(0, 0.0) == 2.5
+    assert machine.seconds(0, 0.0, share=0.25) == 1.0
+    assert machine.seconds(0, 0.0, share=0.25, parts=4) == 0.625

@@ -36,6 +36,16 @@ def batches(worker):
     return tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(BATCH)
 
 
+def examples(stream):
+    """(start, count) -> a batch of an endless stream of three features drawn by position."""
+    def piece(start, count):
+        draws = [np.random.default_rng([stream, p]).standard_normal(6) for p in range(
+            start, start + count)]
+        x = np.array(draws, np.float32)
+        return tf.constant(x), tf.constant((x[:, 0] > 0).astype(np.int32))
+    return piece
+
+
 def compiled(optimizer="adam"):
     model = build()
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -45,7 +55,8 @@ def compiled(optimizer="adam"):
 
 def workload(workers, optimizer="adam"):
     network = SharedNetwork(compiled(optimizer), next(iter(batches(0))))
-    return KerasWorkload(network, build(), workers, batches, BATCH)
+    return KerasWorkload(network, build(), workers, batches, BATCH,
+                         lambda worker: examples(99 if worker is None else worker))
 
 
 def fitted(steps, worker=0, optimizer="adam"):
@@ -72,6 +83,53 @@ def test_a_worker_among_others_trains_as_if_alone():
         x, alone = fitted(4, worker)
         np.testing.assert_allclose(shared.initial() + shared.cut(worker), x, atol=1e-5)
         assert losses[worker] == pytest.approx(alone, abs=1e-5)
+
+
+def test_a_directed_size_trains_what_a_fit_on_the_same_examples_does():
+    shared, model = workload(workers=2), compiled()
+    sizes = [3, 8, 1, 20, 5]
+    start = 40
+    for size in sizes:
+        samples, loss = shared.step(1, size, start)
+        shared.step(0, size + 1, 7)  # by another worker: changes nothing
+        alone = model.train_on_batch(*examples(99)(start, size), return_dict=True)["loss"]
+        model.reset_metrics()
+        assert (samples, loss) == (size, pytest.approx(float(alone), abs=1e-5))
+        start += size
+    flat = [v.numpy().ravel() for v in [*model.trainable_weights, *model.non_trainable_weights]
+            if "float" in v.dtype]
+    np.testing.assert_allclose(shared.initial() + shared.cut(1), np.concatenate(flat), atol=1e-5)
+
+
+def test_a_size_without_a_place_goes_on_in_the_workers_own_stream():
+    one, again = workload(workers=2), workload(workers=2)
+    for size in (4, 9):
+        one.step(1, size)
+    for size in (6, 7):
+        one.step(0, size)
+    asked = []
+    again._stream = lambda worker: lambda *piece: asked.append((worker, *piece)) or (
+        examples(worker)(*piece))
+    for worker, size in ((0, 6), (1, 4), (0, 7), (1, 9)):
+        again.step(worker, size)
+    assert asked == [(0, 0, 6), (1, 0, 4), (0, 6, 7), (1, 4, 9)]
+    for worker in range(2):
+        np.testing.assert_allclose(one.cut(worker), again.cut(worker), atol=1e-6)
+
+
+def test_batches_of_all_sizes_are_traced_once():
+    traced = []
+
+    class Traced(keras.Sequential):
+        def train_step(self, batch):
+            traced.append(batch[0].shape)
+            return super().train_step(batch)
+    model = Traced(build().layers)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    network = SharedNetwork(model, next(iter(batches(0))))
+    for size in range(1, 30):
+        network.step_on(examples(0)(0, size))
+    assert len(traced) == 1 and traced[0][0] is None
 
 
 def test_an_evaluation_between_two_steps_changes_nothing():
@@ -159,6 +217,24 @@ def test_a_run_repeats_bit_by_bit_on_one_core_or_all(tmp_path):
     assert run.summary["accuracy"] == run.evaluations.accuracy[-1]
     files = draw(find_runs([folders[0] / "o"]), tmp_path / "figures", target=0.2)
     assert {"curves.png", "time_to_target.png"} <= {path.name for path in files}
+
+
+@pytest.mark.slow
+def test_directed_batches_repeat_bit_by_bit(tmp_path):
+    folders = [tmp_path / name for name in "ab"]
+    for folder in folders:
+        folder.mkdir()
+        command(folder, *SMALL, "--sync=lbbsp,saps", "--max_steps=40")
+    a, b = map(contents, folders)
+    assert a == b
+    run = read_run(folders[0] / "o/lbbsp/run-001")
+    assert run.settings["options"]["batch"] == 32
+    sizes = [e["samples"] for e in run.events if e["kind"] == "accept"]
+    assert [x + y for x, y in zip(sizes[::2], sizes[1::2], strict=True)] == [64] * 20
+    assert min(sizes) < 32 < max(sizes)  # of the one that sleeps, and of the other
+    run = read_run(folders[0] / "o/saps/run-001")
+    accepts = [e for e in run.events if e["kind"] == "accept"]
+    assert {e["samples"] / e["steps"] for e in accepts} == {32 / 4}
 
 
 @pytest.mark.slow

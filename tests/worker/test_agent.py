@@ -3,7 +3,7 @@
 import pytest
 
 from wbsp.sync import Direct, Push, WorkerRule
-from wbsp.worker.agent import Adopt, Agent, Cut, Fetch, Leave
+from wbsp.worker.agent import Adopt, Agent, Ask, Cut, Fetch, Leave
 
 BSP = WorkerRule("every_step", "model", "replace")
 WBSP = WorkerRule("every_step", "ack", "replace")
@@ -22,12 +22,12 @@ def started(rule, seq=0, version=0):
     return agent
 
 
-def step(agent, samples=10, seconds=0.5):
-    return agent.step_done(samples, seconds)
+def step(agent, samples=10, seconds=0.5, loss=2.0):
+    return agent.step_done(samples, seconds, loss=loss)
 
 
-def cut(seq, base=0, steps=1):
-    return Cut(Push(3, seq, base, steps, 10 * steps, 0.5 * steps))
+def cut(seq, base=0, steps=1, loss=2.0):
+    return Cut(Push(3, seq, base, steps, 10 * steps, 0.5 * steps, loss))
 
 
 def test_model_waiters_wait_for_the_answer_and_then_for_the_model():
@@ -88,9 +88,9 @@ def test_an_order_to_hold_waits_for_a_grant():
 def test_overlapped_workers_never_wait_and_gather_steps_while_the_sender_is_busy():
     agent = started(PCC)
     assert step(agent) == [cut(0)] and agent.waiting is None
-    assert step(agent) == [] == step(agent) and agent.uncut == 2
+    assert step(agent) == [] == step(agent)
     assert agent.acked(None) == []
-    assert step(agent) == [cut(1, steps=3)] and agent.uncut == 0
+    assert step(agent) == [cut(1, steps=3)]
 
 
 def test_overlapped_workers_adopt_at_a_steps_end_and_keep_their_progress():
@@ -117,17 +117,88 @@ def test_overlapped_workers_fetch_a_newer_version_after_adopting():
 
 def test_on_adopt_cuts_first_and_then_only_when_a_model_has_come():
     agent = started(ON_ADOPT)
-    assert step(agent) == [cut(0)]
+    assert step(agent) == [cut(0), Adopt(0, "replace")], "the first step counts once: W_0 again"
     assert agent.acked(None) == []
     assert step(agent) == []
     assert agent.granted(1) == [Fetch()]
     assert agent.fetched(1) == []
     assert step(agent) == [cut(1, steps=2), Adopt(1, "replace")]
     assert agent.version == 1
+    assert agent.acked(None) == []
+    assert step(agent) == []
+
+
+def test_on_adopt_with_rebase_keeps_the_progress_that_it_hands_over():
+    agent = started(WorkerRule("on_adopt", "never", "rebase"))
+    assert step(agent) == [cut(0)]
+    agent.acked(None)
+    agent.granted(1)
+    agent.fetched(1)
+    assert step(agent) == [Adopt(1, "rebase"), cut(1, base=0)]
+    agent.acked(2)
+    agent.fetched(2)
+    assert step(agent) == [Adopt(2, "rebase"), cut(2, base=1)]
 
 
 def test_on_adopt_a_returning_worker_cuts_its_first_step_too():
-    assert step(started(ON_ADOPT, seq=5)) == [cut(5)]
+    assert step(started(ON_ADOPT, seq=5, version=7)) == [cut(5, base=7), Adopt(7, "replace")]
+
+
+EVERY = WorkerRule("every_step", "model", "replace", every=3)
+
+
+def test_a_push_of_several_steps_carries_their_mean_loss():
+    agent = started(EVERY)
+    assert step(agent, loss=1.0) == [] == step(agent, loss=2.0) and agent.waiting is None
+    assert step(agent, loss=6.0) == [cut(0, steps=3, loss=3.0)]
+
+
+def test_one_unknown_loss_makes_the_pushs_unknown_and_no_other():
+    agent = started(WorkerRule("every_step", "ack", "replace", every=2))
+    step(agent, loss=None)
+    assert step(agent) == [cut(0, steps=2, loss=None)]
+    agent.acked(None)
+    step(agent)
+    assert step(agent) == [cut(1, steps=2)]
+
+
+def test_a_refresh_cuts_a_push_of_several_steps_short():
+    agent = started(EVERY)
+    step(agent)
+    assert agent.directed(Direct(3, cut=True)) == []
+    assert step(agent) == [cut(0, steps=2)]
+
+
+def test_a_refresh_of_the_version_before_is_void():
+    agent = started(EVERY)
+    step(agent), step(agent), step(agent)
+    agent.directed(Direct(3, cut=True))
+    agent.acked(1)
+    agent.fetched(1)
+    assert step(agent) == []
+
+
+ASKED = WorkerRule("asked", "model", "replace")
+
+
+def test_a_worker_that_asks_waits_for_the_answer():
+    agent = started(ASKED)
+    assert step(agent) == [Ask(1, 1, 0.5)] and agent.waiting == "answer"
+    assert agent.told(1, cut=False) == [] and agent.waiting is None
+    assert step(agent) == [Ask(2, 2, 0.5)]
+    assert agent.told(1, cut=True) == [] and agent.waiting == "answer", "an old answer"
+    assert agent.told(2, cut=True) == [cut(0, steps=2)] and agent.waiting == "ack"
+    assert agent.told(2, cut=True) == [], "told twice"
+    assert agent.acked(1) == [Fetch()]
+
+
+def test_a_stop_ends_the_wait_for_an_answer():
+    agent = started(ASKED)
+    step(agent)
+    agent.stop("enough")
+    assert agent.waiting is None
+    assert agent.told(1, cut=False) == []
+    assert agent.finish() == [cut(0)]
 
 
 def test_directed_cuts_when_told():

@@ -43,6 +43,14 @@ class Directed(NamedTuple):
     direct: Direct
 
 
+class Told(NamedTuple):
+    """Answer to a worker's question `number`: hand over the progress now, or go on."""
+
+    worker: int
+    number: int
+    cut: bool
+
+
 class Stop(NamedTuple):
     """Training is over: finish the step, push what is left, leave."""
 
@@ -57,7 +65,7 @@ class Final(NamedTuple):
     version: int
 
 
-Effect = Ack | Granted | Directed | Stop | Final
+Effect = Ack | Granted | Directed | Told | Stop | Final
 
 
 @dataclass
@@ -71,6 +79,7 @@ class Member:
     seconds: float = 0.0  # of compute
     pushes: int = 0
     base: int = 0  # version its newest push started from
+    told: Told | None = None  # answer to its newest question
     rejected: Counter[str] = field(default_factory=Counter)
 
 
@@ -112,7 +121,7 @@ class Engine:
         member = self.members.setdefault(worker, Member())
         if member.active:
             raise ValueError(f"worker {worker} has joined already")
-        member.active, member.finished = True, False
+        member.active, member.finished, member.told = True, False, None
         self._here.add(worker)
         self.log(now, "join", worker=worker, version=self.store.latest.version)
         if self.stop_reason is not None:
@@ -159,9 +168,7 @@ class Engine:
         if self.ledger.seen(worker, push.seq):
             self.log(now, "duplicate", worker=worker, seq=push.seq)
             return [a for a in [self.ledger.answer(worker)] if a is not None and a.seq == push.seq]
-        member = self.members.get(worker)
-        if member is None or not member.active or not self.started:
-            raise ValueError(f"worker {worker} pushed without having been started")
+        member = self._started(worker, "pushed")
         member.steps += push.steps
         member.samples += push.samples
         member.seconds += push.seconds
@@ -173,6 +180,24 @@ class Engine:
         if self.samples >= self.stop_samples and self.stop_reason is None:
             effects += self.stop(f"{self.samples:,} samples were trained", now)
         return effects
+
+    def ask(self, worker: int, number: int, steps: int, seconds: float,
+            now: float) -> list[Effect]:
+        """A worker with `steps` uncut ones asks whether to cut; its newest took `seconds`.
+
+        Raises ValueError for a question that no member could have.
+        """
+        member = self._started(worker, "asked")
+        if member.told is not None and member.told.number == number:
+            return [member.told]
+        cut, effects = False, []
+        if self.stop_reason is None:
+            actions = self.model.ask(worker, steps, seconds, now)
+            cut = any(type(a) is Direct and a.worker == worker and a.cut for a in actions)
+            effects = self._act((a for a in actions if type(a) is not Direct or a.worker != worker),
+                                now)
+        member.told = Told(worker, number, cut)
+        return [*effects, member.told]
 
     def tick(self, now: float) -> list[Effect]:
         """The model's alarm time has come."""
@@ -187,6 +212,12 @@ class Engine:
         if not self._here:
             return self._conclude(now)
         return [Stop(worker, reason) for worker in self.active]
+
+    def _started(self, worker: int, what: str) -> Member:
+        member = self.members.get(worker)
+        if member is None or not member.active or not self.started:
+            raise ValueError(f"worker {worker} {what} without having been started")
+        return member
 
     def _conclude(self, now: float) -> list[Effect]:
         if self.store.accepted:

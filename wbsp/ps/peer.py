@@ -33,15 +33,25 @@ class Peer:
 
     def remember(self, message: m.Message) -> None:
         """Keep what must be repeated when the connection breaks."""
-        if isinstance(message, m.Granted | m.Stopping | m.Final):
+        if isinstance(message, m.Granted | m.Directed | m.Stopping | m.Final):
             self.standing[type(message)] = message
+
+    def pushed(self) -> None:
+        """It has heard what it was directed to do before this push."""
+        self.standing.pop(m.Directed, None)
 
     def check_push(self, push: Push, newest: int) -> None:
         """Raise WireError for metadata that this worker cannot have; `newest` is a version."""
         if not (push.worker == self.worker and push.seq >= 0
                 and 1 <= push.steps <= _MAX_COUNT and 0 <= push.samples <= _MAX_COUNT
-                and 0 <= push.base <= newest and 0 <= push.seconds < math.inf):
+                and 0 <= push.base <= newest and 0 <= push.seconds < math.inf
+                and all(use is None or 0 <= use <= 1 for use in (push.cpu, push.memory))):
             raise m.WireError(f"worker {self.worker} pushed with impossible metadata {push}")
+
+    def check_ask(self, ask: m.Ask) -> None:
+        """Raise WireError for a question that this worker cannot have."""
+        if not (ask.number >= 0 and 1 <= ask.steps <= _MAX_COUNT and 0 <= ask.seconds < math.inf):
+            raise m.WireError(f"worker {self.worker} asked with impossible metadata {ask}")
 
 
 def check_report(report: Report, worker: int) -> None:
@@ -64,6 +74,8 @@ def to_message(effect: engine.Effect) -> m.Message:
             return m.Granted(effect.version)
         case engine.Directed():
             return m.Directed(effect.direct)
+        case engine.Told():
+            return m.Told(effect.number, effect.cut)
         case engine.Stop():
             return m.Stopping(effect.reason)
         case engine.Final():

@@ -120,6 +120,8 @@ class Reception:
                 self._update(peer, message, body)
             case m.Fetch():
                 self._fetch(peer, message.request)
+            case m.Ask():
+                self._ask(peer, message)
 
     def check_silence(self) -> None:
         """Give up those who are gone, and count those who never spoke properly.
@@ -277,6 +279,7 @@ class Reception:
         vector = peer.updates.add(update.offset, update.size, body)
         if vector is None:
             return
+        peer.pushed()
         try:
             effects = self.engine.push(update.push, vector, self.clock())
         except ValueError as error:
@@ -292,6 +295,16 @@ class Reception:
         version, vector = self.engine.store.latest
         for offset, chunk in split(vector):
             self._send(peer.identity, m.Model(request, version, offset, vector.size), chunk)
+
+    def _ask(self, peer: Peer, ask: m.Ask) -> None:
+        if not peer.joined or peer.updates is None:
+            raise m.WireError(f"worker {peer.worker} asked before it joined")
+        peer.check_ask(ask)
+        try:
+            self.deliver(self.engine.ask(peer.worker, ask.number, ask.steps, ask.seconds,
+                                         self.clock()))
+        except ValueError as error:
+            raise m.WireError(str(error)) from None
 
     def _take_report(self, peer: Peer, report: Report | None) -> None:
         if report is not None:

@@ -38,7 +38,8 @@ EPOCHS = 100.0
 ADVICE = {"model": "small", "dataset": "shapes10", "target_accuracy": 0.85, "epochs": 30.0}
 
 flags.DEFINE_list("sync", list(MODELS), "synchronization models, separated by commas")
-flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the models that have it")
+flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the models that have it; "
+                          "model.key=value: of that model alone")
 flags.DEFINE_string("cluster", None, "TOML file that describes the cluster, in place of the flags "
                     f"{', '.join(DESCRIBING)}")
 flags.DEFINE_string("advise", None, "TOML file of a cluster: rank all models on it, by default "
@@ -61,6 +62,8 @@ flags.DEFINE_string("model", "cnn", "cnn, alexnet, small, module:function of you
                     "no tensors, for large clusters")
 flags.DEFINE_enum("dataset", "cifar10", ["cifar10", "shapes10"], "training and test set")
 flags.DEFINE_string("data_dir", None, "where CIFAR-10 lies, as for runcifar10gpu.py")
+flags.DEFINE_integer("test_images", None, "evaluate on so many images of the test set, the same in "
+                     "every run; default: on all", lower_bound=1)
 flags.DEFINE_integer("batch_size", 128, "examples in a step", lower_bound=1)
 flags.DEFINE_float("lr", None, "initial learning rate; default: the model's published one")
 flags.DEFINE_float("target_accuracy", None, "a run ends when a version reaches it (0..1)")
@@ -73,6 +76,7 @@ flags.DEFINE_string("check_period", "5s", "virtual time between two evaluations"
 flags.DEFINE_integer("seeds", 1, "runs of each model", lower_bound=1)
 flags.DEFINE_integer("seed", 0, "of the first run: initial weights, batches and step times")
 flags.DEFINE_string("out", "runs/simulate", "folder of the runs")
+flags.DEFINE_bool("figures", True, "draw the runs into a folder `figures` in --out")
 
 
 def main(argv: list[str]) -> int:
@@ -105,7 +109,8 @@ def run() -> str:
                 gc.collect()  # its replicas and readers, which TensorFlow is slow to end at exit
     finally:
         progress.close()
-    _draw(runs, out / "figures")
+    if FLAGS.figures:
+        _draw(runs, out / "figures")
     compared = compare.results(runs, plan.target)
     return (compare.table if FLAGS.advise is None else compare.ranking)(compared)
 
@@ -125,11 +130,17 @@ def _options() -> dict[str, dict[str, str]]:
     given = parse_options(FLAGS.sync_option)
     if not FLAGS.sync:
         raise ValueError(f"--sync names no model; known: {', '.join(MODELS)}")
-    for key in given:
-        if not any(sync in MODELS and key in MODELS[sync].OPTIONS for sync in FLAGS.sync):
-            create(FLAGS.sync[0], **{key: given[key]})  # says what is known
-    options = {sync: {key: value for key, value in given.items()
-                      if sync in MODELS and key in MODELS[sync].OPTIONS} for sync in FLAGS.sync}
+    options: dict[str, dict[str, str]] = {sync: {} for sync in FLAGS.sync}
+    for name in sorted(given, key=lambda name: "." in name):  # a model's own goes over the others
+        value = given[name]
+        model, _, key = name.rpartition(".")
+        if model and model not in options:
+            raise ValueError(f"--sync_option {name}={value}: {model} is not among the models of "
+                             f"--sync: {', '.join(options)}")
+        having = [sync for sync in options if sync in MODELS and key in MODELS[sync].OPTIONS
+                  and model in ("", sync)]
+        for sync in having or [model or FLAGS.sync[0]]:  # the latter will say what is known
+            options[sync][key] = value
     for sync, own in options.items():
         create(sync, **own)
     return options
@@ -146,7 +157,7 @@ def _plan() -> Plan:
     if not 0 < target <= 1 and target < math.inf:
         raise ValueError(f"--target_accuracy={target:g} is no accuracy; give a part of 1, such as "
                          "0.85")
-    for name in ("epochs", "target_accuracy", "lr", "dataset", "data_dir"):
+    for name in ("epochs", "target_accuracy", "lr", "dataset", "data_dir", "test_images"):
         if timing and FLAGS[name].present:
             raise ValueError(f"--{name} needs a network; --model={TIMING} has none")
     if timing and FLAGS.max_steps is None and FLAGS.until is None:
@@ -185,16 +196,20 @@ def _cluster() -> Description:
 
 def _experiment():
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    from wbsp.simulate.sample import SampledExperiment
     from wbsp.simulate.training import Experiment, make_deterministic
 
     make_deterministic()
-    return Experiment(FLAGS.model, FLAGS.dataset, FLAGS.batch_size, FLAGS.lr, FLAGS.data_dir)
+    trained = FLAGS.model, FLAGS.dataset, FLAGS.batch_size, FLAGS.lr, FLAGS.data_dir
+    if FLAGS.test_images is None:
+        return Experiment(*trained)
+    return SampledExperiment(FLAGS.test_images, *trained)
 
 
 def _settings() -> dict:
     """What run.json says beside the run's own: the flags that matter for it."""
     said = ["model", "batch_size", "max_steps", "until", "check_period", "target_accuracy"]
-    said += ["dataset", "lr", "epochs"] if FLAGS.model != TIMING else []
+    said += ["dataset", "lr", "epochs", "test_images"] if FLAGS.model != TIMING else []
     said += DESCRIBING[1:] if FLAGS.cluster is None else ["cluster"]
     return {**{name: FLAGS[name].value for name in said},
             "command": " ".join(["python -m wbsp.simulate", *sys.argv[1:]])}

@@ -4,18 +4,22 @@ The synchronization models, the engine, the store and the workers' agents are th
 on real machines. What is simulated is what lies around them: the compute thread, the network and
 the passing of time. A message goes through the same stations as in the real runtime:
 
-    cut -> upload -> engine.push -> Ack -> (granted: Fetch -> newest version -> download -> adopt)
+    cut -> upload -> engine.push -> Ack; with its grant the newest version -> download -> adopt
+    granted in some other way:   Granted -> Fetch -> the newest version -> download -> adopt
 
 An upload or a download takes the link's latency plus its bytes at the link's bandwidth, shared
 with others at the server's interface; a control message takes the latency alone, so that messages
 to one worker arrive in the order in which the engine sent them. Only an Ack gives way to what
 arrives at the very same moment: workers that push together learn of the version they made together,
-and WBSP with equal speeds is BSP.
+and WBSP with equal speeds is BSP. (Where messages take time, whoever pushed last has the version
+first, and the speeds are not equal any more.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,8 +54,8 @@ class Cluster:
     detect_seconds: until the server knows that a worker is lost
     expected:      workers that begin together; default: all that come at the first moment
     stop_samples:  ends the run after so many pushed samples
-    evaluate, check_period: evaluate(snapshot) -> metrics, at every period of virtual seconds and
-                   at the end; a metrics["accuracy"] >= target ends the run
+    evaluate, check_period: evaluate(snapshot) -> metrics, at the begin, at every period of virtual
+                   seconds and at the end; a metrics["accuracy"] >= target ends the run
     log, observer: see `Engine` and `Observer`
 
     A worker's book runs from its coming to its leaving (or end); each second of its compute thread
@@ -82,7 +86,7 @@ class Cluster:
         self.ended: float | None = None  # when the last worker had left
         self._world = World(self.clock, self.workload, observer, Interface(self.clock, ingress),
                             Interface(self.clock, egress), model_bytes, self._push, self._serve,
-                            self._leave, self._retired)
+                            self._ask, self._leave, self._retired)
         self._apply_seconds, self._detect_seconds = apply_seconds, detect_seconds
         self._free_at = 0.0  # when the server has applied all that has arrived
         self._evaluate, self._period, self._target = evaluate, check_period, target
@@ -94,14 +98,16 @@ class Cluster:
             for life in worker.lives:
                 self.clock.at(life.start, self._come, index, life)
         if evaluate is not None:
-            self.clock.at(check_period, self._check)
+            self.clock.at(0.0, self._check)
 
     def run(self, until: float = INF) -> None:
         """Go on until training is over or virtual second `until`, after which it can go on.
 
         Raises RuntimeError when workers wait for something that will never happen.
         """
-        if self.clock.run(until):
+        with nullcontext() if self.engine.store.size else _few_collections():
+            over = self.clock.run(until)
+        if over:
             stuck = [host.index for host in self._hosts.values() if not host.over]
             if stuck:
                 raise RuntimeError(f"nothing more will happen, but workers {stuck[:8]} wait "
@@ -155,19 +161,25 @@ class Cluster:
                            self.engine.ledger.next_seq(host.index))
         self._tell(self.engine.join(host.index, self.clock.now))
 
-    def _push(self, host: Host, push: Push, update: np.ndarray | None) -> None:
-        self._in_turn(host, self._apply_seconds, self._apply, push, update)
+    def _push(self, host: Host, push: Push, update: np.ndarray | None, fetch: int) -> None:
+        self._in_turn(host, self._apply_seconds, self._apply, push, update, fetch)
 
-    def _apply(self, host: Host, push: Push, update: np.ndarray | None) -> None:
-        self._tell(self.engine.push(push, update, self.clock.now))
+    def _apply(self, host: Host, push: Push, update: np.ndarray | None, fetch: int) -> None:
+        self._tell(self.engine.push(push, update, self.clock.now), fetch)
 
-    def _serve(self, host: Host) -> None:
-        self._in_turn(host, 0.0, self._answer)
+    def _serve(self, host: Host, fetch: int) -> None:
+        self._in_turn(host, 0.0, self._send_newest, fetch)
 
-    def _answer(self, host: Host) -> None:
-        """Answer a request for a model: the version is fixed now."""
+    def _send_newest(self, host: Host, fetch: int) -> None:
+        """Answer fetch number `fetch`: the version is fixed now."""
         if host.alive:
-            host.download(self.engine.store.latest)
+            host.download(fetch, self.engine.store.latest)
+
+    def _ask(self, host: Host, number: int, steps: int, seconds: float) -> None:
+        self._in_turn(host, 0.0, self._answer, number, steps, seconds)
+
+    def _answer(self, host: Host, number: int, steps: int, seconds: float) -> None:
+        self._tell(self.engine.ask(host.index, number, steps, seconds, self.clock.now))
 
     def _leave(self, host: Host) -> None:
         self._in_turn(host, 0.0, self._forget, "finished", True)
@@ -180,18 +192,28 @@ class Cluster:
             return
         host.known = False
         self._tell(self.engine.leave(host.index, self.clock.now, reason, finished))
+        self._note_end()
+
+    def _note_end(self) -> None:
         if self.engine.done and self.ended is None:
             self.ended = self.clock.now
             if self._evaluate is not None:
                 self._measure()
 
-    def _tell(self, effects: Iterable[Effect]) -> None:
-        """Send the engine's effects on their way, and heed the model's alarm."""
+    def _tell(self, effects: Iterable[Effect], fetch: int = 0) -> None:
+        """Send the engine's effects on their way, and heed the model's alarm.
+
+        fetch: number of the fetch that goes with an Ack that grants, or 0
+        """
         known, clock = self._known, self.clock
         for effect in effects:
             host = known[effect.worker]
-            plan = clock.late if type(effect) is Ack else clock.after
-            plan(host.worker.latency, host.receive, effect)
+            if type(effect) is Ack:
+                clock.late(host.worker.latency, host.receive, effect)
+                if fetch and effect.granted is not None:
+                    self._send_newest(host, fetch)
+            else:
+                clock.after(host.worker.latency, host.receive, effect)
         alarm = self.engine.model.alarm
         if alarm is not None and alarm != self._alarm:
             self._alarm = alarm
@@ -202,12 +224,13 @@ class Cluster:
             self._tell(self.engine.tick(self.clock.now))
 
     def _check(self) -> None:
-        """A check period has passed."""
-        if not self._present:
+        """A check period begins."""
+        if self.engine.done or not self._present:
             return
         accuracy = self._measure()
         if accuracy >= self._target:
             self._tell(self.engine.stop(f"accuracy {accuracy:.4f} reached", self.clock.now))
+            self._note_end()
         self.clock.after(self._period, self._check)
 
     def _measure(self) -> float:
@@ -217,3 +240,15 @@ class Cluster:
         metrics = past[-1].metrics if measured else self._evaluate(snapshot)
         past.append(Evaluation(self.clock.now, snapshot.version, metrics))
         return metrics.get("accuracy", 0.0)
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """A study of time alone makes no reference cycles, and to look for them among all that is
+    pending, again and again, takes up to a third of a large cluster's time."""
+    before = gc.get_threshold()
+    gc.set_threshold(1_000_000, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)

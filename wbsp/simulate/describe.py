@@ -27,9 +27,10 @@ HETEROGENEITY = {"none": 0.0, "H1": 0.5, "H2": 1.0, "H3": 1.5}
 class Group:
     """`count` machines that differ by chance alone. Times in seconds, bandwidths in bytes/s.
 
-    step:    mean seconds of a step, lognormal with the log's deviation `jitter`; or `trace`, the
-             recorded seconds of each step, which every machine begins at another place
-    sleep:   added to every step
+    step:    mean seconds of a step on a whole mini-batch, lognormal with the log's deviation
+             `jitter`; or `trace`, the recorded seconds of each step, which every machine begins at
+             another place. A step on other examples takes their share of it.
+    sleep:   added to every mini-batch, whatever its size
     changes: (time, factor): from then on a step takes `factor` times as long
     stalls:  (from, to): the machine stands still
     join, leave, lose: when it comes; when it leaves in good order, or is lost
@@ -53,7 +54,8 @@ class Group:
         """The `place`-th machine of this group; `seed` is its own."""
         end = min(self.leave, self.lose)
         return Worker(self._speed(place, seed), self.latency, self.up, self.down,
-                      (Life(self.join, end, lost=self.lose < self.leave),))
+                      (Life(self.join, end, lost=self.lose < self.leave),), self.sleep,
+                      tuple(sorted(self.stalls)))
 
     def _speed(self, place: int, seed: int) -> speeds.StepTime:
         if self.trace:
@@ -63,15 +65,7 @@ class Group:
             step = speeds.lognormal(self.step, self.jitter, seed)
         else:
             step = speeds.constant(self.step)
-        if self.changes:
-            step = speeds.changing(step, self.changes)
-        if self.sleep:
-            step = _after_sleep(self.sleep, step)
-        return speeds.paused(step, self.stalls) if self.stalls else step
-
-
-def _after_sleep(sleep: float, step: speeds.StepTime) -> speeds.StepTime:
-    return lambda index, now: sleep + step(index, now)
+        return speeds.changing(step, self.changes) if self.changes else step
 
 
 @dataclass(frozen=True)
@@ -181,8 +175,10 @@ def _group(given: dict[str, Any], folder: Path) -> Group:
     if not group.get("join", 0.0) <= end:
         raise ValueError(f"leaves at {end:g} s, before it joins at {group['join']:g} s")
     both = group.pop("bandwidth", INF)
-    return Group(**{"up": both, "down": both,
+    made = Group(**{"up": both, "down": both,
                     **{key.removesuffix("_seconds"): value for key, value in group.items()}})
+    made.machine(0, 0)  # which says what cannot be
+    return made
 
 
 def _known(given: dict[str, Any], keys: dict[str, Callable[[Any], Any]]) -> dict:

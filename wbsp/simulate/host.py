@@ -2,7 +2,7 @@
 
 The agent decides; the host carries out its commands in virtual time and books where the compute
 thread's seconds go. It knows the server by what it can send there: a join, a push, a request for a
-model, a leave.
+model, a question, a leave.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from wbsp.ps.engine import Ack, Directed, Effect, Granted, Stop
+from wbsp.ps.engine import Ack, Directed, Effect, Granted, Stop, Told
 from wbsp.ps.store import Snapshot
 from wbsp.runlog.report import Report, TimeBook
 from wbsp.simulate.clock import Clock
 from wbsp.simulate.links import INF, Interface, Transfer
 from wbsp.simulate.machine import Observer, Worker
 from wbsp.simulate.workload import Workload
-from wbsp.sync.base import Push
-from wbsp.worker.agent import Adopt, Agent, Command, Cut, Fetch
+from wbsp.sync.base import Direct, Push
+from wbsp.worker.agent import Adopt, Agent, Ask, Command, Cut, Fetch
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class World:
     """What all hosts of a cluster share. The server's actions are called when a message is there.
 
     ingress, egress: the server's interface; model_bytes: of an update and of a version
-    push, serve, leave: (host, ...) at the server
+    push, serve, ask, leave: (host, ...) at the server
     retired: a host's life is over
     """
 
@@ -39,17 +39,24 @@ class World:
     ingress: Interface
     egress: Interface
     model_bytes: float
-    push: Callable[[Host, Push, np.ndarray | None], None]
-    serve: Callable[[Host], None]
+    push: Callable[[Host, Push, np.ndarray | None, int], None]
+    serve: Callable[[Host, int], None]
+    ask: Callable[[Host, int, int, float], None]
     leave: Callable[[Host], None]
     retired: Callable[[], None]
 
 
 class Host:
-    """Comes when it is made; `agent` is None until the server has answered for its number."""
+    """Comes when it is made; `agent` is None until the server has answered for its number.
+
+    Every push carries the number of a fetch: with an Ack that grants, the server sends the model
+    along, and a fetch that the Ack brings about needs no request. If it brings about none, the
+    model comes for nothing.
+    """
 
     __slots__ = ("world", "index", "worker", "report", "book", "agent", "alive", "over", "known",
-                 "computing", "leaving", "snapshot", "transfer", "push_since", "pull_since")
+                 "computing", "leaving", "finishing", "batch", "assigned", "newest_start",
+                 "snapshot", "upload", "coming", "number", "awaited", "push_since", "pull_since")
 
     def __init__(self, world: World, index: int, worker: Worker, report: Report):
         self.world, self.index, self.worker, self.report = world, index, worker, report
@@ -59,11 +66,16 @@ class Host:
         self.alive = True
         self.over = False  # has left, or is dead
         self.known = False  # the server counts it in
-        self.computing = self.leaving = False
+        self.computing = self.leaving = self.finishing = False
+        self.batch: int | None = None  # examples of a step, if the server has said how many
+        self.assigned: list[tuple[int, int]] = []  # (examples, start) of the next steps
+        self.newest_start = -1  # of an assignment
         self.snapshot: Snapshot | None = None  # newest fetched
-        self.transfer: Transfer | None = None  # newest, which may be over
-        self.push_since = 0.0
-        self.pull_since: float | None = None  # None: no fetch under way
+        self.upload: Transfer | None = None  # newest, which may be over
+        self.coming: Transfer | None = None  # newest version on its way, the same
+        self.number = 0  # of the newest fetch, asked for or sent along with a push
+        self.awaited = 0  # number of the fetch under way
+        self.push_since = self.pull_since = 0.0
 
     def send(self, act: Callable[..., None], *args: Any) -> None:
         """Send a control message: act(host, *args) when it is at the server."""
@@ -77,8 +89,9 @@ class Host:
         """Be lost, and what is on its way with it."""
         self.alive = False
         self._retire()
-        if self.transfer is not None:
-            self.transfer.cancel()
+        for transfer in (self.upload, self.coming):
+            if transfer is not None:
+                transfer.cancel()
 
     def settle(self) -> None:
         """Bring the book up to now."""
@@ -96,37 +109,49 @@ class Host:
             if agent.stopped is None and not self.leaving:
                 self._begin_step()
                 return
+            self.finishing = True
             self._obey(agent.finish())
             if agent.finished:
                 return
-        kind = "pull" if agent.fetching else "push" if agent.waiting == "ack" else "wait"
+        waiting = agent.waiting
+        kind = "pull" if agent.fetching else "wait" if waiting == "model" else "push"
         if kind != self.book.kind:
             self._book(kind)
 
     def _begin_step(self) -> None:
-        clock, index = self.world.clock, self.report.steps
-        seconds = self.worker.step(index, clock.now)
+        clock, index, rule = self.world.clock, self.report.steps, self.agent.rule
+        if self.assigned:
+            chosen: tuple[int, ...] = self.assigned.pop(0)
+        elif rule.shared:  # it has not been told yet which examples are its own
+            self._book("data")
+            return
+        else:
+            chosen = () if self.batch is None else (self.batch,)
+        parts = rule.micro_batches
+        share = chosen[0] / self.world.workload.batch if chosen else 1.0
+        seconds = self.worker.seconds(index, clock.now, share / parts, parts)
         if not 0 <= seconds < INF:
             raise ValueError(f"worker {self.index}: a step time must be 0 s or more and finite, "
                              f"not {seconds} (step {index} at {clock.now:g} s)")
         self.computing = True
         if self.book.kind != "compute":
             self._book("compute")
-        clock.after(seconds, self._end_step, seconds)
+        clock.after(seconds, self._end_step, seconds, chosen)
 
-    def _end_step(self, seconds: float) -> None:
+    def _end_step(self, seconds: float, chosen: tuple[int, ...]) -> None:
         if not self.alive:
             return
         world, report = self.world, self.report
         self.computing = False
-        samples, loss = world.workload.step(self.index)
+        samples, loss = world.workload.step(self.index, *chosen)
         report.steps += 1
         report.samples += samples
         report.loss = loss
         if world.observer is not None:
             self._book("compute")
             world.observer.step(self.index, world.clock.now, loss, report)
-        self._obey(self.agent.step_done(samples, seconds))
+        known = loss if loss == loss else None  # not NaN
+        self._obey(self.agent.step_done(samples, seconds, loss=known))
         self.proceed()
 
     def _book(self, kind: str) -> None:
@@ -143,20 +168,27 @@ class Host:
 
     # The network.
 
-    def _obey(self, commands: Iterable[Command]) -> None:
-        """Carry out what the agent wants."""
+    def _obey(self, commands: Iterable[Command], along: bool = False) -> None:
+        """Carry out what the agent wants; `along`: a model comes with what it has just heard."""
         world, worker = self.world, self.worker
         for command in commands:
             kind = type(command)
             if kind is Cut:
                 update = world.workload.cut(self.index)
                 self.push_since = world.clock.now
-                self.transfer = world.ingress.carry(
+                self.number += 1
+                self.upload = world.ingress.carry(
                     world.model_bytes, worker.up, worker.latency, 0.0,
-                    self._deliver, world.push, command.push, update)
+                    self._deliver, world.push, command.push, update,
+                    0 if self.finishing else self.number)
             elif kind is Fetch:
                 self.pull_since = world.clock.now
-                self.send(world.serve)
+                if not along:
+                    self.number += 1
+                    self.send(world.serve, self.number)
+                self.awaited = self.number
+            elif kind is Ask:
+                self.send(world.ask, *command)
             elif kind is Adopt:
                 if world.observer is not None:
                     world.observer.adopt(self.index, world.clock.now, command.version,
@@ -174,30 +206,40 @@ class Host:
         """A control message has come down."""
         if not self.alive:
             return
-        agent, kind = self.agent, type(effect)
+        agent, kind, along = self.agent, type(effect), False
         if kind is Ack:
             self._end_push()
+            along = effect.granted is not None
             commands = agent.acked(effect.granted, effect.hold)
         elif kind is Granted:
             commands = agent.granted(effect.version)
         elif kind is Directed:
+            self._assign(effect.direct)
             commands = agent.directed(effect.direct)
+        elif kind is Told:
+            commands = agent.told(effect.number, effect.cut)
         elif kind is Stop:
             commands = agent.stop(effect.reason)
         else:  # Final
             commands = agent.final(effect.version)
-        self._obey(commands)
+        self._obey(commands, along)
         self.proceed()
 
-    def download(self, snapshot: Snapshot) -> None:
-        """The server sends a version."""
+    def download(self, number: int, snapshot: Snapshot) -> None:
+        """The server sends a version: the answer to fetch `number`."""
         world, worker = self.world, self.worker
-        self.transfer = world.egress.carry(world.model_bytes, worker.down, 0.0, worker.latency,
-                                           self._fetched, snapshot)
+        self.coming = world.egress.carry(world.model_bytes, worker.down, 0.0, worker.latency,
+                                         self._arrived, number, snapshot)
 
-    def _fetched(self, snapshot: Snapshot) -> None:
+    def _arrived(self, number: int, snapshot: Snapshot, again: bool = False) -> None:
         if not self.alive:
             return
+        if number == self.awaited:
+            self._fetched(snapshot)
+        elif not again:  # perhaps the Ack that it came with is heard later in this moment
+            self.world.clock.late(0.0, self._arrived, number, snapshot, True)
+
+    def _fetched(self, snapshot: Snapshot) -> None:
         report, now = self.report, self.world.clock.now
         report.pulls += 1
         report.last_pull_seconds = now - self.pull_since
@@ -206,6 +248,16 @@ class Host:
         self.snapshot = snapshot
         self._obey(self.agent.fetched(snapshot.version))
         self.proceed()
+
+    def _assign(self, direct: Direct) -> None:
+        """Heed what `direct` says of the examples to come; what was heard before counts once."""
+        if direct.batch is None:
+            return
+        if direct.start is None:
+            self.batch = direct.batch
+        elif direct.start > self.newest_start:
+            self.newest_start = direct.start
+            self.assigned.append((direct.batch, direct.start))
 
     def _end_push(self) -> None:
         report = self.report

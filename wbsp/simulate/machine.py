@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from wbsp.runlog.report import Report
-from wbsp.simulate.speeds import StepTime
+from wbsp.simulate.speeds import StepTime, stalled
 
 INF = float("inf")
 
@@ -27,10 +27,13 @@ class Life(NamedTuple):
 class Worker:
     """One simulated machine.
 
-    step:     (index of the step, time) -> seconds of compute; asked once at the start of each step
+    step:     (index of the step, time) -> seconds of compute, of a whole mini-batch; asked once at
+              the start of each step
     latency:  seconds, one way
     up, down: bytes/s of its own link
     lives:    when it is there; a worker that was lost returns with the next life
+    fixed:    seconds of a mini-batch that do not depend on its size: the published sleeps
+    stalls:   (from, to): it stands still, in the order of time
     """
 
     step: StepTime
@@ -38,6 +41,8 @@ class Worker:
     up: float = INF
     down: float = INF
     lives: tuple[Life, ...] = (Life(),)
+    fixed: float = 0.0
+    stalls: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self):
         if not 0 <= self.latency < INF:
@@ -47,6 +52,19 @@ class Worker:
         times = [time for life in self.lives for time in life[:2]]
         if not times or times[0] < 0 or times != sorted(times):
             raise ValueError(f"lives must follow one another from 0 s on, not {self.lives}")
+        if not 0 <= self.fixed < INF:
+            raise ValueError(f"fixed must be 0 s or more and finite, not {self.fixed}")
+        times = [time for stall in self.stalls for time in stall]
+        if times != sorted(times):
+            raise ValueError(f"stalls must follow one another, not {self.stalls}")
+
+    def seconds(self, index: int, now: float, share: float = 1.0, parts: int = 1) -> float:
+        """What a step takes that begins `now`, on `share` of a mini-batch's usual examples.
+
+        `parts`: micro-batches in a mini-batch, of which the step is one
+        """
+        seconds = self.fixed / parts + self.step(index, now) * share
+        return stalled(seconds, now, self.stalls) if self.stalls else seconds
 
 
 class Observer:

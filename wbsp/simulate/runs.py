@@ -15,7 +15,7 @@ from wbsp.simulate.machine import INF
 from wbsp.simulate.progress import Progress
 from wbsp.simulate.record import Recorder
 from wbsp.simulate.workload import TimingWorkload
-from wbsp.sync import create
+from wbsp.sync import MODELS, create
 
 if TYPE_CHECKING:
     from wbsp.simulate.training import Experiment
@@ -54,21 +54,28 @@ def simulate(plan: Plan, sync: str, options: dict[str, Any], seed: int, folder: 
              progress: Progress) -> Run:
     """Run model `sync` and leave the run's files in `folder`, an empty one.
 
-    Raises ValueError for options or step times that are none; RuntimeError if workers wait for
-    something that will never happen.
+    Raises ValueError for options, step times or batch sizes that are none; RuntimeError if workers
+    wait for something that will never happen.
     """
     description, experiment = plan.cluster, plan.experiment
+    if sync in MODELS and "batch" in MODELS[sync].OPTIONS:
+        options = {"batch": plan.batch_size, **options}
     model = create(sync, **options)
+    micro_batches = model.rule.micro_batches
+    batch_size, rest = divmod(plan.batch_size, micro_batches)
+    if rest:
+        raise ValueError(f"batch_size={plan.batch_size} does not divide into the {micro_batches} "
+                         f"micro-batches of {sync}; choose a multiple")
     write_settings(folder, {"sync": sync, "options": options, "clock": "virtual", "seed": seed,
                             "workers": description.size, "model_bytes": plan.model_bytes,
                             **plan.settings})
     if description.text is not None:
         (folder / CLUSTER_FILE).write_text(description.text, encoding="utf-8")
     if experiment is None:
-        workload, epoch_steps = TimingWorkload(plan.batch_size), 0
+        workload, epoch_steps = TimingWorkload(batch_size), 0
     else:
-        workload = experiment.workload(seed, description.size)
-        epoch_steps = max(1, experiment.size // plan.batch_size)
+        workload = experiment.workload(seed, description.size, micro_batches)
+        epoch_steps = max(1, experiment.size // batch_size)
     accuracy = None
 
     def evaluate(snapshot: Snapshot) -> dict[str, float]:

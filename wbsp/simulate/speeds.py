@@ -1,6 +1,7 @@
 """How long a step takes: functions of (index of the step, time it starts) -> seconds.
 
-They compose: `paused(changing(lognormal(0.1, 0.2, seed=1), [(100, 4)]), [(150, 160)])`.
+Of a whole mini-batch; what a smaller one takes is the machine's to say. They compose:
+`changing(lognormal(0.1, 0.2, seed=1), [(100, 4), (200, 1)])`.
 """
 
 from __future__ import annotations
@@ -44,14 +45,10 @@ def changing(base: StepTime, changes: Sequence[tuple[float, float]]) -> StepTime
     return seconds
 
 
-def paused(base: StepTime, pauses: Sequence[tuple[float, float]]) -> StepTime:
-    """`base` on a machine that stands still in each (from, to), in seconds."""
-    ordered = sorted(pauses)
-
-    def seconds(index: int, now: float) -> float:
-        end = now + base(index, now)
-        for begin, over in ordered:
-            if begin < end and over > now:
-                end += over - max(begin, now)
-        return end - now
-    return seconds
+def stalled(seconds: float, now: float, stalls: Sequence[tuple[float, float]]) -> float:
+    """What `seconds` of work from `now` on take if nothing moves in each (from, to), in order."""
+    end = now + seconds
+    for begin, over in stalls:
+        if begin < end and over > now:
+            end += over - max(begin, now)
+    return end - now

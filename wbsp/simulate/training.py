@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
+from functools import cache
 from os import PathLike
 from types import ModuleType
 from typing import Any
@@ -23,6 +24,8 @@ from wbsp.worker.replica import KerasReplica
 # How a sum is split among threads decides its last bits, so that their number may not depend on
 # the machine. Two lose nothing on small networks; several runs fill a larger machine.
 THREADS = 2
+
+Stream = Callable[[int, int], Any]  # (start, count) -> the batch of so many examples from there
 
 
 def make_deterministic() -> None:
@@ -52,6 +55,10 @@ class SharedNetwork:
                      *model.optimizer.variables]
         step = tf.function(self._step_on_batch, jit_compile=model.jit_compile)
         self._step = tf.function(lambda batches: step(batches.get_next()))
+        # Traced once for batches of all sizes, and never with XLA, which compiles for each.
+        any_size = tf.nest.map_structure(
+            lambda part: tf.TensorSpec([None, *part.shape[1:]], part.dtype), batch)
+        self._step_on = tf.function(self._step_on_batch, input_signature=[any_size])
         self._read_own = tf.function(lambda: [tf.identity(v.value) for v in self._own])
         self._write_own = tf.function(self._assign_own)
         self._optimizer = [tf.identity(v.value) for v in model.optimizer.variables]
@@ -67,9 +74,11 @@ class SharedNetwork:
 
     def step(self, batches: Iterator) -> float:
         """Train the next batch; return its loss."""
-        loss = float(self._step(batches))
-        self.replica.stepped()
-        return loss
+        return self._stepped(self._step(batches))
+
+    def step_on(self, batch: Any) -> float:
+        """Train this batch, of any size; return its loss."""
+        return self._stepped(self._step_on(batch))
 
     def own(self) -> list[tf.Tensor]:
         """What must be kept beside x when another worker's turn comes."""
@@ -85,6 +94,10 @@ class SharedNetwork:
         result = self.model.evaluate(test_set, verbose=0, return_dict=True)
         return {name: float(value) for name, value in result.items()}
 
+    def _stepped(self, loss: tf.Tensor) -> float:
+        self.replica.stepped()
+        return float(loss)
+
     def _step_on_batch(self, batch: Any) -> tf.Tensor:
         for metric in self.model.metrics:  # so that the loss is this batch's alone
             metric.reset_state()
@@ -99,14 +112,19 @@ class KerasWorkload:
     """Replicas of a `SharedNetwork` that begin at `fresh`; see `Workload`.
 
     batches:    worker -> its endless batches, each of `batch_size` examples
+    stream:     for batches whose size the server directs: worker -> the stream of its own, and
+                None -> the one that all share
     """
 
     def __init__(self, network: SharedNetwork, fresh: keras.Model, workers: int,
-                 batches: Callable[[int], tf.data.Dataset], batch_size: int):
-        self._network, self._batch_size = network, batch_size
+                 batches: Callable[[int], tf.data.Dataset], batch_size: int,
+                 stream: Callable[[int | None], Stream] | None = None):
+        self._network, self.batch = network, batch_size
         self._initial, own = network.begin(fresh)
         self._own = [own] * workers
-        self._batches = [iter(batches(worker)) for worker in range(workers)]
+        self._batches = cache(lambda worker: iter(batches(worker)))
+        self._stream = cache(stream) if stream else None
+        self._position = [0] * workers  # in its own stream
         # None: it lies in the network's variables, and nowhere else.
         self._x: list[np.ndarray | None] = [self._initial] * workers
         self._anchor = [self._initial] * workers
@@ -115,19 +133,15 @@ class KerasWorkload:
     def initial(self) -> np.ndarray:
         return self._initial
 
-    def step(self, worker: int) -> tuple[int, float]:
-        if worker != self._live:
-            if self._live is not None:
-                self._read(self._live)
-                self._own[self._live] = self._network.own()
-            self._network.take(self._own[worker])
-            self._live = worker
-        x = self._x[worker]
-        if x is not None and x is not self._network.replica.read():
-            self._network.replica.adopt(x, "replace")
-        loss = self._network.step(self._batches[worker])
+    def step(self, worker: int, samples: int | None = None,
+             start: int | None = None) -> tuple[int, float]:
+        self._make_live(worker)
+        if samples is None:
+            samples, loss = self.batch, self._network.step(self._batches(worker))
+        else:
+            loss = self._network.step_on(self._examples(worker, samples, start))
         self._x[worker] = None
-        return self._batch_size, loss
+        return samples, loss
 
     def cut(self, worker: int) -> np.ndarray:
         x = self._read(worker)
@@ -147,6 +161,25 @@ class KerasWorkload:
         if self._live is not None:
             self._read(self._live)
         return self._network.evaluate(vector, test_set)
+
+    def _make_live(self, worker: int) -> None:
+        """Put into the network what is the worker's own."""
+        if worker != self._live:
+            if self._live is not None:
+                self._read(self._live)
+                self._own[self._live] = self._network.own()
+            self._network.take(self._own[worker])
+            self._live = worker
+        x = self._x[worker]
+        if x is not None and x is not self._network.replica.read():
+            self._network.replica.adopt(x, "replace")
+
+    def _examples(self, worker: int, samples: int, start: int | None) -> Any:
+        if start is not None:
+            return self._stream(None)(start, samples)
+        start = self._position[worker]
+        self._position[worker] += samples
+        return self._stream(worker)(start, samples)
 
     def _read(self, worker: int) -> np.ndarray:
         x = self._x[worker]
@@ -174,22 +207,40 @@ class Experiment:
         with tf.device("CPU:0"):  # once for all workers
             self._train = tf.constant(images), tf.constant(labels)
         self._test = data.test_dataset(dataset, data_dir=data_dir)
-        network = _of_checkout("models.training").compile(models.build(model, 0), model, lr)
-        self._network = SharedNetwork(network, next(iter(self._batches(0, 0))))
-        self.model_bytes = 4 * self._network.replica.read().size
+        self._compile = _of_checkout("models.training").compile
+        self._lr = lr
+        self._networks: dict[int, SharedNetwork] = {}  # by micro-batches
+        self.model_bytes = 4 * self._network(1).replica.read().size
 
-    def workload(self, seed: int, workers: int) -> KerasWorkload:
-        """Replicas at the initial model of `seed`, with the batches real workers would have."""
+    def workload(self, seed: int, workers: int, micro_batches: int = 1) -> KerasWorkload:
+        """Replicas at the initial model of `seed`, with the batches real workers would have.
+
+        micro_batches: into which a mini-batch is split; each is a step
+        """
         keras.utils.set_random_seed(seed)
-        return KerasWorkload(self._network, self._build(self._model, seed), workers,
-                             lambda worker: self._batches(seed, worker), self._batch_size)
+        size = self._batch_size // micro_batches
+        return KerasWorkload(
+            self._network(micro_batches), self._build(self._model, seed), workers,
+            lambda worker: self._batches(size, seed, worker), size,
+            lambda worker: self._stream(seed if worker is None else (seed, worker)))
 
     def evaluate(self, workload: KerasWorkload, vector: np.ndarray) -> dict[str, float]:
         """loss, accuracy and top5 (0..1) on the test set."""
         return workload.evaluate(vector, self._test)
 
-    def _batches(self, seed: int, worker: int) -> tf.data.Dataset:
-        return self._pipeline.train(*self._train, self._batch_size, seed, worker, self._augmented)
+    def _network(self, micro_batches: int) -> SharedNetwork:
+        if micro_batches not in self._networks:
+            model = self._compile(self._build(self._model, 0), self._model, self._lr,
+                                  micro_batches)
+            self._networks[micro_batches] = SharedNetwork(
+                model, next(iter(self._batches(self._batch_size, 0, 0))))
+        return self._networks[micro_batches]
+
+    def _batches(self, size: int, seed: int, worker: int) -> tf.data.Dataset:
+        return self._pipeline.train(*self._train, size, seed, worker, self._augmented)
+
+    def _stream(self, seed: int | tuple[int, int]) -> Stream:
+        return self._pipeline.shared_batch(*self._train, seed, self._augmented)
 
 
 def _of_checkout(name: str) -> ModuleType:

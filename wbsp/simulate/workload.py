@@ -6,6 +6,7 @@ served by no tensors at all, by a small problem in NumPy, or by a real network.
 
 from __future__ import annotations
 
+import math
 from typing import Literal, Protocol
 
 import numpy as np
@@ -14,11 +15,18 @@ import numpy as np
 class Workload(Protocol):
     """One replica a worker. Vectors are float32 [size], or None in a study of time alone."""
 
+    batch: int  # examples of a step, unless the server says how many
+
     def initial(self) -> np.ndarray | None:
         """W_0."""
 
-    def step(self, worker: int) -> tuple[int, float]:
-        """Train one mini-batch on the worker's live model x; return (samples, loss)."""
+    def step(self, worker: int, samples: int | None = None,
+             start: int | None = None) -> tuple[int, float]:
+        """Train one step on the worker's live model x; return (samples, loss).
+
+        samples: as many examples; passed, like `start`, only where the server directs it
+        start:   from here on in the stream that all workers share; None: the worker's own next
+        """
 
     def cut(self, worker: int) -> np.ndarray | None:
         """Return x - anchor as a new array; anchor = x."""
@@ -29,16 +37,17 @@ class Workload(Protocol):
 
 
 class TimingWorkload:
-    """No tensors: every step counts `batch` samples and has no loss."""
+    """No tensors: every step counts its samples and has no loss."""
 
     def __init__(self, batch: int = 1):
-        self._done = batch, float("nan")
+        self.batch = batch
 
     def initial(self) -> None:
         return None
 
-    def step(self, worker: int) -> tuple[int, float]:
-        return self._done
+    def step(self, worker: int, samples: int | None = None,
+             start: int | None = None) -> tuple[int, float]:
+        return samples or self.batch, math.nan
 
     def cut(self, worker: int) -> None:
         return None
@@ -51,7 +60,8 @@ class QuadraticWorkload:
     """Least squares by SGD: minimize |A x - b|^2 / 2 over `rows` seeded random rows.
 
     Every worker draws its own mini-batches with its own seed, so that a worker's n-th batch does
-    not depend on what the others do.
+    not depend on what the others do. The shared stream is one seeded order of the rows after
+    another.
     """
 
     def __init__(self, workers: int, size: int = 8, rows: int = 256, batch: int = 16,
@@ -60,23 +70,29 @@ class QuadraticWorkload:
         self.a = rng.standard_normal((rows, size)).astype(np.float32)
         self.b = (self.a @ rng.standard_normal(size) + 0.1 * rng.standard_normal(rows)).astype(
             np.float32)
-        self.batch, self.rate = batch, np.float32(rate)
+        self.batch, self.rate, self._seed = batch, np.float32(rate), seed
         self._draws = [np.random.default_rng([seed, worker]) for worker in range(workers)]
+        self._orders: dict[int, np.ndarray] = {}
         self.x = [self.initial() for _ in range(workers)]
         self._anchor = [self.initial() for _ in range(workers)]
 
     def initial(self) -> np.ndarray:
         return np.zeros(self.a.shape[1], np.float32)
 
-    def draw(self, worker: int) -> np.ndarray:
-        """Row numbers of the worker's next mini-batch, int [batch]."""
-        return self._draws[worker].integers(len(self.a), size=self.batch)
+    def draw(self, worker: int, samples: int | None = None,
+             start: int | None = None) -> np.ndarray:
+        """Row numbers of the worker's next mini-batch, int [samples]."""
+        samples, n = samples or self.batch, len(self.a)
+        if start is None:
+            return self._draws[worker].integers(n, size=samples)
+        return np.array([self.order(p // n)[p % n] for p in range(start, start + samples)])
 
-    def step(self, worker: int) -> tuple[int, float]:
-        rows, x = self.draw(worker), self.x[worker]
+    def step(self, worker: int, samples: int | None = None,
+             start: int | None = None) -> tuple[int, float]:
+        rows, x = self.draw(worker, samples, start), self.x[worker]
         error = self.a[rows] @ x - self.b[rows]
-        self.x[worker] = x - self.rate * (error @ self.a[rows] / np.float32(self.batch))
-        return self.batch, float(error @ error) / (2 * self.batch)
+        self.x[worker] = x - self.rate * (error @ self.a[rows] / np.float32(len(rows)))
+        return len(rows), float(error @ error) / (2 * len(rows))
 
     def cut(self, worker: int) -> np.ndarray:
         update = self.x[worker] - self._anchor[worker]
@@ -87,6 +103,13 @@ class QuadraticWorkload:
         uncut = self.x[worker] - self._anchor[worker]
         self.x[worker] = vector + uncut if how == "rebase" else vector
         self._anchor[worker] = vector
+
+    def order(self, epoch: int) -> np.ndarray:
+        """Rows in the order of the shared stream's `epoch`, int [rows]."""
+        if epoch not in self._orders:
+            draw = np.random.default_rng([self._seed, epoch, 1])
+            self._orders[epoch] = draw.permutation(len(self.a))
+        return self._orders[epoch]
 
     def loss(self, vector: np.ndarray) -> float:
         """Mean over all rows at `vector`, float32 [size]."""

@@ -4,6 +4,7 @@
 3
 """
 
+from wbsp.sync.adsp import ADSP
 from wbsp.sync.asp import ASP
 from wbsp.sync.base import (
     Accept,
@@ -18,10 +19,20 @@ from wbsp.sync.base import (
     WorkerRule,
 )
 from wbsp.sync.bsp import BSP
+from wbsp.sync.dssp import DSSP
+from wbsp.sync.elasticbsp import ElasticBSP
+from wbsp.sync.esync import ESync
+from wbsp.sync.ksync import KSync
+from wbsp.sync.lbbsp import LBBSP
+from wbsp.sync.localsgd import LocalSGD
+from wbsp.sync.nbsync import NBSync
+from wbsp.sync.saps import SaPS
 from wbsp.sync.ssp import SSP
 from wbsp.sync.wbsp import WBSP, OptimizedWBSP
 
-MODELS: dict[str, type[SyncModel]] = {m.name: m for m in (BSP, ASP, SSP, WBSP, OptimizedWBSP)}
+MODELS: dict[str, type[SyncModel]] = {m.name: m for m in (
+    BSP, ASP, SSP, WBSP, OptimizedWBSP, DSSP, ADSP, LBBSP, NBSync, ElasticBSP, SaPS, ESync,
+    LocalSGD, KSync)}
 
 __all__ = ["MODELS", "Accept", "Action", "Commit", "Direct", "Grant", "Option", "Push", "Reject",
            "SyncModel", "WorkerRule", "create"]

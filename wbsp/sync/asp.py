@@ -1,6 +1,6 @@
 """ASP: asynchronous parallel (Hogwild, NIPS 2011; DistBelief, NIPS 2012)."""
 
-from wbsp.sync.base import Accept, Action, Commit, Grant, Push, SyncModel, WorkerRule
+from wbsp.sync.base import About, Accept, Action, Commit, Grant, Push, SyncModel, WorkerRule
 
 
 class ASP(SyncModel):
@@ -13,6 +13,12 @@ class ASP(SyncModel):
     """
 
     name = "asp"
+    about = About(
+        bound="none",
+        waits="nobody, but for the own push and fetch",
+        traffic="a push and a fetch a step",
+        source="Hogwild (Recht et al. 2011), DistBelief (Dean et al. 2012)",
+        certainty="exact")
     rule = WorkerRule(push="every_step", wait="model", adopt="replace")
 
     def push(self, push: Push, now: float) -> list[Action]:

@@ -25,6 +25,9 @@ class Push(NamedTuple):
     steps: int  # mini-batches in it
     samples: int
     seconds: float  # of compute in it; waiting excluded
+    loss: float | None = None  # mean training loss of its steps, where known
+    cpu: float | None = None  # share of the machine's processors in use, 0..1, where measured
+    memory: float | None = None  # share of the machine's memory in use, 0..1, where measured
 
 
 class Accept(NamedTuple):
@@ -56,7 +59,11 @@ class Direct(NamedTuple):
 
     worker: int
     hold: bool | None = None  # after this push, wait for a grant before the next step
-    cut: bool | None = None  # hand over the progress at the next step's end
+    cut: bool | None = None  # True: hand over the progress at the next step's end (or now, if the
+    #                          worker asked); False: the answer "go on" to a worker that asked
+    batch: int | None = None  # examples of its next step and those after it
+    start: int | None = None  # with `batch`: where in the shared stream the next step's examples
+    #                           begin; positions given to one worker increase
 
 
 Action = Accept | Reject | Commit | Grant | Direct
@@ -66,16 +73,25 @@ Action = Accept | Reject | Commit | Grant | Direct
 class WorkerRule:
     """What every worker of a model does on its own.
 
-    push:  at which step's end the progress is cut and pushed
+    push:  at which step's end the progress is cut and pushed: at every one (or every `every`-th),
+           whenever the network is idle, when a version has come in, when the server directs it,
+           or, after asking the server at each step's end, when that says so
     wait:  what the compute thread waits for after a cut: the next granted model, the server's
            acknowledgement (and the model only if that says so), or nothing
     adopt: how a fetched version W becomes the live model x: `replace` x = W, or `rebase`
            x = W + uncut progress
+    every: with push="every_step": steps in a push
+    micro_batches: steps into which a mini-batch is split; each trains batch / micro_batches
+           examples
+    shared: examples come from one stream that all workers share; the server says who trains which
     """
 
-    push: Literal["every_step", "when_idle", "on_adopt", "directed"]
+    push: Literal["every_step", "when_idle", "on_adopt", "directed", "asked"]
     wait: Literal["model", "ack", "never"]
     adopt: Literal["replace", "rebase"]
+    every: int = 1
+    micro_batches: int = 1
+    shared: bool = False
 
     def __post_init__(self):
         if self.push == "every_step" and self.wait == "never":
@@ -90,6 +106,7 @@ class Option:
     default: Any
     help: str
     low: float | None = None
+    high: float | None = None
     choices: tuple[str, ...] | None = None
 
     def parse(self, model: str, name: str, value: Any) -> Any:
@@ -110,20 +127,33 @@ class Option:
                              f"{self.help}") from None
         if self.low is not None and not result >= self.low:
             raise ValueError(f"{model}: option {name}={value} is below {self.low:g}; {self.help}")
+        if self.high is not None and not result <= self.high:
+            raise ValueError(f"{model}: option {name}={value} is above {self.high:g}; {self.help}")
         if self.choices and result not in self.choices:
             raise ValueError(f"{model}: option {name}={value!r} is not one of "
                              f"{', '.join(self.choices)}")
         return result
 
 
+class About(NamedTuple):
+    """A model at a glance; the table of all models is made of these."""
+
+    bound: str  # what it promises about stale updates, or how far workers drift apart
+    waits: str  # who waits, and for what
+    traffic: str  # whole models on the wire
+    source: str
+    certainty: str  # what of it is published, what reconstructed
+
+
 class SyncModel:
     """Base of all synchronization models: checks the options, keeps who is active.
 
-    A subclass sets `name`, `rule` and `OPTIONS`, and answers events. It may be driven from one
-    thread only. `alarm` is the time (seconds) at which it wants `tick` to be called, or None.
+    A subclass sets `name`, `about`, `rule` and `OPTIONS`, and answers events. It may be driven from
+    one thread only. `alarm` is the time (seconds) at which it wants `tick` to be called, or None.
     """
 
     name: ClassVar[str]
+    about: ClassVar[About]
     rule: WorkerRule
     OPTIONS: ClassVar[dict[str, Option]] = {}
     alarm: float | None = None
@@ -149,6 +179,13 @@ class SyncModel:
 
     def push(self, push: Push, now: float) -> list[Action]:
         """An update arrived; exactly one Accept or Reject of it is among the answer."""
+        raise NotImplementedError
+
+    def ask(self, worker: int, steps: int, seconds: float, now: float) -> list[Action]:
+        """A worker with push="asked" ended a step of `seconds`, and holds `steps` uncut ones.
+
+        Exactly one Direct to it with `cut` True or False is among the answer.
+        """
         raise NotImplementedError
 
     def tick(self, now: float) -> list[Action]:

@@ -1,6 +1,6 @@
 """BSP: bulk synchronous parallel (Valiant, CACM 33(8), 1990; synchronous replicas)."""
 
-from wbsp.sync.base import Accept, Action, Commit, Grant, Push, Round, SyncModel, WorkerRule
+from wbsp.sync.base import About, Accept, Action, Commit, Grant, Push, Round, SyncModel, WorkerRule
 
 
 class BSP(SyncModel):
@@ -14,6 +14,12 @@ class BSP(SyncModel):
     """
 
     name = "bsp"
+    about = About(
+        bound="no update is stale",
+        waits="fast workers, for the slowest at every step",
+        traffic="N pushes and N fetches a version of N steps",
+        source="Valiant 1990",
+        certainty="exact")
     rule = WorkerRule(push="every_step", wait="model", adopt="replace")
 
     def __init__(self, **options):

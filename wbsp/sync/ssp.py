@@ -3,6 +3,7 @@
 from collections import Counter
 
 from wbsp.sync.base import (
+    About,
     Accept,
     Action,
     Commit,
@@ -29,6 +30,12 @@ class SSP(SyncModel):
     """
 
     name = "ssp"
+    about = About(
+        bound="lead of a worker over the slowest at most s steps",
+        waits="a worker at the bound, for the slowest",
+        traffic="a push and a fetch a step (lazy: a fetch where the bound stops it)",
+        source="Ho et al., NIPS 2013",
+        certainty="exact; lazy derived from published code")
     OPTIONS = {
         "s": Option(40, "how many steps a worker may be ahead of the slowest", low=0),
         "lazy": Option(False, "fetch only when the bound stops the worker"),

@@ -5,7 +5,18 @@ learning with worker-busy synchronous parallel", Parallel Computing 121 (2024) 1
 doi 10.1016/j.parco.2024.103092.
 """
 
-from wbsp.sync.base import Accept, Action, Commit, Grant, Option, Push, Round, SyncModel, WorkerRule
+from wbsp.sync.base import (
+    About,
+    Accept,
+    Action,
+    Commit,
+    Grant,
+    Option,
+    Push,
+    Round,
+    SyncModel,
+    WorkerRule,
+)
 from wbsp.sync.meter import SlowestMeter
 
 
@@ -30,6 +41,12 @@ class WBSP(SyncModel):
     """
 
     name = "wbsp"
+    about = About(
+        bound="every version holds a push of every worker",
+        waits="nobody, but for the own push and a granted fetch",
+        traffic="a push a step, N fetches a version",
+        source="Yang et al., Parallel Computing 2024",
+        certainty="exact; slowest told by who has pushed: derived")
     rule = WorkerRule(push="every_step", wait="ack", adopt="replace")
     OPTIONS = {
         "commit": Option("slowest", "when a version is made", choices=("slowest", "every_push")),
@@ -86,4 +103,10 @@ class OptimizedWBSP(WBSP):
     """
 
     name = "pcc"
+    about = About(
+        bound="every version holds a push of every worker",
+        waits="nobody, ever",
+        traffic="at most a push a step, N fetches a version",
+        source="Yang et al., Parallel Computing 2024 (optimized WBSP)",
+        certainty="exact; rebase in place of a lost step: ours")
     rule = WorkerRule(push="when_idle", wait="never", adopt="rebase")

@@ -68,6 +68,14 @@ class Fetch(Message):
     request: int
 
 
+class Ask(Message):
+    """Shall I cut? I hold `steps` uncut ones, the newest of which took `seconds`."""
+
+    number: int
+    steps: int
+    seconds: float
+
+
 class Heartbeat(Message):
     """I live; and my totals so far."""
 
@@ -134,6 +142,13 @@ class Directed(Message):
     direct: Direct
 
 
+class Told(Message):
+    """Answer to Ask `number`: cut, or go on."""
+
+    number: int
+    cut: bool
+
+
 class Model(Message):
     """A chunk of a version."""
 
@@ -155,9 +170,10 @@ class Alive(Message):
     """Answer to a heartbeat."""
 
 
-FromWorker = Hello | Join | Initial | Update | Fetch | Heartbeat | Leaving | Again | Goodbye
-FromServer = (Welcome | Joined | Refused | Answer | Granted | Directed | Model | Stopping | Final
-              | Alive)
+FromWorker = (Hello | Join | Initial | Update | Fetch | Ask | Heartbeat | Leaving | Again
+              | Goodbye)
+FromServer = (Welcome | Joined | Refused | Answer | Granted | Directed | Told | Model | Stopping
+              | Final | Alive)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in (FromWorker, FromServer)}

@@ -2,10 +2,10 @@
 
 It is told what happened (a step ended, an answer or a grant or a model came in) and answers with
 commands. `Cut`, `Adopt` and `Leave` are for the compute thread, which alone touches the model;
-`Fetch` is for the communication side and may be carried out at once. `waiting` says what the
-compute thread must wait for before its next step. The real worker and the virtual-time cluster
-drive this same object. The network is used for one thing at a time: a push with its answer, or a
-fetch.
+`Fetch` and `Ask` are for the communication side and may be carried out at once. `waiting` says what
+the compute thread must wait for before its next step. The real worker and the virtual-time cluster
+drive this same object. The network is used for one thing at a time: a push with its answer, a
+fetch, or a question.
 """
 
 from __future__ import annotations
@@ -32,11 +32,19 @@ class Fetch(NamedTuple):
     """Ask the server for its newest version."""
 
 
+class Ask(NamedTuple):
+    """Ask the server whether to cut; the answer names the same number."""
+
+    number: int
+    steps: int  # uncut
+    seconds: float  # of the newest step
+
+
 class Leave(NamedTuple):
     """All progress is handed over and answered: tell the server that this worker has finished."""
 
 
-Command = Cut | Adopt | Fetch | Leave
+Command = Cut | Adopt | Fetch | Ask | Leave
 
 
 class Agent:
@@ -50,12 +58,13 @@ class Agent:
     def __init__(self, worker: int, rule: WorkerRule, seq: int = 0):
         self.worker, self.rule, self.seq = worker, rule, seq
         self.version: int | None = None  # last adopted
-        self.waiting: Literal["model", "ack", None] = "model"
+        self.waiting: Literal["model", "ack", "answer", None] = "model"
         self.stopped: str | None = None  # the server's reason to stop
         self.finished = False
         self._base = 0  # version the uncut progress started from
         self._steps = self._samples = 0  # uncut
         self._seconds = 0.0
+        self._loss: float | None = 0.0  # sum over the uncut samples; None: not known
         self._sending = False
         self._fetching = False
         self._grant: int | None = None  # newest version it may fetch and has not
@@ -63,6 +72,7 @@ class Agent:
         self._finishing = False
         self._cut_due = False
         self._first = True  # nothing was cut in this life
+        self._asked = 0  # number of the newest question
 
     @property
     def idle(self) -> bool:
@@ -74,18 +84,16 @@ class Agent:
         """True from the request for a model until it is here, whole."""
         return self._fetching
 
-    @property
-    def uncut(self) -> int:
-        """Steps whose progress has not been handed over."""
-        return self._steps
-
     # What the compute thread tells.
 
-    def step_done(self, samples: int, seconds: float, steps: int = 1) -> list[Command]:
-        """A step of `samples` examples ended after `seconds` of compute."""
+    def step_done(self, samples: int, seconds: float, steps: int = 1,
+                  loss: float | None = None) -> list[Command]:
+        """A step of `samples` examples and mean `loss` ended after `seconds` of compute."""
         self._steps += steps
         self._samples += samples
         self._seconds += seconds
+        known = loss is not None and self._loss is not None
+        self._loss = self._loss + loss * samples if known else None
         rule = self.rule
         commands: list[Command] = []
         if rule.push == "when_idle":
@@ -95,12 +103,15 @@ class Agent:
             if self.idle:
                 commands.append(self._cut())
         elif rule.push == "every_step":
-            commands.append(self._cut())
+            if self._steps >= rule.every or self._cut_due:
+                commands.append(self._cut())
         elif rule.push == "on_adopt":
             if self._inbox is not None or self._first:
-                commands.append(self._cut())
-                if self._inbox is not None:
-                    commands.append(self._adopt())
+                commands += self._exchange()
+        elif rule.push == "asked":
+            self._asked += 1
+            self.waiting = "answer"
+            commands.append(Ask(self._asked, self._steps, seconds / steps))
         elif self._cut_due and self.idle:
             commands.append(self._cut())
         return commands
@@ -142,16 +153,23 @@ class Agent:
             return [self._adopt(), *self._fetch_if_due()]
         return self._finish_if_idle() if self._finishing else []
 
+    def told(self, number: int, cut: bool) -> list[Command]:
+        """The answer to question `number`: cut now, or go on."""
+        if self.waiting != "answer" or number != self._asked:
+            return []  # heard before, or not waited for any more
+        self.waiting = None
+        return [self._cut()] if cut else []
+
     def directed(self, direct: Direct) -> list[Command]:
-        """The model's instruction for this worker."""
+        """The model's instruction for this worker; its batches are not this object's concern."""
         if direct.cut:
             self._cut_due = True
         return []
 
     def stop(self, reason: str) -> list[Command]:
-        """Training is over; whoever waits for a model waits no longer."""
+        """Training is over; whoever waits for a model or an answer waits no longer."""
         self.stopped = reason
-        if self.waiting == "model" and not self._fetching:
+        if self.waiting == "answer" or (self.waiting == "model" and not self._fetching):
             self.waiting = None
         return []
 
@@ -180,17 +198,29 @@ class Agent:
     def _adopt(self) -> Adopt:
         version, self._inbox = self._inbox, None
         self.version = version
+        if self.rule.push == "every_step":
+            self._cut_due = False  # that was about the progress from an older version
         if not self._steps:
             self._base = version
         rebase = self.rule.adopt == "rebase" and self._steps and not self.finished
         return Adopt(version, "rebase" if rebase else "replace")
 
+    def _exchange(self) -> list[Command]:
+        """Hand over the progress and take the version that came in for it, if one has."""
+        came = self._inbox is not None
+        if self.rule.adopt == "rebase":  # keep it in x as well: x = W + progress
+            return [*([self._adopt()] if came else []), self._cut()]
+        cut = self._cut()  # and go on from the version; the first time from W_0, once more
+        return [cut, self._adopt() if came else Adopt(self.version, "replace")]
+
     def _cut(self) -> Cut:
-        push = Push(self.worker, self.seq, self._base, self._steps, self._samples, self._seconds)
+        loss = None if self._loss is None or not self._samples else self._loss / self._samples
+        push = Push(self.worker, self.seq, self._base, self._steps, self._samples, self._seconds,
+                    loss)
         self.seq += 1
         self._first = False
         self._steps = self._samples = 0
-        self._seconds = 0.0
+        self._seconds = self._loss = 0.0
         self._base = self.version
         self._sending = True
         self._cut_due = False

@@ -8,22 +8,40 @@ devices.
 from __future__ import annotations
 
 import atexit
+import json
 import math
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import keras
+import tensorflow as tf
 
 from wbsp.cluster import Task
 from wbsp.runlog.worker import WorkerLog
+from wbsp.sync import SyncModel, create
 from wbsp.wire.sockets import read_token
 from wbsp.worker.link import Link
 from wbsp.worker.replica import KerasReplica
 from wbsp.worker.session import Session
+from wbsp.worker.stream import Assignments
+from wbsp.worker.usage import Usage
 
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def batches(assignments: Assignments,
+            examples: Callable[[tf.Tensor, tf.Tensor], Any]) -> tf.data.Dataset:
+    """What `examples`(start, count) makes of each piece, in a thread that waits for the pieces.
+
+    TensorFlow can end that thread only between two elements: hence NOTHING, now and then.
+    """
+    scalar = tf.TensorSpec([], tf.int64)
+    pieces = tf.data.Dataset.from_generator(assignments.__iter__, output_signature=2 * (scalar,))
+    # The next batch is made while its worker waits for the model.
+    return pieces.filter(lambda _, count: count > 0).map(examples).prefetch(1)
 
 
 class SyncCallback(keras.callbacks.Callback):
@@ -62,6 +80,8 @@ class SyncCallback(keras.callbacks.Callback):
         self.settings: dict[str, str] | None = None  # the server's, once connected
         self._log: WorkerLog | None = None
         self._interrupt: str | None = None
+        self._assignments = Assignments()
+        self._batch_size: int | None = None  # of `stream`, where it was called
 
     def connect(self) -> dict[str, str]:
         """Introduce this worker and return the run's settings; `fit` does it if nobody did.
@@ -72,6 +92,25 @@ class SyncCallback(keras.callbacks.Callback):
             self.settings = self._link.hello(self._claims, self._timeout).settings
             atexit.register(self._abandon)
         return self.settings
+
+    @property
+    def sync(self) -> SyncModel:
+        """The run's synchronization model with its options, as the server has it; connects."""
+        run = self.connect()
+        return create(run["sync"], **json.loads(run["sync_option"]))
+
+    def stream(self, examples: Callable[[tf.Tensor, tf.Tensor], Any],
+               batch_size: int) -> tf.data.Dataset:
+        """Batches for `fit` whose sizes the server may change, and whose examples it may choose.
+
+        examples:   (start, count), int64 scalars in a graph -> what a step trains: the examples at
+                    positions start ... start + count - 1 of an endless stream, in the same order on
+                    every worker if the model shares it (`sync.rule.shared`)
+        batch_size: examples of a step, where the model leaves that to the worker
+        The dataset is endless: give `fit` its steps_per_epoch. It can be fitted once.
+        """
+        self._batch_size = batch_size
+        return batches(self._assignments, examples)
 
     def write_log(self, log: WorkerLog) -> None:
         """Keep the run's text files and timeline of this worker in `log`."""
@@ -98,18 +137,22 @@ class SyncCallback(keras.callbacks.Callback):
                 f"{self._session.agent.version} | computing {report.share('compute'):.0%}")
 
     def on_train_begin(self, logs=None):
-        self.connect()
+        self._check_stream(self.sync)
         self._session = Session(self._link, KerasReplica(self.model), self._log, self._say,
-                                lambda: self._interrupt is not None)
+                                lambda: self._interrupt is not None, Usage(), self._assignments)
         self._meter = _LossMeter(self.model)
+        self._assignments.begin(self._batch_size)
         self._session.start(self._timeout)
         self._stop_if_told()
 
     def on_epoch_begin(self, epoch, logs=None):
+        if self._link.error:  # which ended the stream
+            raise self._link.error
         self._last_batch = -1
         self._meter.reset()
 
     def on_train_batch_begin(self, batch, logs=None):
+        self._assignments.step_begins()
         self._session.step_begins()
 
     def on_train_batch_end(self, batch, logs=None):
@@ -128,12 +171,22 @@ class SyncCallback(keras.callbacks.Callback):
         if self._log:
             self._log.close()
 
+    def _check_stream(self, sync: SyncModel) -> None:
+        if sync.rule.shared and self._batch_size is None:
+            raise ValueError(f"under {sync.name} the server says who trains which examples: give "
+                             "fit a dataset that was made by this callback's stream()")
+        if self._batch_size is not None and self.model.steps_per_execution != 1:
+            raise ValueError(f"steps_per_execution={self.model.steps_per_execution}: a batch of "
+                             "stream() is not known before the step ahead of it has ended; "
+                             "compile the model with steps_per_execution=1")
+
     def _stop_if_told(self) -> None:
         if self.stop_reason is not None:
             self.model.stop_training = True
 
     def _abandon(self) -> None:
         """The process ends without `fit` having ended: say so rather than be missed."""
+        self._assignments.end()
         self._link.leave("its process ended in mid-training", finished=False)
         self._link.close()
 

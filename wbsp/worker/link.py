@@ -77,7 +77,7 @@ class Link:
         self._listener: Listener | None = None
         self._models: Assembly | None = None
         self._request: Callable[[], None] | None = None  # unanswered, to be sent again
-        # the type of the message that answers, with the seq of the push or number of the fetch
+        # the type of the message that answers, with the number of the push, fetch or question
         self._awaited: type[m.Message] | tuple[type[m.Message], int] | None = None
         self._fetches = 0
         self._ahead = 0  # number of the fetch that went with the newest push, or 0
@@ -150,6 +150,11 @@ class Link:
         number = coming or self._fetches
         self._orders.append(lambda: self._ask(
             (m.Model, number), lambda: self._post(m.Fetch(number)), send=not coming))
+
+    def ask(self, number: int, steps: int, seconds: float) -> None:
+        """Ask, at the next `wake`, whether to cut; the listener is told the answer."""
+        self._orders.append(lambda: self._ask(
+            (m.Told, number), lambda: self._post(m.Ask(number, steps, seconds))))
 
     def leave(self, reason: str, finished: bool) -> None:
         report = self._listener.report() if self._listener else None
@@ -291,7 +296,7 @@ class Link:
                         self._request = None
                         self._listener.fetched(message.version, vector, now - self._asked_at)
             case _:
-                if self._awaited is type(message):
+                if self._awaited in (type(message), (m.Told, getattr(message, "number", None))):
                     self._request = None
                 self._listener.told(message)
 

@@ -7,10 +7,11 @@ written by the compute thread alone. Keras is not known here.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -18,8 +19,11 @@ from wbsp.layout import TensorSpec
 from wbsp.runlog.report import Report, TimeBook
 from wbsp.runlog.worker import WorkerLog
 from wbsp.wire import messages as m
-from wbsp.worker.agent import Adopt, Agent, Command, Cut, Fetch, Leave
+from wbsp.worker.agent import Adopt, Agent, Ask, Command, Cut, Fetch, Leave
 from wbsp.worker.link import Link
+
+if TYPE_CHECKING:
+    from wbsp.worker.stream import Assignments
 
 _GRAIN = 0.5  # seconds between two looks for an interrupt while waiting
 _SAY_EVERY = 15.0  # seconds between two lines about the same wait
@@ -48,13 +52,18 @@ class Session:
 
     interrupted: asked while waiting; True ends the wait, and the worker leaves without the final
                  version
+    usage:       answers with the shares (0..1) of the processors and of the memory in use
+    assignments: hears which examples this worker is to train next, under a model that says so
     """
 
     def __init__(self, link: Link, replica: Replica, log: WorkerLog | None = None,
                  say: Callable[[str], None] = print,
-                 interrupted: Callable[[], bool] = lambda: False):
+                 interrupted: Callable[[], bool] = lambda: False,
+                 usage: Callable[[], tuple[float, float]] = lambda: (None, None),
+                 assignments: Assignments | None = None):
         self.link, self.replica, self.log = link, replica, log
         self._say, self._interrupted = say, interrupted
+        self._usage, self._assignments = usage, assignments
         self.agent: Agent | None = None
         self.book: TimeBook | None = None
         self.steps_before = 0  # of this worker in earlier lives
@@ -63,6 +72,8 @@ class Session:
         self._todo: list[Command] = []  # for the compute thread
         self._early: list[m.Message] = []  # heard before the agent was there to be told
         self._fetched: dict[int, np.ndarray] = {}  # version -> vector, until adopted
+        self._held: np.ndarray | None = None  # newest adopted version, where a rule returns to it
+        self._rejected, self._rejected_said = 0, -math.inf  # pushes; when they were last spoken of
         self._last_report: Report | None = None
         self._finishing = False
         self._reason, self._wants_final, self._has_final = "finished", True, False
@@ -116,7 +127,7 @@ class Session:
         totals.samples += samples
         totals.loss = loss
         with self._news:
-            commands = self.agent.step_done(samples, seconds, steps)
+            commands = self.agent.step_done(samples, seconds, steps, loss)
         self._carry_out(commands)
         self._wait("the others")
         if self.link.error:
@@ -128,6 +139,7 @@ class Session:
     def finish(self, reason: str = "finished", final: bool = True) -> None:
         """Hand over what is left and leave; with `final` wait for the run's last version."""
         self._switch("push")
+        self._end_assignments()
         with self._news:
             commands = self.agent.finish()
         self._reason, self._wants_final, self._finishing = reason, final, True
@@ -145,13 +157,20 @@ class Session:
                     self._switch("push")
                     update = self.replica.cut()
                     self._totals.push_bytes = update.nbytes
-                    self.link.push(command.push, update, fetch=not self._finishing)
+                    cpu, memory = self._usage()
+                    self.link.push(command.push._replace(cpu=cpu, memory=memory), update,
+                                   fetch=not self._finishing)
                 case Adopt():
                     self._switch("pull")
-                    self.replica.adopt(self._fetched.pop(command.version), command.how)
+                    vector = self._fetched.pop(command.version, self._held)
+                    self.replica.adopt(vector, command.how)
+                    if self.agent.rule.push == "on_adopt":
+                        self._held = vector
                     self._has_final = self.agent.finished
                 case Fetch():
                     self.link.fetch()
+                case Ask():
+                    self.link.ask(*command)
                 case Leave():
                     self._last_report = self.report()
                     self.link.leave(self._reason, self._wants_final)
@@ -169,7 +188,7 @@ class Session:
                         raise self.link.error
                     if self._interrupted() and self.agent.waiting != "ack":
                         return  # nothing of this worker's is under way
-                    self._switch("push" if self.agent.waiting == "ack" else
+                    self._switch("push" if self.agent.waiting in ("ack", "answer") else
                                  "pull" if self.agent.fetching else "wait")
                     self._news.wait(_GRAIN)
                     waited = time.monotonic() - start
@@ -213,8 +232,7 @@ class Session:
         totals.control_bytes = len(m.encode(answer))
         self._log_network("push", seconds, seq=answer.seq)
         if not answer.accepted:
-            self._say(f"worker {self.link.worker}: push {answer.seq} was rejected: "
-                      f"{answer.reason}")
+            self._say_rejected(answer)
         with self._news:
             self._react(self.agent.acked(answer.granted, answer.hold))
 
@@ -240,7 +258,12 @@ class Session:
                     if message.version > self._newest:  # else: told twice
                         self._react(self.agent.granted(message.version))
                 case m.Directed():
-                    self._react(self.agent.directed(message.direct))
+                    direct = message.direct
+                    if direct.batch is not None and self._assignments is not None:
+                        self._assignments.assign(direct.batch, direct.start)
+                    self._react(self.agent.directed(direct))
+                case m.Told():
+                    self._react(self.agent.told(message.number, message.cut))
                 case m.Stopping():
                     self._react(self.agent.stop(message.reason))
                 case m.Final():
@@ -248,7 +271,21 @@ class Session:
                         self._final_told = True
                         self._react(self.agent.final(message.version))
 
+    def _say_rejected(self, answer: m.Answer) -> None:
+        """Some models reject by rule, and often: one line now and then."""
+        self._rejected += 1
+        now = time.monotonic()
+        if now - self._rejected_said > _SAY_EVERY:
+            self._rejected_said = now
+            self._say(f"worker {self.link.worker}: push {answer.seq} was rejected: "
+                      f"{answer.reason} ({self._rejected} so far)")
+
+    def _end_assignments(self) -> None:
+        if self._assignments is not None:
+            self._assignments.end()
+
     def failed(self) -> None:
+        self._end_assignments()
         with self._news:
             self._news.notify_all()
 

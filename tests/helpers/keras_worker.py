@@ -1,0 +1,61 @@
+"""A worker process that trains shapes10 in one run after another, so that TensorFlow starts once.
+
+Each line of the standard input is the JSON of a `Plan`; each is answered with one of a result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from dataclasses import dataclass
+
+import keras
+
+import data
+import models
+import wbsp
+from models import training
+
+
+@dataclass
+class Plan:
+    """One run of this worker."""
+
+    address: str
+    worker: int
+    steps: int  # mini-batches after which this worker leaves, if the run has not ended
+    pause: float  # seconds before each mini-batch
+    batch: int = 128
+
+
+class Pause(keras.callbacks.Callback):
+    def __init__(self, seconds: float):
+        super().__init__()
+        self.seconds = seconds
+
+    def on_train_batch_begin(self, batch, logs=None):
+        time.sleep(self.seconds)
+
+
+def run(plan: Plan) -> dict:
+    hook = wbsp.SyncCallback(plan.address, plan.worker)
+    rule = hook.sync.rule
+    parts = rule.micro_batches
+    if "batch" in hook.sync.OPTIONS:
+        batches = hook.stream(data.shared_batch("shapes10", 0), plan.batch)
+    else:
+        batches = data.train_dataset("shapes10", plan.batch // parts, 0, plan.worker)
+    network = training.compile(models.build("small", 0), "small", micro_batches=parts,
+                               jit_compile=False)
+    network.fit(batches, epochs=1, steps_per_epoch=plan.steps * parts, verbose=0, shuffle=False,
+                callbacks=[hook, Pause(plan.pause / parts)])
+    result = network.evaluate(data.test_dataset("shapes10"), verbose=0, return_dict=True)
+    weights = b"".join(weight.tobytes() for weight in network.get_weights())
+    return {"accuracy": result["accuracy"], "digest": hashlib.sha256(weights).hexdigest()}
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        print("RESULT", json.dumps(run(Plan(**json.loads(line)))), flush=True)

@@ -1,0 +1,75 @@
+"""Local SGD: the mean of the workers' models after tau steps each."""
+
+import numpy as np
+import pytest
+from clusters import Witness, many, plans
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wbsp.simulate.cluster import Cluster
+from wbsp.simulate.machine import Worker
+from wbsp.simulate.speeds import lognormal
+from wbsp.simulate.workload import QuadraticWorkload
+from wbsp.sync import create
+from wbsp.sync.localsgd import LocalSGD
+
+
+class Barrier(Witness):
+    def starts(self, worker, now):
+        assert worker in self.missing, "started a step after its push of this round"
+
+
+def a_round_is_tau_steps_of_all(witness, effects, push):
+    assert witness.committed == witness.round_complete
+    if push:
+        leaving = witness.cluster._hosts[push.worker].agent.finished or (
+            witness.cluster._hosts[push.worker].agent._finishing)
+        assert push.steps == witness.model.tau or (leaving and push.steps < witness.model.tau)
+    if witness.committed:
+        witness.restart_round()
+
+
+@many
+@given(plans(), st.integers(1, 4))
+def test_random_clusters_keep_the_laws_and_the_barrier(plan, tau):
+    Barrier(plan, LocalSGD(tau=tau), a_round_is_tau_steps_of_all)
+
+
+def versions(model, n, rounds, tau=1):
+    """Every version of a run on unequal workers, in order."""
+    seen = []
+
+    def log(now, kind, **fields):
+        if kind == "commit":
+            seen.append(cluster.engine.store.latest.vector)
+    workload = QuadraticWorkload(n, seed=3)
+    workers = [Worker(lognormal(1.0 + i, 0.5, seed=i), latency=0.1 * i) for i in range(n)]
+    cluster = Cluster(model, workers, workload, log=log,
+                      stop_samples=rounds * tau * n * workload.batch)
+    cluster.run()
+    return seen
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_tau_1_is_bsp_bit_for_bit(n):
+    local, bsp = versions(LocalSGD(tau=1), n, 20), versions(create("bsp"), n, 20)
+    assert len(local) >= 20
+    assert [v.tobytes() for v in local] == [v.tobytes() for v in bsp]
+
+
+@pytest.mark.parametrize("n, tau", [(1, 3), (2, 4), (4, 8)])
+def test_a_version_is_the_mean_of_tau_steps_of_every_worker(n, tau):
+    seen, again = versions(LocalSGD(tau=tau), n, 6, tau), QuadraticWorkload(n, seed=3)
+    mean = again.initial()
+    for version in seen[:6]:
+        for worker in range(n):
+            again.adopt(worker, mean, "replace")
+            for _ in range(tau):
+                again.step(worker)
+        mean = np.mean(again.x, axis=0)
+        assert np.allclose(version, mean, rtol=0, atol=1e-6)
+
+
+def test_tau_below_one_is_refused():
+    with pytest.raises(ValueError, match="localsgd: option tau=0 is below 1"):
+        LocalSGD(tau=0)

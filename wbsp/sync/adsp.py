@@ -1,0 +1,245 @@
+"""ADSP: commits at equal counts, searched for online (Hu, Wang, Wu, AAAI 2020)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from wbsp.sync.base import (
+    About,
+    Accept,
+    Action,
+    Commit,
+    Direct,
+    Grant,
+    Option,
+    Push,
+    SyncModel,
+    WorkerRule,
+)
+
+RISE = 1.3  # the loss that begins a new search, relative to a period before
+GOAL = 0.5  # the loss whose time a reward predicts, relative to the search's first
+
+
+def interval(period: float, commits: int, overhead: float) -> float:
+    """Seconds from a commit to the next Direct; a hundredth of the period at the least."""
+    return max(period / commits - overhead, period / 100)
+
+
+def reward(times: list[float], losses: list[float], goal: float) -> float:
+    """1 / (seconds until the loss is down to `goal`), by the curve 1 / (a^2 t + b) + c.
+
+    times, losses: three or more points in the order of time; goal > 0. With t* the time at which
+    the fitted curve meets `goal` this is the published a^2 / (1 / (goal - c) - b) = 1 / t*
+    [paper]. c is kept at 0 or below: a curve that ends above the goal never gets there, and the
+    published code then prefers the slower descent [ours]. Losses that do not fall or are past the
+    goal already, and curves that cannot be fitted, score lowest.
+    """
+    lowest = -math.inf
+    if not (1e-6 * losses[0] < losses[-1] < losses[0] and goal < losses[0]
+            and times[0] < times[-1]):
+        return lowest
+    from scipy.optimize import least_squares  # half a second that no other model should pay
+
+    span, height = times[-1] - times[0], losses[0]
+    x = [(time - times[0]) / span for time in times]
+    y = [loss / height for loss in losses]
+
+    def misfit(curve):
+        slope, b, c = curve
+        return [1 / (slope * t + b) + c - loss for t, loss in zip(x, y, strict=True)]
+
+    fit = least_squares(misfit, (1 / y[-1] - 1, 1.0, 0.0),
+                        bounds=((0, 1e-3, -1), (math.inf, math.inf, 0)))
+    slope, b, c = map(float, fit.x)
+    if not fit.success or slope <= 0:
+        return lowest
+    reached = times[0] + span * (1 / (goal / height - c) - b) / slope
+    return 1 / reached if 0 < reached < math.inf else lowest
+
+
+class Search:
+    """How many commits a period brings: C, then C + 1, ... while the reward improves.
+
+        a period with C; a period with C + 1; better? C += 1 and go on; else stay with C
+        the loss has risen by 30 % from one period's end to the next? search again, from C
+
+    C never falls, and the model is not rolled back after a trial that was worse [code].
+    """
+
+    def __init__(self):
+        self.rate = 1  # C
+        self.running = True
+        self._best: float | None = None  # reward of C; None: to be measured
+        self._points: list[tuple[float, float | None]] = []  # of this period: (time, loss)
+        self._origin: tuple[float, float] | None = None  # the search's first point
+
+    @property
+    def commits(self) -> int:
+        """Commits of a worker in the present period."""
+        return self.rate + (self.running and self._best is not None)
+
+    def observe(self, now: float, loss: float | None) -> None:
+        """The loss in the middle of a period, where known."""
+        self._points.append((now, loss))
+
+    def end(self, now: float, loss: float | None) -> None:
+        """A period is over and the next begins, with this loss."""
+        points, self._points = [*self._points, (now, loss)], [(now, loss)]
+        if any(known is None for _, known in points):
+            return
+        if not self.running:
+            if loss > RISE * points[0][1]:
+                self.running, self._best, self._origin = True, None, None
+        elif len(points) > 2:
+            self._judge(points)
+
+    def _judge(self, points: list[tuple[float, float]]) -> None:
+        if self._origin is None:
+            self._origin = points[0]
+        begin, first = self._origin
+        value = reward([time - begin for time, _ in points], [loss for _, loss in points],
+                       GOAL * first)
+        if self._best is None:
+            self._best = value
+        elif value > self._best:
+            self.rate, self._best = self.rate + 1, value
+        else:
+            self.running = False
+
+
+@dataclass
+class Pace:
+    """One worker's way to its commits of this period."""
+
+    count: int  # commits so far; one that joins has as many as are due by then
+    share: int  # commits in this period
+    last: float  # time of its last commit, or of its coming
+    overhead: float = 0.0  # O: from its last Direct to the arrival of its push
+    due: float = math.inf  # when to direct it next
+    told: float | None = None  # when it was directed and has not pushed since
+
+
+class ADSP(SyncModel):
+    """Nobody waits; the server says when, so that all commit equally often.
+
+        worker: steps without end; told to cut? at the step's end: push; fetch the newest version
+        server: accept(p, 1/N), commit, grant the pusher at once
+                direct i to cut, period / dC_i - O_i after its last commit
+                at a period's end:  target += C,  dC_i = max(1, target - c_i)
+                C by `Search`, from the losses at begin, middle and end of a period
+
+    c_i are the commits of worker i, one that is on its way included; O_i is the time from its last
+    Direct to the arrival of its push. So a slow worker pushes few steps at a time, a fast one many,
+    and after every period all have committed equally often, within one. A worker that joins has
+    made the commits due by then, and owes nothing for the time before.
+
+    Differs from ASP in who decides on a push, and from local SGD in that steps between two
+    pushes differ and nobody waits.
+
+    Source: Hu, Wang, Wu, "Distributed machine learning through heterogeneous edge systems", AAAI
+    2020, arXiv 1911.06949 [paper], and its code [code]. Ours: the server directs, where there the
+    worker times itself, so that O_i takes in the rest of a step besides the transfer; a Direct
+    comes a hundredth of the period after a commit or later (there: 10 s); the loss is the mean of
+    the workers' newest training losses (there: of the global model on test data; here it is first
+    known after a period, and without losses C stays 1); see `reward` for its guards.
+    """
+
+    name = "adsp"
+    about = About(
+        bound="equal commit counts at each period's end, within one",
+        waits="nobody, but for the own push and fetch",
+        traffic="a push and a fetch a commit; C commits a worker and period",
+        source="Hu, Wang, Wu, AAAI 2020",
+        certainty="exact; server directs in place of worker's timer: ours")
+    rule = WorkerRule(push="directed", wait="model", adopt="replace")
+    OPTIONS = {"period": Option(60.0, "seconds in which all workers commit equally often",
+                                low=0.001)}
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.search = Search()
+        self.pace: dict[int, Pace] = {}
+        self.target = 0  # commits of each worker by the end of this period
+        self._half = self._end = 0.0  # of this period; the half: infinite once it is past
+        self._loss: dict[int, float] = {}  # worker -> its newest
+        self._due: list[tuple[float, int]] = []  # heap of (due, worker); outdated ones are skipped
+
+    def join(self, worker: int, now: float) -> list[Action]:
+        actions = super().join(worker, now)
+        if len(self.active) == 1:
+            self._begin_period(now)
+        commits, left = self.search.commits, (self._end - now) / self.period
+        self.pace[worker] = Pace(self.target - round(commits * left), commits, now)
+        self._plan(worker)
+        self._set_alarm()
+        return actions
+
+    def leave(self, worker: int, now: float) -> list[Action]:
+        del self.pace[worker]
+        self._loss.pop(worker, None)
+        actions = super().leave(worker, now)
+        self._set_alarm()
+        return actions
+
+    def push(self, push: Push, now: float) -> list[Action]:
+        pace = self.pace[push.worker]
+        if pace.told is not None:
+            pace.overhead, pace.told = now - pace.told, None
+        pace.count += 1
+        pace.last = now
+        if push.loss is not None and math.isfinite(push.loss):
+            self._loss[push.worker] = push.loss
+        self._plan(push.worker)
+        self._set_alarm()
+        return [Accept(push, 1 / len(self.active)), Commit(), Grant(push.worker)]
+
+    def tick(self, now: float) -> list[Action]:
+        actions = self._direct(now)
+        if now >= self._half:
+            self.search.observe(now, self._mean_loss())
+            self._half = math.inf
+        if now >= self._end:
+            self.search.end(now, self._mean_loss())
+            self._begin_period(now)
+            actions += self._direct(now)
+        self._set_alarm()
+        return actions
+
+    def _begin_period(self, now: float) -> None:
+        self._half, self._end = now + self.period / 2, now + self.period
+        self.target += self.search.commits
+        for worker, pace in self.pace.items():
+            pace.share = max(1, self.target - pace.count - (pace.told is not None))
+            if pace.told is None:
+                self._plan(worker)
+
+    def _plan(self, worker: int) -> None:
+        pace = self.pace[worker]
+        pace.due = pace.last + interval(self.period, pace.share, pace.overhead)
+        heappush(self._due, (pace.due, worker))
+
+    def _outdated(self, due: float, worker: int) -> bool:
+        pace = self.pace.get(worker)
+        return pace is None or pace.told is not None or pace.due != due
+
+    def _direct(self, now: float) -> list[Action]:
+        """Tell those whose time has come."""
+        actions: list[Action] = []
+        while self._due and self._due[0][0] <= now:
+            due, worker = heappop(self._due)
+            if not self._outdated(due, worker):
+                self.pace[worker].told = now
+                actions.append(Direct(worker, cut=True))
+        return actions
+
+    def _set_alarm(self) -> None:
+        while self._due and self._outdated(*self._due[0]):
+            heappop(self._due)
+        due = self._due[0][0] if self._due else math.inf
+        self.alarm = min(due, self._half, self._end) if self.active else None
+
+    def _mean_loss(self) -> float | None:
+        return math.fsum(self._loss.values()) / len(self._loss) if self._loss else None

@@ -1,0 +1,250 @@
+"""How many examples each worker should train, so that unequal machines end together.
+
+`Solver` predicts what a batch costs each worker and computes the best sizes; `Shifter` knows no
+costs, and moves examples from the slowest worker to the fastest until that helps no more. Both are
+told who joins and leaves, hear every push, and are asked for new sizes when a round is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heapreplace
+from statistics import median
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from wbsp.sync.base import Push
+from wbsp.sync.predict import PREDICTORS, Ema, Last, Narx, Overhead
+
+_INSTANT = 1e-9  # seconds: what took no measurable time took this
+_BISECTIONS = 100  # halvings of a time; what is undecided then ends at the same moment
+_GROWTH = 1.25  # of slowest / quickest, by which an allocation is no longer what it was
+
+
+def greedy(time: Callable[[int, int], float], sizes: Sequence[int], total: int,
+           high: Sequence[int]) -> list[int]:
+    """Raise `sizes` to the sum `total`: each next example to the worker that ends first with it.
+
+    time(i, x): seconds of worker i for x examples, not decreasing in x
+    sizes:      where to start: the least that each worker takes
+    high:       the most that each worker takes
+
+    The result minimizes max_i time(i, x_i). Of equal times the smaller batch grows first, so that
+    equal workers differ by one example at most. Raises ValueError when `total` is out of reach.
+    """
+    sizes = list(sizes)
+    _check(sizes, total, high)
+    heap = [(time(i, x + 1), x + 1, i) for i, x in enumerate(sizes) if x < high[i]]
+    heapify(heap)
+    for _ in range(total - sum(sizes)):
+        _, x, i = heap[0]
+        sizes[i] = x
+        if x < high[i]:
+            heapreplace(heap, (time(i, x + 1), x + 1, i))
+        else:
+            heappop(heap)
+    return sizes
+
+
+def fastest(speed: Sequence[float], fixed: Sequence[float], total: int, low: int,
+            high: int) -> list[int]:
+    """The sizes that `greedy` gives for time(i, x) = x / speed[i] + fixed[i], bounds for all alike.
+
+    Greedy takes the examples in the order of their times, so those that end by some time T are the
+    first it takes. A T that takes nearly enough is found by bisection, each step in O(N); greedy is
+    left with N examples at most, or with more where more than that end together.
+    """
+    v, q = np.asarray(speed, float), np.asarray(fixed, float)
+    _check([low] * len(v), total, [high] * len(v))
+    high = min(high, total)
+
+    def by(moment: float) -> np.ndarray:
+        """The most that each worker ends by then, float [N]; `low` even if that ends later."""
+        return np.floor(np.clip((moment - q) * v, low, high))
+
+    before, after = 0.0, float(np.max(high / v + q, initial=0.0))
+    taken = by(before)
+    for _ in range(_BISECTIONS):
+        if total - taken.sum() <= len(v):
+            break
+        moment = (before + after) / 2
+        more = by(moment)
+        if more.sum() <= total:
+            before, taken = moment, more
+        else:
+            after = moment
+    speeds, overheads = v.tolist(), q.tolist()
+    return greedy(lambda i, x: x / speeds[i] + overheads[i], taken.astype(int).tolist(), total,
+                  [high] * len(v))
+
+
+def _check(low: Sequence[int], total: int, high: Sequence[int]) -> None:
+    if not sum(low) <= total <= sum(high):
+        raise ValueError(f"{total} examples cannot be split: {len(low)} workers take {sum(low)} to "
+                         f"{sum(high)} together; change the total or the bounds")
+
+
+class Solver:
+    """Sizes that minimize max_i t_i(x_i) with t_i(x) = steps (x / v_i + q_i) + c_i.
+
+    v_i is predicted by `predictor`, q_i found by `Overhead`, and c_i, a moving average of what the
+    messages of a round take, counts where `remote`. Sizes are multiples of `grain` and sum up to N
+    times `batch`.
+    """
+
+    def __init__(self, predictor: str, batch: int, low: int, high: int, grain: int, steps: int,
+                 remote: bool):
+        self._predictor, self._steps, self._remote = PREDICTORS[predictor], steps, remote
+        self._batch, self._low, self._high, self._grain = batch, low, high, grain
+        self._costs: dict[int, Cost] = {}
+
+    def join(self, worker: int) -> None:
+        self._costs[worker] = Cost(self._predictor())
+
+    def leave(self, worker: int) -> None:
+        del self._costs[worker]
+
+    def pushed(self, push: Push, communication: float) -> None:
+        """A worker has reported; its messages took `communication` seconds of the round."""
+        self._costs[push.worker].observe(push, communication if self._remote else 0.0)
+
+    def sizes(self, sizes: dict[int, int]) -> dict[int, int]:
+        """The round is over: those of the next, from those of this one."""
+        costs = [self._costs[worker] for worker in sizes]
+        steps, grain = self._steps, self._grain
+        grains = fastest([cost.speed.value / (steps * grain) for cost in costs],
+                         [steps * cost.overhead.seconds + cost.communication.value
+                          for cost in costs],
+                         len(sizes) * self._batch // grain, self._low // grain,
+                         self._high // grain)
+        return {worker: n * grain for worker, n in zip(sizes, grains, strict=True)}
+
+
+class Cost:
+    """What is known of one worker: the terms of its t(x)."""
+
+    def __init__(self, speed: Last | Ema | Narx):
+        self.speed, self.overhead, self.communication = speed, Overhead(), Ema()
+
+    def observe(self, push: Push, communication: float) -> None:
+        """Learn from a push."""
+        batch = max(push.samples, 1) / push.steps
+        seconds = max(push.seconds, _INSTANT) / push.steps
+        self.overhead.observe(batch, seconds)
+        self.speed.observe(batch / (seconds - self.overhead.seconds), push.cpu, push.memory)
+        self.communication.observe(communication)
+
+
+class Trial(NamedTuple):
+    """An allocation, its slowest worker, and the seconds of that one and of the quickest."""
+
+    sizes: dict[int, int]
+    straggler: int
+    slowest: float
+    quickest: float
+
+    def outdated_by(self, now: Trial) -> bool:
+        """The spread has grown by a quarter, and not because of the sizes."""
+        if now.sizes == self.sizes:
+            return now.slowest * self.quickest > _GROWTH * self.slowest * now.quickest
+        return (now.sizes[now.straggler] <= self.sizes[now.straggler]
+                and now.slowest > _GROWTH * self.slowest)
+
+
+class Shifter:
+    """Sizes by trial, for machines whose time is not linear in the batch.
+
+        every `window` rounds:
+            T_i = median seconds of worker i; straggler = argmax T
+            leader = argmin T among those with room for more: `high`, and memory
+            move `coarse` examples from the straggler to the leader
+            a reversed pair, or an allocation visited before? go back to the best one;
+                coarse phase: fine phase (steps of `fine`, windows twice as long)
+                fine phase: hold still
+            max T / min T has grown by a quarter, and not because of the sizes? coarse phase
+
+    Where it holds, the slowest is within one fine step of the optimum if times do not vary: in a
+    cycle of moves someone becomes the slowest by a step that it received as the quickest, and
+    nobody's sizes can beat the quickest of that moment. A bound cuts a step short. Memory is taken
+    to grow in proportion to the batch, which is never too little. Whoever comes or goes, it begins
+    again with the equal split, which is taken to fit everywhere.
+    """
+
+    def __init__(self, batch: int, low: int, high: int, grain: int, window: int, coarse: int,
+                 fine: int):
+        self._batch, self._low, self._high, self._grain = batch, low, high, grain
+        self._window, self._steps = window, {"coarse": coarse, "fine": fine}
+        self._memory: dict[int, float] = {}  # worker -> share of its memory that one example takes
+        self._changed = True  # who is here
+        self._best: Trial | None = None
+        self._begin("coarse")
+
+    def join(self, worker: int) -> None:
+        self._changed = True
+
+    def leave(self, worker: int) -> None:
+        self._changed = True
+        self._memory.pop(worker, None)
+
+    def pushed(self, push: Push, communication: float) -> None:
+        """A worker has reported; what its messages took does not count."""
+        self._seconds.setdefault(push.worker, []).append(push.seconds / push.steps)
+        self._memory[push.worker] = (push.memory or 0.0) * push.steps / max(push.samples, 1)
+
+    def sizes(self, sizes: dict[int, int]) -> dict[int, int]:
+        """The round is over: those of the next, from those of this one."""
+        if self._changed:
+            self._changed, self._best = False, None
+            self._begin("coarse")
+            return dict.fromkeys(sizes, self._batch)
+        self._rounds += 1
+        if self._rounds < self._window * (1 if self.phase == "coarse" else 2):
+            return sizes
+        times = {worker: median(self._seconds[worker]) for worker in sizes}
+        self._rounds, self._seconds = 0, {}
+        straggler = max(times, key=times.get)
+        trial = Trial(sizes, straggler, times[straggler], min(times.values()))
+        if self._best is not None and self._best.outdated_by(trial):
+            self._best = None
+            self._begin("coarse")
+        if self.phase == "hold":
+            return sizes
+        if self._best is None or trial.slowest < self._best.slowest:
+            self._best = trial
+        return self._move(sizes, times, straggler)
+
+    def _move(self, sizes: dict[int, int], times: dict[int, float],
+              straggler: int) -> dict[int, int]:
+        room = {worker: self._room(worker, size) for worker, size in sizes.items()}
+        leader = min((w for w in sizes if room[w] > 0), key=times.get, default=straggler)
+        moved = dict(sizes)
+        if times[leader] < times[straggler]:
+            step = min(self._steps[self.phase], room[leader], sizes[straggler] - self._low)
+            moved[straggler] -= step
+            moved[leader] += step
+        self._visited.add(_key(sizes))
+        if self._last == (leader, straggler) or _key(moved) in self._visited:  # or nothing moved
+            self._begin("fine" if self.phase == "coarse" else "hold")
+            return self._best.sizes
+        self._last = straggler, leader
+        return moved
+
+    def _room(self, worker: int, size: int) -> int:
+        """How many examples more it can train, in whole grains."""
+        most, share = self._high, self._memory[worker]
+        if share > 0:
+            most = min(most, int(1 / share))
+        return (most - size) // self._grain * self._grain
+
+    def _begin(self, phase: Literal["coarse", "fine", "hold"]) -> None:
+        self.phase = phase
+        self._rounds = 0  # in this window
+        self._seconds: dict[int, list[float]] = {}  # worker -> of each step in this window
+        self._visited: set[int] = set()  # keys of this phase's allocations
+        self._last: tuple[int, int] | None = None  # (from, to) of the newest move
+
+
+def _key(sizes: dict[int, int]) -> int:
+    """A number for an allocation, in place of it: allocations of thousands are not kept."""
+    return hash(tuple(sizes.values()))

@@ -1,0 +1,75 @@
+"""ESync: local steps until the slowest worker is there (Li et al., IEEE TSC 2022)."""
+
+from wbsp.sync.base import About, Action, Commit, Direct, Option, Push, WorkerRule
+from wbsp.sync.bsp import BSP
+from wbsp.sync.meter import SlowestMeter
+
+
+class ESync(BSP):
+    """BSP in which a fast worker fills its waiting time with local steps.
+
+        worker: step; ask. Go on? the next step. Cut? push; wait for the next version; x = W
+        server: i asks at `now`, its step took c_i, s is the slowest of those who have asked:
+                    cut, if i = s, or s was told to cut in this round,
+                            or now + c_i + epsilon > arrival_s; else go on
+                    arrival_s = max(end of its last step, begin of the round) + c_s
+                i pushes: accept(p, 1/N); all active workers have pushed: commit, grant all
+
+    Differs from local SGD in that nobody chooses tau: each worker makes as many steps as end before
+    the slowest worker's one. With equal speeds it is BSP.
+
+    Source: Li, Zhou, Zhou, Yu, Xu, Sun, "ESync: Accelerating intra-domain federated learning in
+    heterogeneous data centers", IEEE TSC 15(4), 2022, doi 10.1109/TSC.2020.3044043 [paper preprint,
+    code]. c is the last step's time [code]. There a worker asks before its step, and the state
+    server counts a round from each worker's own begin, telling the others to go on until the
+    slowest has begun; here it asks after its step, and the round begins at the commit [ours]: one
+    message a step less. The code's epsilon is 0.5 s; here it is 0, since steps may be shorter than
+    that [ours].
+    """
+
+    name = "esync"
+    about = About(
+        bound="no update is from before the newest version",
+        waits="for the slowest, less than one own step",
+        traffic="N pushes and N fetches a version; a question a step",
+        source="Li et al., IEEE TSC 2022",
+        certainty="from preprint and code; asked after a step in place of before: ours")
+    rule = WorkerRule(push="asked", wait="model", adopt="replace")
+    OPTIONS = {"epsilon": Option(0.0, "seconds by which a further step must end before the slowest "
+                                      "worker is there", low=0)}
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.meter = SlowestMeter(smoothing=1.0)  # of those who have asked
+        self._last: dict[int, tuple[float, float]] = {}  # worker -> (seconds, end) of its last step
+        self._cut: set[int] = set()  # workers that were told to cut in this round
+        self._begin = 0.0  # of the round
+
+    def leave(self, worker: int, now: float) -> list[Action]:
+        self.meter.leave(worker)
+        self._last.pop(worker, None)
+        self._cut.discard(worker)
+        return self._note_commit(super().leave(worker, now), now)
+
+    def push(self, push: Push, now: float) -> list[Action]:
+        return self._note_commit(super().push(push, now), now)
+
+    def ask(self, worker: int, steps: int, seconds: float, now: float) -> list[Action]:
+        if worker not in self._last:
+            self.meter.join(worker)
+        self.meter.update(worker, seconds)
+        self._last[worker] = seconds, now
+        slowest = self.meter.slowest
+        slow_seconds, end = self._last[slowest]
+        arrival = max(end, self._begin) + slow_seconds
+        cut = (worker == slowest or slowest in self._cut
+               or now + seconds + self.epsilon > arrival)
+        if cut:
+            self._cut.add(worker)
+        return [Direct(worker, cut=cut)]
+
+    def _note_commit(self, actions: list[Action], now: float) -> list[Action]:
+        if Commit() in actions[:2]:
+            self._cut.clear()
+            self._begin = now
+        return actions

@@ -1,0 +1,77 @@
+"""NBSync: local computing in parallel with global synchronization.
+
+Source: Zhou, Li, Yu, Luo, Sun, "NBSync: Parallelism of local computing and global synchronization
+for fast distributed machine learning in WANs", IEEE Transactions on Services Computing, 2023,
+doi 10.1109/TSC.2023.3304312. The rule follows the first author's public prototype.
+"""
+
+from wbsp.sync.base import About, Accept, Action, Option, Push, WorkerRule
+from wbsp.sync.bsp import BSP
+
+
+class NBSync(BSP):
+    """Nobody waits: a worker trains until the next version has come whole, at least one step.
+
+        worker: after the first step: push x - W_0; x = W_0
+                at every later step's end, if the next version W_n has come:
+                    push x - W_(n-1), for round n + 1; x = W_n
+        server: as BSP: accept(p, 1/N); all active workers have pushed: commit, grant all
+
+    Hence W_(n+1) = W_n + mean over k of (LocalSGD_k(W_(n-1)) - W_(n-1)) [code]. How many local
+    steps fit into a round is nobody's decision [paper]: each worker makes as many as its own round
+    trip lasts. Progress leaves the live model when it is handed over, and is back one round later,
+    inside W [code]. The prototype goes on from the first step's end without taking its progress
+    out, so that this step counts twice; here x returns to W_0 [derived]. A worker that joins starts
+    likewise, and the round that it came into waits for its first push [ours]: no round takes an
+    update from before the last version but one.
+
+    merge=add keeps the progress in the live model, x = W_n + what was handed over, as CoCoD-SGD
+    does [ours]. Replacing swings almost undamped where many steps fit into a round [derived].
+    normalize=true gives an update the weight (mean steps of the round before) / (its steps) / N,
+    so that fast workers do not pull W towards their own data (FedNova) [ours]. All of a round
+    share the mean, and that is what takes the bias away; that it is the last round's only scales
+    the round as a whole. What a worker trained from the newest version itself (its first step, the
+    rest when it ends) counts as it is: one step must not be blown up to a round of them.
+    """
+
+    name = "nbsync"
+    about = About(
+        bound="an update of version n + 1 was computed from version n - 1",
+        waits="nobody, ever",
+        traffic="N pushes and N fetches a version",
+        source="Zhou et al., IEEE TSC 2023",
+        certainty="from the author's prototype; merge=add and normalize ours")
+    OPTIONS = {
+        "merge": Option("replace", "what becomes of the progress handed over when a version comes: "
+                        "it leaves the live model, or stays in it", choices=("replace", "add")),
+        "normalize": Option(False, "weigh an update by the inverse of its steps"),
+    }
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        adopt = "rebase" if self.merge == "add" else "replace"
+        self.rule = WorkerRule(push="on_adopt", wait="never", adopt=adopt)
+        self._version = 0  # newest
+        self._mean_steps: float | None = None  # of the pushes in the last round that had any
+        self._steps = self._pushes = 0  # in this round
+
+    def push(self, push: Push, now: float) -> list[Action]:
+        weight = self._factor(push) / len(self.active)
+        return [Accept(push, weight), *super().push(push, now)[1:]]
+
+    def _factor(self, push: Push) -> float:
+        self._version = max(self._version, push.base)  # a resumed run starts above 0
+        if not self.normalize or push.base == self._version:
+            return 1.0
+        self._steps += push.steps
+        self._pushes += 1
+        return (self._mean_steps or push.steps) / push.steps
+
+    def _commit_if_complete(self) -> list[Action]:
+        actions = super()._commit_if_complete()
+        if actions:
+            self._version += 1
+            if self._pushes:
+                self._mean_steps = self._steps / self._pushes
+            self._steps = self._pushes = 0
+        return actions

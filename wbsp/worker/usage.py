@@ -1,0 +1,45 @@
+"""How busy this machine is, as load-balancing models want to know it with every push."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import psutil
+
+PERIOD = 0.5  # seconds between two samples: processor time is counted in hundredths
+
+
+class Usage:
+    """Called, answers with the shares (0..1) of the machine's processors and memory in use.
+
+    The processors' share is that of the time since the sample before.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self._clock = clock
+        self._total, self._idle = _processor_seconds()
+        self._shares = 0.0, 0.0
+        self._due = clock()
+
+    def __call__(self) -> tuple[float, float]:
+        now = self._clock()
+        if now >= self._due:
+            self._due = now + PERIOD
+            self._shares = self._processors(), psutil.virtual_memory().percent / 100
+        return self._shares
+
+    def _processors(self) -> float:
+        total, idle = _processor_seconds()
+        passed, idled = total - self._total, idle - self._idle
+        if passed <= 0:  # too early to tell
+            return self._shares[0]
+        self._total, self._idle = total, idle
+        return min(max(1 - idled / passed, 0.0), 1.0)  # the counters are not read at one moment
+
+
+def _processor_seconds() -> tuple[float, float]:
+    """(all, idle) seconds of all processors since the machine's start."""
+    times = psutil.cpu_times()
+    guest = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # in user already
+    return sum(times) - guest, times.idle + getattr(times, "iowait", 0.0)
