@@ -13,6 +13,7 @@ class ESync(BSP):
                     cut, if i = s, or s was told to cut in this round,
                             or now + c_i + epsilon > arrival_s; else go on
                     arrival_s = max(end of its last step, begin of the round) + c_s
+                    (a round begins with the first step that anybody makes in it)
                 i pushes: accept(p, 1/N); all active workers have pushed: commit, grant all
 
     Differs from local SGD in that nobody chooses tau: each worker makes as many steps as end before
@@ -22,9 +23,9 @@ class ESync(BSP):
     heterogeneous data centers", IEEE TSC 15(4), 2022, doi 10.1109/TSC.2020.3044043 [paper preprint,
     code]. c is the last step's time [code]. There a worker asks before its step, and the state
     server counts a round from each worker's own begin, telling the others to go on until the
-    slowest has begun; here it asks after its step, and the round begins at the commit [ours]: one
-    message a step less. The code's epsilon is 0.5 s; here it is 0, since steps may be shorter than
-    that [ours].
+    slowest has begun; here it asks after its step, and the round begins for all with the first step
+    made in it [ours]: one message a step less. The code's epsilon is 0.5 s; here it is 0, since
+    steps may be shorter than that [ours].
     """
 
     name = "esync"
@@ -44,6 +45,7 @@ class ESync(BSP):
         self._last: dict[int, tuple[float, float]] = {}  # worker -> (seconds, end) of its last step
         self._cut: set[int] = set()  # workers that were told to cut in this round
         self._begin = 0.0  # of the round
+        self._fresh = True  # nobody has asked in it
 
     def leave(self, worker: int, now: float) -> list[Action]:
         self.meter.leave(worker)
@@ -59,6 +61,8 @@ class ESync(BSP):
             self.meter.join(worker)
         self.meter.update(worker, seconds)
         self._last[worker] = seconds, now
+        if self._fresh and steps == 1:  # the version has travelled since the commit
+            self._begin, self._fresh = max(self._begin, now - seconds), False
         slowest = self.meter.slowest
         slow_seconds, end = self._last[slowest]
         arrival = max(end, self._begin) + slow_seconds
@@ -71,5 +75,5 @@ class ESync(BSP):
     def _note_commit(self, actions: list[Action], now: float) -> list[Action]:
         if Commit() in actions[:2]:
             self._cut.clear()
-            self._begin = now
+            self._begin, self._fresh = now, True
         return actions

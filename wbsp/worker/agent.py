@@ -126,6 +126,8 @@ class Agent:
     def acked(self, granted: int | None, hold: bool = False) -> list[Command]:
         """The newest push was answered, perhaps with a grant, perhaps with an order to wait."""
         self._sending = False
+        if self.rule.push == "every_step":
+            self._cut_due = False  # told before this answer: it was about the older version
         self._note_grant(granted)
         if self._finishing:
             return self._finish_if_idle()
@@ -198,8 +200,6 @@ class Agent:
     def _adopt(self) -> Adopt:
         version, self._inbox = self._inbox, None
         self.version = version
-        if self.rule.push == "every_step":
-            self._cut_due = False  # that was about the progress from an older version
         if not self._steps:
             self._base = version
         rebase = self.rule.adopt == "rebase" and self._steps and not self.finished

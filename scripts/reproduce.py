@@ -1,0 +1,135 @@
+#!/usr/bin/env python
+"""Regenerate docs/reproduction.md from nothing: every run, every figure, every number.
+
+    scripts/reproduce.py            # hours; can be stopped and started again
+    scripts/reproduce.py --quick    # a reduced version, a quarter of an hour on two cores
+
+A run that is finished is not repeated. The report is written from what there is, also after
+Ctrl-C or when the --budget is spent. CIFAR-10 comes from the folder in WBSP_DATA_DIR, or through
+Keras.
+"""
+
+import math
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+from absl import app, flags
+from reproduction import report, settings
+from reproduction.results import Book
+from reproduction.work import ROOT, Reality, Simulation, carry_out
+
+from wbsp.simulate import units
+
+FLAGS = flags.FLAGS
+PAGE = ROOT / "docs/reproduction.md"
+SAY_SECONDS = 30.0  # between two lines where there is no terminal
+
+flags.DEFINE_bool("quick", False, "fewer settings, lower targets, one seed")
+flags.DEFINE_bool("miniature", False, "the whole chain on a handful of tiny runs: does it work?")
+flags.DEFINE_string("out", None, "folder of the runs; default: runs/reproduce, with -quick or "
+                    "-miniature behind it")
+flags.DEFINE_string("report", None, f"file to write; default: {PAGE.relative_to(ROOT)}, of a "
+                    "reduced version report.md in --out")
+flags.DEFINE_integer("jobs", None, "processes side by side; default: one a core", lower_bound=1)
+flags.DEFINE_string("budget", None, "begin nothing new after so long: 70min; 0s only writes the "
+                    "report")
+
+
+def main(argv):
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    try:
+        return run(argv)
+    except (ValueError, OSError) as error:
+        print(f"reproduce: {error}", file=sys.stderr)
+        return 1
+
+
+def run(argv) -> int:
+    if len(argv) > 1:
+        raise ValueError(f"unknown argument {argv[1]!r}; flags are written --name=value")
+    if FLAGS.quick and FLAGS.miniature:
+        raise ValueError("give --quick or --miniature, not both")
+    size = "quick" if FLAGS.quick else "miniature" if FLAGS.miniature else ""
+    planned, later = {"quick": settings.quick, "miniature": settings.miniature,
+                      "": settings.full}[size]()
+    out = pathlib.Path(FLAGS.out or ROOT / "-".join(filter(None, ["runs/reproduce", size])))
+    page = FLAGS.report or (out / "report.md" if size else PAGE)
+    until = time.monotonic() + _budget()
+    reality = Reality(settings.known("bsp", "asp", "wbsp", "pcc"), 3, out.absolute())
+    first, last = ([Simulation(setting, seed, out.absolute()) for setting, seed in part]
+                   for part in (planned, later))
+    jobs = [*first, *([] if size else [reality]), *last]
+    failures, stopped, display = [], False, Display()
+    if FLAGS.budget is None or _budget():
+        _fetch_data(jobs)
+    try:
+        failures = carry_out(jobs, FLAGS.jobs or os.cpu_count(), until, display.show)
+    except KeyboardInterrupt:
+        stopped = True
+    display.end()
+    print("writing the report", file=sys.stderr)
+    report.write(Book([*first, *last]), reality, PAGE, pathlib.Path(page))
+    print(page)
+    for job, part, said in failures:
+        print(f"reproduce: {job.name}, {part} failed: {said} (see {job.folder}/log.txt)",
+              file=sys.stderr)
+    return 130 if stopped else 1 if failures else 0
+
+
+def _budget() -> float:
+    """Seconds until nothing new begins."""
+    try:
+        return math.inf if FLAGS.budget is None else units.seconds(FLAGS.budget)
+    except ValueError as error:
+        raise ValueError(f"--budget: {error}") from None
+
+
+def _fetch_data(jobs) -> None:
+    """See that CIFAR-10 is there before many processes look for it at once."""
+    trained = any(job.left() for job in jobs if isinstance(job, Simulation)
+                  and job.setting.flags.get("dataset") == "cifar10")
+    if not trained:
+        return
+    done = subprocess.run([sys.executable, "-c", "import data; data.load('cifar10')"], cwd=ROOT,
+                          stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise OSError(done.stderr.strip().rpartition("\n")[2])
+
+
+class Display:
+    """How far it is and how long it will take: one line on a terminal, else one now and then."""
+
+    def __init__(self):
+        self._begin = time.monotonic()
+        self._due = 0.0
+        self._terminal = sys.stderr.isatty()
+
+    def show(self, done: int, total: int, seconds: float, names: str) -> None:
+        now = time.monotonic()
+        if now < self._due:
+            return
+        self._due = now + (0 if self._terminal else SAY_SECONDS)
+        left = "" if math.isnan(seconds) else f", about {_clock(seconds)} left"
+        line = f"{done} of {total} runs, {_clock(now - self._begin)} gone{left}; now {names}"
+        if self._terminal:
+            line = "\r\x1b[K" + line[:shutil.get_terminal_size().columns - 1]
+        print(line, end="" if self._terminal else "\n", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if self._terminal:
+            print(file=sys.stderr)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"
+
+
+if __name__ == "__main__":
+    app.run(main)

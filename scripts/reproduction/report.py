@@ -1,0 +1,147 @@
+"""The report: the parts of a Markdown page between marks are written anew, the words around them
+are people's.
+
+    <!-- NAME -->
+    ...
+    <!-- end -->
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from reproduction import claims, tables
+from reproduction.results import Book
+from reproduction.tables import NOT_RUN
+from reproduction.work import TABLE, Reality
+
+from wbsp.runlog.files import write_whole
+from wbsp.simulate.compare import markdown
+
+_PART = re.compile(r"(<!-- (?!end -->)(\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def write(book: Book, reality: Reality, template: Path, path: Path) -> None:
+    """Write `path` from the page `template` (which may be the same), and the figures beside it."""
+    figures = draw(book, path.parent / "figures")
+    parts = {**_parts(book, reality), **{
+        f"figure-{name}": f"![{title}](figures/{name}.png)" if name in figures else NOT_RUN
+        for name, title in FIGURES.items()}}
+    write_whole(path, refresh(template.read_text(encoding="utf-8"), parts).encode())
+
+
+def refresh(page: str, parts: dict[str, str]) -> str:
+    """The page with its marked parts replaced; raises ValueError for a mark that is not known."""
+    def part(match: re.Match) -> str:
+        if match[2] not in parts:
+            raise ValueError(f"the page has a part {match[2]!r}; known: {', '.join(parts)}")
+        return f"{match[1]}\n{parts[match[2]]}\n\n{match[3]}"
+    return _PART.sub(part, page)
+
+
+def _parts(book: Book, reality: Reality) -> dict[str, str]:
+    clusters = [*book.of_page("wide"), *book.of_page("core")]
+    parts = {f"claims-{name}": claims.table(of(book)) for name, of in claims.PAGES.items()}
+    parts |= {
+        "scope": scope(book),
+        "ranking": tables.ranking(book, clusters),
+        "times": tables.times(book, book.of_page("wide")),
+        "shares": tables.shares(book, book.of_page("wide")),
+        "core-times": tables.times(book, book.of_page("core")),
+        "core-shares": tables.shares(book, book.of_page("core")),
+        "reality": _printed(reality),
+        "reality-command": f"    scripts/compare_reality.py {' '.join(reality.arguments())}",
+        "commands": commands(book),
+    }
+    for page, form in {"wide": tables.trained, "core": tables.trained, "saps": tables.trained,
+                       "elasticbsp": tables.trained, "drift": tables.drifted,
+                       "nbsync": lambda rows: tables.timed(rows, "esync"),
+                       "lbbsp": lambda rows: tables.timed(rows, "bsp")}.items():
+        parts[page] = _each_cluster(book, page, form)
+    return parts
+
+
+def _each_cluster(book: Book, page: str, form: Callable) -> str:
+    """A table a cluster; settings of one title are variants in the same cluster."""
+    by_title: dict[str, list] = {}
+    for setting in book.of_page(page):
+        by_title.setdefault(setting.title, []).extend(book.of(setting))
+    return "\n\n".join(f"{title[0].upper() + title[1:]}:\n\n{form(rows)}"
+                       for title, rows in by_title.items()) or NOT_RUN
+
+
+def scope(book: Book) -> str:
+    """How much of what is planned was run."""
+    planned = {(job.setting.page, job.setting.name, job.seed): len(job.setting.models)
+               for job in book.jobs}
+    done = {key: len(job.setting.models) - len(job.left())
+            for key, job in zip(planned, book.jobs, strict=True)}
+    rows = []
+    for page in dict.fromkeys(page for page, _, _ in planned):
+        keys = [key for key in planned if key[0] == page]
+        whole = [seed for seed in sorted({key[2] for key in keys})
+                 if all(done[key] == planned[key] for key in keys if key[2] == seed)]
+        targets = sorted({setting.target for setting in book.settings.values()
+                          if setting.page == page and setting.target <= 1})
+        rows.append([page, str(len({key[1] for key in keys})),
+                     ", ".join(f"{100 * target:g} %" for target in targets) or "none",
+                     f"{sum(done[key] for key in keys)} of {sum(planned[key] for key in keys)}",
+                     ", ".join(map(str, whole)) or "none"])
+    return markdown(["page", "settings", "target", "runs done", "seeds that are complete"], rows)
+
+
+def commands(book: Book) -> str:
+    """The command of each setting, under seed 0."""
+    return markdown(["page", "setting", "command"], [
+        [setting.page, f"{setting.name}: {setting.title}", f"`{setting.command()}`"]
+        for setting in book.settings.values()])
+
+
+def _printed(reality: Reality) -> str:
+    table = reality.folder / TABLE
+    return table.read_text().strip() if table.exists() else NOT_RUN
+
+
+FIGURES = {
+    "overview": "time to the target of all models in all clusters",
+    "core": "accuracy in the published experiment, H1",
+    "core-shares": "where the time of the workers went, H1",
+    "wan": "accuracy in the WAN",
+    "straggler": "accuracy beside a straggler",
+    "drift": "accuracy with 300 local steps a round",
+}
+
+
+def draw(book: Book, folder: Path) -> set[str]:
+    """Draw what there are runs for; return the names of the figures."""
+    from wbsp.figures.bars import draw_shares
+    from wbsp.figures.curves import draw_curves
+    from wbsp.figures.load import gather
+    from wbsp.figures.overview import Cell, draw_overview
+
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = {}
+    clusters = [*book.of_page("wide"), *book.of_page("core")]
+    if clusters:
+        rows = [(setting, row) for setting in clusters for row in book.of(setting)]
+        cells = {(row.model, setting.title): Cell(row.seconds, row.mean(lambda one: one.best))
+                 for setting, row in rows}
+        drawn["overview"] = draw_overview(
+            list(dict.fromkeys(row.model for _, row in rows)), [s.title for s in clusters], cells,
+            folder / "overview.png", "Virtual seconds to the target accuracy, and how many times "
+            "the fastest of its column that is")
+    for name, (page, *settings) in {
+            "core": ("core", "h1-2-100mbit"), "wan": ("wide", "wan"),
+            "straggler": ("saps", "straggler", "straggler-reject", "straggler-preempt"),
+            "drift": ("drift", "h3", "h3-add")}.items():
+        runs = book.runs(page, *settings)
+        if runs:
+            target = book.settings[page, settings[0]].target
+            drawn[name] = draw_curves(gather(runs), folder / f"{name}.png",
+                                      target if target <= 1 else None)
+    runs = [run for run in book.runs("core", "h1-2-100mbit") if run.settings["seed"] == 0]
+    if runs:
+        drawn["core-shares"] = draw_shares(gather(runs), folder / "core-shares.png")
+    return {name for name, file in drawn.items() if file}

@@ -1,0 +1,124 @@
+"""What the runs came to: an outcome each, those that differ by the seed alone together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+from reproduction.settings import Setting
+from reproduction.work import Simulation
+
+from wbsp.runlog.reader import Run
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run, in numbers. Times in virtual seconds, shares and accuracies 0..1."""
+
+    seed: int
+    seconds: float | None  # to the target; None: not reached, or there is none
+    best: float  # accuracy of any evaluated version; NaN without evaluations
+    final: float  # that of the last version
+    end: float  # when the run ended
+    needed: float  # mini-batches of all workers, up to the target or else the end
+    pace: float  # mini-batches a second
+    compute: float  # share of the workers' time
+    least: float  # that of the worker that computes least
+    pushes: int
+    versions: int
+    staleness: float  # mean of the accepted pushes, in versions
+    rejected: dict[int, float]  # worker -> share of its pushes
+    traffic: float  # bytes
+    folder: Path
+
+
+def outcome(run: Run, target: float) -> Outcome:
+    """The numbers of a finished run."""
+    summary, settings, seen = run.summary, run.settings, run.evaluations
+    total = summary["total"]
+    reached = np.flatnonzero(seen.accuracy >= target)
+    end, batches = summary["t"], total["samples"] / settings["batch_size"]
+    part = seen.steps[reached[0]] / total["steps"] if reached.size else 1.0
+    return Outcome(
+        settings["seed"], run.time_to(target), float(max(seen.accuracy, default=np.nan)),
+        float(seen.accuracy[-1]) if len(seen.t) else np.nan, end,
+        float(part * batches), batches / end, total["shares"]["compute"],
+        min(one["shares"]["compute"] for one in summary["workers"].values()),
+        total["pushes"], summary["version"], summary["staleness"]["mean"],
+        {int(worker): one["rejected"] / one["pushes"] if one["pushes"] else 0.0
+         for worker, one in summary["workers"].items()},
+        settings["model_bytes"] * (total["pushes"] + total["pulls"]), run.folder)
+
+
+@dataclass(frozen=True)
+class Row:
+    """The runs of one model, with one set of options, in one setting; means are over the seeds."""
+
+    model: str
+    label: str  # the model, and the options that it was given
+    setting: Setting
+    outcomes: tuple[Outcome, ...]
+
+    @cached_property
+    def times(self) -> list[float]:
+        """Seconds to the target, of the runs that reached it."""
+        return [one.seconds for one in self.outcomes if one.seconds is not None]
+
+    @property
+    def reached(self) -> bool:
+        """True when every run reached the target."""
+        return len(self.times) == len(self.outcomes)
+
+    @property
+    def seconds(self) -> float | None:
+        """To the target, on average; None unless every run reached it."""
+        return fmean(self.times) if self.reached else None
+
+    def mean(self, of: Callable[[Outcome], float]) -> float:
+        return fmean(map(of, self.outcomes))
+
+
+class Book:
+    """All finished runs of some settings, read once."""
+
+    def __init__(self, jobs: Sequence[Simulation]):
+        self.jobs = jobs
+        found: dict[tuple[str, str, str], list[Outcome]] = {}
+        self.settings = {(job.setting.page, job.setting.name): job.setting for job in jobs}
+        for job in jobs:
+            for model in job.setting.models:
+                run = job.run(model)
+                if run is not None:
+                    key = job.setting.page, job.setting.name, model
+                    found.setdefault(key, []).append(outcome(run, job.setting.target))
+        self.rows = {key: Row(key[2], _label(self.settings[key[:2]], key[2]),
+                              self.settings[key[:2]], tuple(outcomes))
+                     for key, outcomes in found.items()}
+
+    def of_page(self, page: str) -> list[Setting]:
+        """The settings of a page that have a run, in their order."""
+        return [setting for setting in self.settings.values()
+                if setting.page == page and self.of(setting)]
+
+    def of(self, setting: Setting) -> list[Row]:
+        """The rows of a setting, in the order of its models."""
+        return [row for key, row in self.rows.items()
+                if key[:2] == (setting.page, setting.name)]
+
+    def row(self, page: str, name: str, model: str) -> Row | None:
+        return self.rows.get((page, name, model))
+
+    def runs(self, page: str, *names: str) -> list[Run]:
+        """All finished runs of some settings, for figures."""
+        found = [job.run(model) for job in self.jobs for model in job.setting.models
+                 if job.setting.page == page and job.setting.name in names]
+        return [run for run in found if run is not None]
+
+
+def _label(setting: Setting, model: str) -> str:
+    options = setting.options.get(model, {})
+    return " ".join([model, *(f"{key}={value}" for key, value in options.items())])

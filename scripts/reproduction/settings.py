@@ -1,0 +1,203 @@
+"""What is run: every setting of the report, in the order of importance.
+
+A setting is a cluster and something to train on it, given as flags of `python -m wbsp.simulate`;
+all its models are compared. A page is a chapter of the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from wbsp.sync import MODELS
+
+# Where a model's published or default options do not suit runs of a minute. Labels show them.
+OPTIONS = {
+    "ssp": {"s": 3},  # of the order of Ho et al.; the published runner's 40 is in the core runs
+    "adsp": {"period": 2},  # published: 60 s, for runs of an hour
+}
+# A step and an update of the published networks: 148,298 and 1,783,562 parameters.
+CNN = {"step_seconds": "20ms", "model_bytes": 593192}
+ALEXNET = {"step_seconds": "50ms", "model_bytes": 7134248}
+SMALL = {"model": "small", "dataset": "cifar10", "test_images": 2000, "jitter": 0.1}
+WAN = {"workers": 4, "heterogeneity": "H1", "step_seconds": "220ms", "jitter": 0.1,
+       "bandwidth": "100Mbit", "server_bandwidth": "none", "latency": "5ms"}
+RTTS = (0.4, 0.8, 1.2, 1.8)  # a push and a pull, in steps of the slowest worker
+
+
+@dataclass(frozen=True)
+class Setting:
+    """page, name: where its runs lie; title: what the report calls it
+    flags:   of wbsp.simulate; models: their names; options: model -> its options
+    cost:    seconds of a run on one core, a guess from which the time left is first told
+    """
+
+    page: str
+    name: str
+    title: str
+    flags: dict[str, object]
+    models: tuple[str, ...]
+    options: dict[str, dict[str, object]] = field(default_factory=lambda: OPTIONS)
+    cost: float = 20.0
+
+    @property
+    def target(self) -> float:
+        """Accuracy that ends a run, 0..1; infinite without one."""
+        return float(self.flags.get("target_accuracy", "inf"))
+
+    def arguments(self, models: Iterable[str], seed: int) -> list[str]:
+        """Of wbsp.simulate, but for --out: the runs of some of the models."""
+        models = list(models)
+        return [f"--sync={','.join(models)}",
+                *(f"--sync_option={model}.{key}={value}" for model in models
+                  for key, value in self.options.get(model, {}).items()),
+                *(f"--{key}={value}" for key, value in self.flags.items()),
+                f"--seed={seed}", "--nofigures"]
+
+    def command(self, models: Iterable[str] | None = None, seed: int = 0) -> str:
+        """For people to repeat it."""
+        return " ".join(["python -m wbsp.simulate",
+                         *self.arguments(self.models if models is None else models, seed)])
+
+
+Runs = list[tuple[Setting, int]]  # with their seeds
+
+
+def full() -> tuple[Runs, Runs]:
+    """Everything, so ordered that it can be cut anywhere: first one seed of all clusters, then the
+    papers' own grounds, then more seeds; and what comes after the real processes, since it is long.
+    """
+    *clusters, large = wide(0.4, SMALL)
+    published, own = core(0.4, 2, "100Mbit"), grounds(0.4, SMALL)
+    first = [(clusters, [0]), ([large], [0]), (own, [0]), (published, [0]), (clusters, [1]),
+             (published, [1]), (clusters, [2]), (published, [2]), (own, [1, 2])]
+    last = [([large], [1, 2]), (core(0.4, 2, "1Gbit"), [0, 1, 2]),
+            (core(0.4, 8, "100Mbit"), [0, 1, 2])]
+    return tuple([(setting, seed) for settings, seeds in stages for seed in seeds
+                  for setting in settings] for stages in (first, last))
+
+
+def quick() -> tuple[Runs, Runs]:
+    """A quarter of an hour on two cores: fewer settings, lower targets, one seed."""
+    easy = {**SMALL, "test_images": 1000}
+    settings = [*(s for s in wide(0.3, easy) if s.name in ("base", "none", "20mbit", "wan")),
+                *(s for s in grounds(0.3, easy) if s.page != "drift"),
+                *(s for s in core(0.35, 2, "100Mbit") if s.name.startswith("h1"))]
+    return [(setting, 0) for setting in settings], []
+
+
+def miniature() -> tuple[Runs, Runs]:
+    """The whole chain in a minute, without files to download. It says that all works, no more."""
+    drawn = {**SMALL, "dataset": "shapes10", "test_images": 200}
+    base, ground = wide(0.3, drawn)[0], grounds(0.3, drawn)[0]
+    base = replace(base, flags={**base.flags, "workers": 2, "max_steps": 300}, cost=3,
+                   models=known("bsp", "pcc"))
+    return [(base, 0), (ground, 0), (ground, 1)], []
+
+
+def known(*names: str) -> tuple[str, ...]:
+    """Those that there are."""
+    return tuple(name for name in names if name in MODELS)
+
+
+def wide(target: float, trained: dict) -> list[Setting]:
+    """One thing at a time changed around H1, 8 workers, 100 Mbit: all models."""
+    base = {**trained, **CNN, "workers": 8, "heterogeneity": "H1", "bandwidth": "100Mbit",
+            "latency": "1ms", "target_accuracy": target, "check_period": "0.5s",
+            "max_steps": 8000}
+
+    def changed(name: str, title: str, cost: float = 15, **flags: object) -> Setting:
+        return Setting("wide", name, title, {**base, **flags}, tuple(MODELS), cost=cost)
+
+    return [
+        changed("base", "H1, 8 workers, 100 Mbit"),
+        changed("workers-2", "2 workers", 8, workers=2, max_steps=3000),
+        changed("none", "equal workers", heterogeneity="none", check_period="0.2s"),
+        changed("h2", "H2", heterogeneity="H2", check_period="1s"),
+        changed("h3", "H3", heterogeneity="H3", check_period="1.5s"),
+        changed("1gbit", "1 Gbit", bandwidth="1Gbit", check_period="0.2s"),
+        changed("20mbit", "20 Mbit", bandwidth="20Mbit", check_period="2s"),
+        changed("alexnet", "AlexNet's bytes", **ALEXNET, check_period="5s"),
+        # The ground of NBSync: a round trip of 1.2 steps of the slow half.
+        changed("wan", "WAN, 4 workers", **{**WAN, "model_bytes": 5_340_000}, check_period="1s",
+                max_steps=4000),
+        changed("workers-32", "32 workers", 60, workers=32, max_steps=24000, check_period="1s"),
+    ]
+
+
+def core(target: float, workers: int, bandwidth: str) -> list[Setting]:
+    """The published experiment: its network, its sleeps, the models it compares."""
+    flags = {"model": "cnn", "dataset": "cifar10", "test_images": 1000, "jitter": 0.1, **CNN,
+             "workers": workers, "bandwidth": bandwidth, "latency": "1ms",
+             "target_accuracy": target, "max_steps": 400 * workers}
+    return [Setting("core", f"{sleeps.lower()}-{workers}-{bandwidth.lower()}",
+                    f"CNN, {sleeps}, {workers} workers, {bandwidth[:-4]} {bandwidth[-4:]}",
+                    {**flags, "heterogeneity": sleeps, "check_period": period},
+                    known("bsp", "asp", "ssp", "wbsp", "pcc"), {"ssp": {"s": 40}},
+                    cost=35 * workers)
+            for sleeps, period in (("H1", "0.5s"), ("H2", "1s"), ("H3", "1.5s"))]
+
+
+def grounds(target: float, trained: dict) -> list[Setting]:
+    """What each of the other papers says it is best at."""
+    return [*(_wan(rtt) for rtt in RTTS), *_balanced(), *_straggler(target, trained),
+            *_mild(target, trained), *_many_steps(trained)]
+
+
+def _wan(rtt: float) -> Setting:
+    """NBSync's: a push and a pull take `rtt` steps of the slow half, most of it for the bytes.
+
+    A fast step of 220 ms fits three times into a slow one of 720 ms, questions of ESync included.
+    """
+    latency, rate = 0.005, 100e6 / 8
+    size = round((rtt * 0.72 / 2 - latency) * rate)
+    return Setting(
+        "nbsync", f"rtt-{rtt:g}", f"round trip of {rtt:g} slow steps",
+        {"model": "timing", **WAN, "model_bytes": size, "until": "600s"},
+        known("bsp", "asp", "localsgd", "esync", "nbsync", "wbsp", "pcc"), cost=2)
+
+
+def _balanced() -> Iterable[Setting]:
+    """LB-BSP's: machines whose speeds differ, and whose speeds change as others use them."""
+    for name, title in (("stable", "unequal speeds"), ("changing", "changing speeds")):
+        flags = {"model": "timing", "cluster": f"scripts/clusters/{name}.toml",
+                 "model_bytes": 593192, "max_steps": 8000}
+        yield Setting("lbbsp", name, title, flags,
+                      known("bsp", "lbbsp", "elasticbsp", "asp", "wbsp", "pcc"), cost=4)
+        for key, value in (("predictor", "last"), ("predictor", "ema"), ("controller", "gpu")):
+            yield Setting("lbbsp", f"{name}-{value}", title, flags, known("lbbsp"),
+                          {"lbbsp": {key: value}}, cost=4)
+
+
+def _straggler(target: float, trained: dict) -> Iterable[Setting]:
+    """SaPS's: one of eight machines is four times slower."""
+    flags = {**trained, "cluster": "scripts/clusters/one-slow.toml", "model_bytes": 593192,
+             "target_accuracy": target, "check_period": "0.2s", "max_steps": 8000}
+    flags.pop("jitter")
+    title = "one of 8 is 4 times slower"
+    yield Setting("saps", "straggler", title, flags,
+                  known("bsp", "asp", "ssp", "saps", "ksync", "wbsp", "pcc"), cost=12)
+    # A bound of 2 N is below the straggler's natural lag of 4 (N - 1).
+    for policy, bounds in (("reject", {"s": 2}), ("preempt", {"s": 2, "h": 1})):
+        yield Setting("saps", f"straggler-{policy}", title, flags, known("saps"),
+                      {"saps": {"policy": policy, **bounds}}, cost=12)
+
+
+def _mild(target: float, trained: dict) -> Iterable[Setting]:
+    """ElasticBSP's: four machines that differ a little."""
+    flags = {**trained, "cluster": "scripts/clusters/mild.toml", "model_bytes": 593192,
+             "target_accuracy": target, "check_period": "0.2s", "max_steps": 4000}
+    flags.pop("jitter")
+    yield Setting("elasticbsp", "mild", "4 workers that differ a little", flags,
+                  known("bsp", "asp", "ssp", "elasticbsp"), cost=12)
+
+
+def _many_steps(trained: dict) -> Iterable[Setting]:
+    """Where local steps hurt: H3 and steps of 5 ms are 300 of one worker to one of the other."""
+    flags = {**trained, "workers": 2, "heterogeneity": "H3", "step_seconds": "5ms",
+             "model_bytes": 593192, "bandwidth": "1Gbit", "latency": "1ms", "until": "30s",
+             "check_period": "1.5s"}
+    title = "300 local steps a round"
+    yield Setting("drift", "h3", title, flags, known("asp", "wbsp", "pcc", "nbsync"), cost=50)
+    yield Setting("drift", "h3-add", title, flags, known("nbsync"), {"nbsync": {"merge": "add"}},
+                  cost=50)
