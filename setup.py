@@ -33,7 +33,7 @@ setup(
     extras_require={
         "cuda": ["tensorflow[and-cuda]>=2.18"],
         "figures": ["matplotlib"],
-        "test": ["hypothesis", "matplotlib", "pytest", "pytest-timeout", "ruff"],
+        "test": ["hypothesis", "matplotlib", "pytest", "pytest-timeout", "pytest-xdist", "ruff"],
     },
     classifiers=[
         "Operating System :: MacOS",

@@ -67,7 +67,7 @@ def test_every_model_survives_a_death_and_a_return(tmp_path):
     assert not failed, failed
 
 
-STEPS = [330, 110, 55]  # mini-batches of each worker
+STEPS = [480, 160, 80]  # mini-batches of each worker
 PAUSES = [0.0, 0.02, 0.06]  # seconds before each
 
 

@@ -64,15 +64,16 @@ Runs = list[tuple[Setting, int]]  # with their seeds
 
 
 def full() -> tuple[Runs, Runs]:
-    """Everything, so ordered that it can be cut anywhere: first one seed of all clusters, then the
-    papers' own grounds, then more seeds; and what comes after the real processes, since it is long.
+    """Everything, so ordered that it can be cut anywhere: one seed of all clusters and of the papers'
+    own grounds, then the published experiment; and what comes after the real processes.
     """
     *clusters, large = wide(0.4, SMALL)
-    published, own = core(0.4, 2, "100Mbit"), grounds(0.4, SMALL)
-    first = [(clusters, [0]), ([large], [0]), (own, [0]), (published, [0]), (clusters, [1]),
-             (published, [1]), (clusters, [2]), (published, [2]), (own, [1, 2])]
-    last = [([large], [1, 2]), (core(0.4, 2, "1Gbit"), [0, 1, 2]),
-            (core(0.4, 8, "100Mbit"), [0, 1, 2])]
+    own = grounds(0.4, SMALL)
+    first = [(clusters, [0]), (own, [0]), (core(0.4, 2, "100Mbit"), [0, 1, 2])]
+    last = [(core(0.4, 2, "1Gbit"), [0]), (clusters, [1]), (core(0.4, 8, "100Mbit"), [0]),
+            ([large], [0]), (clusters, [2]), (own, [1, 2]), (core(0.4, 2, "1Gbit"), [1, 2]),
+            (core(0.4, 8, "100Mbit"), [1, 2]), (core(0.4, 8, "1Gbit"), [0, 1, 2]),
+            ([large], [1, 2])]
     return tuple([(setting, seed) for settings, seeds in stages for seed in seeds
                   for setting in settings] for stages in (first, last))
 

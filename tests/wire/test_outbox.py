@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wbsp.wire.outbox import Outbox
-from wbsp.wire.pace import Pace
+from wbsp.wire.pace import Inlet, Pace
 
 quick = settings(max_examples=200, derandomize=True, deadline=None, database=None)
 
@@ -38,14 +38,13 @@ def drain(outbox, now):
 @quick
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=30), st.sampled_from([10.0, 1e3, 1e6]),
        st.floats(0, 1e6))
-def test_n_bytes_take_at_least_their_time_and_hardly_more(sizes, rate, start):
+def test_n_bytes_take_the_time_of_the_line(sizes, rate, start):
     wire = Wire()
     outbox = Outbox(wire, Pace(rate))
     for size in sizes:
         outbox.post(bytes(size), now=start)
     end = drain(outbox, start)
-    least = (sum(sizes) - sizes[-1]) / rate
-    assert end - start == pytest.approx(least, rel=1e-6, abs=1e-6)
+    assert end - start == pytest.approx(sum(sizes) / rate, rel=1e-6, abs=1e-6)
     assert [len(data) for data in wire.sent] == sizes
 
 
@@ -54,15 +53,46 @@ def test_n_bytes_take_at_least_their_time_and_hardly_more(sizes, rate, start):
 def test_silence_saves_no_bandwidth_for_later(posts):
     rate, now, pace, passed = 1000.0, 0.0, Pace(1000.0), []
     for size, gap in posts:
-        now += gap + pace.delay(now + gap)
-        assert pace.delay(now) <= 1e-9
-        passed.append((now, size))
-        pace.spend(size, now)
-    for i, (start, _) in enumerate(passed):
+        now += gap
+        passed.append((now, pace.take(size, now), size))
+        assert passed[-1][1] >= now + size / rate - 1e-6
+    for i, (start, _, _) in enumerate(passed):
         nbytes = 0
-        for end, size in passed[i:]:
-            assert end - start >= nbytes / rate - 1e-6
+        for _, end, size in passed[i:]:
             nbytes += size
+            assert end - start >= nbytes / rate - 1e-6
+
+
+class Source:
+    """A socket at which messages of these sizes lie, or came at these times."""
+
+    def __init__(self, sizes):
+        self._sizes = list(sizes)
+
+    def recv_multipart(self, flags, copy):
+        if not self._sizes:
+            raise zmq.Again
+        return [b"to", bytes(self._sizes.pop(0) - 2)]
+
+
+@quick
+@given(st.lists(st.integers(2, 5000), min_size=1, max_size=30), st.sampled_from([10.0, 1e3, 1e6]))
+def test_what_comes_in_takes_the_time_of_the_line(sizes, rate):
+    inlet, now, passed = Inlet(Source(sizes), Pace(rate)), 5.0, 0
+    assert inlet.delay(now) is None
+    for size in sizes:
+        assert inlet.receive(now) is None, "not before it is through"
+        now += inlet.delay(now)
+        assert sum(map(len, inlet.receive(now))) == size
+        passed += size
+        assert now == pytest.approx(5.0 + passed / rate)
+    assert inlet.receive(now) is None and inlet.delay(now) is None
+
+
+def test_without_a_rate_what_has_come_in_is_there():
+    inlet = Inlet(Source([10, 20]), Pace(None))
+    assert [sum(map(len, inlet.receive(1.0))) for _ in range(2)] == [10, 20]
+    assert inlet.receive(1.0) is None
 
 
 def test_without_a_rate_everything_goes_at_once():

@@ -21,7 +21,7 @@ from wbsp.sync.base import WorkerRule
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import Assembly, split
 from wbsp.wire.outbox import Outbox
-from wbsp.wire.pace import Pace
+from wbsp.wire.pace import Inlet, Pace
 from wbsp.wire.sockets import ServerSocket
 
 PROBE = 1.0  # seconds of silence after which a worker's connection is tried
@@ -50,7 +50,7 @@ class Reception:
         self.rejections = Rejections(say, event)
         self.first_came = math.inf  # when the first worker joined
         self.outbox = Outbox(socket.socket, Pace(bandwidth))
-        self._pace = Pace(bandwidth)
+        self._inlet = Inlet(socket.socket, Pace(bandwidth))
         self._by_worker: dict[int, Peer] = {}
         self._bringer: Peer | None = None  # the worker that was asked for W_0
         self._initial: Assembly | None = None
@@ -64,20 +64,17 @@ class Reception:
                 self._admit(peer)
 
     @property
-    def delay(self) -> float:
-        """Seconds during which nothing may be received, to keep to the bandwidth."""
-        return self._pace.delay(self.clock())
+    def delay(self) -> float | None:
+        """Seconds until a message that has begun to come in is there; None: none has."""
+        return self._inlet.delay(self.clock())
 
     def receive(self) -> None:
         """Take what has come in, but come back often enough for the timers."""
         for _ in range(64):
-            if self._pace.delay(self.clock()):
+            message = self._inlet.receive(self.clock())
+            if message is None:
                 return
-            try:
-                identity, *frames = self.socket.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return
-            self._pace.spend(sum(map(len, frames)), self.clock())
+            identity, *frames = message
             try:
                 self._handle(identity.bytes, frames)
             except m.WireError as error:

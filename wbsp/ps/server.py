@@ -133,8 +133,9 @@ class Server:
                                      "checkpoint, there: --model); resume with the same --model")
         desk = self.reception
         pause, wait = desk.delay, min(desk.outbox.delay(self.now()), _POLL)
-        if pause:
+        if pause is not None:
             time.sleep(min(pause, wait))
+            desk.receive()
         elif poller.poll(1000 * wait):
             desk.receive()
         desk.outbox.flush(self.now())

@@ -142,7 +142,12 @@ def _options() -> dict[str, dict[str, str]]:
         for sync in having or [model or FLAGS.sync[0]]:  # the latter will say what is known
             options[sync][key] = value
     for sync, own in options.items():
-        create(sync, **own)
+        balances = sync in MODELS and "batch" in MODELS[sync].OPTIONS
+        parts = create(sync, **({"batch": FLAGS.batch_size} if balances else {}) | own
+                       ).rule.micro_batches
+        if FLAGS.batch_size % parts:
+            raise ValueError(f"--batch_size={FLAGS.batch_size} does not divide into the {parts} "
+                             f"micro-batches of {sync}; choose a multiple")
     return options
 
 

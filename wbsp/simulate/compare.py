@@ -120,11 +120,11 @@ def why(one: Result, fewest: float) -> str:
     idle = max((kind for kind in KINDS if kind != "compute"), key=one.share)
     lost = {"push": "push", "pull": "fetch", "wait": "wait for others", "data": "read data"}[idle]
     seconds = fmean(one.times) if one.reached else one.end
-    pace = (f"{one.steps / seconds:,.1f} steps/s; workers compute {one.share('compute'):.0%} of "
+    pace = (f"{one.steps / seconds if seconds else 0:,.1f} steps/s; workers compute {one.share('compute'):.0%} of "
             f"their time" + (f" and {lost} {one.share(idle):.0%}" if one.share(idle) > 0.005
                              else ""))
     if one.reached:
-        ratio = one.steps / fewest
+        ratio = one.steps / fewest if fewest else 1
         need = f"needed {one.steps:,.0f} steps, " + (
             "the fewest of all" if ratio == 1 else f"{ratio:.2f} times the fewest")
     else:

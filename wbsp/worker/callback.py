@@ -34,14 +34,15 @@ def _say(text: str) -> None:
 
 def batches(assignments: Assignments,
             examples: Callable[[tf.Tensor, tf.Tensor], Any]) -> tf.data.Dataset:
-    """What `examples`(start, count) makes of each piece, in a thread that waits for the pieces.
+    """What `examples`(start, count) makes of each piece, while its worker waits for the model."""
+    def made(start, count):
+        return count > 0, examples(start, tf.maximum(count, 1))
 
-    TensorFlow can end that thread only between two elements: hence NOTHING, now and then.
-    """
     scalar = tf.TensorSpec([], tf.int64)
     pieces = tf.data.Dataset.from_generator(assignments.__iter__, output_signature=2 * (scalar,))
-    # The next batch is made while its worker waits for the model.
-    return pieces.filter(lambda _, count: count > 0).map(examples).prefetch(1)
+    # TensorFlow can stop a thread that makes batches only between two of them. So NOTHING must
+    # come through it too, as a batch that is thrown away.
+    return pieces.map(made).prefetch(1).filter(lambda real, _: real).map(lambda _, batch: batch)
 
 
 class SyncCallback(keras.callbacks.Callback):
@@ -139,7 +140,8 @@ class SyncCallback(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         self._check_stream(self.sync)
         self._session = Session(self._link, KerasReplica(self.model), self._log, self._say,
-                                lambda: self._interrupt is not None, Usage(), self._assignments)
+                                lambda: self._interrupt is not None, usage=Usage(),
+                                assignments=self._assignments)
         self._meter = _LossMeter(self.model)
         self._assignments.begin(self._batch_size)
         self._session.start(self._timeout)

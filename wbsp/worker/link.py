@@ -24,7 +24,7 @@ from wbsp.wire import messages as m
 from wbsp.wire.chunks import Assembly, split
 from wbsp.wire.memory import keep_freed
 from wbsp.wire.outbox import Outbox
-from wbsp.wire.pace import Pace
+from wbsp.wire.pace import Inlet, Pace
 from wbsp.wire.sockets import endpoint, split_address, worker_socket
 from wbsp.worker.connection import Connection, LinkError, News
 
@@ -73,7 +73,7 @@ class Link:
         self._waker.connect(wake)
         self._orders: deque[Callable[[], None]] = deque()
         self._outbox = Outbox(self._socket, Pace(bandwidth))
-        self._receive_pace = Pace(bandwidth)
+        self._inlet = Inlet(self._socket, Pace(bandwidth))
         self._listener: Listener | None = None
         self._models: Assembly | None = None
         self._request: Callable[[], None] | None = None  # unanswered, to be sent again
@@ -228,8 +228,9 @@ class Link:
             wait, reading = HEARTBEAT / 4, zmq.POLLIN
             if self._outbox and not self._outbox.blocked:
                 wait = min(wait, self._outbox.delay(now))
-            if delay := self._receive_pace.delay(now):
-                wait, reading = min(wait, delay), 0
+            coming = self._inlet.delay(now)
+            if coming is not None:
+                wait, reading = min(wait, coming), 0
             poller.register(self._socket, reading | (zmq.POLLOUT if self._outbox.blocked else 0))
             ready = dict(poller.poll(1000 * wait))
             if self._wakes in ready:
@@ -240,7 +241,7 @@ class Link:
                 if self._welcome:
                     self._post(m.Again())
                 self._ask_again(time.monotonic())
-            if ready.get(self._socket, 0) & zmq.POLLIN:
+            if coming is not None or ready.get(self._socket, 0) & zmq.POLLIN:
                 self._receive()
             self._outbox.flush(time.monotonic())
             self._keep_alive(time.monotonic())
@@ -255,13 +256,8 @@ class Link:
             self._orders.popleft()()
 
     def _receive(self) -> None:
-        while not self._receive_pace.delay(time.monotonic()):
-            try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return
+        while (frames := self._inlet.receive(time.monotonic())) is not None:
             now = self._connection.heard = time.monotonic()
-            self._receive_pace.spend(sum(map(len, frames)), now)
             try:
                 self._handle(m.decode(m.FromServer, frames[0].buffer), frames, now)
             except m.WireError as error:
@@ -310,7 +306,7 @@ class Link:
     def _keep_alive(self, now: float) -> None:
         if not self._connection.made:
             return
-        if self._outbox or self._receive_pace.delay(now):
+        if self._outbox or self._inlet.delay(now) is not None:
             self._progress_at = now
         if self._request and now - self._progress_at > RESEND:
             self._ask_again(now)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 LOOK = 0, 64  # as many as divide among the devices of a strategy
 NOTHING = 0, 0
-_GRAIN = 0.25  # seconds of waiting after which whoever iterates may give up
+_GRAIN = 1.0  # seconds of waiting after which whoever iterates may give up
 
 
 class Assignments:
