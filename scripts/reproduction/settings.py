@@ -64,12 +64,13 @@ Runs = list[tuple[Setting, int]]  # with their seeds
 
 
 def full() -> tuple[Runs, Runs]:
-    """Everything, so ordered that it can be cut anywhere: one seed of all clusters and of the papers'
-    own grounds, then the published experiment; and what comes after the real processes.
+    """Everything, so ordered that it can be cut anywhere: one seed of the published experiment, of
+    the papers' own grounds and of all clusters, more of the published experiment, real processes;
+    and what comes after these.
     """
     *clusters, large = wide(0.4, SMALL)
-    own = grounds(0.4, SMALL)
-    first = [(clusters, [0]), (own, [0]), (core(0.4, 2, "100Mbit"), [0, 1, 2])]
+    published, own = core(0.4, 2, "100Mbit"), grounds(0.4, SMALL)
+    first = [(published, [0]), (own, [0]), (clusters, [0]), (published, [1, 2])]
     last = [(core(0.4, 2, "1Gbit"), [0]), (clusters, [1]), (core(0.4, 8, "100Mbit"), [0]),
             ([large], [0]), (clusters, [2]), (own, [1, 2]), (core(0.4, 2, "1Gbit"), [1, 2]),
             (core(0.4, 8, "100Mbit"), [1, 2]), (core(0.4, 8, "1Gbit"), [0, 1, 2]),

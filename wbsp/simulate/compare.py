@@ -120,9 +120,10 @@ def why(one: Result, fewest: float) -> str:
     idle = max((kind for kind in KINDS if kind != "compute"), key=one.share)
     lost = {"push": "push", "pull": "fetch", "wait": "wait for others", "data": "read data"}[idle]
     seconds = fmean(one.times) if one.reached else one.end
-    pace = (f"{one.steps / seconds if seconds else 0:,.1f} steps/s; workers compute {one.share('compute'):.0%} of "
-            f"their time" + (f" and {lost} {one.share(idle):.0%}" if one.share(idle) > 0.005
-                             else ""))
+    rate = one.steps / seconds if seconds else 0.0
+    pace = f"{rate:,.1f} steps/s; workers compute {one.share('compute'):.0%} of their time"
+    if one.share(idle) > 0.005:
+        pace += f" and {lost} {one.share(idle):.0%}"
     if one.reached:
         ratio = one.steps / fewest if fewest else 1
         need = f"needed {one.steps:,.0f} steps, " + (
