@@ -105,7 +105,9 @@ def test_every_model_trains_three_unequal_workers(sync, crew, tmp_path):
             print(json.dumps(plan), file=worker.stdin, flush=True)
         results = [result(worker) for worker in crew]
         server.ends_well()
-        contributed = {event["worker"] for event in server.events("accept")}
+        accepted = {event["worker"] for event in server.events("accept")}
+        rejected = {event["worker"] for event in server.events("reject")}
     assert len({one["digest"] for one in results}) == 1, "all end with the same version"
     assert results[0]["accuracy"] >= 0.85
-    assert contributed == {0, 1, 2}
+    # K-sync is there to do without the slowest, whose pushes may all come late.
+    assert accepted | (rejected if sync == "ksync" else set()) == {0, 1, 2}

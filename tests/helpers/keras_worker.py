@@ -28,6 +28,7 @@ class Plan:
     steps: int  # mini-batches after which this worker leaves, if the run has not ended
     pause: float  # seconds before each mini-batch
     batch: int = 128
+    rate: float = 0.2  # of learning, at the beginning
 
 
 class Pause(keras.callbacks.Callback):
@@ -49,6 +50,10 @@ def run(plan: Plan) -> dict:
         batches = data.train_dataset("shapes10", plan.batch // parts, 0, plan.worker)
     network = training.compile(models.build("small", 0), "small", micro_batches=parts,
                                jit_compile=False)
+    # A rate that falls to nothing: the last version is then a matter of the training, not of whose
+    # push happened to come last.
+    network.optimizer.learning_rate = keras.optimizers.schedules.PolynomialDecay(
+        plan.rate, plan.steps * parts, end_learning_rate=0.0, power=0.5)
     network.fit(batches, epochs=1, steps_per_epoch=plan.steps * parts, verbose=0, shuffle=False,
                 callbacks=[hook, Pause(plan.pause / parts)])
     result = network.evaluate(data.test_dataset("shapes10"), verbose=0, return_dict=True)
