@@ -33,7 +33,7 @@ BATCH = 128  # of the launcher's workers
 flags.DEFINE_list("sync", ["bsp", "asp", "ssp", "wbsp", "pcc"], "synchronization models")
 flags.DEFINE_integer("workers", 2, "workers of each run", lower_bound=1)
 flags.DEFINE_string("heterogeneity", "H1", "published sleeps of odd workers")
-flags.DEFINE_float("epochs", 10, "passes over the training set, summed over all workers")
+flags.DEFINE_float("epochs", 30, "passes over the training set, summed over all workers")
 flags.DEFINE_float("check_period", 5.0, "seconds between two evaluations")
 flags.DEFINE_string("out", "runs/reality", "folder of the runs")
 
