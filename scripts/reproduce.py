@@ -9,6 +9,7 @@ Ctrl-C or when the --budget is spent. CIFAR-10 comes from the folder in WBSP_DAT
 Keras.
 """
 
+import importlib.util
 import math
 import os
 import pathlib
@@ -54,6 +55,8 @@ def run(argv) -> int:
         raise ValueError(f"unknown argument {argv[1]!r}; flags are written --name=value")
     if FLAGS.quick and FLAGS.miniature:
         raise ValueError("give --quick or --miniature, not both")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise OSError("figures need matplotlib; install it with: pip install -e '.[figures]'")
     size = "quick" if FLAGS.quick else "miniature" if FLAGS.miniature else ""
     planned, later = {"quick": settings.quick, "miniature": settings.miniature,
                       "": settings.full}[size]()
