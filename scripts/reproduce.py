@@ -63,7 +63,7 @@ def run(argv) -> int:
     out = pathlib.Path(FLAGS.out or ROOT / "-".join(filter(None, ["runs/reproduce", size])))
     page = FLAGS.report or (out / "report.md" if size else PAGE)
     until = time.monotonic() + _budget()
-    reality = Reality(settings.known("bsp", "asp", "wbsp", "pcc"), 3, out.absolute())
+    reality = Reality(settings.known("bsp", "asp", "wbsp", "pcc"), 30, out.absolute())
     first, last = ([Simulation(setting, seed, out.absolute()) for setting, seed in part]
                    for part in (planned, later))
     jobs = [*first, *([] if size else [reality]), *last]
