@@ -2,7 +2,7 @@
 """Regenerate docs/reproduction.md from nothing: every run, every figure, every number.
 
     scripts/reproduce.py            # hours; can be stopped and started again
-    scripts/reproduce.py --quick    # a reduced version, a quarter of an hour on two cores
+    scripts/reproduce.py --quick    # a reduced version, eight minutes on two cores
 
 A run that is finished is not repeated. The report is written from what there is, also after
 Ctrl-C or when the --budget is spent. CIFAR-10 comes from the folder in WBSP_DATA_DIR, or through

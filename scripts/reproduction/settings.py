@@ -79,7 +79,7 @@ def full() -> tuple[Runs, Runs]:
 
 
 def quick() -> tuple[Runs, Runs]:
-    """A quarter of an hour on two cores: fewer settings, lower targets, one seed."""
+    """Some eight minutes on two cores: fewer settings, lower targets, one seed."""
     easy = {**SMALL, "test_images": 1000}
     settings = [*(s for s in wide(0.3, easy) if s.name in ("base", "none", "20mbit", "wan")),
                 *(s for s in grounds(0.3, easy) if s.page != "drift"),
