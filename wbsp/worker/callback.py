@@ -28,6 +28,9 @@ from wbsp.worker.stream import Assignments
 from wbsp.worker.usage import Usage
 
 
+_NO_MORE = 0, -1
+
+
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -35,14 +38,32 @@ def _say(text: str) -> None:
 def batches(assignments: Assignments,
             examples: Callable[[tf.Tensor, tf.Tensor], Any]) -> tf.data.Dataset:
     """What `examples`(start, count) makes of each piece, while its worker waits for the model."""
+    readers = []  # an iterator over the pieces for each of the dataset
+
+    def open_reader():
+        readers.append(iter(assignments))
+        return len(readers) - 1
+
+    def read(reader):
+        return next(readers[reader], _NO_MORE)
+
     def made(start, count):
         return count > 0, examples(start, tf.maximum(count, 1))
 
-    scalar = tf.TensorSpec([], tf.int64)
-    pieces = tf.data.Dataset.from_generator(assignments.__iter__, output_signature=2 * (scalar,))
+    def call(function, inputs, outputs):
+        results = tf.numpy_function(function, inputs, outputs * [tf.int64])
+        return tuple(tf.ensure_shape(result, []) for result in results)
+
+    # Not from_generator: that calls Python once more when an iterator is deleted, which may be when
+    # Python is ending and waits for its threads, and then neither gets on.
+    endless = tf.data.Dataset.counter()
+    pieces = tf.data.Dataset.from_tensors(0).map(
+        lambda _: call(open_reader, [], 1)).flat_map(
+        lambda reader: endless.map(lambda _: call(read, [reader], 2)))
     # TensorFlow can stop a thread that makes batches only between two of them. So NOTHING must
     # come through it too, as a batch that is thrown away.
-    return pieces.map(made).prefetch(1).filter(lambda real, _: real).map(lambda _, batch: batch)
+    return pieces.take_while(lambda _, count: count >= 0).map(made).prefetch(1).filter(
+        lambda real, _: real).map(lambda _, batch: batch)
 
 
 class SyncCallback(keras.callbacks.Callback):
