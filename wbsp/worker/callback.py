@@ -27,7 +27,6 @@ from wbsp.worker.session import Session
 from wbsp.worker.stream import Assignments
 from wbsp.worker.usage import Usage
 
-
 _NO_MORE = 0, -1
 
 
