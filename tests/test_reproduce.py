@@ -227,8 +227,8 @@ def test_a_miniature_of_the_whole_chain(made):
     out, done, seconds = made
     page = (out / "report.md").read_text()
     assert done.stdout.strip() == str(out / "report.md")
-    assert "| wide | 1 | 30 % | 2 of 2 | 0 |" in page
-    assert "| nbsync | 1 | none | 14 of 14 | 0, 1 |" in page
+    assert "| wide | 1 | 30 % | 2 of 2 | 1 |" in page
+    assert "| nbsync | 1 | none | 14 of 14 | 1, 1 |" in page
     runs = {model: read_run(out / f"wide/base/seed-0/{model}/run-001") for model in ("bsp", "pcc")}
     times = {model: run.time_to(0.3) for model, run in runs.items()}
     assert re.search(rf"\| bsp \| \**{times['bsp']:.1f}\** \|", page)
@@ -269,7 +269,7 @@ def test_stopped_it_leaves_no_process_behind_and_writes_the_report(tmp_path):
     out, err = done.communicate(timeout=60)
     assert done.returncode == 130, err
     assert out.strip() == str(tmp_path / "report.md")
-    assert "| wide | 1 | 30 % | 0 of 2 | none |" in (tmp_path / "report.md").read_text()
+    assert "| wide | 1 | 30 % | 0 of 2 | 0 |" in (tmp_path / "report.md").read_text()
     assert not [p for p in psutil.process_iter(["cmdline"])
                 if any(str(tmp_path) in part for part in p.info["cmdline"] or ())]
 
