@@ -83,18 +83,25 @@ class Row:
 
 
 class Book:
-    """All finished runs of some settings, read once."""
+    """The finished runs of some settings, read once.
+
+    A further seed of a setting counts when all its models are done.
+    """
 
     def __init__(self, jobs: Sequence[Simulation]):
         self.jobs = jobs
         found: dict[tuple[str, str, str], list[Outcome]] = {}
         self.settings = {(job.setting.page, job.setting.name): job.setting for job in jobs}
+        self._runs: dict[tuple[str, str], list[Run]] = {}
         for job in jobs:
-            for model in job.setting.models:
-                run = job.run(model)
-                if run is not None:
-                    key = job.setting.page, job.setting.name, model
-                    found.setdefault(key, []).append(outcome(run, job.setting.target))
+            page, name = job.setting.page, job.setting.name
+            runs = {model: run for model in job.setting.models if (run := job.run(model))}
+            if (page, name) in self._runs and len(runs) < len(job.setting.models):
+                continue  # its models would be compared under different seeds
+            if runs:
+                self._runs.setdefault((page, name), []).extend(runs.values())
+            for model, run in runs.items():
+                found.setdefault((page, name, model), []).append(outcome(run, job.setting.target))
         self.rows = {key: Row(key[2], _label(self.settings[key[:2]], key[2]),
                               self.settings[key[:2]], tuple(outcomes))
                      for key, outcomes in found.items()}
@@ -114,9 +121,7 @@ class Book:
 
     def runs(self, page: str, *names: str) -> list[Run]:
         """All finished runs of some settings, for figures."""
-        found = [job.run(model) for job in self.jobs for model in job.setting.models
-                 if job.setting.page == page and job.setting.name in names]
-        return [run for run in found if run is not None]
+        return [run for name in names for run in self._runs.get((page, name), [])]
 
 
 def _label(setting: Setting, model: str) -> str:
