@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -239,6 +240,21 @@ def test_a_miniature_of_the_whole_chain(made):
     assert "](figures/overview.png)" in page
     assert "of 16 runs" in done.stderr
     assert seconds < 240  # on a busy machine; less than a minute on an idle one
+
+
+@pytest.mark.slow
+def test_a_further_seed_counts_when_all_models_have_run_under_it(made, module, tmp_path):
+    out = tmp_path / "copy"
+    shutil.copytree(made[0], out)
+    planned, _ = module("settings").miniature()
+    jobs = [module("work").Simulation(setting, seed, out) for setting, seed in planned]
+
+    def seeds(model):
+        return module("results").Book(jobs).row("nbsync", jobs[1].setting.name, model).outcomes
+
+    assert len(seeds("bsp")) == len(seeds("pcc")) == 2
+    shutil.rmtree(jobs[2].folder / "pcc")
+    assert len(seeds("bsp")) == len(seeds("pcc")) == 1
 
 
 @pytest.mark.slow
