@@ -22,8 +22,8 @@ def test_a_version_is_the_initial_model_plus_all_that_was_accepted(rounds):
     for version, updates in enumerate(rounds, 1):
         for weight, seed in updates:
             update = np.random.default_rng(seed).standard_normal(3).astype(np.float32)
-            assert store.accept(update, weight)
             exact = exact + weight * update.astype(float)
+            assert store.accept(update, weight)
         assert store.accepted == len(updates)
         snapshot = store.commit()
         assert snapshot.version == version and store.accepted == 0
@@ -35,24 +35,33 @@ def test_long_vectors_are_summed_block_by_block():
     initial, *updates = rng.standard_normal((4, SIZE)).astype(np.float32)
     store = Store(initial)
     for update in updates:
-        store.accept(update, 0.25)
+        store.accept(update.copy(), 0.25)
     expected = initial + sum(0.25 * u.astype(float) for u in updates)
     assert np.allclose(store.commit().vector, expected, rtol=0, atol=1e-5)
 
 
 def test_snapshots_never_change():
-    initial, update = f32(1, 2), f32(10, 20)
+    initial = f32(1, 2)
     store = Store(initial)
     before = store.latest
-    store.accept(update, 1.0)
+    store.accept(f32(10, 20), 1.0)
     after = store.commit()
-    initial[:] = update[:] = 99
+    initial[:] = 99
     store.accept(f32(5, 5), 1.0)
     store.commit()
     assert before.vector.tolist() == [1, 2] and after.vector.tolist() == [11, 22]
     for snapshot in (before, after, store.latest):
         with pytest.raises(ValueError, match="read-only"):
             snapshot.vector[0] = 0
+
+
+def test_an_update_is_not_copied_unless_it_may_not_be_written():
+    store, update, fixed = Store(np.ones(SIZE, np.float32)), *np.ones((2, SIZE), np.float32)
+    fixed.flags.writeable = False
+    assert store.accept(update, 0.5)
+    assert store.accept(fixed, 0.5)
+    assert np.shares_memory(store.commit().vector, update)
+    assert (store.latest.vector == 2).all() and (fixed == 1).all()
 
 
 def test_a_commit_of_nothing_is_a_version_with_the_same_values():

@@ -145,7 +145,7 @@ class Witness(Observer):
         assert push.steps >= 1 and push.samples == push.steps and push.seconds > 0
         self.due[worker] += 1
         self.received[worker] += update
-        self.update, self.pushed, self.committed = update, push, False
+        self.update, self.pushed, self.committed = update.copy(), push, False
         self.clock[worker] += 1
         self.missing.discard(worker)
         self.begun = True

@@ -159,7 +159,7 @@ class Engine:
         return effects
 
     def push(self, push: Push, update: np.ndarray | None, now: float) -> list[Effect]:
-        """An update arrived whole; `update` is float32 [store.size], read but not kept.
+        """An update arrived whole; `update`, float32 [store.size], is the engine's from here on.
 
         Raises ValueError for a push that no member could have sent; nothing has changed then.
         """

@@ -20,6 +20,7 @@ from wbsp.runlog.report import Report
 from wbsp.sync.base import WorkerRule
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import Assembly, split
+from wbsp.wire.memory import Spare
 from wbsp.wire.outbox import Outbox
 from wbsp.wire.pace import Inlet, Pace
 from wbsp.wire.sockets import ServerSocket
@@ -54,6 +55,7 @@ class Reception:
         self._by_worker: dict[int, Peer] = {}
         self._bringer: Peer | None = None  # the worker that was asked for W_0
         self._initial: Assembly | None = None
+        self._spare = Spare()
         self._refusals = Allowance()
 
     def begin(self, core: engine.Engine, layout: list[TensorSpec]) -> None:
@@ -216,7 +218,7 @@ class Reception:
             return
         self._bringer = next((p for p in self.peers.values() if p.joined), None)
         if self._bringer is not None:
-            self._initial = Assembly(total_size(self._bringer.layout), reuse=False)
+            self._initial = Assembly(total_size(self._bringer.layout), Spare())
             self._send_joined(self._bringer, bring_initial=True)
 
     def _admit(self, peer: Peer) -> None:
@@ -225,7 +227,7 @@ class Reception:
             self._refuse(peer, f"worker {peer.worker} has another model than the server: {reason} "
                                "(here: the worker, there: the server); use the same model")
             return
-        peer.updates = Assembly(total_size(self.layout), reuse=True)
+        peer.updates = Assembly(total_size(self.layout), self._spare)
         self._send_joined(peer, bring_initial=False)
         self.say(f"worker {peer.worker} joined")
         now = self.clock()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-_BLOCK = 1 << 16  # floats; a block of update and pending stays in the second-level cache
+_BLOCK = 1 << 16  # floats; they stay in the second-level cache
 
 
 class Snapshot(NamedTuple):
@@ -30,7 +30,6 @@ class Store:
     def __init__(self, initial: np.ndarray | None, version: int = 0):
         """`initial`: float32 [size]; copied. Raises ValueError if it is not finite."""
         self._pending: np.ndarray | None = None
-        self._scratch: np.ndarray | None = None
         self.accepted = 0  # updates in the pending sum
         vector = None
         if initial is not None:
@@ -53,11 +52,18 @@ class Store:
                              f"float32{list(vector.shape)}")
 
     def accept(self, update: np.ndarray | None, weight: float) -> bool:
-        """Add weight * update (float32 [size]) to the pending sum; False if it is not finite."""
+        """Add weight * update (float32 [size]) to the pending sum; False if it is not finite.
+
+        The update is the store's from here on: its memory may become the next version's.
+        """
         if self.latest.vector is not None:
-            if not _is_finite(update):
+            update = _weighted(update, np.float32(weight))
+            if update is None:
                 return False
-            self._add(update, np.float32(weight))
+            if self._pending is None:
+                self._pending = update
+            else:
+                self._pending += update
         self.accepted += 1
         return True
 
@@ -71,18 +77,6 @@ class Store:
         self.accepted = 0
         self.latest = Snapshot(self.latest.version + 1, vector)
         return self.latest
-
-    def _add(self, update: np.ndarray, weight: np.float32) -> None:
-        if self._pending is None:
-            self._pending = np.multiply(update, weight)
-            return
-        if self._scratch is None:
-            self._scratch = np.empty(min(_BLOCK, update.size), np.float32)
-        for start in range(0, update.size, _BLOCK):
-            part = self._pending[start:start + _BLOCK]
-            product = self._scratch[:part.size]
-            np.multiply(update[start:start + _BLOCK], weight, out=product)
-            part += product
 
 
 class Ledger:
@@ -116,6 +110,18 @@ class Ledger:
     def state(self) -> dict[int, int]:
         """worker -> the seq it must use next; what a checkpoint keeps."""
         return dict(self._next)
+
+
+def _weighted(update: np.ndarray, weight: np.float32) -> np.ndarray | None:
+    """weight * update, in the same memory if it may be written; None if it is not finite."""
+    product = update if update.flags.writeable else np.empty_like(update)
+    finite = True
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, update.size, _BLOCK):
+            part = np.multiply(update[start:start + _BLOCK], weight,
+                               out=product[start:start + _BLOCK])
+            finite = finite and _is_finite(part)
+    return product if finite else None
 
 
 def _is_finite(vector: np.ndarray) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from wbsp.wire.memory import Spare
 from wbsp.wire.messages import CHUNK, WireError
 
 
@@ -22,17 +23,17 @@ class Assembly:
     Nothing is handed out before the last chunk is there, so half an update is never seen.
     """
 
-    def __init__(self, size: int, reuse: bool):
-        """`size` in floats; with `reuse` the same memory serves every vector."""
+    def __init__(self, size: int, spare: Spare):
+        """`size` in floats; `spare`: where the vectors' memory comes from."""
         self.size = size
-        self._reuse = reuse
+        self._spare = spare
         self._vector: np.ndarray | None = None
         self._filled = 0
 
     def add(self, offset: int, size: int, data: memoryview) -> np.ndarray | None:
         """Take one chunk; return the whole vector (float32 [size]) when it was the last.
 
-        A vector of a single chunk is returned as a view of `data`. Raises WireError for a chunk
+        It is the caller's; one of a single chunk is a view of `data`. Raises WireError for a chunk
         of the wrong size or out of order.
         """
         if size != self.size:
@@ -46,11 +47,11 @@ class Assembly:
         values = np.frombuffer(data, "<f4")
         if expected == size:
             return values
-        if offset == 0 and (self._vector is None or not self._reuse):
-            self._vector = np.empty(size, np.float32)
+        if offset == 0 and self._vector is None:
+            self._vector = self._spare.take(size)
         self._vector[offset:offset + expected] = values
         self._filled = offset + expected
         if self._filled < size:
             return None
-        vector, self._filled = self._vector, 0
+        vector, self._vector, self._filled = self._vector, None, 0
         return vector

@@ -1,14 +1,16 @@
-"""The C library's memory, told to keep what a wire frees.
+"""Memory that a wire uses again, instead of handing it back.
 
-libzmq allocates every chunk it receives and frees it a moment later. By default glibc may hand such
-memory back to the kernel each time and get it again as fresh, zeroed pages: for a model of 100 MB
-up to ten thousand page faults a round trip.
+Whoever takes memory from the kernel pays for it: every page comes zeroed, which for a model of
+100 MB costs more than copying it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import sys
+
+import numpy as np
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of <malloc.h>
 _KEPT = 64 << 20  # bytes a heap may keep; many chunks, and little beside a training process
@@ -16,8 +18,40 @@ _MAPPED = 32 << 20  # bytes from which on memory is mapped by itself; the most t
 
 
 def keep_freed() -> None:
-    """Let this process keep some freed memory; does nothing where the C library is not glibc."""
+    """Have the C library keep some freed memory; does nothing where it is not glibc.
+
+    libzmq allocates every chunk it receives and frees it a moment later.
+    """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(_TRIM_THRESHOLD, _KEPT)
         libc.mallopt(_MMAP_THRESHOLD, _MAPPED)
+
+
+class Spare:
+    """Vectors that were handed out, to be used again when nobody holds them any more.
+
+    It keeps as many as were ever held at a time. Views count: a slice or a message that is still
+    on its way holds its vector.
+    """
+
+    def __init__(self):
+        self._vectors: list[np.ndarray] = []
+
+    def take(self, size: int) -> np.ndarray:
+        """Return a float32 [size] of any values; it may be written until it is handed on."""
+        for index in range(len(self._vectors)):
+            if _holders(self._vectors, index) == _NOBODY and self._vectors[index].size == size:
+                vector = self._vectors[index]
+                vector.flags.writeable = True
+                return vector
+        vector = np.empty(size, np.float32)
+        self._vectors.append(vector)
+        return vector
+
+
+def _holders(items: list, index: int) -> int:
+    return sys.getrefcount(items[index])
+
+
+_NOBODY = _holders([object()], 0)  # but the list

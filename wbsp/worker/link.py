@@ -22,7 +22,7 @@ from wbsp.runlog.report import Report
 from wbsp.sync.base import Push
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import Assembly, split
-from wbsp.wire.memory import keep_freed
+from wbsp.wire.memory import Spare, keep_freed
 from wbsp.wire.outbox import Outbox
 from wbsp.wire.pace import Inlet, Pace
 from wbsp.wire.sockets import endpoint, split_address, worker_socket
@@ -119,7 +119,7 @@ class Link:
              listener: Listener, timeout: float) -> m.Joined:
         """Become a member; `initial` is asked for W_0 (float32 [size]) if the server has none."""
         self._listener = listener
-        self._models = Assembly(sum(spec.size for spec in layout), reuse=False)
+        self._models = Assembly(sum(spec.size for spec in layout), Spare())
         self._order(lambda: self._ask(m.Joined, lambda: self._post(m.Join(list(layout)))))
         try:
             joined = self._await(m.Joined, timeout)
