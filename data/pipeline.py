@@ -54,6 +54,7 @@ def train(
         .map(batch)
         .apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
         .prefetch(2)
+        .with_options(_untuned())
     )
 
 
@@ -99,7 +100,17 @@ def test(images: np.ndarray, labels: np.ndarray, batch_size: int) -> tf.data.Dat
         .batch(batch_size)
         .map(lambda x, y: (standardize(x), y))
         .prefetch(2)
+        .with_options(_untuned())
     )
+
+
+def _untuned() -> tf.data.Options:
+    """No thread that tunes buffers: there are none to tune, and when an iterator is deleted
+    TensorFlow 2.21 now and then waits until that thread wakes by itself, up to a minute.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return options
 
 
 @tf.function(jit_compile=True)

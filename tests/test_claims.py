@@ -1,13 +1,17 @@
 """What the papers claim, as directions in virtual time, each with a margin that holds for 5 seeds.
 
-Training claims run SGD on a seeded least-squares problem, each step computing its real update;
-claims about time alone run without tensors. Every cluster is said in the test.
+Training is that of the network `small` on shapes10, but for SaPS (see there); claims about time
+alone run without tensors. Cluster, batch and learning rate are said in each test. The rate matters:
+docs/reproduction.md shows where directions turn round.
 """
+
+from functools import cache
 
 import pytest
 
 from wbsp.simulate.cluster import Cluster
 from wbsp.simulate.machine import Worker
+from wbsp.simulate.sample import SampledExperiment
 from wbsp.simulate.speeds import constant, lognormal
 from wbsp.simulate.workload import QuadraticWorkload, TimingWorkload
 from wbsp.sync import create
@@ -17,22 +21,59 @@ MODEL = 4 * 148_298  # bytes of the published network
 SEEDS = range(5)
 
 
-def seconds_to_target(sync, steps, seed, *, rate, period, bandwidth, target=0.02, fixed=None,
-                      **options):
-    """Virtual seconds until the loss is `target` of the first; steps: seconds of each worker."""
-    fixed = fixed or [0.0] * len(steps)
-    workers = [Worker(lognormal(mean, 0.05, 100 * seed + index), 1e-3, bandwidth, bandwidth,
-                      fixed=sleep)
-               for index, (mean, sleep) in enumerate(zip(steps, fixed, strict=True))]
-    problem = QuadraticWorkload(len(steps), size=32, rate=rate, seed=seed)
-    first = problem.loss(problem.initial())
-    cluster = Cluster(
-        create(sync, **options), workers, problem, model_bytes=MODEL, ingress=bandwidth,
-        egress=bandwidth, check_period=period, target=1.0,
-        evaluate=lambda version: {"accuracy": float(problem.loss(version.vector) / first < target)})
-    cluster.run(600)
-    reached = [e.time for e in cluster.evaluations if e.metrics["accuracy"] == 1.0]
-    return min(reached, default=float("inf")), cluster
+@cache
+def network(batch, rate):
+    """(seed, workers, micro_batches) -> (workload, what a version has reached: its accuracy)."""
+    trained = SampledExperiment(250, "small", "shapes10", batch, rate)
+
+    def begin(*arguments):
+        workload = trained.workload(*arguments)
+        return workload, lambda version: trained.evaluate(workload, version.vector)["accuracy"]
+
+    return begin
+
+
+def least_squares(rate):
+    """The same for a convex problem; reached is by which part the loss has fallen."""
+    def begin(seed, workers, _):
+        problem = QuadraticWorkload(workers, size=32, rate=rate, seed=seed)
+        first = problem.loss(problem.initial())
+        return problem, lambda version: 1 - problem.loss(version.vector) / first
+
+    return begin
+
+
+class Race:
+    """Trains under one model or another until `target` is reached.
+
+    steps: seconds of a step of each worker; sleeps: seconds before each
+    bandwidth: bytes per second, of each worker and of the server
+    """
+
+    def __init__(self, begin, seed, steps, *, target, period, bandwidth, sleeps=None):
+        self.begin, self.seed, self.steps = begin, seed, steps
+        self.target, self.period, self.bandwidth = target, period, bandwidth
+        self.sleeps = sleeps or [0.0] * len(steps)
+
+    def run(self, sync, until=120.0):
+        """Return (virtual seconds to the target, infinite if more than `until`; the cluster)."""
+        workers = [Worker(lognormal(mean, 0.05, 100 * self.seed + index), 1e-3, self.bandwidth,
+                          self.bandwidth, fixed=sleep)
+                   for index, (mean, sleep) in enumerate(zip(self.steps, self.sleeps,
+                                                             strict=True))]
+        model = create(sync)
+        workload, reached = self.begin(self.seed, len(workers), model.rule.micro_batches)
+        cluster = Cluster(
+            model, workers, workload, model_bytes=MODEL, ingress=self.bandwidth,
+            egress=self.bandwidth, check_period=self.period, target=self.target,
+            evaluate=lambda version: {"accuracy": float(reached(version))})
+        cluster.run(until)
+        times = [e.time for e in cluster.evaluations if e.metrics["accuracy"] >= self.target]
+        return min(times, default=float("inf")), cluster
+
+    def reaches(self, sync, until):
+        """Whether it gets to the target in so many virtual seconds."""
+        return self.run(sync, until)[0] <= until
 
 
 def timed(sync, steps, seconds, batch=1, fixed=None, **links):
@@ -46,19 +87,17 @@ def timed(sync, steps, seconds, batch=1, fixed=None, **links):
     return cluster
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("sleep", [0.5, 1.0, 1.5], ids=["H1", "H2", "H3"])
 def test_wbsp_and_pcc_beat_bsp_ssp_and_asp_under_the_published_heterogeneity(sleep, seed):
-    """Two workers, 100 Mbit, the published model's bytes; the odd one sleeps before each step."""
-    times, share = {}, {}
-    for sync in ("bsp", "ssp", "asp", "wbsp", "pcc"):
-        times[sync], cluster = seconds_to_target(
-            sync, [0.13, 0.13], seed, rate=0.02, period=0.1, bandwidth=100 * MBIT,
-            fixed=[0.0, sleep])
-        share[sync] = cluster.reports[0].share("compute")
-    rivals = min(times[sync] for sync in ("bsp", "ssp", "asp"))
-    assert times["wbsp"] < 0.95 * rivals and times["pcc"] < 0.75 * rivals
-    assert share["pcc"] > 0.97 and share["wbsp"] > share["asp"] > share["ssp"] > share["bsp"]
+    """Two workers at 100 Mbit, the published model's bytes; the odd one sleeps before each step."""
+    race = Race(network(batch=32, rate=0.05), seed, [0.02, 0.02], target=0.6, period=0.5,
+                bandwidth=100 * MBIT, sleeps=[0.0, sleep])
+    (wbsp, _), (pcc, cluster) = race.run("wbsp"), race.run("pcc")
+    assert pcc < 0.5 * wbsp
+    assert not any(race.reaches(sync, 1.05 * wbsp) for sync in ("bsp", "ssp", "asp"))
+    assert all(report.share("compute") > 0.95 for report in cluster.reports)
 
 
 def test_lbbsp_iterates_nearly_as_fast_as_the_sum_of_speeds_allows():
@@ -74,22 +113,25 @@ def test_lbbsp_iterates_nearly_as_fast_as_the_sum_of_speeds_allows():
         assert 60 / rounds < 1.1 * ideal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_elasticbsp_beats_bsp_on_mildly_different_workers(seed):
-    setting = dict(rate=0.03, period=0.1, bandwidth=1000 * MBIT)
-    steps = [0.10, 0.12, 0.15, 0.20]
-    bsp, _ = seconds_to_target("bsp", steps, seed, **setting)
-    elastic, _ = seconds_to_target("elasticbsp", steps, seed, **setting)
-    assert elastic < 0.85 * bsp
+def test_elasticbsp_beats_bsp_on_unequal_workers(seed):
+    race = Race(network(batch=32, rate=0.05), seed, [0.10, 0.12, 0.15, 0.20], target=0.6,
+                period=0.2, bandwidth=1000 * MBIT)
+    assert not race.reaches("bsp", 1.15 * race.run("elasticbsp")[0])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_saps_beats_bsp_and_asp_with_one_straggler(seed):
-    """At a learning rate near the largest that converges, where stale updates hurt ASP."""
-    setting = dict(rate=0.6, period=0.05, bandwidth=1000 * MBIT, target=0.008)
-    bsp, asp, saps = (seconds_to_target(sync, [0.1, 0.4], seed, **setting)[0]
-                      for sync in ("bsp", "asp", "saps"))
-    assert saps < 0.95 * asp and saps < 0.8 * bsp
+    """Least squares at a learning rate near the largest that converges, where stale updates hurt.
+
+    On `small` SaPS beats BSP clearly, but not ASP: among five seeds each is ahead now and then.
+    """
+    race = Race(least_squares(rate=0.6), seed, [0.1, 0.4], target=0.992, period=0.05,
+                bandwidth=1000 * MBIT)
+    saps = race.run("saps")[0]
+    assert not race.reaches("asp", saps / 0.95)
+    assert not race.reaches("bsp", saps / 0.8)
 
 
 @pytest.mark.parametrize("round_trip", [0.5, 1.0, 1.5])

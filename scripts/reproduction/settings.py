@@ -71,9 +71,9 @@ def full() -> tuple[Runs, Runs]:
     *clusters, large = wide(0.4, SMALL)
     published, own = core(0.4, 2, "100Mbit"), grounds(0.4, SMALL)
     first = [(published, [0]), (own, [0]), (clusters, [0]), (published, [1, 2])]
-    last = [(own, [1, 2]), (clusters, [1, 2]), (core(0.4, 2, "1Gbit"), [0, 1, 2]),
-            (core(0.4, 8, "100Mbit"), [0]), (core(0.4, 8, "1Gbit"), [0]), ([large], [0]),
-            (core(0.4, 8, "100Mbit"), [1, 2]), (core(0.4, 8, "1Gbit"), [1, 2]), ([large], [1, 2])]
+    eight = [*core(0.3, 8, "100Mbit"), *core(0.3, 8, "1Gbit")]
+    last = [(own, [1, 2]), (core(0.4, 2, "1Gbit"), [0, 1, 2]), (eight, [0, 1, 2]),
+            (clusters, [1, 2]), ([large], [0, 1, 2])]
     return tuple([(setting, seed) for settings, seeds in stages for seed in seeds
                   for setting in settings] for stages in (first, last))
 

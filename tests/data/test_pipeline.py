@@ -123,3 +123,11 @@ def test_real_cifar10_is_complete():
     assert (np.bincount(labels) == 5_000).all()
     x, _ = next(iter(data.train_dataset("cifar10", batch_size=128, seed=1, worker_index=0)))
     np.testing.assert_allclose(tf.math.reduce_std(x, [1, 2, 3]), 1, atol=1e-4)
+
+
+@pytest.mark.parametrize("stream", [
+    lambda images, labels: pipeline.train(images, labels, 30, 1, 0, True),
+    lambda images, labels: pipeline.test(images, labels, 30)])
+def test_nothing_tunes_the_pipelines(stream):
+    """TensorFlow may wait for the tuning thread for a minute when an iterator is deleted."""
+    assert stream(random_images(100), np.zeros(100, np.int32)).options().autotune.enabled is False

@@ -61,8 +61,11 @@ def batches(assignments: Assignments,
         lambda reader: endless.map(lambda _: call(read, [reader], 2)))
     # TensorFlow can stop a thread that makes batches only between two of them. So NOTHING must
     # come through it too, as a batch that is thrown away.
-    return pieces.take_while(lambda _, count: count >= 0).map(made).prefetch(1).filter(
+    stream = pieces.take_while(lambda _, count: count >= 0).map(made).prefetch(1).filter(
         lambda real, _: real).map(lambda _, batch: batch)
+    options = tf.data.Options()
+    options.autotune.enabled = False  # its thread may hold up an iterator's deletion for a minute
+    return stream.with_options(options)
 
 
 class SyncCallback(keras.callbacks.Callback):
