@@ -211,6 +211,20 @@ def test_a_model_that_missed_the_target_once_is_not_compared(module):
     assert ranked == "| CNN, H1, 2 workers, 100 Mbit | pcc, 5.0 s | - | asp, 2.00 times | bsp |"
 
 
+def test_losses_around_a_version_that_is_taken_over(module, tmp_path):
+    """Mini-batches end at 1, 2, ... 20 s; versions come at 0.5 (the first), 10.5 and 18.5 s."""
+    loss = [10 - n if n <= 10 else 20 - n for n in range(1, 21)]  # falls, jumps by 10, falls
+    lines = [f"{n}, 0, {n}, {value}" for n, value in enumerate(loss, 1)]
+    (tmp_path / "wk_loss_0_pcc.txt").write_text("\n".join(lines) + "\n")
+    spans = [{"t": end - 0.25, "seconds": 0.25, "lane": lane, "kind": kind}
+             for end, lane, kind in ((0.5, "network", "pull"), (0.5, "compute", "pull"),
+                                     (5.5, "network", "push"), (10.5, "network", "pull"),
+                                     (18.5, "network", "pull"))]
+    found = module("timelines").changes(tmp_path, "pcc", spans)
+    # 6 ... 10 before; 11 is under way; 12 ... 16 after. At 18.5 s too few are left.
+    assert found == [(2.0, 6.0)]
+
+
 # The whole chain.
 
 

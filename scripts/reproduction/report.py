@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from reproduction import claims, tables
+from reproduction import claims, tables, timelines
 from reproduction.results import Book
 from reproduction.tables import NOT_RUN
 from reproduction.work import TABLE, Reality
@@ -51,6 +51,8 @@ def _parts(book: Book, reality: Reality) -> dict[str, str]:
         "shares": tables.shares(book, book.of_page("wide")),
         "core-times": tables.times(book, book.of_page("core")),
         "core-shares": tables.shares(book, book.of_page("core")),
+        "core-timelines": timelines.table(book, book.of_page("core"), ("wbsp", "pcc")),
+        "rate": tables.times(book, book.of_page("rate")),
         "reality": _printed(reality),
         "reality-command": f"    scripts/compare_reality.py {' '.join(reality.arguments())}",
         "commands": commands(book),

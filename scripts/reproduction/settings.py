@@ -72,8 +72,10 @@ def full() -> tuple[Runs, Runs]:
     published, own = core(0.4, 2, "100Mbit"), grounds(0.4, SMALL)
     first = [(published, [0]), (own, [0]), (clusters, [0]), (published, [1, 2])]
     eight = [*core(0.3, 8, "100Mbit"), *core(0.3, 8, "1Gbit")]
-    last = [(own, [1, 2]), (core(0.4, 2, "1Gbit"), [0, 1, 2]), (eight, [0, 1, 2]),
-            (clusters, [1, 2]), ([large], [0, 1, 2])]
+    *rated, rated_cnn = rates(SMALL)
+    last = [(own, [1, 2]), (core(0.4, 2, "1Gbit"), [0, 1, 2]), (rated, [0, 1, 2]),
+            (eight, [0, 1, 2]), ([rated_cnn], [0, 1, 2]), (clusters, [1, 2]),
+            ([large], [0, 1, 2])]
     return tuple([(setting, seed) for settings, seeds in stages for seed in seeds
                   for setting in settings] for stages in (first, last))
 
@@ -137,6 +139,20 @@ def core(target: float, workers: int, bandwidth: str) -> list[Setting]:
                     known("bsp", "asp", "ssp", "wbsp", "pcc"), {"ssp": {"s": 40}},
                     cost=35 * workers)
             for sleeps, period in (("H1", "0.5s"), ("H2", "1s"), ("H3", "1.5s"))]
+
+
+def rates(trained: dict) -> list[Setting]:
+    """Where the order of asp, wbsp and pcc turns round: other learning rates, 2 workers."""
+    flags = {**trained, **CNN, "workers": 2, "heterogeneity": "H1", "latency": "1ms",
+             "target_accuracy": 0.35, "check_period": "0.25s", "max_steps": 3000}
+    models = known("asp", "wbsp", "pcc")
+    cnn = core(0.4, 2, "1Gbit")[1]
+    return [*(Setting("rate", f"{bandwidth.lower()}-{rate}",
+                      f"{bandwidth[:-4]} {bandwidth[-4:]}, rate {rate}",
+                      {**flags, "bandwidth": bandwidth, "lr": rate}, models, cost=8)
+              for bandwidth in ("100Mbit", "1Gbit") for rate in (0.02, 0.05, 0.1, 0.2)),
+            Setting("rate", "cnn-h2-0.02", "CNN, H2, 1 Gbit, rate 0.02",
+                    {**cnn.flags, "lr": 0.02, "max_steps": 3000}, models, cost=120)]
 
 
 def grounds(target: float, trained: dict) -> list[Setting]:

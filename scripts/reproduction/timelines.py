@@ -1,0 +1,59 @@
+"""What a fast worker's timeline says of a version that it takes over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+import numpy as np
+from reproduction.results import Book
+from reproduction.settings import Setting
+from reproduction.tables import NOT_RUN
+
+from wbsp.simulate.compare import markdown
+
+WIDTH = 5  # mini-batches before and after
+
+
+class Change(NamedTuple):
+    """Mean loss of worker 0's mini-batches just before and after it took over a version."""
+
+    before: float
+    after: float
+
+
+def changes(folder: Path, sync: str, spans: Sequence[dict]) -> list[Change]:
+    """Of a run: one for each version but the first that has enough mini-batches on both sides.
+
+    spans: worker 0's. The mini-batch under way when the version came is left out.
+    """
+    steps = np.loadtxt(folder / f"wk_loss_0_{sync}.txt", delimiter=",", ndmin=2)
+    ended, loss = steps[:, 0], steps[:, -1]
+    came = [span["t"] + span["seconds"] for span in spans
+            if (span["lane"], span["kind"]) == ("network", "pull")]
+    found = []
+    for at in np.searchsorted(ended, came[1:], side="right"):
+        before, after = loss[max(0, at - WIDTH):at], loss[at + 1:at + 1 + WIDTH]
+        if len(before) == len(after) == WIDTH:
+            found.append(Change(float(before.mean()), float(after.mean())))
+    return found
+
+
+def table(book: Book, settings: Sequence[Setting], models: Sequence[str]) -> str:
+    """A row a setting and model, over all seeds."""
+    rows = []
+    for setting in settings:
+        for model in models:
+            runs = [run for run in book.runs(setting.page, setting.name)
+                    if run.settings["sync"] == model]
+            found = [change for run in runs
+                     for change in changes(run.folder, model, run.spans[0])]
+            if found:
+                rows.append([setting.title, model, str(len(found)),
+                             f"{fmean(change.before for change in found):.3f}",
+                             f"{fmean(change.after for change in found):.3f}",
+                             str(sum(change.after > change.before for change in found))])
+    return markdown(["cluster", "model", "versions", f"loss of {WIDTH} before",
+                     f"of {WIDTH} after", "times it rose"], rows) if rows else NOT_RUN
