@@ -80,11 +80,12 @@ def scope(book: Book) -> str:
                for job in book.jobs}
     done = {key: len(job.setting.models) - len(job.left())
             for key, job in zip(planned, book.jobs, strict=True)}
+    seeds = sorted({seed for _, _, seed in planned})
     rows = []
     for page in dict.fromkeys(page for page, _, _ in planned):
         keys = [key for key in planned if key[0] == page]
         whole = [sum(done[key] == planned[key] for key in keys if key[2] == seed)
-                 for seed in sorted({key[2] for key in keys})]
+                 for seed in seeds]
         targets = sorted({setting.target for setting in book.settings.values()
                           if setting.page == page and setting.target <= 1})
         rows.append([page, str(len({key[1] for key in keys})),
@@ -92,7 +93,7 @@ def scope(book: Book) -> str:
                      f"{sum(done[key] for key in keys)} of {sum(planned[key] for key in keys)}",
                      ", ".join(map(str, whole))])
     return markdown(["page", "settings", "target", "runs done",
-                     "settings complete under seed 0, 1, 2"], rows)
+                     f"settings complete under seed {', '.join(map(str, seeds))}"], rows)
 
 
 def commands(book: Book) -> str:
