@@ -45,7 +45,7 @@ def run_once(sync: str, seed: int) -> Run:
     base = pathlib.Path(FLAGS.out).absolute() / f"seed-{seed}" / sync
     with contextlib.suppress(FileNotFoundError):
         done = read_run(run_folder(base, resume=True))
-        if done.summary is not None:
+        if done.summary is not None and "interrupted" not in done.summary["reason"]:
             return done
     base.mkdir(parents=True, exist_ok=True)
     with socket.socket() as probe:
