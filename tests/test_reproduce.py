@@ -50,7 +50,7 @@ def test_every_model_meets_every_other_in_every_cluster_of_the_overview(module):
     assert len(wide) == 3 * len({name for name, _ in wide})
     assert all(models == tuple(MODELS) for models in wide.values())
     assert {s.page for s, _ in first + later} == {"wide", "core", "nbsync", "lbbsp", "saps",
-                                                  "elasticbsp", "drift"}
+                                                  "elasticbsp", "drift", "rate"}
 
 
 def test_a_setting_of_one_name_is_one_setting_and_no_run_is_planned_twice(module):
