@@ -218,7 +218,7 @@ class Reception:
             return
         self._bringer = next((p for p in self.peers.values() if p.joined), None)
         if self._bringer is not None:
-            self._initial = Assembly(total_size(self._bringer.layout), Spare())
+            self._initial = Assembly(total_size(self._bringer.layout), self._spare)
             self._send_joined(self._bringer, bring_initial=True)
 
     def _admit(self, peer: Peer) -> None:
