@@ -116,7 +116,7 @@ def test_a_batch_must_fit_into_the_set(batch_size):
         pipeline.train(random_images(100), labels, batch_size, 1, 0, augmented=True)
 
 
-@pytest.mark.skipif("WBSP_DATA_DIR" not in os.environ, reason="WBSP_DATA_DIR names no CIFAR-10")
+@pytest.mark.skipif(not os.environ.get("WBSP_DATA_DIR"), reason="WBSP_DATA_DIR names no CIFAR-10")
 def test_real_cifar10_is_complete():
     images, labels = data.load("cifar10")
     assert images.shape == (50_000, 32, 32, 3)
