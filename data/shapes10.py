@@ -17,6 +17,7 @@ AUGMENTED = False
 CLASSES = (
     "disk", "ring", "square", "frame", "triangle", "half disk", "plus", "bars", "star", "dots",
 )  # fmt: skip
+_BLOCK = 200  # images drawn at once
 
 
 def load(data_dir: str | PathLike | None, split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -33,25 +34,36 @@ def draw(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     def uniform(low, high, *shape):
         return random.uniform(low, high, (count, 1, 1, *shape)).astype(np.float32)
 
+    left, up, radius, angle = (uniform(*limits) for limits in (
+        (-2.5, 2.5), (-2.5, 2.5), (9, 13), (-0.4, 0.4)))  # each [count, 1, 1]
+    ground = uniform(0, 255, 3)
+    # Each channel differs by at least 60 of 255, so that every shape can be seen.
+    ink = (ground + uniform(60, 195, 3)) % 255
+    images = np.empty((count, 32, 32, 3), np.uint8)
+    # In blocks: arrays for all at once are fresh memory, which takes longer than the drawing.
+    for at in (slice(start, start + _BLOCK) for start in range(0, count, _BLOCK)):
+        inside = _drawn(labels[at], left[at], up[at], radius[at], angle[at])
+        block = np.where(inside[..., None], ink[at], ground[at])
+        block += 10 * random.standard_normal(block.shape, np.float32)
+        images[at] = block.clip(0, 255)
+    for kept in (images, labels):
+        kept.setflags(write=False)  # the next caller gets the same arrays
+    return images, labels
+
+
+def _drawn(labels: np.ndarray, left: np.ndarray, up: np.ndarray, radius: np.ndarray,
+           angle: np.ndarray) -> np.ndarray:
+    """Which pixels are the shape's, bool [n, 32, 32]."""
     y, x = np.mgrid[-15.5:16, -15.5:16].astype(np.float32)  # pixel centres, [32, 32]
-    x, y = x - uniform(-2.5, 2.5), y - uniform(-2.5, 2.5)  # [count, 32, 32]
-    radius, angle = uniform(9, 13), uniform(-0.4, 0.4)
+    x, y = x - left, y - up
     # The shape's own frame: it lies inside the unit circle.
     u = (x * np.cos(angle) + y * np.sin(angle)) / radius
     v = (y * np.cos(angle) - x * np.sin(angle)) / radius
     inside = np.empty(u.shape, bool)
     for label in range(10):
-        inside[label::10] = _inside(label, u[label::10], v[label::10])
-
-    ground = uniform(0, 255, 3)
-    # Each channel differs by at least 60 of 255, so that every shape can be seen.
-    ink = (ground + uniform(60, 195, 3)) % 255
-    images = np.where(inside[..., None], ink, ground)
-    images += 10 * random.standard_normal(images.shape, np.float32)
-    images = images.clip(0, 255).astype(np.uint8)
-    for kept in (images, labels):
-        kept.setflags(write=False)  # the next caller gets the same arrays
-    return images, labels
+        here = labels == label
+        inside[here] = _inside(label, u[here], v[here])
+    return inside
 
 
 def _inside(label: int, u: np.ndarray, v: np.ndarray) -> np.ndarray:
