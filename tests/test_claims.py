@@ -19,6 +19,7 @@ from wbsp.sync import create
 MBIT = 1e6 / 8
 MODEL = 4 * 148_298  # bytes of the published network
 SEEDS = range(5)
+RIVALS = "bsp", "ssp", "asp"  # those of the WBSP paper
 
 
 @cache
@@ -96,7 +97,7 @@ def test_wbsp_and_pcc_beat_bsp_ssp_and_asp_under_the_published_heterogeneity(sle
                 bandwidth=100 * MBIT, sleeps=[0.0, sleep])
     (wbsp, _), (pcc, cluster) = race.run("wbsp"), race.run("pcc")
     assert pcc < 0.5 * wbsp
-    assert not any(race.reaches(sync, wbsp / 0.95) for sync in ("bsp", "ssp", "asp"))
+    assert not any(race.reaches(sync, wbsp / 0.95) for sync in RIVALS)
     assert all(report.share("compute") > 0.95 for report in cluster.reports)
 
 
@@ -107,10 +108,10 @@ def test_wbsp_and_pcc_also_compute_more_of_their_time(sleep, seed):
     race = Race(least_squares(rate=0.02), seed, [0.13, 0.13], target=0.98, period=0.1,
                 bandwidth=100 * MBIT, sleeps=[0.0, sleep])
     times, share = {}, {}
-    for sync in ("bsp", "ssp", "asp", "wbsp", "pcc"):
+    for sync in (*RIVALS, "wbsp", "pcc"):
         times[sync], cluster = race.run(sync, until=600)
         share[sync] = cluster.reports[0].share("compute")
-    rivals = min(times[sync] for sync in ("bsp", "ssp", "asp"))
+    rivals = min(times[sync] for sync in RIVALS)
     assert times["wbsp"] < 0.95 * rivals and times["pcc"] < 0.75 * rivals
     assert share["pcc"] > 0.97 and share["wbsp"] > share["asp"] > share["ssp"] > share["bsp"]
 

@@ -112,10 +112,9 @@ def ranking(book: Book, settings: Sequence[Setting]) -> str:
 
 def _unbeaten(first: Row, rows: Sequence[Row]) -> str:
     """In how many of its seeds no model was faster than `first`, which always got there."""
-    least = {}
-    for one in (one for row in rows for one in row.outcomes if one.seconds is not None):
-        least[one.seed] = min(one.seconds, least.get(one.seed, math.inf))
-    unbeaten = sum(one.seconds == least[one.seed] for one in first.outcomes)
+    finished = [one for row in rows for one in row.outcomes if one.seconds is not None]
+    unbeaten = sum(all(own.seconds <= one.seconds for one in finished if one.seed == own.seed)
+                   for own in first.outcomes)
     return f"{unbeaten} of {len(first.outcomes)} seeds"
 
 
