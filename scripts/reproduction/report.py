@@ -85,7 +85,7 @@ def scope(book: Book) -> str:
     for page in dict.fromkeys(page for page, _, _ in planned):
         keys = [key for key in planned if key[0] == page]
         whole = [sum(done[key] == planned[key] for key in keys if key[2] == seed)
-                 for seed in seeds]
+                 for seed in sorted({key[2] for key in keys})]
         targets = sorted({setting.target for setting in book.settings.values()
                           if setting.page == page and setting.target <= 1})
         rows.append([page, str(len({key[1] for key in keys})),
