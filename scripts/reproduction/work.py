@@ -206,10 +206,11 @@ def _start(job: Job, parts: list[str]) -> _Running:
 
 
 def _stop(processes: Sequence[subprocess.Popen]) -> None:
-    """End them, and what they have started: in good order if they can."""
+    """End them, and what they have started: in good order if they can. Not by SIGINT, which is lost
+    on a process that is just importing TensorFlow."""
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGINT)
+            os.killpg(process.pid, signal.SIGTERM)
     for process in processes:
         try:
             process.wait(PATIENCE)
