@@ -21,6 +21,7 @@ import time
 from absl import app, flags
 
 from wbsp.runlog.folder import sync_name
+from wbsp.startup import heavy_imports
 from wbsp.sync import MODELS, parse_options
 
 FLAGS = flags.FLAGS
@@ -149,10 +150,11 @@ def worker():
 
     Raises ValueError or OSError for bad input, LinkError where there is no server or it refuses.
     """
-    import models
-    from models import training
-    from wbsp import SyncCallback
-    from wbsp.runlog.worker import WorkerLog
+    with heavy_imports():
+        import models
+        from models import training
+        from wbsp import SyncCallback
+        from wbsp.runlog.worker import WorkerLog
 
     index = FLAGS.worker_index
     hook = SyncCallback(f"{FLAGS.host}:{FLAGS.port_base}", index, token_file=FLAGS.token_file,

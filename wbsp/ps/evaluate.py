@@ -21,6 +21,7 @@ import numpy as np
 from wbsp.layout import TensorSpec
 from wbsp.ps.background import Evaluation, EvaluatorError
 from wbsp.ps.store import Snapshot
+from wbsp.startup import heavy_imports
 
 
 class EvaluatorProcess:
@@ -102,7 +103,7 @@ class _ServerGone(Exception):
 
 
 def _answer_requests(connection: Connection, make: Callable[[], tuple[Any, Any]]) -> None:
-    with _silent():
+    with _silent(), heavy_imports():
         from wbsp.worker.replica import KerasReplica
 
     model, test_set = make()

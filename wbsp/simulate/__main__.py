@@ -25,6 +25,7 @@ from wbsp.simulate import compare, units
 from wbsp.simulate.describe import HETEROGENEITY, Description, published, read_cluster
 from wbsp.simulate.progress import Progress
 from wbsp.simulate.runs import Plan, simulate
+from wbsp.startup import heavy_imports
 from wbsp.sync import MODELS, create, parse_options
 
 FLAGS = flags.FLAGS
@@ -201,8 +202,9 @@ def _cluster() -> Description:
 
 def _experiment():
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    from wbsp.simulate.sample import SampledExperiment
-    from wbsp.simulate.training import Experiment, make_deterministic
+    with heavy_imports():
+        from wbsp.simulate.sample import SampledExperiment
+        from wbsp.simulate.training import Experiment, make_deterministic
 
     make_deterministic()
     trained = FLAGS.model, FLAGS.dataset, FLAGS.batch_size, FLAGS.lr, FLAGS.data_dir
