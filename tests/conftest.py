@@ -4,6 +4,6 @@ import gc
 
 
 def pytest_collection_finish():
-    """What has been imported stays; the garbage collector need not go through it again and again."""
+    """What has been imported stays, so that the garbage collector can leave it alone."""
     gc.collect()
     gc.freeze()

@@ -5,7 +5,7 @@ own books: it shares no state with the model, the engine or the store. Updates a
 multiples of 60, so that update / N is an integer for up to five workers and sums are exact.
 """
 
-from itertools import cycle
+from itertools import cycle, product
 from typing import NamedTuple
 
 import numpy as np
@@ -39,31 +39,33 @@ class Plan(NamedTuple):
     traces: list[list[float]]
     workers: list[dict]
     settings: dict
-    resend: list[bool]
+    resend: tuple[bool, ...]
+
+
+# All there are of each, the simplest first: one draw is fifteen times as fast as one per value.
+RATES = INF, 1.0, 4.0
+STEPS = [list(times) for n in (1, 2, 3) for times in product((1.0, 0.5, 1.25, 2.0, 4.0), repeat=n)
+         for _ in range(5 ** (3 - n))]  # as many of each length
+MACHINES = [{"latency": latency, "up": up, "down": down, "lives": lives}
+            for latency, up, down, lives in product((0.0, 0.25, 1.0), RATES, RATES, LIVES)]
+SETTINGS = [{"model_bytes": size, "ingress": ingress, "egress": egress, "apply_seconds": apply,
+             "detect_seconds": detect} for size, ingress, egress, apply, detect
+            in product((0.0, 1.0, 3.0), RATES, RATES, (0.0, 0.125), (0.0, 0.75))]
+RESEND = [flags for n in (1, 2, 3, 4) for flags in product((False, True), repeat=n)]
 
 
 @st.composite
-def plans(draw, lives=LIVES):
+def plans(draw):
     """1 to 5 workers. Values come from coarse grids, so that ties are common.
 
     Worker 0 stays for good. Nobody is lost before everyone has come.
     """
     n = draw(st.integers(1, 5))
-    times = st.lists(st.sampled_from([1.0, 0.5, 1.25, 2.0, 4.0]), min_size=1, max_size=3)
-    rate = st.sampled_from([INF, 1.0, 4.0])
-    worker = st.fixed_dictionaries({
-        "latency": st.sampled_from([0.0, 0.25, 1.0]), "up": rate, "down": rate,
-        "lives": st.sampled_from(lives)})
-    workers = draw(st.lists(worker, min_size=n, max_size=n))
+    workers = [draw(st.sampled_from(MACHINES)) for _ in range(n)]
     workers[0] = workers[0] | {"lives": (Life(),)}
-    config = draw(st.fixed_dictionaries({
-        "model_bytes": st.sampled_from([0.0, 1.0, 3.0]),
-        "ingress": rate, "egress": rate,
-        "apply_seconds": st.sampled_from([0.0, 0.125]),
-        "detect_seconds": st.sampled_from([0.0, 0.75]),
-        "stop_samples": st.integers(1, 6 * n)}))
-    return Plan(draw(st.lists(times, min_size=n, max_size=n)), workers, config,
-                draw(st.lists(st.booleans(), min_size=1, max_size=4)))
+    return Plan([draw(st.sampled_from(STEPS)) for _ in range(n)], workers,
+                draw(st.sampled_from(SETTINGS)) | {"stop_samples": draw(st.integers(1, 6 * n))},
+                draw(st.sampled_from(RESEND)))
 
 
 class IntegerWorkload:

@@ -115,6 +115,17 @@ def test_overlapped_workers_fetch_a_newer_version_after_adopting():
     assert step(agent) == [Adopt(2, "rebase"), cut(1, base=0, steps=2)]
 
 
+def test_overlapped_workers_do_not_fetch_a_version_that_they_have():
+    agent = started(PCC)
+    step(agent)
+    assert agent.acked(1) == [Fetch()]
+    assert agent.fetched(2) == []  # the newest, made after that grant
+    assert agent.granted(2) == []
+    assert step(agent) == [Adopt(2, "rebase"), cut(1)]
+    assert agent.granted(2) == [] == agent.acked(None)
+    assert step(agent) == [cut(2, base=2)]
+
+
 def test_on_adopt_cuts_first_and_then_only_when_a_model_has_come():
     agent = started(ON_ADOPT)
     assert step(agent) == [cut(0), Adopt(0, "replace")], "the first step counts once: W_0 again"

@@ -185,8 +185,12 @@ class Agent:
     # Rules that both sides share.
 
     def _note_grant(self, version: int | None) -> None:
-        if version is not None and not self._finishing:
-            self._grant = max(version, self._grant or 0)
+        if version is None or self._finishing:
+            return
+        held = self.version if self._inbox is None else self._inbox
+        if self.rule.wait == "never" and held is not None and version <= held:
+            return  # it has come already, for an older grant; nobody waits for it
+        self._grant = max(version, self._grant or 0)
 
     def _fetch_if_due(self) -> list[Command]:
         if self._grant is None or self._inbox is not None or not self.idle:
