@@ -42,7 +42,7 @@ class Bounded(Witness):
 
     def log(self, now, kind, **fields):
         super().log(now, kind, **fields)
-        if kind == "join" and fields["worker"] in self.clock:
+        if kind == "join" and self.cluster.engine.stop_reason is None:
             self.granted[fields["worker"]] = fields["version"]
             self.told.discard(fields["worker"])
 
