@@ -5,5 +5,5 @@ source "$(dirname "$0")/common.sh"
 install test
 status=0
 "$python" -m ruff check . || status=$?
-"$python" -m pytest -q -n 2 --dist loadscope --durations=10 || status=$?
+"$python" -m pytest -q -n 3 --dist loadscope --no-loadscope-reorder --durations=10 || status=$?
 exit $status
