@@ -11,9 +11,9 @@ from collections.abc import Iterator
 def heavy_imports() -> Iterator[None]:
     """Around the imports of TensorFlow and Keras, in a process that is ours.
 
-    They bring a million objects, all to stay. The garbage collector goes through them again and
-    again while they come, and once more at the end, for a third of the time that an import and an
-    exit take; here it looks at none of them, now or later.
+    They bring hundreds of thousands of objects, all to stay. The garbage collector goes through
+    them again and again while they come, and once more at the end, for a third of the time that an
+    import and an exit take; here it looks at none of them, now or later.
     """
     was_on = gc.isenabled()
     gc.disable()
