@@ -9,8 +9,7 @@ os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items):
-    """Files with many slow tests come first, so that no process is left alone with one at the end.
-    """
+    """Files with many slow tests come first: at the end no process is left alone with one."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
 

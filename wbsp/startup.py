@@ -15,11 +15,9 @@ def heavy_imports() -> Iterator[None]:
     them again and again while they come, and once more at the end, for a third of the time that an
     import and an exit take; here it looks at none of them, now or later.
     """
-    was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was_on:
-            gc.enable()
+        gc.enable()
         gc.freeze()

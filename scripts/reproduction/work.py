@@ -206,8 +206,8 @@ def _start(job: Job, parts: list[str]) -> _Running:
 
 
 def _stop(processes: Sequence[subprocess.Popen]) -> None:
-    """End them, and what they have started: in good order if they can. Not by SIGINT, which is lost
-    on a process that is just importing TensorFlow."""
+    """End them, and what they have started: in good order if they can. Not by SIGINT, which an
+    import of TensorFlow may swallow."""
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)

@@ -42,7 +42,8 @@ class Plan(NamedTuple):
     resend: tuple[bool, ...]
 
 
-# All there are of each, the simplest first: one draw is fifteen times as fast as one per value.
+# All there are of each, the simplest first: one draw in place of one per value saves a third of
+# the time of these tests.
 RATES = INF, 1.0, 4.0
 STEPS = [list(times) for n in (1, 2, 3) for times in product((1.0, 0.5, 1.25, 2.0, 4.0), repeat=n)
          for _ in range(5 ** (3 - n))]  # as many of each length
