@@ -169,6 +169,7 @@ class Engine:
             self.log(now, "duplicate", worker=worker, seq=push.seq)
             return [a for a in [self.ledger.answer(worker)] if a is not None and a.seq == push.seq]
         member = self._started(worker, "pushed")
+        actions = self.model.push(push, now)
         member.steps += push.steps
         member.samples += push.samples
         member.seconds += push.seconds
@@ -176,7 +177,7 @@ class Engine:
         member.base = push.base
         self.steps += push.steps
         self.samples += push.samples
-        effects = self._act(self.model.push(push, now), now, push, update)
+        effects = self._act(actions, now, push, update)
         if self.samples >= self.stop_samples and self.stop_reason is None:
             effects += self.stop(f"{self.samples:,} samples were trained", now)
         return effects
@@ -188,6 +189,9 @@ class Engine:
         Raises ValueError for a question that no member could have.
         """
         member = self._started(worker, "asked")
+        if self.model.rule.push != "asked":
+            raise ValueError(f"worker {worker} asked whether to cut, which {self.model.name} does "
+                             "not decide")
         if member.told is not None and member.told.number == number:
             return [member.told]
         cut, effects = False, []
@@ -215,7 +219,8 @@ class Engine:
 
     def _started(self, worker: int, what: str) -> Member:
         member = self.members.get(worker)
-        if member is None or not member.active or not self.started:
+        # one that joined after the stop is a member that the model never heard of
+        if member is None or not member.active or worker not in self.model.active:
             raise ValueError(f"worker {worker} {what} without having been started")
         return member
 

@@ -20,6 +20,7 @@ from wbsp.sync.base import (
 )
 
 RISE = 1.3  # the loss that begins a new search, relative to a period before
+HUGE = 1e100  # a loss of a training that is lost; sums of smaller ones are finite
 GOAL = 0.5  # the loss whose time a reward predicts, relative to the search's first
 
 
@@ -190,7 +191,7 @@ class ADSP(SyncModel):
             pace.overhead, pace.told = now - pace.told, None
         pace.count += 1
         pace.last = now
-        if push.loss is not None and math.isfinite(push.loss):
+        if push.loss is not None and abs(push.loss) < HUGE:
             self._loss[push.worker] = push.loss
         self._plan(push.worker)
         self._set_alarm()
