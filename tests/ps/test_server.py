@@ -8,10 +8,10 @@ import socket
 
 import numpy as np
 import pytest
-import zmq
 from crew import Member, all_end
 from integers import IntegerReplica, conserved
 from jobs import Jobs, free_port, until
+from peers import Peer
 
 from wbsp.layout import TensorSpec
 from wbsp.ps import checkpoint
@@ -30,41 +30,6 @@ TOKEN = b"0123456789abcdef0123456789abcdef"
 def jobs(tmp_path):
     with Jobs(tmp_path) as jobs:
         yield jobs
-
-
-class Peer(contextlib.AbstractContextManager):
-    """Speaks ZMTP to the server, and says what it is told to."""
-
-    def __init__(self, address: str):
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.connect(f"tcp://{address.replace('localhost', '127.0.0.1')}")
-
-    def __exit__(self, *_):
-        self._context.destroy(0)
-
-    def send(self, *frames: bytes | m.Message) -> None:
-        self._socket.send_multipart(
-            [m.encode(frame) if isinstance(frame, m.Message) else frame for frame in frames])
-
-    def hears(self, *kinds: type[m.Message]) -> m.Message:
-        """Wait for a message of one of these kinds; others are passed over."""
-        while True:
-            assert self._socket.poll(30_000), f"the server sent none of {kinds}"
-            message = m.decode(m.FromServer, self._socket.recv_multipart()[0])
-            if isinstance(message, kinds):
-                return message
-
-    def joins(self, worker: int) -> m.Joined:
-        self.send(m.Hello(m.PROTOCOL, worker, {}))
-        self.hears(m.Welcome)
-        self.send(m.Join(IntegerReplica(worker).layout))
-        return self.hears(m.Joined)
-
-    def gets_through(self) -> None:
-        """Wait until the server has handled all that was sent before."""
-        self.send(m.Heartbeat(None))
-        self.hears(m.Alive)
 
 
 def raw_tcp(address: str, data: bytes) -> None:

@@ -13,6 +13,7 @@ from wbsp.wire import messages as m
 from wbsp.wire.chunks import Assembly
 
 _MAX_COUNT = 1 << 40  # steps or samples in one push; sums of them stay 64-bit integers
+_MAX_SECONDS = 1e9  # thirty years; what models make of it stays finite
 
 
 @dataclass
@@ -28,8 +29,18 @@ class Peer:
     joined: bool = False  # asked to, and has not left
     updates: Assembly | None = None  # set for good when it is admitted
     answer: m.Joined | None = None  # to its wish to join
+    chunks: int = 0  # of its pushes, that have come in
+    told: float = 0.0  # when it was last told that number
+    chunks_there: int = 0  # of models, that have come in there
+    progress: float = 0.0  # when that number last changed
+    deaf: bool = False  # too much waits for it: it reads nothing
     # the newest message of each kind that it was sent unasked, and may have missed
     standing: dict[type[m.Message], m.Message] = field(default_factory=dict)
+
+    def fetched(self, chunks: int, now: float) -> None:
+        """It says that so many chunks of models have come in."""
+        if chunks != self.chunks_there:
+            self.chunks_there, self.progress = chunks, now
 
     def remember(self, message: m.Message) -> None:
         """Keep what must be repeated when the connection breaks."""
@@ -44,13 +55,14 @@ class Peer:
         """Raise WireError for metadata that this worker cannot have; `newest` is a version."""
         if not (push.worker == self.worker and push.seq >= 0
                 and 1 <= push.steps <= _MAX_COUNT and 0 <= push.samples <= _MAX_COUNT
-                and 0 <= push.base <= newest and 0 <= push.seconds < math.inf
+                and 0 <= push.base <= newest and 0 <= push.seconds <= _MAX_SECONDS
                 and all(use is None or 0 <= use <= 1 for use in (push.cpu, push.memory))):
             raise m.WireError(f"worker {self.worker} pushed with impossible metadata {push}")
 
     def check_ask(self, ask: m.Ask) -> None:
         """Raise WireError for a question that this worker cannot have."""
-        if not (ask.number >= 0 and 1 <= ask.steps <= _MAX_COUNT and 0 <= ask.seconds < math.inf):
+        if not (ask.number >= 0 and 1 <= ask.steps <= _MAX_COUNT
+                and 0 <= ask.seconds <= _MAX_SECONDS):
             raise m.WireError(f"worker {self.worker} asked with impossible metadata {ask}")
 
 

@@ -7,6 +7,7 @@ counted, logged, and changes nothing.
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Callable
 
 import numpy as np
@@ -14,6 +15,7 @@ import zmq
 
 from wbsp.layout import TensorSpec, difference, total_size
 from wbsp.ps import engine
+from wbsp.ps.initial import INITIAL_PATIENCE, InitialModel
 from wbsp.ps.peer import Peer, check_report, one_line, to_message
 from wbsp.ps.rejections import Allowance, Rejections
 from wbsp.runlog.report import Report
@@ -21,13 +23,14 @@ from wbsp.sync.base import WorkerRule
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import Assembly, split
 from wbsp.wire.memory import Spare
-from wbsp.wire.outbox import Outbox
 from wbsp.wire.pace import Inlet, Pace
+from wbsp.wire.queues import SendQueues
 from wbsp.wire.sockets import ServerSocket
 
 PROBE = 1.0  # seconds of silence after which a worker's connection is tried
 GONE = 5.0  # seconds without a connection after which a worker counts as dead
 SILENT = 300.0  # the same for one that is connected but says nothing: it hangs
+TELL = 1.0  # seconds between two words to a worker on how much of its vector has come
 
 
 class Reception:
@@ -50,12 +53,11 @@ class Reception:
         self.reports: dict[int, Report] = {}
         self.rejections = Rejections(say, event)
         self.first_came = math.inf  # when the first worker joined
-        self.outbox = Outbox(socket.socket, Pace(bandwidth))
+        self.queues = SendQueues(socket.socket, Pace(bandwidth))
         self._inlet = Inlet(socket.socket, Pace(bandwidth))
         self._by_worker: dict[int, Peer] = {}
-        self._bringer: Peer | None = None  # the worker that was asked for W_0
-        self._initial: Assembly | None = None
         self._spare = Spare()
+        self._initial = InitialModel(self._spare)
         self._refusals = Allowance()
 
     def begin(self, core: engine.Engine, layout: list[TensorSpec]) -> None:
@@ -81,8 +83,21 @@ class Reception:
                 self._handle(identity.bytes, frames)
             except m.WireError as error:
                 self.rejections.count(str(error), self.clock())
+            except Exception as error:  # a fault of ours; it must not cost the others their run
+                self._fail(identity.bytes, error)
+
+    def _fail(self, identity: bytes, error: Exception) -> None:
+        """A message was one too many for the server: go on without the worker that sent it."""
+        reason = one_line(f"handling its message failed: {error!r}")
+        self.event(self.clock(), "error", traceback=traceback.format_exception(error))
+        if peer := self.peers.get(identity):
+            self._refuse(peer, f"worker {peer.worker}: {reason} (events.jsonl has the traceback)")
+        else:
+            self.rejections.count(reason, self.clock())
 
     def _handle(self, identity: bytes, frames: list[zmq.Frame]) -> None:
+        if frames:
+            self.socket.received(frames[0], identity in self.peers)
         if not 1 <= len(frames) <= 2:
             raise m.WireError(f"a message of {len(frames)} frames")
         message = m.decode(m.FromWorker, frames[0].buffer)
@@ -98,12 +113,15 @@ class Reception:
                 "the server does not know this session: it was restarted, or gave this worker up; "
                 "start this worker again"))
             raise m.WireError(f"{type(message).__name__} from an unknown session")
-        peer.heard = self.clock()
+        peer.heard = now = self.clock()
         match message:
             case m.Heartbeat():
                 self._take_report(peer, message.report)
-                self._send(identity, m.Alive())
+                peer.fetched(message.chunks, now)
+                if not self.queues.waiting(identity):  # else what waits says as much
+                    self._tell_progress(peer, now)
             case m.Again():
+                self.queues.drop_transfer(identity)
                 for standing in peer.standing.values():
                     self._send(identity, standing)
             case m.Join():
@@ -129,10 +147,11 @@ class Reception:
         silent but connected.
         """
         now = self.clock()
-        if failed := self.socket.failed_handshakes():
-            self.rejections.count("a peer that does not speak the protocol or know the token", now,
-                                  failed)
+        self.watch()
         self.rejections.flush(now)
+        if self.engine is None and (late := self._initial.overdue(now)):
+            self._refuse(late, f"worker {late.worker} was asked for the initial model and sent "
+                               f"nothing of it for {INITIAL_PATIENCE:g} s")
         for peer in list(self.peers.values()):
             if now - peer.heard > PROBE and now - peer.probed > PROBE:
                 peer.probed = now
@@ -142,19 +161,38 @@ class Reception:
                     peer.gone_since = now
                 elif now - peer.gone_since > GONE:
                     self.lose(peer.worker, f"no connection for {now - peer.gone_since:.0f} s")
+            if self.peers.get(peer.identity) is not peer:
+                continue
             if now - peer.heard > SILENT:
                 self.lose(peer.worker, f"connected, but nothing heard for {SILENT:g} s")
+            elif peer.deaf:
+                self.lose(peer.worker, "it does not read what it is sent")
+
+    def watch(self) -> None:
+        """Hold all connections to their limits, and count those that were cut or are nobody's."""
+        for reason, count in self.socket.watch().items():
+            self.rejections.count(reason, self.clock(), count)
 
     def _reaches(self, peer: Peer) -> bool:
-        return self.socket.reaches(peer.identity, m.encode(m.Alive()))
+        return self.socket.reaches(peer.identity, m.encode(self._alive(peer)))
 
     def lose(self, worker: int, reason: str) -> None:
         """A worker is gone without a word."""
         peer = self._by_worker[worker]
+        member = peer.joined and peer.updates is not None
         self._forget(peer)
-        if peer.joined and peer.updates is not None:
+        if member:
             self.say(f"worker {worker} was lost: {reason}; the others go on without it")
             self.deliver(self.engine.leave(worker, self.clock(), reason))
+
+    def dismiss(self) -> None:
+        """The run is over: tell those who were about to join."""
+        for peer in [p for p in self.peers.values() if p.updates is None]:
+            self._refuse(peer, self._too_late(peer.worker))
+
+    def _too_late(self, worker: int) -> str:
+        return (f"worker {worker} comes too late: the run has ended "
+                f"({self.engine.stop_reason or 'done'})")
 
     # Messages.
 
@@ -190,7 +228,7 @@ class Reception:
             return (f"{me} is already connected (heard {now - old.heard:.1f} s ago); start each "
                     "worker with its own worker_index")
         if self.engine is not None and self.engine.done:
-            return f"{me} comes too late: the run has ended ({self.engine.stop_reason or 'done'})"
+            return self._too_late(hello.worker)
         return None
 
     def _join(self, peer: Peer, join: m.Join) -> None:
@@ -213,13 +251,11 @@ class Reception:
             self._ask_for_initial()
 
     def _ask_for_initial(self) -> None:
-        """Have the first worker that has a model bring W_0, where nobody else makes it."""
-        if self.on_initial is None or self._bringer is not None:
+        """Have a worker bring W_0, where nobody else makes it."""
+        if self.on_initial is None:
             return
-        self._bringer = next((p for p in self.peers.values() if p.joined), None)
-        if self._bringer is not None:
-            self._initial = Assembly(total_size(self._bringer.layout), self._spare)
-            self._send_joined(self._bringer, bring_initial=True)
+        if peer := self._initial.choose(self.peers.values(), self.clock()):
+            self._send_joined(peer, bring_initial=True)
 
     def _admit(self, peer: Peer) -> None:
         reason = difference(peer.layout, self.layout)
@@ -236,7 +272,7 @@ class Reception:
 
     def _refuse(self, peer: Peer, reason: str) -> None:
         self._say_refused(peer.identity, peer.worker, reason)
-        self._forget(peer)
+        self.lose(peer.worker, reason)
 
     def _say_refused(self, identity: bytes, worker: int, reason: str) -> None:
         reason, now = one_line(reason), self.clock()
@@ -257,30 +293,37 @@ class Reception:
         self._send(peer.identity, peer.answer)
 
     def _take_initial(self, peer: Peer, initial: m.Initial, body: memoryview) -> None:
-        if peer is self._bringer and self.engine is not None and peer.answer is not None:
+        if self._initial.is_from(peer) and self.engine is not None and peer.answer is not None:
             self._send(peer.identity, peer.answer)  # W_0 came, but the answer to it was lost
             return
-        if peer is not self._bringer or self.engine is not None:
+        if not self._initial.is_from(peer) or self.engine is not None:
             raise m.WireError(f"worker {peer.worker} brought an initial model unasked")
+        now = self.clock()
         try:
-            vector = self._initial.add(initial.offset, initial.size, body)
+            vector = self._initial.add(initial, body, now)
             if vector is not None:
                 self.on_initial(vector, peer.layout)
         except m.WireError:
             raise
         except (ValueError, MemoryError) as error:
             self._refuse(peer, f"worker {peer.worker}: {error}")
+        else:
+            if vector is None and now - peer.told > TELL:
+                self._tell_progress(peer, now)
 
     def _update(self, peer: Peer, update: m.Update, body: memoryview) -> None:
         if not peer.joined or peer.updates is None:
             raise m.WireError(f"worker {peer.worker} pushed before it joined")
         peer.check_push(update.push, self.engine.store.latest.version)
-        vector = peer.updates.add(update.offset, update.size, body)
+        vector, now = peer.updates.add(update.offset, update.size, body), self.clock()
+        peer.chunks += 1
         if vector is None:
+            if now - peer.told > TELL:
+                self._tell_progress(peer, now)
             return
         peer.pushed()
         try:
-            effects = self.engine.push(update.push, vector, self.clock())
+            effects = self.engine.push(update.push, vector, now)
         except ValueError as error:
             raise m.WireError(str(error)) from None
         self.deliver(effects)
@@ -292,8 +335,9 @@ class Reception:
         if peer.updates is None:
             raise m.WireError(f"worker {peer.worker} fetched before it joined")
         version, vector = self.engine.store.latest
-        for offset, chunk in split(vector):
-            self._send(peer.identity, m.Model(request, version, offset, vector.size), chunk)
+        self.queues.transfer(peer.identity, (
+            (m.encode(m.Model(request, version, offset, vector.size)), chunk)
+            for offset, chunk in split(vector)), self.clock())
 
     def _ask(self, peer: Peer, ask: m.Ask) -> None:
         if not peer.joined or peer.updates is None:
@@ -327,8 +371,9 @@ class Reception:
         self.peers.pop(peer.identity, None)
         if self._by_worker.get(peer.worker) is peer:
             del self._by_worker[peer.worker]
-        if peer is self._bringer and self.engine is None:
-            self._bringer = None
+        self.queues.drop_transfer(peer.identity)
+        if self._initial.is_from(peer) and self.engine is None:
+            self._initial.give_up()
             self._ask_for_initial()
 
     # Sending.
@@ -341,6 +386,14 @@ class Reception:
                 peer.remember(message)
                 self._send(peer.identity, message)
 
-    def _send(self, identity: bytes, message: m.Message, body: memoryview | None = None) -> None:
-        frames = [identity, m.encode(message)] + ([] if body is None else [body])
-        self.outbox.post(*frames, now=self.clock())
+    def _tell_progress(self, peer: Peer, now: float) -> None:
+        peer.told = now
+        self._send(peer.identity, self._alive(peer))
+
+    def _alive(self, peer: Peer) -> m.Alive:
+        return m.Alive(peer.chunks + self._initial.chunks)
+
+    def _send(self, identity: bytes, message: m.Message) -> None:
+        if not self.queues.post(identity, m.encode(message), now=self.clock()):
+            if peer := self.peers.get(identity):
+                peer.deaf = True

@@ -27,8 +27,10 @@ from wbsp.wire.sockets import ServerSocket
 
 STOP_PATIENCE = 120.0  # seconds a worker may take to finish its step and leave
 INTERRUPT_PATIENCE = 15.0  # the same, after Ctrl-C
-GOODBYE_PATIENCE = 20.0  # seconds for fetching the final version
+GOODBYE_PATIENCE = 60.0  # seconds without progress for fetching the final version
+_LINGER = 1.0  # seconds for the last messages to leave
 _POLL = 0.05  # seconds between two looks at the timers
+_WATCH = 0.005  # the same at connections, while there are some that no worker speaks through
 
 
 @dataclass
@@ -106,6 +108,7 @@ class Server:
             signal.signal(signum, self.interrupt)
         poller = zmq.Poller()
         poller.register(self.socket.socket, zmq.POLLIN)
+        poller.register(self.socket.monitor, zmq.POLLIN)
         self._say(f"{self.model.name}: listening on port {self.socket.port}, waiting for "
                   f"{self.rules.worker_num} worker(s)")
         code, due = None, 0.0
@@ -131,14 +134,20 @@ class Server:
             elif reason := difference(self.reception.layout, initial[1]):
                 raise EvaluatorError(f"the checkpoint is of another model: {reason} (here: the "
                                      "checkpoint, there: --model); resume with the same --model")
-        desk = self.reception
-        pause, wait = desk.delay, min(desk.outbox.delay(self.now()), _POLL)
+        desk, strangers = self.reception, self.socket.guard.strangers
+        pause, wait = desk.delay, min(desk.queues.delay(self.now()), _POLL)
+        if strangers:
+            wait = min(wait, _WATCH)
         if pause is not None:
             time.sleep(min(pause, wait))
             desk.receive()
-        elif poller.poll(1000 * wait):
-            desk.receive()
-        desk.outbox.flush(self.now())
+        else:
+            ready = dict(poller.poll(math.ceil(1000 * wait)))
+            if strangers or self.socket.monitor in ready:
+                desk.watch()
+            if self.socket.socket in ready:
+                desk.receive()
+        desk.queues.flush(self.now())
 
     def _timers(self, now: float) -> int | None:
         """Everything that time alone brings about; the exit code when the run is over."""
@@ -191,10 +200,14 @@ class Server:
         """Training is over; wait until the workers that want the final version have it."""
         if self._done_since is None:
             self._done_since = now
-        if any(p.updates for p in self.reception.peers.values()):
-            if now - self._done_since < GOODBYE_PATIENCE:
-                return None
-            self._say("not every worker fetched the final version; ending without them")
+            self.reception.dismiss()
+        for peer in list(self.reception.peers.values()):
+            if now - max(self._done_since, peer.progress) > GOODBYE_PATIENCE:
+                self._say(f"worker {peer.worker} fetches nothing of the final version; ending "
+                          "without it")
+                self.reception.lose(peer.worker, "it did not fetch the final version")
+        if self.reception.peers:
+            return None
         return 0 if self._signal is None else 128 + self._signal
 
     def _show(self, now: float) -> None:
@@ -240,5 +253,5 @@ class Server:
             self.evaluator.close()
         self.log.close()
         self.console.close()
-        self.socket.close()
+        self.socket.close(_LINGER)
 

@@ -27,7 +27,7 @@ def prepare_server(
     """
     model = create(sync, **options)
     token = read_token(token_file) if token_file else None
-    socket = ServerSocket(host, port, token)
+    socket = ServerSocket(host, port, token, rules.worker_num)
     folder = run_folder(base_dir, log_root, resume)
     saved = load(folder / CHECKPOINT) if resume else None
     # a worker keeps its files in the same folder below its own log root

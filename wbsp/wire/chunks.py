@@ -28,7 +28,7 @@ class Assembly:
         self.size = size
         self._spare = spare
         self._vector: np.ndarray | None = None
-        self._filled = 0
+        self.filled = 0  # floats that have come
 
     def add(self, offset: int, size: int, data: memoryview) -> np.ndarray | None:
         """Take one chunk; return the whole vector (float32 [size]) when it was the last.
@@ -38,8 +38,8 @@ class Assembly:
         """
         if size != self.size:
             raise WireError(f"a vector of {size} floats was announced, the model has {self.size}")
-        if offset and offset != self._filled:
-            raise WireError(f"chunk at float {offset} came when {self._filled} was due")
+        if offset and offset != self.filled:
+            raise WireError(f"chunk at float {offset} came when {self.filled} was due")
         expected = min(CHUNK, size - offset)
         if offset < 0 or expected < 0 or data.nbytes != 4 * expected:
             raise WireError(f"chunk at float {offset} has {data.nbytes} bytes, not "
@@ -50,8 +50,8 @@ class Assembly:
         if offset == 0 and self._vector is None:
             self._vector = self._spare.take(size)
         self._vector[offset:offset + expected] = values
-        self._filled = offset + expected
-        if self._filled < size:
+        self.filled = offset + expected
+        if self.filled < size:
             return None
-        vector, self._vector, self._filled = self._vector, None, 0
+        vector, self._vector, self.filled = self._vector, None, 0
         return vector

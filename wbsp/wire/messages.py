@@ -15,7 +15,7 @@ from wbsp.layout import TensorSpec
 from wbsp.runlog.report import Report
 from wbsp.sync.base import Direct, Push, WorkerRule
 
-PROTOCOL = 1  # raised when two versions can no longer talk to each other
+PROTOCOL = 2  # raised when two versions can no longer talk to each other
 CHUNK = 1 << 18  # floats in one message (1 MiB): paces, interleaves, bounds what a peer can ask
 MAX_MESSAGE = 4 * CHUNK + (1 << 20)  # bytes; libzmq drops a peer that sends more
 MAX_MODEL = 1 << 33  # floats (32 GiB)
@@ -80,6 +80,7 @@ class Heartbeat(Message):
     """I live; and my totals so far."""
 
     report: Report | None
+    chunks: int = 0  # of models that have come in so far
 
 
 class Leaving(Message):
@@ -168,6 +169,8 @@ class Final(Message):
 
 class Alive(Message):
     """Answer to a heartbeat."""
+
+    chunks: int = 0  # of what this worker sends or waits for that have come in so far
 
 
 FromWorker = (Hello | Join | Initial | Update | Fetch | Ask | Heartbeat | Leaving | Again

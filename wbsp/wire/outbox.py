@@ -1,4 +1,4 @@
-"""What is on its way to a socket, sent as fast as the pace and the socket allow."""
+"""What is on its way to a server, sent as fast as the pace and the socket allow."""
 
 from __future__ import annotations
 
@@ -11,42 +11,68 @@ from wbsp.wire.pace import Pace
 
 
 class Outbox:
-    """A first-in, first-out row of messages; used by one thread."""
+    """A first-in, first-out row of messages; used by one thread.
+
+    One message, the newest urgent one, goes before all that waits.
+    """
 
     def __init__(self, socket: zmq.Socket, pace: Pace):
         self._socket, self._pace = socket, pace
         self._queue: deque[tuple[bytes | memoryview, ...]] = deque()
-        self._due: float | None = None  # when the first is through; None: it is not on its way
+        self._urgent: tuple[bytes | memoryview, ...] | None = None
+        self._next: tuple[bytes | memoryview, ...] | None = None  # is on its way
+        self._is_urgent = False  # that one
+        self._due = 0.0  # when it is through
         self.blocked = False  # the socket takes nothing at the moment
+        self.sent = 0  # messages; the urgent ones do not count
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._queue) + (self._urgent is not None) + (self._next is not None)
 
     def post(self, *frames: bytes | memoryview, now: float, urgent: bool = False) -> None:
-        """Send the message now if possible, else later; `urgent` goes before all that waits."""
-        first = 0 if self._due is None else 1
-        self._queue.insert(first if urgent else len(self._queue), frames)
+        """Send the message now if possible, else later; an urgent one replaces an older one."""
+        if urgent:
+            self._urgent = frames
+        else:
+            self._queue.append(frames)
         self.flush(now)
 
-    def flush(self, now: float) -> None:
-        """Send what may go. A message to a peer that is gone is dropped: its silence will tell."""
+    def clear(self) -> None:
+        """Forget what has not been sent."""
+        self._queue.clear()
+        self._urgent = self._next = None
         self.blocked = False
-        while self._queue:
-            if self._due is None:
-                self._due = self._pace.take(sum(map(len, self._queue[0])), now)
+
+    def flush(self, now: float) -> None:
+        """Send what may go."""
+        self.blocked = False
+        while self._take(now):
             if now < self._due:
                 return
             try:
-                self._socket.send_multipart(self._queue[0], zmq.NOBLOCK, copy=False)
+                self._socket.send_multipart(self._next, zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 self.blocked = True
                 return
-            except zmq.ZMQError as error:
-                if error.errno != zmq.EHOSTUNREACH:
-                    raise
-            self._queue.popleft()
-            self._due = None
+            self._next = None
+            self.sent += not self._is_urgent
 
     def delay(self, now: float) -> float:
         """Seconds until `flush` can send something; infinite when there is nothing."""
-        return max(0.0, (self._due or now) - now) if self._queue else math.inf
+        if self._next is not None:
+            return max(0.0, self._due - now)
+        return 0.0 if self else math.inf
+
+    def _take(self, now: float) -> bool:
+        """Put the next message on its way; False if there is none."""
+        if self._next is not None:
+            return True
+        self._is_urgent = self._urgent is not None
+        if self._is_urgent:
+            self._next, self._urgent = self._urgent, None
+        elif self._queue:
+            self._next = self._queue.popleft()
+        else:
+            return False
+        self._due = self._pace.take(sum(map(len, self._next)), now)
+        return True

@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import ipaddress
 import pathlib
+from collections import Counter
 from typing import NamedTuple
 
 import zmq
@@ -18,15 +19,21 @@ import zmq.auth.thread
 import zmq.utils.monitor
 from zmq.utils import z85
 
+from wbsp.wire.guard import ROOM, ConnectionGuard
 from wbsp.wire.memory import keep_freed
 from wbsp.wire.messages import MAX_MESSAGE
 
 _MIN_TOKEN = 16  # bytes; a shorter secret can be guessed from the public keys on the wire
 _PING_MS = 1000  # between two pings of an idle connection
-_PONG_MS = 10_000  # without a sign of life, after which the connection counts as broken
+# Without a sign of life, after which the connection counts as broken. On a slow line a pong waits
+# behind a chunk: 1 MiB in this time is the slowest that works.
+_PONG_MS = 60_000
+_UNACKNOWLEDGED_MS = 30_000  # the same for what the other machine, not the process, must answer
 # Bytes on their way within a machine: few enough to stay in the processor's caches. Over a network
 # the kernel chooses, by the line's delay.
 _LOCAL_BUFFER = 3 << 17
+HANDSHAKE_FAILED = (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+                    | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
 
 
 class Keys(NamedTuple):
@@ -89,6 +96,8 @@ def _prepare(socket: zmq.Socket, host: str) -> None:
     socket.ipv6 = True
     # Answered by libzmq's own threads: a process whose Python is busy for a minute is not dead.
     socket.heartbeat_ivl, socket.heartbeat_timeout = _PING_MS, _PONG_MS
+    socket.tcp_maxrt = _UNACKNOWLEDGED_MS
+    socket.sndhwm = ROOM
     if is_loopback(host):
         socket.sndbuf = _LOCAL_BUFFER
 
@@ -96,8 +105,11 @@ def _prepare(socket: zmq.Socket, host: str) -> None:
 class ServerSocket:
     """A bound ROUTER and its monitor, which sees peers that fail before their first message."""
 
-    def __init__(self, host: str, port: int, token: bytes | None = None):
-        """Raises ValueError for an open address without a token, OSError for a taken port."""
+    def __init__(self, host: str, port: int, token: bytes | None = None, members: int = 1):
+        """`members`: how many peers there can be at a time that are no strangers.
+
+        Raises ValueError for an open address without a token, OSError for a taken port.
+        """
         if token is None and not is_loopback(host):
             raise ValueError(
                 f"refusing to listen on {host} without a token: anyone on that network could join. "
@@ -110,7 +122,7 @@ class ServerSocket:
         _prepare(self.socket, host)
         self.socket.router_mandatory = True  # a message to a peer that is gone raises, not vanishes
         self.socket.router_handover = True  # a worker that reconnects keeps its identity
-        self.socket.sndhwm = 0  # bounded by the protocol: one model per worker at a time
+        self.socket.rcvhwm = ROOM
         if token is not None:
             keys = derive_keys(token)
             self._authenticator = zmq.auth.thread.ThreadAuthenticator(self.context)
@@ -119,9 +131,10 @@ class ServerSocket:
             self.socket.curve_server = True
             self.socket.curve_publickey = keys.server_public
             self.socket.curve_secretkey = keys.server_secret
+        self.guard = ConnectionGuard(members)
+        self._strange: Counter[str] = Counter()  # peers, by what is wrong with them
         self.monitor = self.socket.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-            | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+            zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
         try:
             self.socket.bind(endpoint(host, port))
         except zmq.ZMQError as error:
@@ -134,24 +147,49 @@ class ServerSocket:
         """Send a message that may get lost; False when the peer's connection is gone."""
         try:
             self.socket.send_multipart([identity, message], zmq.NOBLOCK)
-            return True
+        except zmq.Again:
+            pass  # it has not read what it was sent before
         except zmq.ZMQError as error:
             if error.errno == zmq.EHOSTUNREACH:
                 return False
             raise
+        return True
 
-    def failed_handshakes(self) -> int:
-        """Number of peers since the last call that did not speak the protocol or know the token."""
-        count = 0
+    def received(self, frame: zmq.Frame, from_member: bool) -> None:
+        """A message was read; `frame` is its first after the peer's identity."""
+        try:
+            fd = frame.get(zmq.SRCFD)
+        except zmq.ZMQError:  # libzmq does not know whose it is
+            return
+        if not self.guard.knows(fd):
+            self._read_monitor()
+        self.guard.delivered(fd, from_member)
+
+    def watch(self) -> Counter[str]:
+        """Hold connections to their limits.
+
+        Return how many peers since the last call were no workers of this server's, by reason.
+        """
+        self._read_monitor()
+        found, self._strange = self._strange, Counter()
+        return found + self.guard.check()
+
+    def _read_monitor(self) -> None:
         while self.monitor.poll(0):
-            zmq.utils.monitor.recv_monitor_message(self.monitor)
-            count += 1
-        return count
+            event = zmq.utils.monitor.recv_monitor_message(self.monitor)
+            if event["event"] == zmq.EVENT_ACCEPTED:
+                self.guard.accepted(event["value"])
+            elif event["event"] == zmq.EVENT_DISCONNECTED:
+                self.guard.closed(event["value"])
+            else:
+                self._strange["a peer that does not speak the protocol or know the token"] += 1
 
-    def close(self) -> None:
+    def close(self, patience: float = 0.0) -> None:
+        """Let go of the port; messages to peers may take `patience` seconds to leave."""
         self.socket.disable_monitor()
         self.monitor.close(0)
-        self.socket.close(0)
+        self.guard.close()
+        self.socket.close(int(1000 * patience))
         if self._authenticator is not None:
             self._authenticator.stop()
         self.context.destroy(0)
@@ -167,13 +205,13 @@ class _Only:
         return hmac.compare_digest(key, self._key)
 
 
-def worker_socket(context: zmq.Context, host: str, port: int, identity: bytes,
+def worker_socket(context: zmq.Context, host: str, identity: bytes,
                   token: bytes | None = None) -> zmq.Socket:
-    """Return a DEALER that connects (and reconnects) to the server."""
+    """Return a DEALER that is to be connected, and connects again, to a server on `host`."""
     socket = context.socket(zmq.DEALER)
     _prepare(socket, host)
     socket.routing_id = identity
-    socket.sndhwm = 16  # chunks; so that a heartbeat never queues behind a whole model
+    socket.immediate = True  # what waits for a connection waits here, where it can be replaced
     socket.reconnect_ivl, socket.reconnect_ivl_max = 100, 2000  # milliseconds
     if token is not None:
         keys = derive_keys(token)

@@ -12,11 +12,12 @@ from enum import Enum, auto
 import zmq
 import zmq.utils.monitor
 
+from wbsp.wire.sockets import HANDSHAKE_FAILED
+from wbsp.worker.route import Route
+
 GONE = 30.0  # seconds without a connection after which the server counts as lost
 SILENT = 300.0  # the same for one that is connected but says nothing: it hangs
 _HANDSHAKES = 3  # that may fail without a word before the server counts as one that refuses
-_FAILED = (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-           | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
 
 
 class LinkError(RuntimeError):
@@ -36,8 +37,10 @@ class Connection:
 
     def __init__(self, socket: zmq.Socket, address: str, say: Callable[[str], None]):
         self._address, self._say = address, say
+        self._route = Route(socket, address)
         self.monitor = socket.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _FAILED)
+            zmq.EVENT_CONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED
+            | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
         self.made = False  # once
         self.heard = 0.0  # when the last message came in
         self._failures = 0  # handshakes
@@ -46,8 +49,14 @@ class Connection:
     def event(self, now: float) -> News:
         """Read one event of `monitor`. Raises LinkError when the server refuses."""
         event = zmq.utils.monitor.recv_monitor_message(self.monitor)["event"]
-        if event & _FAILED:
+        if event & HANDSHAKE_FAILED:
             self._fail(event)
+            return News.NONE
+        if event == zmq.EVENT_CONNECT_RETRIED:
+            self._route.refused(now)
+            return News.NONE
+        if event == zmq.EVENT_CONNECTED:
+            self._route.accepted(now)
             return News.NONE
         if event == zmq.EVENT_DISCONNECTED:
             if self.made and self._gone_since is None:
@@ -61,8 +70,15 @@ class Connection:
             self._say(f"connected again to {self._address}")
         return News.AGAIN if again else News.CONNECTED
 
+    @property
+    def unknown(self) -> str | None:
+        """Why the server's host name leads nowhere, if so."""
+        return self._route.unknown
+
     def check(self, now: float) -> None:
-        """Raise LinkError when the server is lost."""
+        """Look for the server where it is not connected; raise LinkError when it is lost."""
+        if not self.made or self._gone_since is not None:
+            self._route.turn(now)
         if self._gone_since is not None and now - self._gone_since > GONE:
             raise LinkError(f"lost the server at {self._address}: no connection for {GONE:g} s; "
                             "start it again with --resume, then this worker")

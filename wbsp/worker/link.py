@@ -7,6 +7,7 @@ comes in is told to a `Listener`, in this thread; nothing here knows a model or 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -25,11 +26,11 @@ from wbsp.wire.chunks import Assembly, split
 from wbsp.wire.memory import Spare, keep_freed
 from wbsp.wire.outbox import Outbox
 from wbsp.wire.pace import Inlet, Pace
-from wbsp.wire.sockets import endpoint, split_address, worker_socket
+from wbsp.wire.sockets import split_address, worker_socket
 from wbsp.worker.connection import Connection, LinkError, News
 
 HEARTBEAT = 1.0  # seconds
-RESEND = 20.0  # seconds without an answer after which a request is sent again
+RESEND = 60.0  # seconds without progress after which a request is sent again
 
 
 class Listener(Protocol):
@@ -60,11 +61,10 @@ class Link:
         self._say = say
         keep_freed()
         self._context = zmq.Context()
-        host, port = split_address(address)
-        self._socket = worker_socket(self._context, host, port, os.urandom(16), token)
+        host, _ = split_address(address)
+        self._socket = worker_socket(self._context, host, os.urandom(16), token)
         self._connection = Connection(self._socket, address,
                                       lambda text: say(f"worker {worker}: {text}"))
-        self._socket.connect(endpoint(host, port))
         # a pair of sockets wakes the thread from its poll when the compute thread wants something
         wake = f"inproc://wake-{id(self)}"
         self._wakes = self._context.socket(zmq.PAIR)
@@ -82,8 +82,11 @@ class Link:
         self._fetches = 0
         self._ahead = 0  # number of the fetch that went with the newest push, or 0
         self._coming = 0  # the same, while an answer is told that brings the model with it
-        self._asked_at = 0.0
+        self._asked_at = self._sent_at = 0.0  # the request: for the first and the last time
         self._progress_at = 0.0  # of the request: something of it was sent or came in
+        self._sent = 0  # messages, when that was last looked at
+        self._chunks = 0  # of models, that came in
+        self._chunks_there = 0  # that the server has of what this worker sends or waits for
         self._heartbeat_at = 0.0
         self._handshake: deque[m.Message] = deque()
         self._news = threading.Condition()
@@ -109,8 +112,9 @@ class Link:
             waited = time.monotonic() - start
             if waited >= timeout:
                 self.close()
-                raise LinkError(f"no server answered at {self.address} within {timeout:g} s; is "
-                                "it running there, and is the port right?")
+                raise LinkError(f"no server answered at {self.address} within {timeout:g} s; "
+                                + (self._connection.unknown
+                                   or "is it running there, and is the port right?"))
             self._say(f"worker {self.worker}: waiting for the server at {self.address} "
                       f"({waited:.0f} of {timeout:g} s)")
             said += 10
@@ -186,14 +190,20 @@ class Link:
         self.wake()
 
     def _await(self, kind: type[m.Message], timeout: float) -> m.Message:
-        """Wait for a handshake message. Raises TimeoutError or LinkError."""
+        """Wait for a handshake message, `timeout` seconds from the last progress towards it.
+
+        Raises TimeoutError or LinkError.
+        """
+        start = time.monotonic()
         with self._news:
-            self._news.wait_for(lambda: self._handshake or self.error, timeout)
+            while not (self._handshake or self.error):
+                left = max(start, self._progress_at) + timeout - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError(f"the server at {self.address} sent no {kind.__name__} "
+                                       f"within {timeout:g} s")
+                self._news.wait(left)
             if self.error:
                 raise self.error
-            if not self._handshake:
-                raise TimeoutError(f"the server at {self.address} sent no {kind.__name__} within "
-                                   f"{timeout:g} s")
             message = self._handshake.popleft()
         if not isinstance(message, kind):
             raise LinkError(f"the server sent {type(message).__name__} instead of {kind.__name__}")
@@ -238,6 +248,7 @@ class Link:
             self._obey()
             if (self._connection.monitor in ready
                     and self._connection.event(time.monotonic()) is News.AGAIN):
+                self._outbox.clear()  # the rest of what was cut off; it is all repeated
                 if self._welcome:
                     self._post(m.Again())
                 self._ask_again(time.monotonic())
@@ -249,7 +260,8 @@ class Link:
     def _closed(self, now: float) -> bool:
         if self._closes_by is None:
             return False
-        return now > self._closes_by or not (self._outbox or self._orders)
+        return (now > self._closes_by or not self._connection.made
+                or not (self._outbox or self._orders))
 
     def _obey(self) -> None:
         while self._orders:
@@ -267,7 +279,8 @@ class Link:
     def _handle(self, message: m.Message, frames: list[zmq.Frame], now: float) -> None:
         match message:
             case m.Alive():
-                pass
+                if message.chunks != self._chunks_there:
+                    self._chunks_there, self._progress_at = message.chunks, now
             case m.Refused():
                 raise LinkError(f"the server refused: {message.reason}")
             case m.Welcome() | m.Joined():
@@ -286,35 +299,43 @@ class Link:
                 if len(frames) != 2:
                     raise m.WireError("a model without values")
                 if self._request and self._awaited == (m.Model, message.request):
-                    self._progress_at = now
-                    vector = self._models.add(message.offset, message.size, frames[1].buffer)
-                    if vector is not None:
-                        self._request = None
-                        self._listener.fetched(message.version, vector, now - self._asked_at)
+                    self._take_chunk(message, frames[1].buffer, now)
             case _:
                 if self._awaited in (type(message), (m.Told, getattr(message, "number", None))):
                     self._request = None
                 self._listener.told(message)
 
+    def _take_chunk(self, model: m.Model, data: memoryview, now: float) -> None:
+        if model.offset not in (0, self._models.filled):
+            return  # of a transfer that a break has cut in two; it was asked for again
+        self._progress_at = now
+        self._chunks += 1
+        vector = self._models.add(model.offset, model.size, data)
+        if vector is not None:
+            self._request = None
+            self._listener.fetched(model.version, vector, now - self._asked_at)
+
     def _ask(self, awaited: type[m.Message] | tuple[type[m.Message], int],
              request: Callable[[], None], send: bool = True) -> None:
         self._request, self._awaited = request, awaited
-        self._asked_at = self._progress_at = time.monotonic()
+        self._asked_at = self._sent_at = self._progress_at = time.monotonic()
         if send:
             request()
 
     def _keep_alive(self, now: float) -> None:
+        self._connection.check(now)
         if not self._connection.made:
             return
-        if self._outbox or self._inlet.delay(now) is not None:
-            self._progress_at = now
-        if self._request and now - self._progress_at > RESEND:
+        on_line = 0 < self._outbox.delay(now) < math.inf or self._inlet.delay(now) is not None
+        if self._outbox.sent != self._sent or on_line:
+            self._sent, self._progress_at = self._outbox.sent, now
+        silent = now - max(self._sent_at, self._progress_at)
+        if self._request and not self._outbox and silent > RESEND:
             self._ask_again(now)
-        self._connection.check(now)
         if now >= self._heartbeat_at and self._closes_by is None and self._welcome:
             self._heartbeat_at = now + HEARTBEAT
             report = self._listener.report() if self._listener else None
-            self._post(m.Heartbeat(report), urgent=True)
+            self._post(m.Heartbeat(report, self._chunks), urgent=True)
 
     @property
     def _welcome(self) -> bool:
@@ -323,7 +344,7 @@ class Link:
 
     def _ask_again(self, now: float) -> None:
         """Repeat the request that may have been lost; the server counts no push twice."""
-        self._progress_at = now
+        self._sent_at = now
         if self._request:
             self._request()
 

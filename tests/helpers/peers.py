@@ -1,0 +1,77 @@
+"""Peers of a server that say what they are told to, right or wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+
+import zmq
+from integers import IntegerReplica
+
+from wbsp.wire import messages as m
+
+
+class Peer(contextlib.AbstractContextManager):
+    """Speaks ZMTP to the server, and says what it is told to."""
+
+    def __init__(self, address: str):
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.connect(f"tcp://{address.replace('localhost', '127.0.0.1')}")
+
+    def __exit__(self, *_):
+        self._context.destroy(0)
+
+    def send(self, *frames: bytes | m.Message) -> None:
+        self._socket.send_multipart(
+            [m.encode(frame) if isinstance(frame, m.Message) else frame for frame in frames])
+
+    def hears(self, *kinds: type[m.Message]) -> m.Message:
+        """Wait for a message of one of these kinds; others are passed over."""
+        while True:
+            assert self._socket.poll(30_000), f"the server sent none of {kinds}"
+            message = m.decode(m.FromServer, self._socket.recv_multipart()[0])
+            if isinstance(message, kinds):
+                return message
+
+    def joins(self, worker: int) -> m.Joined:
+        self.send(m.Hello(m.PROTOCOL, worker, {}))
+        self.hears(m.Welcome)
+        self.send(m.Join(IntegerReplica(worker).layout))
+        return self.hears(m.Joined)
+
+    def gets_through(self) -> None:
+        """Wait until the server has handled all that was sent before."""
+        self.send(m.Heartbeat(None))
+        self.hears(m.Alive)
+
+
+class RawPeer(contextlib.AbstractContextManager):
+    """A ZMTP connection by hand, after its handshake."""
+
+    def __init__(self, port, identity=b""):
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.settimeout(10)
+        self.socket.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0")
+                            + bytes(32))
+        self._read(64)
+        ready = b"\x05READY" + _property(b"Socket-Type", b"DEALER") + _property(
+            b"Identity", identity)
+        self.socket.sendall(b"\x04" + bytes([len(ready)]) + ready)
+        self.socket.recv(4096)
+
+    def __exit__(self, *_):
+        self.socket.close()
+
+    def part(self, size):
+        """One part of a message of which more is to come."""
+        self.socket.sendall(b"\x03" + struct.pack(">Q", size) + bytes(size))
+
+    def _read(self, count):
+        while count:
+            count -= len(self.socket.recv(count))
+
+
+def _property(name, value):
+    return bytes([len(name)]) + name + struct.pack(">I", len(value)) + value

@@ -1,0 +1,92 @@
+"""Peers that ask much and read nothing: the server's memory stays what it was."""
+
+import socket
+import time
+from threading import Thread
+
+import psutil
+import pytest
+import zmq
+from crew import Member, all_end
+from integers import IntegerReplica
+from jobs import Jobs, until
+from peers import Peer, RawPeer
+
+from wbsp.wire import messages as m
+
+SECONDS = 3.0
+GROWTH = 20e6  # bytes
+CUT = 150e6  # the same where a peer must be cut off in time, on a machine that may be busy
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    with Jobs(tmp_path) as jobs:
+        yield jobs
+
+
+def endless(port, end):
+    """One message that never ends, again and again."""
+    while time.monotonic() < end:
+        with RawPeer(port) as peer:
+            try:
+                while time.monotonic() < end:
+                    peer.part(1 << 20)
+            except OSError:
+                pass
+
+
+def refused(port, end):
+    """Messages of a stranger, who reads none of the refusals."""
+    with RawPeer(port) as peer:
+        peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        data = m.encode(m.Again())
+        try:
+            while time.monotonic() < end:
+                peer.socket.sendall(1000 * (b"\0" + bytes([len(data)]) + data))
+        except OSError:  # it was cut, or holds itself up
+            pass
+
+
+def member(port, end):
+    """Fetches of a member, which reads no model."""
+    context = zmq.Context()
+    peer = context.socket(zmq.DEALER)
+    peer.rcvhwm = peer.sndhwm = 1
+    peer.connect(f"tcp://127.0.0.1:{port}")
+    peer.send(m.encode(m.Hello(m.PROTOCOL, 1, {})))
+    peer.recv_multipart()
+    peer.send(m.encode(m.Join(IntegerReplica(1, m.CHUNK).layout)))
+    number = 0
+    while time.monotonic() < end:
+        if peer.poll(100, zmq.POLLOUT):
+            peer.send_multipart([m.encode(m.Fetch(number))])
+            number += 1
+    context.destroy(0)
+    assert number > 1000
+
+
+@pytest.mark.parametrize("flood", [endless, refused, member])
+def test_memory_stays_flat_under_a_flood(jobs, flood):
+    server = jobs.server("--connect_timeout=1", sync="pcc", workers=2).listens()
+    worker = Member(server.address, 0, steps=100_000, seconds=0.02,
+                    replica=IntegerReplica(0, m.CHUNK))
+    until(lambda: server.events("commit"), "a version")  # what is allocated once is there
+    process = psutil.Process(server.process.pid)
+    before = most = process.memory_info().rss
+    end = time.monotonic() + SECONDS
+
+    thread = Thread(target=flood, args=(int(server.address.rpartition(":")[2]), end))
+    thread.start()
+    while thread.is_alive():
+        most = max(most, process.memory_info().rss)
+        time.sleep(0.01)
+    thread.join()
+    growth = most - before
+    assert growth < (CUT if flood is endless else GROWTH), f"{growth / 1e6:.0f} MB"
+    with Peer(server.address) as peer:
+        peer.send(m.Heartbeat(None))
+        peer.hears(m.Refused)
+    worker.leave()
+    all_end([worker])
+    server.ends_well()

@@ -1,0 +1,175 @@
+"""Slow is not dead: how long a server waits for whom, counted from the last progress.
+
+The limits are made short for these tests, in the server's own process.
+"""
+
+import time
+
+import pytest
+from crew import Member, all_end
+from integers import IntegerReplica, conserved
+from jobs import Jobs, ServerJob, free_port
+from peers import Peer
+from proxy import Proxy
+
+from wbsp.ps import checkpoint
+from wbsp.sync.base import Push
+from wbsp.wire import messages as m
+from wbsp.worker.link import LinkError
+
+SIZE = 5  # floats in an integer worker's model
+IMPATIENT = """
+import runpy
+import wbsp.ps.initial, wbsp.ps.server
+wbsp.ps.initial.INITIAL_PATIENCE = wbsp.ps.server.GOODBYE_PATIENCE = {patience}
+{fault}
+runpy.run_module("wbsp.ps", run_name="__main__")
+"""
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    with Jobs(tmp_path) as jobs:
+        yield jobs
+
+
+def impatient(jobs, *flags, workers, patience=1.0, sync="asp", fault=""):
+    """A server that has only so many seconds of patience."""
+    port = free_port()
+    server = jobs.start("server", "-c", IMPATIENT.format(patience=patience, fault=fault),
+                        f"--worker_num={workers}", f"--sync={sync}", f"--port_base={port}", *flags,
+                        kind=ServerJob)
+    server.address, server.cwd = f"localhost:{port}", jobs.folder
+    return server.listens()
+
+
+@pytest.mark.slow
+def test_a_final_version_may_take_longer_than_the_patience(jobs):
+    server = impatient(jobs, "--band_width_limit=2", workers=1, patience=3.0)
+    replica = IntegerReplica(0, 8 * m.CHUNK)  # 4 s each way
+    Member(server.address, 0, steps=0, replica=replica).ends()
+    server.ends_well()
+    assert not server.find("ending without")
+    assert len(replica.adopted) == 2, "W_0 and the final version"
+
+
+def test_a_worker_that_does_not_fetch_the_final_version_ends_nothing(jobs):
+    server = impatient(jobs, workers=1)
+    with Peer(server.address) as peer:
+        assert peer.joins(0).bring_initial
+        peer.send(m.Initial(0, SIZE), bytes(4 * SIZE))
+        peer.hears(m.Granted)
+        peer.send(m.Leaving("done", True, None))
+        peer.hears(m.Final)
+        peer.gets_through()
+        server.ends_well()
+    assert server.find("worker 0 fetches nothing of the final version; ending without it")
+
+
+@pytest.mark.slow
+def test_an_initial_model_may_take_longer_than_the_workers_wait_for_the_server(jobs):
+    server = impatient(jobs, workers=2, patience=4.0)
+    bringer = Member(server.address, 0, steps=0, timeout=4.0, bandwidth=7e5,
+                     replica=IntegerReplica(0, 4 * m.CHUNK))  # 6 s each way
+    other = Member(server.address, 1, steps=0, timeout=4.0,
+                   replica=IntegerReplica(1, 4 * m.CHUNK))
+    all_end([bringer, other])
+    server.ends_well()
+
+
+def test_a_worker_that_is_asked_for_the_initial_model_and_sends_none(jobs):
+    server = impatient(jobs, workers=2)
+    with Peer(server.address) as silent:
+        assert silent.joins(1).bring_initial
+        honest = Member(server.address, 0, steps=3)
+        for _ in range(600):
+            silent.send(m.Heartbeat(None))
+            if isinstance(reply := silent.hears(m.Alive, m.Refused), m.Refused):
+                break
+            time.sleep(0.05)
+        assert "asked for the initial model and sent nothing of it for" in reply.reason
+        other = Member(server.address, 1, steps=3)
+        all_end([honest, other])
+    server.ends_well()
+
+
+def test_a_run_that_ends_while_a_worker_builds_its_model_tells_it(jobs):
+    server = jobs.server("--connect_timeout=1", sync="asp", workers=2).listens()
+    with Peer(server.address) as builder:
+        builder.send(m.Hello(m.PROTOCOL, 1, {}))
+        builder.hears(m.Welcome)
+        Member(server.address, 0, steps=3).ends()
+        reason = builder.hears(m.Refused).reason
+        assert reason == "worker 1 comes too late: the run has ended (done)"
+        server.ends_well()
+
+
+@pytest.mark.parametrize("way", ["down", "up"])
+def test_a_connection_that_breaks_on_a_limited_line(jobs, way):
+    """What was queued for the broken connection must not be taken for part of the next."""
+    size, limited = 6 * m.CHUNK, 8e6
+    flags = [f"--band_width_limit={limited / 1e6:g}"] if way == "down" else []
+    server = jobs.server(*flags, sync="asp", workers=1).listens()
+    replica = IntegerReplica(0, size)
+    initial = replica.x
+    cuts = [(way, int(mib * (1 << 20))) for mib in (2.5, 9.5)]
+    with Proxy(int(server.address.rpartition(":")[2]), cuts) as proxy:
+        member = Member(proxy.address, 0, steps=3, replica=replica,
+                        bandwidth=limited if way == "up" else None)
+        member.ends()
+        assert proxy.connections == 3 and not proxy.cuts_left
+    server.ends_well()
+    assert any("connected again" in line for line in member.said)
+    saved = checkpoint.load(server.folder / "checkpoint.safetensors")
+    conserved(initial, server.events("accept"), {0: replica.cuts}, saved.vector)
+
+
+# One message of a member that is wrong costs that member alone.
+
+
+def test_a_fault_while_handling_a_message_costs_its_sender_alone(jobs):
+    server = impatient(jobs, "--connect_timeout=1", workers=3, fault="""
+import wbsp.sync.asp
+push = wbsp.sync.asp.ASP.push
+def faulty(self, update, now):
+    if update.worker == 2:
+        raise ZeroDivisionError("as a test wants it")
+    return push(self, update, now)
+wbsp.sync.asp.ASP.push = faulty
+""")
+    members = [Member(server.address, worker, steps=50, seconds=0.01) for worker in range(2)]
+    unlucky = Member(server.address, 2, steps=5)
+    with pytest.raises(LinkError, match="handling its message failed: ZeroDivisionError"):
+        unlucky.ends()
+    all_end(members)
+    server.ends_well()
+    assert server.find("worker 2 was lost")
+    (event,) = server.events("error")
+    assert "as a test wants it" in "".join(event["traceback"])
+    saved = checkpoint.load(server.folder / "checkpoint.safetensors")
+    assert saved.state["version"] == 100
+
+
+def test_who_comes_after_the_stop_can_push_nothing(jobs):
+    server = jobs.server("--connect_timeout=1", sync="ssp", workers=2).listens()
+    with Peer(server.address) as stayer, Peer(server.address) as late:
+        assert stayer.joins(0).bring_initial
+        stayer.send(m.Initial(0, SIZE), bytes(4 * SIZE))
+        stayer.hears(m.Granted)
+        server.signal(15)
+        stayer.hears(m.Stopping)
+        late.joins(1)
+        late.hears(m.Stopping)
+        late.send(m.Update(Push(1, 0, 0, 1, 1, 0.1), 0, SIZE), bytes(4 * SIZE))
+        late.send(m.Ask(1, 1, 0.1))
+        late.gets_through()
+        stayer.gets_through()
+        for peer in (late, stayer):
+            peer.send(m.Leaving("done", True, None))
+        for peer in (late, stayer):
+            peer.hears(m.Final)
+            peer.send(m.Goodbye())
+        assert server.ends() == 128 + 15
+    server.was_clean()
+    assert not server.events("accept")
+    assert sum(event["count"] for event in server.events("malformed")) == 2

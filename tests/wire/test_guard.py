@@ -1,0 +1,130 @@
+"""What strangers' connections may cost a server; real sockets."""
+
+import contextlib
+import resource
+import socket
+import sys
+import time
+
+import pytest
+import zmq
+from jobs import until
+from peers import RawPeer
+
+from wbsp.wire.messages import MAX_MESSAGE
+from wbsp.wire.sockets import ServerSocket
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts bytes for us")
+ENDLESS = "an endless message"
+
+
+@pytest.fixture
+def server():
+    server = ServerSocket("localhost", 0, members=1)
+    yield server
+    server.close()
+
+
+def cuts(server, most=1000):
+    """Send parts of one message until the connection is cut; return how many that took."""
+    found = {}
+    with RawPeer(server.port) as peer:
+        for number in range(most):
+            try:
+                peer.part(1 << 20)
+            except OSError:
+                return number, found
+            time.sleep(0.001)
+            found |= server.watch()
+    return most, found
+
+
+@linux
+def test_a_message_without_an_end_is_cut_off(server):
+    for _ in range(3):
+        parts, found = cuts(server)
+        assert parts < 50
+        assert found[ENDLESS] == 1
+    until(lambda: server.watch() is not None and not server.guard.strangers, "all to be gone")
+
+
+@linux
+def test_strangers_share_what_they_may_have_unread(server):
+    with contextlib.ExitStack() as stack:
+        peers = [stack.enter_context(RawPeer(server.port)) for _ in range(10)]
+        for peer in peers:
+            peer.part(MAX_MESSAGE // 4)
+        def cut():
+            return ENDLESS in server.watch()
+        until(cut, "the first to be cut")
+
+
+@linux
+def test_a_member_may_have_a_model_on_its_way_and_no_more(server):
+    context = zmq.Context()
+    member = context.socket(zmq.DEALER)
+    member.routing_id = b"member"
+    member.connect(f"tcp://127.0.0.1:{server.port}")
+    member.send(b"hello")
+    assert server.socket.poll(10_000)
+    server.received(server.socket.recv_multipart(copy=False)[1], True)
+    assert not server.guard.strangers or server.watch() is not None
+    for _ in range(60):
+        member.send_multipart([b"update", bytes(1 << 20)])
+    for _ in range(100):  # the server is busy with something else
+        assert not server.watch()
+        time.sleep(0.002)
+    for _ in range(60):
+        assert server.socket.poll(10_000)
+        server.received(server.socket.recv_multipart(copy=False)[1], True)
+        assert not server.watch()
+    context.destroy(0)
+    with RawPeer(server.port, b"other") as peer:
+        peer.socket.sendall(b"\x00\x05hello")
+        assert server.socket.poll(10_000)
+        server.received(server.socket.recv_multipart(copy=False)[1], True)
+        server.watch()
+        found = {}
+        with contextlib.suppress(OSError):
+            for _ in range(500):
+                peer.part(1 << 20)
+                found |= server.watch()
+        until(lambda: found or server.watch(), "the member to be cut")
+
+
+def test_silent_connections_beyond_a_number_are_cut_the_oldest_first(server):
+    peers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(200)]
+    most = 0
+    def few():
+        nonlocal most
+        server.watch()
+        most = max(most, server.guard.strangers)
+        return server.guard.strangers and most > 60
+    until(few, "the connections to be seen")
+    def oldest_is_cut():
+        server.watch()
+        peers[0].settimeout(0.1)
+        try:
+            data = peers[0].recv(1000)  # libzmq's greeting may come first
+            return data == b""
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+    until(oldest_is_cut, "the oldest to be cut")
+    server.watch()
+    assert server.guard.strangers <= 66
+    context = zmq.Context()
+    worker = context.socket(zmq.DEALER)
+    worker.connect(f"tcp://127.0.0.1:{server.port}")
+    worker.send(b"hello")
+    assert server.socket.poll(10_000), "a worker still gets through"
+    context.destroy(0)
+    for peer in peers:
+        peer.close()
+    until(lambda: server.watch() is not None and not server.guard.strangers, "all to be gone")
+
+
+def test_a_server_takes_as_many_files_as_it_may(server):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert soft >= min(4096, hard) or soft == resource.RLIM_INFINITY
