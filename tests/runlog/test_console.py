@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from wbsp.ps.engine import Member
+from wbsp.member import Member
 from wbsp.runlog.console import Console, Status
 
 

@@ -13,13 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
+from wbsp.member import Member
 from wbsp.runlog.report import Report
 from wbsp.runlog.straggler import Score, StragglerScore
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-    from wbsp.ps.engine import Member
 
 LINE_SECONDS = 5.0  # between two plain lines, and between two measurements of speed
 LIVE_SECONDS = 0.5  # between two pictures on a terminal

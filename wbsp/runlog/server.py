@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from wbsp.member import Member
 from wbsp.runlog.files import MIB, LineFile, columns, to_json, write_document, write_whole
 from wbsp.runlog.report import Report
 from wbsp.runlog.straggler import StragglerScore
 from wbsp.runlog.summary import summarize, table
-
-if TYPE_CHECKING:
-    from wbsp.ps.engine import Member
 
 
 class ServerLog:
