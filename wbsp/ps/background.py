@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pathlib
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -43,17 +44,24 @@ class Evaluator(Protocol):
 
 
 class Background:
-    """Every `period` seconds: evaluate the newest version and write a checkpoint of it."""
+    """Every `period` seconds: evaluate the newest version and write a checkpoint of it.
+
+    state: of the server at the time (seconds) it is called with, when the engine is at rest
+    say:   hears when a checkpoint cannot be written; it is tried again after a period
+    """
 
     def __init__(self, folder: pathlib.Path, layout: list[TensorSpec], engine: Engine,
-                 period: float, evaluator: Evaluator | None):
+                 period: float, evaluator: Evaluator | None,
+                 state: Callable[[float], dict[str, Any]], say: Callable[[str], None]):
         self._folder, self._layout, self._engine = folder, layout, engine
         self._period, self._evaluator = period, evaluator
+        self._state, self._say = state, say
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="wbsp-background")
         self._evaluating: tuple[float, Snapshot, Future] | None = None
         self._writing: Future | None = None
         self._evaluated = -1  # newest version that was
         self._written = engine.store.latest.version
+        self.failed = False  # to write the newest checkpoint
         self._evaluate_at = self._write_at = 0.0
 
     def poll(self, now: float) -> tuple[float, int, Evaluation] | None:
@@ -70,20 +78,20 @@ class Background:
             self._evaluate_at = now + self._period
             self._start(snapshot, now)
         if self._writing and self._writing.done():
-            self._write_at = now + max(self._period, self._writing.result() / CHECKPOINT_SHARE)
-            self._writing = None
+            self._take_written(now)
         if not self._writing and now >= self._write_at and snapshot.version > self._written:
-            self._writing = self._pool.submit(self._write, snapshot, self._state(now))
+            self._engine.at_rest(self._start_writing, now)
         return result
 
     def finish(self, now: float, final: bool) -> list[tuple[float, int, Evaluation]]:
         """End what runs, write the newest version; with `final` also evaluate and save it."""
         results = [self._take()] if self._evaluating else []
         if self._writing:
-            self._writing.result()
+            self._take_written(now)
+        self._engine.at_rest(self._start_writing, now)
+        if self._writing:
+            self._take_written(now)
         snapshot = self._engine.store.latest
-        if snapshot.version > self._written:
-            self._write(snapshot, self._state(now))
         if final and self._evaluator:
             if snapshot.version > self._evaluated:
                 self._start(snapshot, now)
@@ -102,12 +110,24 @@ class Background:
         self._evaluated = snapshot.version
         return started, snapshot.version, future.result()
 
-    def _state(self, now: float) -> dict:
-        """What a server needs beside the tensors to go on."""
-        engine = self._engine
-        return {"version": engine.store.latest.version, "elapsed": now,
-                "next_seq": engine.ledger.state(), "totals": [engine.steps, engine.samples],
-                "steps": {w: member.steps for w, member in engine.members.items()}}
+    def _start_writing(self, now: float) -> None:
+        self._writing = self._pool.submit(self._write, self._engine.store.latest, self._state(now))
+
+    def _take_written(self, now: float) -> None:
+        """What became of the checkpoint that was begun; the previous one stays if it failed."""
+        path, writing, self._writing = self._folder / CHECKPOINT, self._writing, None
+        try:
+            took = writing.result()
+        except OSError as error:
+            if not self.failed:
+                self._say(f"cannot write {path}: {error.strerror}; the one before it stays, trying "
+                          f"again every {self._period:g} s")
+            self.failed, took = True, 0.0
+        else:
+            if self.failed:
+                self._say(f"{path} is written again")
+            self.failed = False
+        self._write_at = now + max(self._period, took / CHECKPOINT_SHARE)
 
     def _write(self, snapshot: Snapshot, state: dict) -> float:
         start = time.monotonic()

@@ -28,6 +28,7 @@ class Peer:
     joined: bool = False  # asked to, and has not left
     updates: Assembly | None = None  # set for good when it is admitted
     answer: m.Joined | None = None  # to its wish to join
+    earlier: Report | None = None  # totals of its worker's former lives
     # the newest message of each kind that it was sent unasked, and may have missed
     standing: dict[type[m.Message], m.Message] = field(default_factory=dict)
 

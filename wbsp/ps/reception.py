@@ -47,7 +47,7 @@ class Reception:
         self.engine: engine.Engine | None = None  # until there is a W_0
         self.layout: list[TensorSpec] | None = None
         self.peers: dict[bytes, Peer] = {}
-        self.reports: dict[int, Report] = {}
+        self.reports: dict[int, Report] = {}  # of each worker, over all its lives
         self.rejections = Rejections(say, event)
         self.first_came = math.inf  # when the first worker joined
         self.outbox = Outbox(socket.socket, Pace(bandwidth))
@@ -169,7 +169,7 @@ class Reception:
             self.lose(hello.worker, "its connection is gone, and another has come in its place")
         if identity not in self.peers:
             self.peers[identity] = self._by_worker[hello.worker] = Peer(
-                identity, hello.worker, now)
+                identity, hello.worker, now, earlier=self.reports.get(hello.worker))
         self._send(identity, m.Welcome(self.settings, now))
 
     def _objection(self, identity: bytes, hello: m.Hello, now: float) -> str | None:
@@ -308,7 +308,7 @@ class Reception:
     def _take_report(self, peer: Peer, report: Report | None) -> None:
         if report is not None:
             check_report(report, peer.worker)
-            self.reports[peer.worker] = report
+            self.reports[peer.worker] = peer.earlier + report if peer.earlier else report
 
     def _leave(self, peer: Peer, reason: str, finished: bool) -> None:
         if peer.updates is None:

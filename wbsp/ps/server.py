@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import pathlib
 import signal
+import sys
 import time
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import IO, Any
 
 import numpy as np
 import zmq
@@ -20,8 +21,9 @@ from wbsp.layout import TensorSpec, difference
 from wbsp.ps import engine
 from wbsp.ps.background import Background, Evaluation, Evaluator, EvaluatorError
 from wbsp.ps.reception import Reception
-from wbsp.ps.store import Ledger, Store
-from wbsp.runlog.console import Status
+from wbsp.ps.store import Store
+from wbsp.runlog.console import Status, say
+from wbsp.runlog.report import Report
 from wbsp.sync.base import SyncModel
 from wbsp.wire.sockets import ServerSocket
 
@@ -49,14 +51,15 @@ class Server:
     settings:  what joining workers must agree on or take over (name -> text)
     log:       the run's ServerLog; console: its Console
     evaluator: None: versions are not evaluated, and the first worker brings W_0
+    hold:      what keeps other servers out of the folder, until this one is closed
     """
 
     def __init__(self, model: SyncModel, socket: ServerSocket, rules: Rules,
                  settings: dict[str, str], folder: pathlib.Path, log: Any, console: Any,
-                 evaluator: Evaluator | None = None):
+                 evaluator: Evaluator | None = None, hold: IO | None = None):
         self.model, self.socket, self.rules = model, socket, rules
         self.settings, self.folder, self.log, self.console = settings, folder, log, console
-        self.evaluator = evaluator
+        self.evaluator, self._hold = evaluator, hold
         self.engine: engine.Engine | None = None  # until there is a W_0
         self.evaluation: Evaluation | None = None
         self._background: Background | None = None
@@ -74,18 +77,30 @@ class Server:
               state: dict[str, Any] | None = None) -> None:
         """Take W_0 (float32 [size]), or the version of a checkpoint with its `state`."""
         state = state or {}
-        ledger = Ledger({int(w): seq for w, seq in state.get("next_seq", {}).items()})
         self.engine = engine.Engine(
             self.model, Store(vector, state.get("version", 0)), self.rules.worker_num,
-            self.rules.stop_samples, ledger, self.log.event)
-        for worker, steps in state.get("steps", {}).items():
-            self.engine.members[int(worker)] = engine.Member(steps=steps)
-        self.engine.steps, self.engine.samples = state.get("totals", (0, 0))
-        self._zero -= state.get("elapsed", 0.0)
+            self.rules.stop_samples, log=self.log.event)
+        if state:
+            self._go_on(state)
         self._alone_since = self.now()
-        self._background = Background(self.folder, layout, self.engine,
-                                      self.rules.check_period, self.evaluator)
+        self._background = Background(self.folder, layout, self.engine, self.rules.check_period,
+                                      self.evaluator, self._checkpoint, self._say)
         self.reception.begin(self.engine, layout)
+
+    def _go_on(self, state: dict[str, Any]) -> None:
+        """Take up what `_checkpoint` left."""
+        self.engine.restore(state)
+        self.reception.reports.update(
+            {int(worker): Report(**totals) for worker, totals in state.get("reports", {}).items()})
+        self.log.resume(state["elapsed"], state["version"], state.get("staleness", {}))
+        self._zero -= state["elapsed"]
+
+    def _checkpoint(self, now: float) -> dict[str, Any]:
+        """All but the tensors of a checkpoint of `now`; the log is never behind the file."""
+        self.log.event(now, "checkpoint", version=self.engine.store.latest.version)
+        self.log.flush()
+        return {"elapsed": now, **self.engine.state(), "staleness": self.log.staleness,
+                "reports": {w: asdict(report) for w, report in self.reception.reports.items()}}
 
     def now(self) -> float:
         """Seconds since the run's time zero."""
@@ -114,7 +129,7 @@ class Server:
                 self._step(poller)
                 if (now := self.now()) >= due:  # not after every message: it costs more than one
                     code, due = self._timers(now), now + _POLL
-            self._finish(code)
+            code = self._finish(code)
         except EvaluatorError as error:
             self._say(f"stopping: {error}")
             code = 1
@@ -218,10 +233,13 @@ class Server:
                 f"target accuracy {self.rules.target_accuracy:g} reached at {time_:.1f} s "
                 f"(version {version}: {result.accuracy:.4f})", self.now()))
 
-    def _finish(self, code: int) -> None:
-        """Leave everything in order; a good end also evaluates and saves the last version."""
+    def _finish(self, code: int) -> int:
+        """Leave everything in order; a good end also evaluates and saves the last version.
+
+        The exit code is `code`, or that of a failure.
+        """
         if self._background is None:
-            return
+            return code
         now = self.now()
         if code == 0:
             self._say("saving the final version")
@@ -229,9 +247,10 @@ class Server:
             self._take_evaluation(*result)
         accuracy = self.evaluation.accuracy if self.evaluation else None
         self.console.close()
-        print(self.log.summary(now, self.engine.members, self.reception.reports,
-                               self.engine.store.latest.version, accuracy,
-                               self.engine.stop_reason or "all workers finished"), flush=True)
+        say(self.log.summary(now, self.engine.members, self.reception.reports,
+                             self.engine.store.latest.version, accuracy,
+                             self.engine.stop_reason or "all workers finished"), sys.stdout)
+        return code or int(self._background.failed)
 
     def close(self) -> None:
         """Let go of everything, in whatever state."""
@@ -241,4 +260,6 @@ class Server:
         self.log.close()
         self.console.close()
         self.socket.close()
+        if self._hold is not None:
+            self._hold.close()
 

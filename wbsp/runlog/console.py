@@ -7,6 +7,7 @@ never the run.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from collections.abc import Mapping
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 LINE_SECONDS = 5.0  # between two plain lines, and between two measurements of speed
 LIVE_SECONDS = 0.5  # between two pictures on a terminal
 NAMED_WORKERS = 8  # more than these are summed up in a plain line
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    """Print on `stream` (default: standard error); that it cannot be printed stops nobody."""
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=stream or sys.stderr, flush=True)
 
 
 @dataclass
