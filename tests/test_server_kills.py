@@ -96,6 +96,7 @@ def check(story):
         for kind, seconds in result["seconds"].items():
             assert summary["workers"][w]["seconds"][kind] == pytest.approx(
                 before.seconds[kind] + seconds)
+    assert run.settings["id"], "by which workers know the run, in every life"
     initial = np.full(SIZE, saved.vector[SIZE // 2])
     assert initial[0] in (1.0, 2.0), "not a W_0 that one of the workers brought"
     conserved(initial, accepts, story.cuts, saved.vector)

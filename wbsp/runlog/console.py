@@ -8,6 +8,7 @@ never the run.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import sys
 from collections.abc import Mapping
@@ -120,11 +121,13 @@ class Console:
             print(text, file=self._stream, flush=True)
 
     def _guard(self, show, *args) -> None:
-        """Showing may fail for good (a closed terminal, a broken pipe); training goes on."""
+        """Showing may fail for good (a closed terminal, a broken pipe) or for as long as a disk is
+        full; training goes on."""
         try:
             show(*args)
-        except (OSError, ValueError):
-            self._live = self._stream = None
+        except (OSError, ValueError) as error:
+            if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                self._live = self._stream = None
 
 
 def plain(status: Status) -> str:
