@@ -104,7 +104,7 @@ class _ServerGone(Exception):
 
 def _answer_requests(connection: Connection, make: Callable[[], tuple[Any, Any]]) -> None:
     with _silent(), heavy_imports():
-        from wbsp.worker.replica import KerasReplica
+        from wbsp.replica.tensorflow import KerasReplica
 
     model, test_set = make()
     replica = KerasReplica(model)
