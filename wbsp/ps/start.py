@@ -9,6 +9,7 @@ from typing import Any
 
 from wbsp.ps.background import CHECKPOINT, Evaluator
 from wbsp.ps.checkpoint import load
+from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.server import Rules, Server
 from wbsp.runlog.console import Console
 from wbsp.runlog.folder import run_folder, write_settings
@@ -23,8 +24,9 @@ def prepare_server(
         start_evaluator: Callable[[], Evaluator] | None = None) -> Server:
     """Check everything, make the run's folder, and return the server, listening.
 
-    Raises ValueError or OSError in one line.
+    From here on the process's signals are the server's. Raises ValueError or OSError in one line.
     """
+    interrupts = Interrupts().install()
     model = create(sync, **options)
     token = read_token(token_file) if token_file else None
     socket = ServerSocket(host, port, token)
@@ -40,7 +42,7 @@ def prepare_server(
             "bandwidth": rules.bandwidth, "command": " ".join(sys.argv)})
     console = Console(f"{sync} {folder}")
     server = Server(model, socket, rules, settings, folder, ServerLog(folder, sync, append=resume),
-                    console, start_evaluator() if start_evaluator else None)
+                    console, start_evaluator() if start_evaluator else None, interrupts)
     console.line(f"the files of this run are in {folder}")
     if saved:
         server.begin(*saved)
