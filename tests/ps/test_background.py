@@ -9,7 +9,7 @@ from jobs import until
 
 from wbsp.layout import TensorSpec
 from wbsp.ps import checkpoint
-from wbsp.ps.background import CHECKPOINT, Background
+from wbsp.ps.background import CHECKPOINT, Checkpoints
 from wbsp.ps.engine import Engine
 from wbsp.ps.store import Store
 from wbsp.simulate.cluster import Cluster
@@ -22,13 +22,13 @@ SIZE = 1000  # floats
 
 
 class Running:
-    """A run of two workers under a model, with its background at work in a folder."""
+    """A run of two workers under a model, with its checkpoints in a folder."""
 
     def __init__(self, folder, sync="bsp", period=1.0):
         self.engine = Engine(create(sync), Store(np.zeros(SIZE, np.float32)), 2)
         self.states, self.said = [], []
-        self.background = Background(folder, [TensorSpec("x", (SIZE,))], self.engine, period, None,
-                                     self.state, self.said.append)
+        self.checkpoints = Checkpoints(folder, [TensorSpec("x", (SIZE,))], self.engine, period,
+                                       self.state, self.said.append)
         self.path = folder / CHECKPOINT
         for worker in range(2):
             self.engine.join(worker, 0.0)
@@ -46,15 +46,15 @@ class Running:
 
     def written(self, now):
         """Wait until the checkpoint that was begun is there, or has failed."""
-        until(lambda: self.background._writing.done(), "the checkpoint")
-        self.background.poll(now)
+        until(lambda: self.checkpoints._writing.done(), "the checkpoint")
+        self.checkpoints.poll(now)
 
 
 def test_a_checkpoint_waits_until_nothing_is_pending(tmp_path):
     run = Running(tmp_path)
     run.round(0, 1.0)
     run.push(0, 1, 2.0)
-    run.background.poll(2.5)  # due, but version 1 is not all that was accepted
+    run.checkpoints.poll(2.5)  # due, but version 1 is not all that was accepted
     assert run.states == []
     run.push(1, 1, 3.0)
     run.push(0, 2, 4.0)
@@ -68,31 +68,31 @@ def test_a_checkpoint_waits_until_nothing_is_pending(tmp_path):
 def test_a_checkpoint_that_cannot_be_written_is_tried_again(tmp_path):
     run = Running(tmp_path)
     run.round(0, 1.0)
-    run.background.poll(1.0)
+    run.checkpoints.poll(1.0)
     run.written(1.5)
     with full_at(4 * SIZE):
         for seq, now in ((1, 10.0), (2, 20.0)):
             run.round(seq, now)
-            run.background.poll(now)
+            run.checkpoints.poll(now)
             run.written(now)
         assert checkpoint.load(run.path).state["version"] == 1, "the one before it stays"
     assert run.said == [f"cannot write {run.path}: File too large; the one before it stays, trying "
                         "again every 1 s"]
-    run.background.poll(20.5)
+    run.checkpoints.poll(20.5)
     assert len(run.states) == 3, "not before a period is over"
-    run.background.poll(21.0)
+    run.checkpoints.poll(21.0)
     run.written(21.5)
     assert checkpoint.load(run.path).state["version"] == 3
     assert run.said[1:] == [f"{run.path} is written again"]
-    assert not run.background.failed
+    assert not run.checkpoints.failed
 
 
 def test_the_last_checkpoint_holds_what_came_after_the_last_version(tmp_path):
     run = Running(tmp_path, "asp")
     run.push(0, 0, 1.0)
-    run.background.poll(1.0)
+    run.checkpoints.poll(1.0)
     run.engine.push(Push(0, 1, 0, 2, 16, 0.5), np.full(SIZE, np.nan, np.float32), 2.0)
-    run.background.finish(3.0, final=True)
+    run.checkpoints.finish(3.0)
     state = checkpoint.load(run.path).state
     assert state["version"] == run.engine.store.latest.version
     assert (state["next_seq"]["0"], state["pushes"]["0"]) == (2, 2)
@@ -103,8 +103,8 @@ def test_a_last_checkpoint_that_cannot_be_written_is_known_to_have_failed(tmp_pa
     run = Running(tmp_path)
     run.round(0, 1.0)
     with full_at(4 * SIZE):
-        assert run.background.finish(3.0, final=True) == []
-    assert run.background.failed and len(run.said) == 1
+        run.checkpoints.finish(3.0)
+    assert run.checkpoints.failed and len(run.said) == 1
 
 
 @pytest.mark.parametrize("sync", MODELS)

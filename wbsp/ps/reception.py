@@ -156,6 +156,11 @@ class Reception:
             self.say(f"worker {worker} was lost: {reason}; the others go on without it")
             self.deliver(self.engine.leave(worker, self.clock(), reason))
 
+    def refuse_all(self, reason: str) -> None:
+        """There will be no run: tell those who wait for it."""
+        for peer in list(self.peers.values()):
+            self._refuse(peer, reason)
+
     # Messages.
 
     def _hello(self, identity: bytes, hello: m.Hello) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from wbsp.ps.background import CHECKPOINT, Evaluator
 from wbsp.ps.checkpoint import load
+from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.server import Rules, Server
 from wbsp.runlog.console import Console
 from wbsp.runlog.files import beside_of
@@ -27,8 +28,9 @@ def prepare_server(
         start_evaluator: Callable[[], Evaluator] | None = None) -> Server:
     """Check everything, make the run's folder, and return the server, listening.
 
-    Raises ValueError or OSError in one line.
+    From here on the process's signals are the server's. Raises ValueError or OSError in one line.
     """
+    interrupts = Interrupts().install()
     model = create(sync, **options)
     token = read_token(token_file) if token_file else None
     socket = ServerSocket(host, port, token)
@@ -50,7 +52,7 @@ def prepare_server(
     console = Console(f"{sync} {folder}")
     log = ServerLog(folder, sync, append=resume, say=console.line)
     server = Server(model, socket, rules, settings, folder, log, console,
-                    start_evaluator() if start_evaluator else None, hold)
+                    start_evaluator() if start_evaluator else None, interrupts, hold)
     console.line(f"the files of this run are in {folder}")
     if saved:
         server.begin(*saved)

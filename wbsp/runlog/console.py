@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 LINE_SECONDS = 5.0  # between two plain lines, and between two measurements of speed
 LIVE_SECONDS = 0.5  # between two pictures on a terminal
 NAMED_WORKERS = 8  # more than these are summed up in a plain line
+_SHOW_CURSOR = b"\x1b[?25h\n"  # which a live table hides
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
@@ -94,6 +96,11 @@ class Console:
             self._guard(self._refresh)
             self._guard(self._live.stop)
             self._live = None
+
+    def abandon(self) -> None:
+        """Give the terminal back in one write, from wherever a signal handler is called."""
+        if self._live is not None:
+            os.write(self._stream.fileno(), _SHOW_CURSOR)
 
     def _start_live(self) -> None:
         from rich.console import Console as RichConsole

@@ -17,12 +17,12 @@ import keras
 import tensorflow as tf
 
 from wbsp.cluster import Task
+from wbsp.replica.tensorflow import KerasReplica
 from wbsp.runlog.console import say
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync import SyncModel, create
 from wbsp.wire.sockets import read_token
 from wbsp.worker.link import Link
-from wbsp.worker.replica import KerasReplica
 from wbsp.worker.session import Session
 from wbsp.worker.stream import Assignments
 from wbsp.worker.usage import Usage
