@@ -84,19 +84,19 @@ class Server:
             self._go_on(state)
         self._alone_since = self.now()
         self._background = Background(self.folder, layout, self.engine, self.rules.check_period,
-                                      self.evaluator, self._checkpoint, self._say)
+                                      self.evaluator, self._state, self._say)
         self.reception.begin(self.engine, layout)
 
     def _go_on(self, state: dict[str, Any]) -> None:
-        """Take up what `_checkpoint` left."""
+        """Take up what `_state` left."""
         self.engine.restore(state)
         self.reception.reports.update(
             {int(worker): Report(**totals) for worker, totals in state.get("reports", {}).items()})
         self.log.resume(state["elapsed"], state["version"], state.get("staleness", {}))
         self._zero -= state["elapsed"]
 
-    def _checkpoint(self, now: float) -> dict[str, Any]:
-        """All but the tensors of a checkpoint of `now`; the log is never behind the file."""
+    def _state(self, now: float) -> dict[str, Any]:
+        """All but the tensors of a checkpoint made at `now`; the log says so before it is there."""
         self.log.event(now, "checkpoint", version=self.engine.store.latest.version)
         self.log.flush()
         return {"elapsed": now, **self.engine.state(), "staleness": self.log.staleness,
