@@ -100,21 +100,21 @@ class Server:
         self._alone_since = self.now()
         period = self.rules.check_period
         self._checkpoints = Checkpoints(self.folder, layout, self.engine, period,
-                                        self._checkpoint, self._say)
+                                        self._state, self._say)
         self._evaluations = Evaluations(self.engine, self.evaluator, period,
                                         self._take_evaluation, self._go_without_evaluations)
         self.reception.begin(self.engine, layout)
 
     def _go_on(self, state: dict[str, Any]) -> None:
-        """Take up what `_checkpoint` left."""
+        """Take up what `_state` left."""
         self.engine.restore(state)
         self.reception.reports.update(
             {int(worker): Report(**totals) for worker, totals in state.get("reports", {}).items()})
         self.log.resume(state["elapsed"], state["version"], state.get("staleness", {}))
         self._zero -= state["elapsed"]
 
-    def _checkpoint(self, now: float) -> dict[str, Any]:
-        """All but the tensors of a checkpoint of `now`; the log is never behind the file."""
+    def _state(self, now: float) -> dict[str, Any]:
+        """All but the tensors of a checkpoint made at `now`; the log says so before it is there."""
         self.log.event(now, "checkpoint", version=self.engine.store.latest.version)
         self.log.flush()
         return {"elapsed": now, **self.engine.state(), "staleness": self.log.staleness,
