@@ -104,7 +104,8 @@ def test_a_last_checkpoint_that_cannot_be_written_is_known_to_have_failed(tmp_pa
     run.round(0, 1.0)
     with full_at(4 * SIZE):
         assert run.background.finish(3.0, final=True) == []
-    assert run.background.failed and len(run.said) == 1
+    assert run.background.failed
+    assert run.said[1:] == [f"version 1 could not be saved in {run.path}"]
 
 
 @pytest.mark.parametrize("sync", MODELS)

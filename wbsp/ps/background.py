@@ -92,6 +92,9 @@ class Background:
         if self._writing:
             self._take_written(now)
         snapshot = self._engine.store.latest
+        if self.failed:
+            self._say(f"version {snapshot.version} could not be saved in "
+                      f"{self._folder / CHECKPOINT}")
         if final and self._evaluator:
             if snapshot.version > self._evaluated:
                 self._start(snapshot, now)
