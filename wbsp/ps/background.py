@@ -88,6 +88,9 @@ class Checkpoints:
         self._engine.at_rest(self._start_writing, now)
         if self._writing:
             self._take_written(now)
+        if self.failed:
+            self._say(f"version {self._engine.store.latest.version} could not be saved in "
+                      f"{self._folder / CHECKPOINT}")
 
     def _start_writing(self, now: float) -> None:
         self._writing = self._pool.submit(self._write, self._engine.store.latest, self._state(now))
