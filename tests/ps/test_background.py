@@ -103,7 +103,7 @@ def test_a_last_checkpoint_that_cannot_be_written_is_known_to_have_failed(tmp_pa
     run = Running(tmp_path)
     run.round(0, 1.0)
     with full_at(4 * SIZE):
-        assert run.checkpoints.finish(3.0, final=True) == []
+        run.checkpoints.finish(3.0)
     assert run.checkpoints.failed
     assert run.said[1:] == [f"version 1 could not be saved in {run.path}"]
 
