@@ -15,12 +15,12 @@ import math
 import os
 import pathlib
 import signal
-import sys
 import time
 
 from absl import app, flags
 
-from wbsp.runlog.folder import sync_name
+from wbsp.runlog.console import say
+from wbsp.runlog.folder import folder_of_worker, sync_name
 from wbsp.startup import heavy_imports
 from wbsp.sync import MODELS, parse_options
 
@@ -86,10 +86,6 @@ def main(argv):
         say(f"runcifar10gpu: {error}")
         return 1
     return job()
-
-
-def say(text):
-    print(text, file=sys.stderr, flush=True)
 
 
 def run_wide_settings():
@@ -164,7 +160,7 @@ def worker():
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, functools.partial(_interrupt, hook, caught))
     run = hook.connect()
-    hook.write_log(WorkerLog(folder_of_run(run), index, run["sync"], append=True))
+    hook.write_log(WorkerLog(folder_of_run(run), index, run["sync"], append=True, say=say))
     name, sync = run["model"], hook.sync
     devices = own_devices()  # before anything lies on one
     batches, steps_per_epoch = training_set(run, sync, hook)
@@ -239,8 +235,11 @@ def _interrupt(hook, caught, signum, frame):
 
 def folder_of_run(run):
     """Where this worker's files of the run lie; the same folder as the server's on one machine."""
-    folder = pathlib.Path(FLAGS.log_root) / run["folder"]
-    folder.mkdir(parents=True, exist_ok=True)
+    named = pathlib.Path(FLAGS.log_root) / run["folder"]
+    folder = folder_of_worker(named, run)
+    if folder != named:
+        say(f"worker {FLAGS.worker_index}: {named} holds another run; the files of this one are in "
+            f"{folder}")
     return folder
 
 

@@ -62,9 +62,21 @@ def test_only_real_servers_and_workers_know_the_wire(path):
     assert "wire" not in of_wbsp(path) and "zmq" not in roots(path)
 
 
+@pytest.mark.parametrize("path", in_folder("runlog"), ids=name)
+def test_what_a_run_leaves_is_written_without_knowing_who_runs(path):
+    assert of_wbsp(path) <= {"runlog", "member"}
+
+
+@pytest.mark.parametrize("path", in_folder("ps", "worker", "replica"), ids=name)
+def test_server_and_worker_share_only_what_lies_below_both(path):
+    room = path.parent.name
+    assert not of_wbsp(path) & ({"ps", "worker", "simulate"} - {room})
+    assert room != "replica" or of_wbsp(path) <= {"replica", "layout"}
+
+
 @pytest.mark.parametrize("path", LIBRARY, ids=name)
 def test_tensorflow_is_imported_where_a_keras_model_is_at_hand(path):
-    if name(path) not in {"wbsp/worker/replica.py", "wbsp/worker/callback.py",
+    if name(path) not in {"wbsp/replica/tensorflow.py", "wbsp/worker/callback.py",
                           "wbsp/ps/evaluate.py", "wbsp/simulate/training.py"}:
         assert not roots(path) & ACCELERATED
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 from collections.abc import Iterator
 
 
@@ -14,10 +15,28 @@ def heavy_imports() -> Iterator[None]:
     They bring hundreds of thousands of objects, all to stay. The garbage collector goes through
     them again and again while they come, and once more at the end, for a third of the time that an
     import and an exit take; here it looks at none of them, now or later.
+
+    TensorFlow greets at its import, and complains at its first look for a GPU where there is none;
+    some of it no log level holds back. Under TF_CPP_MIN_LOG_LEVEL=2 or more none of it is shown.
     """
+    quiet = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") >= "2"
     gc.disable()
     try:
-        yield
+        with _silence() if quiet else contextlib.nullcontext():
+            yield
     finally:
         gc.enable()
         gc.freeze()
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Standard error leads nowhere."""
+    saved = os.dup(2)
+    with open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)

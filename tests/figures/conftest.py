@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from wbsp.ps.engine import Member
+from wbsp.member import Member
 from wbsp.runlog.folder import write_settings
 from wbsp.runlog.reader import Run, read_run
 from wbsp.runlog.report import Report

@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+from full_disk import full_at
 from safetensors import safe_open
 
 from wbsp.layout import TensorSpec
@@ -47,17 +48,29 @@ def test_a_hundred_variables_keep_their_order(tmp_path):
     assert [spec.name for spec in load(tmp_path / "c").layout] == [spec.name for spec in layout]
 
 
-@pytest.mark.parametrize("step", ["save_file", "os.fsync", "os.replace"])
-def test_a_crash_leaves_the_previous_one(tmp_path, monkeypatch, step):
+@pytest.mark.parametrize("step", ["write", "os.fsync", "os.replace"])
+def test_a_full_disk_leaves_the_previous_one(tmp_path, monkeypatch, step):
     path = tmp_path / "checkpoint.safetensors"
     save(path, checkpoint())
 
     def crash(*args):
-        raise OSError("no space left on device")
-    monkeypatch.setattr(f"wbsp.ps.checkpoint.{step}", crash)
-    with pytest.raises(OSError, match="no space"):
+        raise OSError("File too large")
+    if step != "write":
+        monkeypatch.setattr(f"wbsp.runlog.files.{step}", crash)
+    size = path.stat().st_size - 10 if step == "write" else -1
+    with full_at(size), pytest.raises(OSError, match="File too large"):
         save(path, checkpoint(first=100))
     assert np.array_equal(load(path).vector, checkpoint().vector)
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_others_may_read_it_if_the_umask_says_so(tmp_path):
+    before = os.umask(0o027)
+    try:
+        save(tmp_path / "c", checkpoint())
+    finally:
+        os.umask(before)
+    assert (tmp_path / "c").stat().st_mode & 0o777 == 0o640
 
 
 def test_nothing_to_resume_is_one_clear_line(tmp_path):

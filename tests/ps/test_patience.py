@@ -63,7 +63,7 @@ def test_a_worker_that_does_not_fetch_the_final_version_ends_nothing(jobs):
         peer.hears(m.Final)
         peer.gets_through()
         server.ends_well()
-    assert server.find("worker 0 fetches nothing of the final version; ending without it")
+    assert server.find("worker 0: nothing of the final version came through for 1 s; ending")
 
 
 @pytest.mark.slow

@@ -347,3 +347,20 @@ def test_chunks_of_an_abandoned_push_are_not_mixed_with_the_next(jobs):
         server.ends_well()
     vector = checkpoint.load(server.folder / "checkpoint.safetensors").vector
     assert np.array_equal(vector, replica.x + 7)
+
+
+def test_what_a_worker_reports_is_summed_up_over_its_lives(training):
+    server, members = training
+    for life, pulls in enumerate((3, 4)):
+        with Peer(server.address) as peer:
+            peer.joins(2)
+            for so_far in (1, pulls):
+                peer.send(m.Heartbeat(Report(pulls=so_far, last_pull_seconds=pulls / 8)))
+            peer.gets_through()
+            peer.send(m.Leaving(f"life {life} is over", False, Report(pulls=pulls)))
+            server.until(f"worker 2 left: life {life} is over")
+    finish(server, members)
+    summary = json.loads((server.folder / "summary.json").read_text())
+    assert summary["workers"]["2"]["pulls"] == 7
+    for worker, member in enumerate(members):
+        assert summary["workers"][str(worker)]["pulls"] == member.session.report().pulls

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from wbsp.ps.engine import Member
+from wbsp.member import Member
 from wbsp.runlog.report import Report
 
 MIB = 1 << 20

@@ -9,9 +9,10 @@ import termios
 import threading
 
 import pytest
+from full_disk import full_at
 
-from wbsp.ps.engine import Member
-from wbsp.runlog.console import Console, Status
+from wbsp.member import Member
+from wbsp.runlog.console import Console, Status, say
 
 
 def status(t, cluster, **known):
@@ -146,3 +147,23 @@ def test_a_closed_stream_disturbs_nobody(cluster):
     console.line("nobody reads this")
     console.update(status(0.0, cluster))
     console.close()
+
+
+def test_a_full_disk_is_waited_for(tmp_path):
+    path = tmp_path / "ps.log"
+    with open(path, "w") as out:
+        console = Console("wbsp", out)
+        with full_at(100):
+            for second in range(20):
+                console.line("x" * 20, second)
+        console.line("there is room again", 20.0)
+        console.close()
+    assert path.read_text().endswith("\n[   20.0s] there is room again\n")
+
+
+def test_what_cannot_be_said_stops_nobody(tmp_path):
+    with full_at(3), open(tmp_path / "wk.log", "wb", buffering=0) as raw:
+        say("nobody reads this", io.TextIOWrapper(raw, write_through=True))
+    out = io.StringIO()
+    out.close()
+    say("nor this", out)

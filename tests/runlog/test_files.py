@@ -1,8 +1,10 @@
-"""Lines survive a kill; a resumed file holds whole lines only."""
+"""Lines survive a kill; a file holds whole lines only, whatever becomes of the disk."""
 
 import pytest
+from full_disk import full_at
 
-from wbsp.runlog.files import LineFile, columns
+from wbsp.runlog import files
+from wbsp.runlog.files import LineFile, columns, write_whole
 
 
 def test_lines_reach_the_disk_within_a_second_of_the_runs_time(tmp_path):
@@ -38,3 +40,63 @@ def test_append_begins_a_file_that_is_not_there(tmp_path):
 
 def test_columns_keep_whole_numbers_whole():
     assert columns(12345678901, 0.1 + 0.2, float("nan"), 1e-12) == b"12345678901, 0.3, nan, 1e-12\n"
+
+
+def line(number):
+    return f"{number:099}\n".encode()
+
+
+def test_a_full_disk_costs_lines_and_never_tears_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "KEPT", 1000)
+    path, said = tmp_path / "a.txt", []
+    file = LineFile(path, say=said.append)
+    with full_at(2050):
+        for second in range(50):
+            file.write(second, line(second))
+            assert path.stat().st_size % 100 == 0
+    assert path.read_bytes() == b"".join(map(line, range(20)))
+    assert said == [f"cannot write {path}: File too large; going on without"]
+    for second in range(50, 60):
+        file.write(second, line(second))
+    assert said[1:] == [f"{path} can be written again; 21 lines were lost"]
+    file.close()
+    assert path.read_bytes() == b"".join(map(line, [*range(30), *range(51, 60)]))
+    assert len(said) == 2
+
+
+def test_a_disk_that_stays_full_is_accounted_for_at_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "KEPT", 1000)
+    path, said = tmp_path / "a.txt", []
+    with full_at(2050):
+        file = LineFile(path, say=said.append)
+        for second in range(50):
+            file.write(second, line(second))
+        file.flush()
+        file.close()
+        file.close()
+    assert said[1:] == [f"{path} lacks 30 lines"]
+
+
+def test_what_no_longer_stands_is_cut_off(tmp_path):
+    file = LineFile(tmp_path / "a.txt")
+    for number in range(5):
+        file.write(number, line(number))
+    file.flush()
+    file.cut(lambda one: int(one) < 3)
+    file.write(9.0, line(9))
+    file.close()
+    assert (tmp_path / "a.txt").read_bytes() == b"".join(map(line, [0, 1, 2, 9]))
+
+
+def test_a_document_that_does_not_fit_leaves_the_one_before(tmp_path):
+    path = tmp_path / "a.json"
+    write_whole(path, b"before")
+    with full_at(100), pytest.raises(OSError, match="File too large"):
+        write_whole(path, b"x" * 50, b"y" * 100)
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("a.json", b"before")]
+
+
+def test_what_a_kill_left_half_written_is_used_up(tmp_path):
+    files.beside_of(tmp_path / "a.json").write_bytes(b"half")
+    write_whole(tmp_path / "a.json", b"who", b"le")
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("a.json", b"whole")]

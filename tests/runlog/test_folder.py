@@ -7,7 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wbsp.runlog.folder import read_settings, run_folder, sync_name, write_settings
+from wbsp.runlog.folder import (
+    folder_of_worker,
+    hold_folder,
+    read_settings,
+    run_folder,
+    sync_name,
+    write_settings,
+)
 
 
 def test_runs_are_numbered_below_base_dir_and_log_root(tmp_path):
@@ -76,3 +83,41 @@ def test_a_folder_that_is_no_run_gets_a_clear_line(tmp_path):
     run_folder("wbsp/", tmp_path)
     with pytest.raises(FileNotFoundError, match="name one of its runs, such as .*run-001"):
         read_settings(tmp_path / "wbsp")
+
+
+def test_one_server_a_folder(tmp_path):
+    held = hold_folder(tmp_path, "process 17 on alpha")
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"still runs \(process 17 on alpha\)"):
+            hold_folder(tmp_path, "process 18")
+    held.close()
+    held = hold_folder(tmp_path, "process 5")
+    with pytest.raises(ValueError, match=r"still runs \(process 5\)"):
+        hold_folder(tmp_path, "process 18")
+    held.close()
+
+
+def test_a_worker_keeps_its_files_with_the_servers(tmp_path):
+    write_settings(tmp_path, {"id": "a", "seed": 3})
+    assert folder_of_worker(tmp_path, {"id": "a"}) == tmp_path
+    assert read_settings(tmp_path) == {"id": "a", "seed": 3}
+
+
+@pytest.mark.parametrize("older", ["run.json", "wk_loss_0_pcc.txt"])
+def test_a_worker_does_not_touch_another_run_of_the_same_name(tmp_path, older):
+    named = tmp_path / "pcc" / "run-001"
+    named.mkdir(parents=True)
+    (named / older).write_text('{"id": "a"}')
+    for _ in range(2):  # the second: a later life, or another worker of the run
+        folder = folder_of_worker(named, {"id": "b", "sync": "pcc"})
+        assert folder == tmp_path / "pcc" / "run-001-b"
+        assert read_settings(folder) == {"id": "b", "sync": "pcc"}
+    assert [path.name for path in named.iterdir()] == [older]
+
+
+def test_workers_that_start_at_once_agree_on_a_folder(tmp_path):
+    named = tmp_path / "pcc" / "run-001"
+    with ThreadPoolExecutor(8) as pool:
+        folders = list(pool.map(lambda worker: folder_of_worker(named, {"id": str(worker % 2)}),
+                                range(16)))
+    assert len(set(folders)) == 2 and len(set(folders[::2])) == len(set(folders[1::2])) == 1

@@ -60,6 +60,84 @@ def test_a_torn_last_line_is_left_out(folder):
     assert read_run(folder).events[-1]["t"] == 40.0
 
 
+def write_events(folder, *events):
+    write_settings(folder, {"sync": "wbsp"})
+    log = ServerLog(folder, "wbsp", tensorboard=False)
+    for t, kind, fields in events:
+        log.event(t, kind, **fields)
+    log.close()
+
+
+def commit(t, version):
+    return t, "commit", {"version": version}
+
+
+def checkpoint(t, version):
+    return t, "checkpoint", {"version": version}
+
+
+def resume(t, version):
+    return t, "resume", {"version": version}
+
+
+def evaluation(t, version):
+    return t, "evaluation", {"version": version}
+
+
+def seen(folder, *kinds):
+    return [(e["t"], e["version"]) for e in read_run(folder).events if e["kind"] in kinds]
+
+
+def test_what_came_after_the_checkpoint_is_left_out(tmp_path):
+    write_events(
+        tmp_path, commit(1.0, 1), checkpoint(1.0, 1), commit(2.0, 2), checkpoint(2.0, 2),
+        commit(2.0, 3), commit(3.0, 4), checkpoint(3.0, 4),  # whose file was never there
+        resume(2.0, 2), commit(2.5, 3), checkpoint(2.5, 3), commit(2.75, 4),
+        resume(2.5, 3), commit(2.625, 4),
+        resume(2.5, 3),  # killed before it wrote a checkpoint
+        commit(4.0, 4), checkpoint(4.0, 4))
+    assert seen(tmp_path, "commit") == [(1.0, 1), (2.0, 2), (2.5, 3), (4.0, 4)]
+    assert len(seen(tmp_path, "resume")) == 2, "one was rolled back itself"
+
+
+def test_of_two_checkpoints_of_a_version_the_one_that_was_loaded_counts(tmp_path):
+    write_events(tmp_path, commit(1.0, 1), checkpoint(1.0, 1), (1.5, "reject", {"version": 1}),
+                 checkpoint(2.0, 1), resume(1.0, 1), commit(3.0, 2))
+    assert seen(tmp_path, "reject") == [] and seen(tmp_path, "commit") == [(1.0, 1), (3.0, 2)]
+
+
+def test_without_a_logged_checkpoint_time_decides(tmp_path):
+    write_events(tmp_path, commit(1.0, 1), commit(2.0, 2), commit(3.0, 3), resume(2.25, 2),
+                 commit(2.5, 3))
+    assert seen(tmp_path, "commit") == [(1.0, 1), (2.0, 2), (2.5, 3)]
+
+
+def test_an_evaluation_of_a_version_that_stands_stands(tmp_path):
+    write_events(tmp_path, commit(1.0, 1), checkpoint(2.0, 1), commit(3.0, 2), evaluation(1.5, 1),
+                 evaluation(3.5, 2), resume(2.0, 1))
+    assert seen(tmp_path, "evaluation") == [(1.5, 1)]
+
+
+def test_a_resumed_run_that_ended_well_is_whole(tmp_path):
+    write_events(tmp_path, commit(1.0, 1), checkpoint(2.0, 1), evaluation(2.0, 1), resume(2.0, 1),
+                 commit(3.0, 2), checkpoint(4.0, 2), evaluation(4.0, 2))
+    assert seen(tmp_path, "commit", "evaluation") == [(1.0, 1), (2.0, 1), (3.0, 2), (4.0, 2)]
+
+
+def test_spans_that_were_done_again_are_left_out(tmp_path):
+    write_settings(tmp_path, {"sync": "wbsp"})
+    for life, (start, steps) in enumerate([(0.0, 8), (4.5, 3)]):
+        log = WorkerLog(tmp_path, 0, "wbsp", append=life > 0)
+        for step in range(steps):
+            log.span("compute", "compute", start + step, start + step + 1, life=life)
+            log.span("network", "push", start + step - 0.5, start + step + 1.25, life=life)
+        log.close()
+    spans = read_run(tmp_path).spans[0]
+    compute = [(s["life"], s["t"]) for s in spans if s["lane"] == "compute"]
+    assert compute == [(0, 0.0), (0, 1.0), (0, 2.0), (0, 3.0), (1, 4.5), (1, 5.5), (1, 6.5)]
+    assert [s["life"] for s in spans if s["lane"] == "network"] == [0, 0, 0, 0, 1, 1, 1]
+
+
 def test_damage_elsewhere_is_told_with_its_place(folder):
     text = (folder / "events.jsonl").read_text()
     (folder / "events.jsonl").write_text("rubbish\n" + text)

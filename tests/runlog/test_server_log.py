@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from full_disk import full_at
 
 from wbsp.ps.engine import Engine
 from wbsp.ps.store import Store
@@ -151,6 +152,51 @@ def test_a_resumed_run_appends(tmp_path, cluster):
     assert len(lines_of(tmp_path / "events.jsonl")) == 2
     with pytest.raises(FileExistsError, match="holds an earlier run"):
         ServerLog(tmp_path, "wbsp")
+
+
+def test_a_resumed_run_leaves_out_what_was_evaluated_since(tmp_path, cluster):
+    log = ServerLog(tmp_path, "wbsp", tensorboard=False)
+    for t in (1.0, 2.123456789123, 3.0):
+        log.event(t, "accept", worker=0, seq=0, base=0, version=4)
+        log.evaluation(t, 1, 1.0, 0.5, 0.5, cluster.members, cluster.reports)
+        if t == 2.123456789123:
+            staleness = json.loads(json.dumps(log.staleness))
+    log.close()
+    log = ServerLog(tmp_path, "wbsp", tensorboard=False, append=True)
+    log.resume(2.123456789123, 7, staleness)
+    log.evaluation(2.5, 8, 1.0, 0.5, 0.5, cluster.members, cluster.reports)
+    log.summary(9.0, cluster.members, cluster.reports, 8, None, "done")
+    log.close()
+    rows = np.loadtxt(tmp_path / "ps_global_loss_wbsp.txt", delimiter=",")
+    assert rows[:, 0].tolist() == [1.0, 2.12345679, 2.5]
+    events = lines_of(tmp_path / "events.jsonl")
+    assert len(events) == 8, "of the events nothing is cut off"
+    assert events[6] == {"t": 2.123456789123, "kind": "resume", "version": 7}
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["staleness"] == {"mean": 4.0, "max": 4, "pushes": 2}
+
+
+def test_a_full_disk_ends_nothing(tmp_path, cluster):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    said = []
+    log = ServerLog(tmp_path, "wbsp", say=said.append)
+    with full_at(1500):
+        for t in range(20):
+            log.evaluation(t, t, 1.0, 0.5, 0.5, cluster.members, cluster.reports)
+        curve = EventAccumulator(str(tmp_path)).Reload().Scalars("version")
+        assert 1 <= len(curve) < 20, "what was written can be read"
+    with full_at(500):
+        text = log.summary(9.0, cluster.members, cluster.reports, 8, None, "done")
+    assert "stopped: done" in text and not (tmp_path / "summary.json").exists()
+    log.close()
+    curve = EventAccumulator(str(tmp_path)).Reload().Scalars("version")
+    assert [point.value for point in curve] == list(range(20))
+    assert len(lines_of(tmp_path / "events.jsonl")) == 20
+    starts = [line.split(str(tmp_path))[0] for line in said]
+    assert sorted(starts) == ["", "", "cannot write ", "cannot write ",
+                              "cannot write the summary into "]
+    assert all("0 lines were lost" in line for line in said if line.startswith(str(tmp_path)))
 
 
 def test_importing_and_logging_needs_no_tensorflow(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from wbsp.ps.engine import Member
+from wbsp.member import Member
 from wbsp.runlog.straggler import StragglerScore
 
 

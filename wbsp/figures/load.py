@@ -22,7 +22,7 @@ from wbsp.runlog.report import KINDS
 MOST_WORKERS = 12  # shown of one run; more would not be read
 
 # Settings that name a run and do not change what it does, and "options" once more, as text.
-_NAMES = {"seed", "command", "versions", "folder", "sync_option"}
+_NAMES = {"id", "seed", "command", "versions", "folder", "sync_option"}
 
 
 @dataclass

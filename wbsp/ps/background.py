@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pathlib
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from wbsp.ps.store import Snapshot
 
 CHECKPOINT_SHARE = 0.1  # at most this part of the time goes into writing checkpoints
 CHECKPOINT = "checkpoint.safetensors"
+_GRAIN = 0.1  # seconds between two looks whether a wait still makes sense
 
 
 class Evaluation(NamedTuple):
@@ -39,75 +41,75 @@ class Evaluator(Protocol):
 
     def save(self, snapshot: Snapshot, path: pathlib.Path) -> None: ...
 
+    def kill(self) -> None:
+        """End its process without waiting; also called in a signal handler."""
+
     def close(self) -> None: ...
 
 
-class Background:
-    """Every `period` seconds: evaluate the newest version and write a checkpoint of it."""
+class Checkpoints:
+    """Every `period` seconds, or more rarely if that takes long: the newest version is written.
+
+    state: of the server at the time (seconds) it is called with, when the engine is at rest
+    say:   hears when a checkpoint cannot be written; it is tried again after a period
+    """
 
     def __init__(self, folder: pathlib.Path, layout: list[TensorSpec], engine: Engine,
-                 period: float, evaluator: Evaluator | None):
+                 period: float, state: Callable[[float], dict[str, Any]],
+                 say: Callable[[str], None]):
         self._folder, self._layout, self._engine = folder, layout, engine
-        self._period, self._evaluator = period, evaluator
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix="wbsp-background")
-        self._evaluating: tuple[float, Snapshot, Future] | None = None
+        self._period, self._state, self._say = period, state, say
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="wbsp-checkpoint")
         self._writing: Future | None = None
-        self._evaluated = -1  # newest version that was
         self._written = engine.store.latest.version
-        self._evaluate_at = self._write_at = 0.0
+        self._write_at = 0.0
+        self._limited = True
+        self.failed = False  # to write the newest
 
-    def poll(self, now: float) -> tuple[float, int, Evaluation] | None:
-        """Start what is due; return (time of the snapshot, version, evaluation) once it is there.
+    def hurry(self) -> None:
+        """Write without regard to period and share from here on: the process may be killed soon."""
+        self._limited = False
 
-        Raises what the evaluator raised.
-        """
-        result = None
-        if self._evaluating and self._evaluating[2].done():
-            result = self._take()
-        snapshot = self._engine.store.latest
-        if (self._evaluator and not self._evaluating and now >= self._evaluate_at
-                and snapshot.version > self._evaluated):
-            self._evaluate_at = now + self._period
-            self._start(snapshot, now)
+    def poll(self, now: float) -> None:
+        """Start what is due."""
         if self._writing and self._writing.done():
-            self._write_at = now + max(self._period, self._writing.result() / CHECKPOINT_SHARE)
-            self._writing = None
-        if not self._writing and now >= self._write_at and snapshot.version > self._written:
-            self._writing = self._pool.submit(self._write, snapshot, self._state(now))
-        return result
+            self._take_written(now)
+        due = now >= self._write_at or not (self._limited or self.failed)
+        if not self._writing and due and self._engine.store.latest.version > self._written:
+            self._engine.at_rest(self._start_writing, now)
 
-    def finish(self, now: float, final: bool) -> list[tuple[float, int, Evaluation]]:
-        """End what runs, write the newest version; with `final` also evaluate and save it."""
-        results = [self._take()] if self._evaluating else []
+    def finish(self, now: float) -> None:
+        """Wait until all that was counted is written, with the newest version.
+
+        That is a thread's work here too: only who waits for one hears signals.
+        """
         if self._writing:
-            self._writing.result()
-        snapshot = self._engine.store.latest
-        if snapshot.version > self._written:
-            self._write(snapshot, self._state(now))
-        if final and self._evaluator:
-            if snapshot.version > self._evaluated:
-                self._start(snapshot, now)
-                results.append(self._take())
-            self._evaluator.save(snapshot, self._folder / "model.keras")
-        self._pool.shutdown()
-        return results
+            self._take_written(now)
+        self._engine.at_rest(self._start_writing, now)
+        if self._writing:
+            self._take_written(now)
+        if self.failed:
+            self._say(f"version {self._engine.store.latest.version} could not be saved in "
+                      f"{self._folder / CHECKPOINT}")
 
-    def _start(self, snapshot: Snapshot, now: float) -> None:
-        future = self._pool.submit(self._evaluator.evaluate, snapshot)
-        self._evaluating = now, snapshot, future
+    def _start_writing(self, now: float) -> None:
+        self._writing = self._pool.submit(self._write, self._engine.store.latest, self._state(now))
 
-    def _take(self) -> tuple[float, int, Evaluation]:
-        started, snapshot, future = self._evaluating
-        self._evaluating = None
-        self._evaluated = snapshot.version
-        return started, snapshot.version, future.result()
-
-    def _state(self, now: float) -> dict:
-        """What a server needs beside the tensors to go on."""
-        engine = self._engine
-        return {"version": engine.store.latest.version, "elapsed": now,
-                "next_seq": engine.ledger.state(), "totals": [engine.steps, engine.samples],
-                "steps": {w: member.steps for w, member in engine.members.items()}}
+    def _take_written(self, now: float) -> None:
+        """What became of the checkpoint that was begun; the previous one stays if it failed."""
+        path, writing, self._writing = self._folder / CHECKPOINT, self._writing, None
+        try:
+            took = writing.result()
+        except OSError as error:
+            if not self.failed:
+                self._say(f"cannot write {path}: {error.strerror}; the one before it stays, trying "
+                          f"again every {self._period:g} s")
+            self.failed, took = True, 0.0
+        else:
+            if self.failed:
+                self._say(f"{path} is written again")
+            self.failed = False
+        self._write_at = now + max(self._period, took / CHECKPOINT_SHARE)
 
     def _write(self, snapshot: Snapshot, state: dict) -> float:
         start = time.monotonic()
@@ -115,3 +117,87 @@ class Background:
                         checkpoint.Checkpoint(snapshot.vector, self._layout, state))
         self._written = snapshot.version
         return time.monotonic() - start
+
+
+class Evaluations:
+    """Every `period` seconds: the newest version is evaluated.
+
+    take: hears of each evaluation: the time of the snapshot, its version, the result
+    lost: hears why there will be no more, when the evaluator fails in mid-run
+    """
+
+    def __init__(self, engine: Engine, evaluator: Evaluator | None, period: float,
+                 take: Callable[[float, int, Evaluation], None], lost: Callable[[str], None]):
+        self._engine, self._evaluator, self._period = engine, evaluator, period
+        self._take, self._lost = take, lost
+        self.newest: Evaluation | None = None
+        self.missing: str | None = None  # why the final version is not evaluated and saved
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="wbsp-evaluation")
+        self._under_way: tuple[float, Snapshot, Future] | None = None
+        self._evaluated = -1  # newest version that was
+        self._due = 0.0
+
+    def poll(self, now: float) -> None:
+        """Take what is there, and start what is due."""
+        if self._evaluator is None:
+            return
+        try:
+            if self._under_way and self._under_way[2].done():
+                self._finish_one()
+            if not self._under_way and now >= self._due and self._newer:
+                self._due = now + self._period
+                self._start_one(now)
+        except EvaluatorError as error:
+            self.stop(str(error))
+            self._lost(str(error))
+
+    def complete(self, now: float, path: pathlib.Path, wanted: Callable[[], bool]) -> None:
+        """Evaluate the newest version, save it at `path` as a Keras model, and wait for both.
+
+        `wanted` is asked all the time; False ends the wait. `missing` says what came of it.
+        """
+        if self._evaluator is None:
+            return
+        try:
+            while self._under_way or self._newer:
+                if not self._under_way:
+                    self._start_one(now)
+                _wait(self._under_way[2], wanted)
+                self._finish_one()
+            saving = self._pool.submit(self._evaluator.save, self._engine.store.latest, path)
+            _wait(saving, wanted)
+            saving.result()
+        except EvaluatorError as error:
+            self.stop(str(error))
+
+    def stop(self, reason: str) -> None:
+        """End the evaluator, whatever it is doing."""
+        if self._evaluator is not None:
+            self._evaluator.close()
+            self.missing = reason
+        self._evaluator = self._under_way = None
+
+    def accuracy_of(self, version: int) -> float | None:
+        """The accuracy of this version, 0..1, if it was the last to be evaluated."""
+        return self.newest.accuracy if self.newest and version == self._evaluated else None
+
+    @property
+    def _newer(self) -> bool:
+        return self._engine.store.latest.version > self._evaluated
+
+    def _start_one(self, now: float) -> None:
+        snapshot = self._engine.store.latest
+        self._under_way = now, snapshot, self._pool.submit(self._evaluator.evaluate, snapshot)
+
+    def _finish_one(self) -> None:
+        time_, snapshot, future = self._under_way
+        self._under_way = None
+        self.newest, self._evaluated = future.result(), snapshot.version
+        self._take(time_, snapshot.version, self.newest)
+
+
+def _wait(future: Future, wanted: Callable[[], bool]) -> None:
+    """Wait until `future` is done. Raises EvaluatorError once it is no longer `wanted`."""
+    while not wait([future], _GRAIN).done:
+        if not wanted():
+            raise EvaluatorError("interrupted")

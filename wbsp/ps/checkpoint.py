@@ -1,26 +1,26 @@
 """Checkpoints: the named variables of one version and what a server needs to go on from it.
 
 One safetensors file, readable elsewhere and free of pickle: float32 tensors in the order of the
-flat vector, and the server's state as JSON metadata. It is written under a temporary name, synced,
-and renamed, so that a file of that name is always whole.
+flat vector, and the server's state as JSON metadata. It is written here, since the vector is the
+file's data as it stands, and the library's own temporary files would outlive a kill.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import pathlib
+import struct
 from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from wbsp.layout import TensorSpec
+from wbsp.runlog.files import write_whole
 
 
 class Checkpoint(NamedTuple):
-    """`state` is JSON: version, elapsed seconds, totals, and the ledger's next seq per worker."""
+    """`state` is JSON: version, elapsed seconds, next seq and counters of each worker."""
 
     vector: np.ndarray  # float32 [size]
     layout: list[TensorSpec]
@@ -28,19 +28,19 @@ class Checkpoint(NamedTuple):
 
 
 def save(path: pathlib.Path, checkpoint: Checkpoint) -> None:
-    """Write atomically; a crash leaves the previous file in place."""
-    tensors: dict[str, np.ndarray] = {}
-    offset = 0
+    """Write atomically: a crash or a full disk (OSError) leaves the previous file in place."""
+    header: dict[str, Any] = {"__metadata__": {"wbsp": json.dumps(checkpoint.state)}}
+    start = 0
     for index, spec in enumerate(checkpoint.layout):
+        end = start + 4 * spec.size
         # numbered: Keras does not promise unique names, and the order must survive
-        tensors[f"{index:05d}/{spec.name}"] = (
-            checkpoint.vector[offset:offset + spec.size].reshape(spec.shape))
-        offset += spec.size
-    temporary = path.with_name(f".{path.name}.tmp")
-    save_file(tensors, temporary, {"wbsp": json.dumps(checkpoint.state)})
-    with open(temporary, "rb+") as file:
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+        header[f"{index:05d}/{spec.name}"] = {"dtype": "F32", "shape": list(spec.shape),
+                                              "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    write_whole(path, struct.pack("<Q", len(text)), text,
+                np.ascontiguousarray(checkpoint.vector, "<f4"))
 
 
 def load(path: pathlib.Path) -> Checkpoint:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from wbsp.member import COUNTED, Member
 from wbsp.ps.store import Ledger, Store
 from wbsp.sync.base import Accept, Action, Commit, Direct, Grant, Push, Reject, SyncModel
 
@@ -68,21 +69,6 @@ class Final(NamedTuple):
 Effect = Ack | Granted | Directed | Told | Stop | Final
 
 
-@dataclass
-class Member:
-    """Book-keeping of one worker over the whole run, its deaths and returns included."""
-
-    active: bool = False
-    finished: bool = False  # left in good order
-    steps: int = 0
-    samples: int = 0
-    seconds: float = 0.0  # of compute
-    pushes: int = 0
-    base: int = 0  # version its newest push started from
-    told: Told | None = None  # answer to its newest question
-    rejected: Counter[str] = field(default_factory=Counter)
-
-
 def _ignore(now: float, kind: str, **fields: Any) -> None:
     """The log of a run that keeps none."""
 
@@ -105,6 +91,8 @@ class Engine:
         self.expected, self.stop_samples, self.log = expected, stop_samples, log
         self.members: dict[int, Member] = {}
         self._here: set[int] = set()  # the active ones: counting them must not cost O(N)
+        self._told: dict[int, Told] = {}  # worker -> answer to its newest question
+        self._at_rest: Callable[[float], None] | None = None
         self.started = False
         self.stop_reason: str | None = None
         self.done = False
@@ -121,8 +109,9 @@ class Engine:
         member = self.members.setdefault(worker, Member())
         if member.active:
             raise ValueError(f"worker {worker} has joined already")
-        member.active, member.finished, member.told = True, False, None
+        member.active, member.finished = True, False
         self._here.add(worker)
+        self._told.pop(worker, None)
         self.log(now, "join", worker=worker, version=self.store.latest.version)
         if self.stop_reason is not None:
             return [Stop(worker, self.stop_reason)]
@@ -188,20 +177,21 @@ class Engine:
 
         Raises ValueError for a question that no member could have.
         """
-        member = self._started(worker, "asked")
+        self._started(worker, "asked")
         if self.model.rule.push != "asked":
             raise ValueError(f"worker {worker} asked whether to cut, which {self.model.name} does "
                              "not decide")
-        if member.told is not None and member.told.number == number:
-            return [member.told]
+        told = self._told.get(worker)
+        if told is not None and told.number == number:
+            return [told]
         cut, effects = False, []
         if self.stop_reason is None:
             actions = self.model.ask(worker, steps, seconds, now)
             cut = any(type(a) is Direct and a.worker == worker and a.cut for a in actions)
             effects = self._act((a for a in actions if type(a) is not Direct or a.worker != worker),
                                 now)
-        member.told = Told(worker, number, cut)
-        return [*effects, member.told]
+        told = self._told[worker] = Told(worker, number, cut)
+        return [*effects, told]
 
     def tick(self, now: float) -> list[Effect]:
         """The model's alarm time has come."""
@@ -216,6 +206,36 @@ class Engine:
         if not self._here:
             return self._conclude(now)
         return [Stop(worker, reason) for worker in self.active]
+
+    def at_rest(self, act: Callable[[float], None], now: float) -> None:
+        """Call `act`(time) once, as soon as nothing is pending: now, or when an event has ended.
+
+        `state` is then that of the newest version. Such a moment comes with every commit, and may
+        be over with the next push.
+        """
+        self._at_rest = act
+        self._rest(now)
+
+    def state(self) -> dict[str, Any]:
+        """What to go on from beside the newest version's tensors, fit for JSON."""
+        return {"version": self.store.latest.version, "next_seq": self.ledger.state(),
+                "totals": [self.steps, self.samples],
+                **{name: {w: copy(getattr(m, name)) for w, m in self.members.items()}
+                   for name in COUNTED}}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a `state` that may have been JSON, or lack what an older release left out."""
+        self.ledger = Ledger({int(w): seq for w, seq in state["next_seq"].items()})
+        self.steps, self.samples = state["totals"]
+        for name in COUNTED:
+            for worker, value in state.get(name, {}).items():
+                member = self.members.setdefault(int(worker), Member())
+                setattr(member, name, Counter(value) if name == "rejected" else value)
+
+    def _rest(self, now: float) -> None:
+        if not self.store.accepted:
+            act, self._at_rest = self._at_rest, None
+            act(now)
 
     def _started(self, worker: int, what: str) -> Member:
         member = self.members.get(worker)
@@ -274,9 +294,12 @@ class Engine:
             answer = Ack(push.worker, push.seq, accepted, reason, granted, hold)
             self.ledger.record(push.worker, push.seq, answer)
             effects.append(answer)
+        if self._at_rest is not None:
+            self._rest(now)
         return effects
 
     def _rejected(self, push: Push, reason: str, now: float) -> None:
         self.members[push.worker].rejected[reason] += 1
         self.log(now, "reject", worker=push.worker, seq=push.seq, base=push.base, reason=reason,
-                 steps=push.steps, version=self.store.latest.version)
+                 steps=push.steps, samples=push.samples, seconds=push.seconds,
+                 version=self.store.latest.version)

@@ -13,6 +13,7 @@ import os
 import pathlib
 import signal
 from collections.abc import Callable
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 
 from wbsp.layout import TensorSpec
 from wbsp.ps.background import Evaluation, EvaluatorError
+from wbsp.ps.interrupt import SIGNALS
 from wbsp.ps.store import Snapshot
 from wbsp.startup import heavy_imports
 
@@ -36,9 +38,10 @@ class EvaluatorProcess:
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, make), daemon=True,
                                         name="wbsp-evaluator")
-        self._process.start()
+        with _signals_blocked():
+            self._process.start()
         theirs.close()
-        atexit.register(self.close)  # it ignores the signal by which Python would end it
+        atexit.register(self.close)
         self._initial: tuple[np.ndarray, list[TensorSpec]] | None = None
 
     def initial(self) -> tuple[np.ndarray, list[TensorSpec]] | None:
@@ -55,21 +58,21 @@ class EvaluatorProcess:
         """Write the network with these values as a .keras file; blocks."""
         self._ask("save", snapshot.vector, str(path))
 
-    def close(self) -> None:
+    def kill(self) -> None:
         """End the process, whatever it is doing."""
-        atexit.unregister(self.close)
-        self._connection.close()
-        self._process.join(2)
         self._process.kill()
+
+    def close(self) -> None:
+        """End the process and wait until it has."""
+        atexit.unregister(self.close)
+        self.kill()
         self._process.join()
 
     def _ask(self, *request: Any) -> Any:
         if self._initial is None:  # a resumed run begins without it
             self._initial = self._receive()
-        try:
+        with contextlib.suppress(OSError):  # it is gone, as is then to be read, with the reason
             self._connection.send(request)
-        except OSError:
-            raise EvaluatorError("the evaluator process is gone") from None
         return self._receive()
 
     def _receive(self) -> Any:
@@ -77,17 +80,37 @@ class EvaluatorProcess:
             ok, answer = self._connection.recv()
         except (EOFError, OSError):
             self._process.join(2)
-            raise EvaluatorError("the evaluator process ended unexpectedly "
-                                 f"(exit code {self._process.exitcode})") from None
+            raise EvaluatorError(f"the evaluator process {_fate(self._process.exitcode)}") from None
         if not ok:
             raise EvaluatorError(answer)
         return answer
 
 
+@contextlib.contextmanager
+def _signals_blocked():
+    """Around the start of a process that hears no SIGINT and no SIGTERM from its first moment on.
+
+    Ctrl-C is sent to it too; the server decides.
+    """
+    resource_tracker.ensure_running()  # which would otherwise start within, and unblock them
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+def _fate(code: int | None) -> str:
+    """How a process ended, from its exit code."""
+    if code is None:
+        return "closed its pipe"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    return f"was killed by signal {-code} ({signal.strsignal(-code)})"
+
+
 def _serve(connection: Connection, make: Callable[[], tuple[Any, Any]]) -> None:
     """The process: ends when the server's side of the pipe does."""
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, signal.SIG_IGN)  # sent to the whole group; the server decides
     try:
         _answer_requests(connection, make)
     except _ServerGone:
@@ -103,8 +126,11 @@ class _ServerGone(Exception):
 
 
 def _answer_requests(connection: Connection, make: Callable[[], tuple[Any, Any]]) -> None:
-    with _silent(), heavy_imports():
-        from wbsp.worker.replica import KerasReplica
+    with heavy_imports():
+        import tensorflow as tf
+
+        from wbsp.replica.tensorflow import KerasReplica
+        tf.config.list_physical_devices()  # whose absence is told at the first look
 
     model, test_set = make()
     replica = KerasReplica(model)
@@ -123,16 +149,3 @@ def _answer_requests(connection: Connection, make: Callable[[], tuple[Any, Any]]
             model.save(*rest)
             answer = None
         connection.send((True, answer))
-
-
-@contextlib.contextmanager
-def _silent():
-    """Keep TensorFlow's greetings, which no log level holds back, off the server's display."""
-    saved = os.dup(2)
-    with open(os.devnull, "w") as nothing:
-        os.dup2(nothing.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)

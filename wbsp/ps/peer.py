@@ -32,8 +32,9 @@ class Peer:
     chunks: int = 0  # of its pushes, that have come in
     told: float = 0.0  # when it was last told that number
     chunks_there: int = 0  # of models, that have come in there
-    progress: float = 0.0  # when that number last changed
+    progress: float = 0.0  # when one of these numbers last changed
     deaf: bool = False  # too much waits for it: it reads nothing
+    earlier: Report | None = None  # totals of its worker's former lives
     # the newest message of each kind that it was sent unasked, and may have missed
     standing: dict[type[m.Message], m.Message] = field(default_factory=dict)
 

@@ -50,7 +50,7 @@ class Reception:
         self.engine: engine.Engine | None = None  # until there is a W_0
         self.layout: list[TensorSpec] | None = None
         self.peers: dict[bytes, Peer] = {}
-        self.reports: dict[int, Report] = {}
+        self.reports: dict[int, Report] = {}  # of each worker, over all its lives
         self.rejections = Rejections(say, event)
         self.first_came = math.inf  # when the first worker joined
         self.queues = SendQueues(socket.socket, Pace(bandwidth))
@@ -185,6 +185,16 @@ class Reception:
             self.say(f"worker {worker} was lost: {reason}; the others go on without it")
             self.deliver(self.engine.leave(worker, self.clock(), reason))
 
+    def lose_idle(self, since: float, patience: float) -> None:
+        """Nobody waits longer than `patience` seconds, from `since` on, for who makes no progress.
+        """
+        for peer in list(self.peers.values()):
+            if self.clock() - max(since, peer.progress) > patience:
+                what = "its last push" if peer.joined else "the final version"
+                self.say(f"worker {peer.worker}: nothing of {what} came through for {patience:g} s; "
+                         "ending without it")
+                self.lose(peer.worker, f"no progress for {patience:g} s")
+
     def dismiss(self) -> None:
         """The run is over: tell those who were about to join."""
         for peer in [p for p in self.peers.values() if p.updates is None]:
@@ -193,6 +203,11 @@ class Reception:
     def _too_late(self, worker: int) -> str:
         return (f"worker {worker} comes too late: the run has ended "
                 f"({self.engine.stop_reason or 'done'})")
+
+    def refuse_all(self, reason: str) -> None:
+        """There will be no run: tell those who wait for it."""
+        for peer in list(self.peers.values()):
+            self._refuse(peer, reason)
 
     # Messages.
 
@@ -207,7 +222,7 @@ class Reception:
             self.lose(hello.worker, "its connection is gone, and another has come in its place")
         if identity not in self.peers:
             self.peers[identity] = self._by_worker[hello.worker] = Peer(
-                identity, hello.worker, now)
+                identity, hello.worker, now, earlier=self.reports.get(hello.worker))
         self._send(identity, m.Welcome(self.settings, now))
 
     def _objection(self, identity: bytes, hello: m.Hello, now: float) -> str | None:
@@ -316,7 +331,7 @@ class Reception:
             raise m.WireError(f"worker {peer.worker} pushed before it joined")
         peer.check_push(update.push, self.engine.store.latest.version)
         vector, now = peer.updates.add(update.offset, update.size, body), self.clock()
-        peer.chunks += 1
+        peer.chunks, peer.progress = peer.chunks + 1, now
         if vector is None:
             if now - peer.told > TELL:
                 self._tell_progress(peer, now)
@@ -352,7 +367,7 @@ class Reception:
     def _take_report(self, peer: Peer, report: Report | None) -> None:
         if report is not None:
             check_report(report, peer.worker)
-            self.reports[peer.worker] = report
+            self.reports[peer.worker] = peer.earlier + report if peer.earlier else report
 
     def _leave(self, peer: Peer, reason: str, finished: bool) -> None:
         if peer.updates is None:

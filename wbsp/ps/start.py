@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import platform
+import secrets
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from wbsp.ps.background import CHECKPOINT, Evaluator
 from wbsp.ps.checkpoint import load
+from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.server import Rules, Server
 from wbsp.runlog.console import Console
-from wbsp.runlog.folder import run_folder, write_settings
+from wbsp.runlog.files import beside_of
+from wbsp.runlog.folder import hold_folder, read_settings, run_folder, write_settings
 from wbsp.runlog.server import ServerLog
 from wbsp.sync import create
 from wbsp.wire.sockets import ServerSocket, read_token
@@ -23,24 +28,31 @@ def prepare_server(
         start_evaluator: Callable[[], Evaluator] | None = None) -> Server:
     """Check everything, make the run's folder, and return the server, listening.
 
-    Raises ValueError or OSError in one line.
+    From here on the process's signals are the server's. Raises ValueError or OSError in one line.
     """
+    interrupts = Interrupts().install()
     model = create(sync, **options)
     token = read_token(token_file) if token_file else None
     socket = ServerSocket(host, port, token, rules.worker_num)
     folder = run_folder(base_dir, log_root, resume)
+    hold = hold_folder(folder, f"process {os.getpid()} on {platform.node()}, port {port}")
+    beside_of(folder / CHECKPOINT).unlink(missing_ok=True)  # of one that was killed while writing
     saved = load(folder / CHECKPOINT) if resume else None
     # a worker keeps its files in the same folder below its own log root
     relative = not pathlib.Path(base_dir).is_absolute()
     settings = {**settings, "folder": str(folder.relative_to(log_root) if relative else folder)}
-    if not resume:
-        write_settings(folder, {
-            **settings, "sync": sync, "options": options, "clock": "real",
-            "workers": rules.worker_num, "check_period": rules.check_period,
-            "bandwidth": rules.bandwidth, "command": " ".join(sys.argv)})
+    run = read_settings(folder) if resume else {
+        **settings, "sync": sync, "options": options, "clock": "real",
+        "workers": rules.worker_num, "check_period": rules.check_period,
+        "bandwidth": rules.bandwidth, "command": " ".join(sys.argv)}
+    if "id" not in run:
+        run["id"] = secrets.token_hex(4)
+        write_settings(folder, run)
+    settings["id"] = run["id"]
     console = Console(f"{sync} {folder}")
-    server = Server(model, socket, rules, settings, folder, ServerLog(folder, sync, append=resume),
-                    console, start_evaluator() if start_evaluator else None)
+    log = ServerLog(folder, sync, append=resume, say=console.line)
+    server = Server(model, socket, rules, settings, folder, log, console,
+                    start_evaluator() if start_evaluator else None, interrupts, hold)
     console.line(f"the files of this run are in {folder}")
     if saved:
         server.begin(*saved)

@@ -7,23 +7,32 @@ never the run.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import math
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
+from wbsp.member import Member
 from wbsp.runlog.report import Report
 from wbsp.runlog.straggler import Score, StragglerScore
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from wbsp.ps.engine import Member
-
 LINE_SECONDS = 5.0  # between two plain lines, and between two measurements of speed
 LIVE_SECONDS = 0.5  # between two pictures on a terminal
 NAMED_WORKERS = 8  # more than these are summed up in a plain line
+_SHOW_CURSOR = b"\x1b[?25h\n"  # which a live table hides
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    """Print on `stream` (default: standard error); that it cannot be printed stops nobody."""
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=stream or sys.stderr, flush=True)
 
 
 @dataclass
@@ -88,6 +97,11 @@ class Console:
             self._guard(self._live.stop)
             self._live = None
 
+    def abandon(self) -> None:
+        """Give the terminal back in one write, from wherever a signal handler is called."""
+        if self._live is not None:
+            os.write(self._stream.fileno(), _SHOW_CURSOR)
+
     def _start_live(self) -> None:
         from rich.console import Console as RichConsole
         from rich.live import Live
@@ -114,11 +128,13 @@ class Console:
             print(text, file=self._stream, flush=True)
 
     def _guard(self, show, *args) -> None:
-        """Showing may fail for good (a closed terminal, a broken pipe); training goes on."""
+        """Showing may fail for good (a closed terminal, a broken pipe) or for as long as a disk is
+        full; training goes on."""
         try:
             show(*args)
-        except (OSError, ValueError):
-            self._live = self._stream = None
+        except (OSError, ValueError) as error:
+            if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                self._live = self._stream = None
 
 
 def plain(status: Status) -> str:

@@ -2,13 +2,16 @@
 
 A long run is looked at while it goes on and may be killed at any moment. So lines reach the disk
 within about a second of the run's own time, and what cannot be appended line by line is written
-beside its place and moved there whole.
+beside its place and moved there whole. A disk that is full costs lines, never the run.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,8 @@ import numpy as np
 
 FLUSH_SECONDS = 1.0  # of the run's time
 MIB = 1 << 20  # bytes
+BUFFER = 1 << 16  # bytes of lines that need not wait for the second to be over
+KEPT = MIB  # bytes of lines while they cannot be written
 SEPARATOR = ", "
 
 
@@ -44,46 +49,112 @@ class LineFile:
 
     path:   made anew; FileExistsError if it is there, so that no run overwrites another
     append: go on at the end of a file that may be there. A line torn by a kill is cut off first.
+    say:    hears when lines cannot be written, as on a full disk, and when they can again
+
+    Only making it raises OSError. While it cannot be written, up to `KEPT` bytes of lines are kept;
+    what comes then is lost, and counted. What is on the disk ends with a whole line.
     """
 
-    def __init__(self, path: str | os.PathLike, append: bool = False):
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if append and path.exists():
-            _cut_torn_line(path)
+    def __init__(self, path: str | os.PathLike, append: bool = False,
+                 say: Callable[[str], None] = print):
+        self._path, self._say = Path(path), say
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        if append and self._path.exists():
+            _cut_torn_line(self._path)
         try:
-            self._file = open(path, "ab" if append else "xb", buffering=1 << 16)
+            self._file = open(path, "ab" if append else "xb", buffering=0)
         except FileExistsError:
             raise FileExistsError(f"{path} holds an earlier run; choose another folder, or resume "
                                   "that run") from None
         self._lock = threading.Lock()
-        self._flushed = float("-inf")
+        self._size = self._file.tell()  # of the whole lines on the disk
+        self._lines: list[bytes] = []  # to be written
+        self._waiting = 0  # bytes in them
+        self._tried = float("-inf")  # when they were to be written, in the run's time
+        self._failing = False
+        self._lost = 0  # lines, since it fails
 
     def write(self, t: float, line: bytes) -> None:
         """Append `line` (ends in a newline) at `t` seconds since the run's start."""
         with self._lock:
-            self._file.write(line)
-            if t - self._flushed >= FLUSH_SECONDS:
-                self._file.flush()
-                self._flushed = t
+            if self._failing and self._waiting + len(line) > KEPT:
+                self._lost += 1
+            else:
+                self._lines.append(line)
+                self._waiting += len(line)
+            if (t - self._tried >= FLUSH_SECONDS
+                    or (self._waiting >= BUFFER and not self._failing)):
+                self._tried = t
+                self._put()
 
     def flush(self) -> None:
         with self._lock:
-            self._file.flush()
+            self._put()
+
+    def cut(self, stands: Callable[[bytes], bool]) -> None:
+        """Cut off the first line that does not stand, and all that follow it."""
+        with self._lock, open(self._path, "rb") as file:
+            self._truncate(sum(map(len, itertools.takewhile(stands, file))))
 
     def close(self) -> None:
         with self._lock:
+            if self._file.closed:
+                return
+            self._put()
+            if self._failing:
+                self._say(f"{self._path} lacks {self._lost + len(self._lines):,} lines")
             self._file.close()
 
+    def _put(self) -> None:
+        """Write all lines, or none."""
+        data, written = memoryview(b"".join(self._lines)), 0
+        try:
+            if self._failing:
+                self._truncate(self._size)  # where that could not be done at once
+            while written < len(data):
+                written += self._file.write(data[written:])
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._truncate(self._size)
+            if not self._failing:
+                self._failing = True
+                self._say(f"cannot write {self._path}: {error.strerror}; going on without")
+            return
+        self._size += written
+        self._lines.clear()
+        self._waiting = 0
+        if self._failing:
+            self._say(f"{self._path} can be written again; {self._lost:,} lines were lost")
+            self._failing, self._lost = False, 0
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Put `data` at `path` such that a reader finds all of it or what was there before."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(beside, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
+    def _truncate(self, size: int) -> None:
+        self._file.truncate(size)
+        self._file.seek(size)
+        self._size = size
+
+
+def write_whole(path: Path, *parts: Any) -> None:
+    """Put `parts` (bytes, arrays) at `path` such that a reader finds them all, or what was there.
+
+    Until then they lie beside it, under a name that a kill may leave behind and the next call uses
+    again. Raises OSError; nothing is left beside it then.
+    """
+    beside = beside_of(path)
+    try:
+        with open(beside, "wb") as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def beside_of(path: Path) -> Path:
+    """Where `write_whole` writes what is to be at `path`."""
+    return path.with_name(f".{path.name}.tmp")
 
 
 def write_document(path: Path, content: dict[str, Any]) -> None:

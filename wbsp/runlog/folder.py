@@ -6,10 +6,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from wbsp.runlog.files import from_json, write_document
 
@@ -53,6 +56,41 @@ def run_folder(base_dir: str | os.PathLike, log_root: str | os.PathLike = "runs"
             number += 1
 
 
+def hold_folder(folder: str | os.PathLike, who: str) -> IO[str]:
+    """Keep other servers out of a run's folder until the file is closed or this process ends.
+
+    Raises ValueError, with what the other said of itself (`who`), where one holds it.
+    """
+    file = open(Path(folder) / ".server", "a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        holder = file.read() or "unknown"
+        file.close()
+        raise ValueError(f"{folder} belongs to a server that still runs ({holder}); end that one "
+                         "first, or start a new run without --resume") from None
+    except OSError:  # a file system without locks
+        pass
+    file.truncate(0)
+    file.write(who)
+    file.flush()
+    return file
+
+
+def folder_of_worker(folder: Path, settings: Mapping[str, Any]) -> Path:
+    """Where a worker keeps its files of the run with these `settings`, "id" among them.
+
+    `folder`, if that is the run's or nobody's; else, where the run of another server has the same
+    name, one beside it. It is made, and the run's from then on.
+    """
+    for one in (folder, folder.with_name(f"{folder.name}-{settings['id']}")):
+        one.mkdir(parents=True, exist_ok=True)
+        if _claim(one, settings):
+            break
+    return one
+
+
 def write_settings(folder: str | os.PathLike, settings: dict[str, Any]) -> None:
     """Say in run.json what is run: sync, options, workers, model, dataset, seed, batch, clock
     ("real" or "virtual"), command line, versions of software. Replaces it whole."""
@@ -70,6 +108,21 @@ def read_settings(folder: str | os.PathLike) -> dict[str, Any]:
             else "; give the folder of a run, such as runs/wbsp/run-001"
         raise FileNotFoundError(f"{folder} is not a run's folder: it holds no {SETTINGS}"
                                 f"{hint}") from None
+
+
+def _claim(folder: Path, settings: Mapping[str, Any]) -> bool:
+    """True if `folder` is of the run with these settings; from now on, if it was nobody's."""
+    here = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(here, fcntl.LOCK_EX)  # another worker may be looking, too
+        if not (folder / SETTINGS).exists():
+            if any(folder.glob("wk_*")):  # of a release that wrote no more
+                return False
+            write_settings(folder, dict(settings))
+        return read_settings(folder).get("id") == settings["id"]
+    finally:
+        os.close(here)
 
 
 def _numbered(experiment: Path, number: int) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -41,12 +41,12 @@ class Run:
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:
-        """The server's events, each with `t` and `kind`."""
+        """The server's events, each with `t` and `kind`, without what a resumed server lost."""
         return [{**e, "t": e["t"] - self._began} for e in self._raw_events]
 
     @cached_property
     def _raw_events(self) -> list[dict[str, Any]]:
-        return list(_lines(self.folder / "events.jsonl"))
+        return _standing(_lines(self.folder / "events.jsonl"))
 
     @cached_property
     def _began(self) -> float:
@@ -65,7 +65,8 @@ class Run:
         found = [(re.fullmatch(r"events_wk(\d+)", path.stem), path)
                  for path in self.folder.glob("events_wk*.jsonl")]
         workers = {int(match[1]): path for match, path in found if match}
-        return {worker: [{**span, "t": span["t"] - self._began} for span in _lines(workers[worker])]
+        return {worker: [{**span, "t": span["t"] - self._began}
+                         for span in _forward(_lines(workers[worker]))]
                 for worker in sorted(workers)}
 
     @cached_property
@@ -86,6 +87,45 @@ _DTYPES = (np.float64, np.int64, np.int64, np.float64, np.float64, np.float64)
 def read_run(folder: str | os.PathLike) -> Run:
     """The run that left `folder`. Raises FileNotFoundError, in one line, if none did."""
     return Run(Path(folder), read_settings(folder))
+
+
+def _standing(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`events` without those between a checkpoint and the "resume" of a server that went on there.
+
+    Evaluations of versions up to the checkpoint's stand: those versions are what they were.
+    """
+    kept: list[dict[str, Any]] = []
+    for event in events:
+        if event["kind"] == "resume":
+            since = _checkpointed(kept, event["t"])
+            kept[since:] = [e for e in kept[since:]
+                            if e["kind"] == "evaluation" and e["t"] <= event["t"]]
+        kept.append(event)
+    return kept
+
+
+def _checkpointed(events: list[dict[str, Any]], t: float) -> int:
+    """The index of the first event that a checkpoint made at `t` does not hold."""
+    for index in range(len(events), 0, -1):
+        if events[index - 1]["kind"] == "checkpoint" and events[index - 1]["t"] == t:
+            return index
+    # of an older release, or not logged on a full disk
+    return next((i for i, event in enumerate(events) if event["t"] > t), len(events))
+
+
+def _forward(spans: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`spans` of a worker whose times never go back: where they do, the server was resumed, and
+    what the worker did later than that is done again."""
+    kept: list[dict[str, Any]] = []
+    ends: dict[str, float] = {}  # lane -> of its newest span
+    for span in spans:
+        end = span["t"] + span["seconds"]
+        if end < ends.get(span["lane"], end) - 1e-6:
+            kept = [one for one in kept if one["t"] + one["seconds"] <= span["t"]]
+            ends.clear()
+        ends[span["lane"]] = end
+        kept.append(span)
+    return kept
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

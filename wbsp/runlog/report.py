@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+_SUMS = "steps", "samples", "pushes", "push_seconds", "pulls", "pull_seconds"
 KINDS = ("compute", "push", "pull", "wait", "data")
 
 
@@ -56,6 +57,12 @@ class Report:
     def share(self, kind: str) -> float:
         """Part of the wall time spent in `kind`, 0..1 (0 before anything was booked)."""
         return self.seconds[kind] / self.wall if self.wall else 0.0
+
+    def __add__(self, later: Report) -> Report:
+        """Totals of both, where `later` began anew: another life of the same worker."""
+        sums = {name: getattr(self, name) + getattr(later, name) for name in _SUMS}
+        return replace(later, **sums, seconds={kind: self.seconds[kind] + seconds
+                                               for kind, seconds in later.seconds.items()})
 
     def copy(self) -> Report:
         return replace(self, seconds=dict(self.seconds))

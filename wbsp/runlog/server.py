@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from wbsp.member import Member
 from wbsp.runlog.files import MIB, LineFile, columns, to_json, write_document, write_whole
 from wbsp.runlog.report import Report
 from wbsp.runlog.straggler import StragglerScore
 from wbsp.runlog.summary import summarize, table
-
-if TYPE_CHECKING:
-    from wbsp.ps.engine import Member
 
 
 class ServerLog:
@@ -21,17 +20,18 @@ class ServerLog:
 
     Used by the thread that owns the engine. `append` goes on with the files of a resumed run;
     without it FileExistsError if they are there. `virtual`: no file may tell when it was made.
+    `say` hears when one cannot be written.
     """
 
     def __init__(self, folder: str | os.PathLike, sync: str, tensorboard: bool = True,
-                 append: bool = False, virtual: bool = False):
-        self.folder, self.sync = Path(folder), sync
-        self._events = LineFile(self.folder / "events.jsonl", append)
-        self._evaluations = LineFile(self.folder / f"ps_global_loss_{sync}.txt", append)
+                 append: bool = False, virtual: bool = False, say: Callable[[str], None] = print):
+        self.folder, self.sync, self._say = Path(folder), sync, say
+        self._events = LineFile(self.folder / "events.jsonl", append, say)
+        self._evaluations = LineFile(self.folder / f"ps_global_loss_{sync}.txt", append, say)
         self._scalars = None
         if tensorboard:
             from wbsp.runlog.tensorboard import Scalars
-            self._scalars = Scalars(self.folder, virtual)
+            self._scalars = Scalars(self.folder, virtual, say)
         self._stragglers = StragglerScore()
         self._recent, self._whole = Staleness(), Staleness()
 
@@ -42,6 +42,25 @@ class ServerLog:
             behind = fields["version"] - fields["base"]
             self._recent.add(behind)
             self._whole.add(behind)
+
+    def flush(self) -> None:
+        """Hand all events to the operating system, where a kill of this process cannot reach."""
+        self._events.flush()
+
+    def resume(self, t: float, version: int, staleness: Mapping[str, int]) -> None:
+        """The run goes on from `version`, whose checkpoint was made at `t`, with its `staleness`.
+
+        What was evaluated later is cut off; the events stay, for a reader to leave out.
+        """
+        newest = float(format(t, ".9g"))  # as `columns` writes it
+        self._evaluations.cut(lambda line: float(line.partition(b",")[0]) <= newest)
+        self._whole = Staleness(**staleness)
+        self.event(t, "resume", version=version)
+
+    @property
+    def staleness(self) -> dict[str, int]:
+        """Of all pushes accepted so far; what `resume` takes."""
+        return asdict(self._whole)
 
     def evaluation(self, t: float, version: int, loss: float, accuracy: float, top5: float,
                    members: Mapping[int, Member], reports: Mapping[int, Report]) -> None:
@@ -90,8 +109,11 @@ class ServerLog:
                    "staleness": {"mean": self._whole.mean, "max": self._whole.max,
                                  "pushes": self._whole.pushes}}
         text = table(self.sync, numbers)
-        write_document(self.folder / "summary.json", numbers)
-        write_whole(self.folder / "summary.txt", text.encode())
+        try:
+            write_document(self.folder / "summary.json", numbers)
+            write_whole(self.folder / "summary.txt", text.encode())
+        except OSError as error:
+            self._say(f"cannot write the summary into {self.folder}: {error.strerror}")
         return text
 
     def close(self) -> None:
@@ -101,11 +123,13 @@ class ServerLog:
             self._scalars.close()
 
 
+@dataclass
 class Staleness:
     """Of accepted pushes: how many versions lay between a push's base and the version it met."""
 
-    def __init__(self):
-        self.pushes = self.sum = self.max = 0
+    pushes: int = 0
+    sum: int = 0
+    max: int = 0
 
     def add(self, versions: int) -> None:
         self.pushes += 1

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from wbsp.ps.engine import Member
+from wbsp.member import Member
 
 
 class Score(NamedTuple):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from wbsp.member import Member
 from wbsp.runlog.report import KINDS, Report
 from wbsp.runlog.straggler import StragglerScore
-
-if TYPE_CHECKING:
-    from wbsp.ps.engine import Member
 
 
 def summarize(t: float, members: Mapping[int, Member], reports: Mapping[int, Report], version: int,

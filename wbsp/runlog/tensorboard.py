@@ -6,9 +6,13 @@ hundreds of MiB in a process that may otherwise do without; its record format do
 
 from __future__ import annotations
 
+import io
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+
+from wbsp.runlog.files import LineFile
 
 VIRTUAL_DATE = 946_684_800.0  # the first second of the year 2000
 
@@ -18,29 +22,33 @@ class Scalars:
 
     Points lie on TensorBoard's relative axis at the run's own time. Its wall axis shows when a real
     run was; a `virtual` one, which is the same whenever it is made, has a fixed date.
+    `say` hears when the file cannot be written.
     """
 
-    def __init__(self, folder: str | os.PathLike, virtual: bool = False):
+    def __init__(self, folder: str | os.PathLike, virtual: bool = False,
+                 say: Callable[[str], None] = print):
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self._event = Event
+        self._event, self._writer = Event, RecordWriter
         self._origin = VIRTUAL_DATE if virtual else time.time()
         maker = "virtual" if virtual else os.getpid()
         path = Path(folder) / f"events.out.tfevents.{self._origin:017.6f}.{maker}"
-        self._records = RecordWriter(open(path, "xb"))
-        self._put(Event(wall_time=self._origin, file_version="brain.Event:2"))
+        self._records = LineFile(path, say=say)
+        self._put(0.0, Event(wall_time=self._origin, file_version="brain.Event:2"))
 
     def write(self, t: float, step: int, scalars: dict[str, float]) -> None:
         """Add one point to each named curve, `t` seconds since the run's start."""
         event = self._event(wall_time=self._origin + t, step=step)
         for tag, value in scalars.items():
             event.summary.value.add(tag=tag, simple_value=value)
-        self._put(event)
+        self._put(t, event)
 
     def close(self) -> None:
         self._records.close()
 
-    def _put(self, event) -> None:
-        self._records.write(event.SerializeToString())
+    def _put(self, t: float, event) -> None:
+        record = io.BytesIO()
+        self._writer(record).write(event.SerializeToString())
+        self._records.write(t, record.getvalue())
         self._records.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,13 +16,15 @@ class WorkerLog:
 
     Safe to use from the compute thread and the communication thread at once. `append` goes on
     with the files of a worker that comes back; without it FileExistsError if they are there.
+    `say` hears when one cannot be written.
     """
 
-    def __init__(self, folder: str | os.PathLike, worker: int, sync: str, append: bool = False):
+    def __init__(self, folder: str | os.PathLike, worker: int, sync: str, append: bool = False,
+                 say: Callable[[str], None] = print):
         folder = Path(folder)
-        self._loss = LineFile(folder / f"wk_loss_{worker}_{sync}.txt", append)
-        self._time = LineFile(folder / f"wk_time_{worker}_{sync}.txt", append)
-        self._spans = LineFile(folder / f"events_wk{worker}.jsonl", append)
+        self._loss = LineFile(folder / f"wk_loss_{worker}_{sync}.txt", append, say)
+        self._time = LineFile(folder / f"wk_time_{worker}_{sync}.txt", append, say)
+        self._spans = LineFile(folder / f"events_wk{worker}.jsonl", append, say)
 
     def step(self, t: float, epoch_step: int, report: Report, seconds: float) -> None:
         """A step of `seconds` ended at `t`, the `epoch_step`-th of its epoch.

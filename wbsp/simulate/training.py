@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from wbsp.worker.replica import KerasReplica
+from wbsp.replica.tensorflow import KerasReplica
 
 # How a sum is split among threads decides its last bits, so that their number may not depend on
 # the machine. Two lose nothing on small networks; several runs fill a larger machine.

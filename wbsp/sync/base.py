@@ -45,7 +45,11 @@ class Reject(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """Make the next version: W + pending."""
+    """Make the next version: W + pending.
+
+    An event's Accept comes before its Commit, so that nothing is pending when the event has ended:
+    checkpoints are made at such moments.
+    """
 
 
 class Grant(NamedTuple):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import json
 import math
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,20 +17,17 @@ import keras
 import tensorflow as tf
 
 from wbsp.cluster import Task
+from wbsp.replica.tensorflow import KerasReplica
+from wbsp.runlog.console import say
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync import SyncModel, create
 from wbsp.wire.sockets import read_token
 from wbsp.worker.link import Link
-from wbsp.worker.replica import KerasReplica
 from wbsp.worker.session import Session
 from wbsp.worker.stream import Assignments
 from wbsp.worker.usage import Usage
 
 _NO_MORE = 0, -1
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def batches(assignments: Assignments,
@@ -80,7 +76,7 @@ class SyncCallback(keras.callbacks.Callback):
     def __init__(self, address: str | None = None, worker_index: int | None = None, *,
                  token_file: str | None = None, connect_timeout: float = 120.0,
                  band_width_limit: float | None = None, claims: dict[str, str] | None = None,
-                 say: Callable[[str], None] = _say):
+                 say: Callable[[str], None] = say):
         """What is not given comes from the environment variable TF_CONFIG.
 
         address:          host:port of the server

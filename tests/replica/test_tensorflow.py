@@ -25,7 +25,7 @@ def model(keras):
 
 @pytest.fixture
 def replica(model):
-    from wbsp.worker.replica import KerasReplica
+    from wbsp.replica.tensorflow import KerasReplica
     return KerasReplica(model)
 
 
@@ -85,7 +85,7 @@ def test_an_adopted_vector_is_kept_and_never_written_to(model, replica):
 
 
 def test_half_precision_variables_take_part_as_float32(keras):
-    from wbsp.worker.replica import KerasReplica
+    from wbsp.replica.tensorflow import KerasReplica
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, dtype="float16")])
     replica = KerasReplica(model)
     replica.adopt(np.array([0.5, 0.25, 2], np.float32), "replace")
@@ -94,7 +94,7 @@ def test_half_precision_variables_take_part_as_float32(keras):
 
 
 def test_a_model_that_is_not_built_is_refused(keras):
-    from wbsp.worker.replica import KerasReplica
+    from wbsp.replica.tensorflow import KerasReplica
     model = keras.Sequential([keras.layers.Dense(2)], name="later")
     with pytest.raises(ValueError, match="model later is not built; give it an Input layer or"):
         KerasReplica(model)
@@ -118,7 +118,7 @@ import tensorflow as tf
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], 2 * [tf.config.LogicalDeviceConfiguration()])
 import keras
-from wbsp.worker.replica import KerasReplica
+from wbsp.replica.tensorflow import KerasReplica
 
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 assert strategy.num_replicas_in_sync == 2

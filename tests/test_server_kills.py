@@ -1,0 +1,134 @@
+"""Servers that are killed at any moment and resumed: what the run leaves tells one story.
+
+`WBSP_KILLS=25` kills the server of each of the four models so many times, for a long night;
+`WBSP_KILLS_SEED` chooses when.
+"""
+
+import os
+import random
+
+import numpy as np
+import pytest
+from integers import conserved, read_result, recorded
+from jobs import Jobs, free_port, until
+
+from wbsp.ps import checkpoint
+from wbsp.runlog.reader import read_run
+from wbsp.runlog.report import Report
+
+KILLS = int(os.environ.get("WBSP_KILLS", "1"))
+SEED = int(os.environ.get("WBSP_KILLS_SEED", "0"))
+SIZE = 11  # floats: the middle one of the integer workers' pattern never moves
+OPTIONS = {"adsp": ["--sync_option=period=0.2"]}
+
+
+class Story:
+    """A run through all lives of its server, with the cuts of both workers that still count."""
+
+    def __init__(self, jobs, sync, seed):
+        self.jobs, self.sync, self.seed = jobs, sync, seed
+        self.port, self.life = free_port(), 0
+        self.cuts = {0: [], 1: []}
+        self.loaded = None  # the checkpoint that this life began from
+
+    def begin(self, **plan):
+        """The next life of the server and of both workers."""
+        resume = ["--resume"] if self.life else []
+        self.server = self.jobs.server("--check_period=0.1", "--base_dir=run", *resume,
+                                       *OPTIONS.get(self.sync, []), sync=self.sync,
+                                       port=self.port).listens()
+        self.path = self.server.folder / "checkpoint.safetensors"
+        self.workers = [self.jobs.integer_worker(
+            self.server.address, worker, size=SIZE, seconds=0.002,
+            seed=1000 * self.seed + self.life, **plan) for worker in range(2)]
+        for worker, job in enumerate(self.workers):
+            seq = int(job.until("starts with seq").split()[3])
+            assert seq <= len(self.cuts[worker])
+            del self.cuts[worker][seq:]  # lost with the server
+        self.life += 1
+
+    def kill(self, steps):
+        """kill -9 the server when worker 0 has made so many steps in this life, but not before
+        there is a checkpoint; then the workers."""
+        self.workers[0].until(f"step {steps} done")
+        until(self.path.exists, "a checkpoint")
+        for job in (self.server, *self.workers):
+            job.kill()
+            job.was_clean()
+        self.end_life()
+        self.loaded = checkpoint.load(self.path)
+
+    def end_life(self):
+        for worker in range(2):
+            path = self.jobs.folder / f"cuts-{worker}.jsonl"
+            self.cuts[worker] += recorded(self.jobs.folder, worker)
+            path.unlink()
+
+
+def check(story):
+    """Events, summary and checkpoint agree, and the model is what was accepted."""
+    run, saved = read_run(story.server.folder), checkpoint.load(story.path)
+    state, summary = saved.state, run.summary
+    accepts = [event for event in run.events if event["kind"] == "accept"]
+    commits = [event["version"] for event in run.events if event["kind"] == "commit"]
+    assert commits == list(range(1, state["version"] + 1)) and summary["version"] == commits[-1]
+    times = [event["t"] for event in run.events]
+    assert times == sorted(times)
+    assert summary["staleness"]["pushes"] == len(accepts)
+    for worker in range(2):
+        own, w = [event for event in accepts if event["worker"] == worker], str(worker)
+        counted = {"pushes": len(own), "rejected": 0,
+                   **{name: sum(event[name] for event in own) for name in ("steps", "samples")}}
+        assert [event["seq"] for event in own] == list(range(len(own)))
+        assert state["next_seq"][w] == len(own) == len(story.cuts[worker])
+        assert {name: summary["workers"][w][name] for name in counted} == counted
+        assert {name: state[name][w] or 0 for name in counted if name != "rejected"} | {
+            "rejected": len(state["rejected"][w])} == counted
+        assert state["base"][w] == own[-1]["base"]
+        compute = sum(event["seconds"] for event in own)
+        assert summary["workers"][w]["compute_seconds"] == pytest.approx(compute)
+        assert state["seconds"][w] == pytest.approx(compute)
+        # what the worker said of itself: in this life, and in those before
+        totals, result = state["reports"][w], read_result(story.jobs.folder, worker)
+        before = Report(**story.loaded.state["reports"].get(w, {}))
+        assert summary["workers"][w]["pulls"] == totals["pulls"] > before.pulls
+        assert totals["steps"] == before.steps + result["steps"]
+        for kind, seconds in result["seconds"].items():
+            assert summary["workers"][w]["seconds"][kind] == pytest.approx(
+                before.seconds[kind] + seconds)
+    assert run.settings["id"], "by which workers know the run, in every life"
+    initial = np.full(SIZE, saved.vector[SIZE // 2])
+    assert initial[0] in (1.0, 2.0), "not a W_0 that one of the workers brought"
+    conserved(initial, accepts, story.cuts, saved.vector)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120 + 30 * KILLS)
+@pytest.mark.parametrize("sync", ["bsp", "wbsp", "pcc", "adsp"])
+def test_a_killed_and_resumed_server_tells_one_story(tmp_path, sync):
+    draw = random.Random(f"{sync} {SEED}")
+    with Jobs(tmp_path) as jobs:
+        story = Story(jobs, sync, SEED)
+        for _ in range(KILLS):
+            story.begin()
+            story.kill(draw.randint(5, 300))
+        story.begin(steps=draw.randint(5, 50))
+        for job in (*story.workers, story.server):
+            job.ends_well()
+        story.end_life()
+        check(story)
+
+
+def test_a_folder_has_one_server(tmp_path):
+    with Jobs(tmp_path) as jobs:
+        server = jobs.server("--base_dir=run").listens()
+        second = jobs.server("--base_dir=run", "--resume")
+        assert second.ends() == 1
+        second.was_clean()
+        (line,) = second.lines
+        assert "run-001 belongs to a server that still runs" in line
+        assert f"process {server.process.pid} on " in line
+        server.kill()
+        third = jobs.server("--base_dir=run", "--resume")
+        assert third.ends() == 1
+        assert third.find("no checkpoint at"), "a killed server holds nothing"

@@ -1,0 +1,25 @@
+"""What is known of one worker over a whole run: counted by the server, shown by its logs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+COUNTED = "steps", "samples", "seconds", "pushes", "base", "rejected"
+
+
+@dataclass
+class Member:
+    """Book-keeping of one worker, its deaths and returns and those of the server included.
+
+    Counted is what the server received, rejected pushes included.
+    """
+
+    active: bool = False
+    finished: bool = False  # left in good order
+    steps: int = 0
+    samples: int = 0
+    seconds: float = 0.0  # of compute
+    pushes: int = 0
+    base: int = 0  # version its newest push started from
+    rejected: Counter[str] = field(default_factory=Counter)  # reason -> pushes

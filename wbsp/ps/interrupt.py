@@ -1,0 +1,41 @@
+"""SIGINT and SIGTERM at a server: the first asks it to end the run, the second ends it at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+SIGNALS = signal.SIGINT, signal.SIGTERM
+
+
+class Interrupts:
+    """What has been asked by signals; used by the main thread.
+
+    Python may run a handler between any two instructions of it: within a lock, in the start of a
+    thread, in its own exit. An exception raised there leaves half of something done, and a thread
+    that is not known to anybody keeps Python from ending. So nothing is raised: the first signal
+    is kept for whoever looks, and the second leaves Python out.
+    """
+
+    def __init__(self):
+        self.first: int | None = None
+        self.at_once: list[Callable[[], object]] = []  # called before the end; must not wait
+
+    def install(self) -> Interrupts:
+        """Take the process's signals from here on."""
+        for signum in SIGNALS:
+            signal.signal(signum, self.take)
+        return self
+
+    def take(self, signum: int, frame: Any = None) -> None:
+        """Handle a signal; the second ends the process with code 128 + signum."""
+        if self.first is None:
+            self.first = signum
+            return
+        for act in self.at_once:
+            with contextlib.suppress(Exception):
+                act()
+        os._exit(128 + signum)
