@@ -251,6 +251,8 @@ class Server:
 
     def _show(self, now: float) -> None:
         core, evaluation = self.engine, self._evaluations.newest
+        if self._evaluations.missing:
+            evaluation = None  # an old one would look like the newest
         limit = self.rules.stop_samples
         done = core.samples / limit if limit < math.inf else None
         self.console.update(Status(
