@@ -3,6 +3,7 @@
 import json
 import signal
 
+import psutil
 import pytest
 from jobs import ROOT, Jobs, ServerJob, free_port, interrupted, until
 
@@ -42,6 +43,12 @@ def worker(jobs, port, index, *flags, gpu=""):
                       f"--port_base={port}", *flags, CUDA_VISIBLE_DEVICES=gpu)
 
 
+def evaluator(server):
+    """The server's own child, by whose death it must not end."""
+    return next(child for child in psutil.Process(server.process.pid).children()
+                if "spawn_main" in " ".join(child.cmdline()))
+
+
 def columns(path):
     return [[float(word) for word in line.split(", ")] for line in path.read_text().splitlines()]
 
@@ -55,6 +62,7 @@ def test_a_run_from_its_start_to_the_model_it_leaves(jobs):
     server = ps(jobs, port, *SMALL, "--worker_num=2", "--base_dir=wbsp/", "--epochs=3")
     for job in (*workers, server):
         job.ends_well(200)
+        assert not job.find("cuInit|cuda driver|InitializeLog"), "TensorFlow's, not for our users"
 
     warning = "warning: CUDA_VISIBLE_DEVICES=0, but TensorFlow finds no GPU; using the CPU"
     assert len(workers[0].find(warning)) == 1 and not workers[1].find(warning)
@@ -98,7 +106,7 @@ def test_a_run_from_its_start_to_the_model_it_leaves(jobs):
 
 
 @pytest.mark.slow
-def test_refusal_max_steps_and_resume(jobs):
+def test_refusal_max_steps_no_evaluator_and_resume(jobs):
     port = free_port()
     flags = [*SMALL, "--worker_num=1", "--base_dir=bsp/", "--epochs=50"]
     server = ps(jobs, port, *flags)
@@ -109,9 +117,13 @@ def test_refusal_max_steps_and_resume(jobs):
     words = "model is 'cnn' on the worker and 'small' on the server; start both with the same value"
     assert words in line and server.find(f"refused: .*{words}")
     first = worker(jobs, port, 0, "--max_steps=12", "--batch_size=32")
+    server.until("worker 0 joined")
+    evaluator(server).kill()
     for job in (first, server):
         job.ends_well()
     assert first.find(r"worker 0: done \(max_steps reached\)")
+    died = r"the evaluator process was killed by signal 9 \(Killed\)"
+    assert len(server.find(f"no final accuracy, no model.keras: {died}")) == 1
     path = server.folder / "checkpoint.safetensors"
     before = checkpoint.load(path).state
     assert before["steps"] == {"0": 12} and before["totals"] == [12, 12 * 32]
@@ -142,6 +154,8 @@ def test_interrupts(jobs):
     interrupted(workers[1], signal.SIGTERM)
     assert workers[1].find(r"worker 1: done \(interrupted by SIGTERM\)")
     server.until("worker 1 left: interrupted by SIGTERM")
+    judge = evaluator(server)
+    judge.suspend()  # an evaluation that takes for ever
     server.signal(signal.SIGINT)
     workers[0].ends_well()
     interrupted(server, signal.SIGINT)
@@ -149,6 +163,7 @@ def test_interrupts(jobs):
     summary = json.loads((server.folder / "summary.json").read_text())
     assert saved.state["version"] == summary["version"] > 0
     assert summary["reason"] == "interrupted by SIGINT"
+    assert not judge.is_running(), "it outlived its server"
 
 
 @pytest.mark.parametrize("flags, says", [

@@ -41,7 +41,8 @@ class EvaluatorProcess:
         with _signals_blocked():
             self._process.start()
         theirs.close()
-        atexit.register(self.close)
+        self.pid = self._process.pid
+        atexit.register(self.close)  # it does not hear the signal by which Python would end it
         self._initial: tuple[np.ndarray, list[TensorSpec]] | None = None
 
     def initial(self) -> tuple[np.ndarray, list[TensorSpec]] | None:

@@ -191,8 +191,8 @@ class Reception:
         for peer in list(self.peers.values()):
             if self.clock() - max(since, peer.progress) > patience:
                 what = "its last push" if peer.joined else "the final version"
-                self.say(f"worker {peer.worker}: nothing of {what} came through for {patience:g} s; "
-                         "ending without it")
+                self.say(f"worker {peer.worker}: nothing of {what} came through for "
+                         f"{patience:g} s; ending without it")
                 self.lose(peer.worker, f"no progress for {patience:g} s")
 
     def dismiss(self) -> None:

@@ -37,7 +37,7 @@ from wbsp.runlog.report import Report
 from wbsp.sync.base import SyncModel
 from wbsp.wire.sockets import ServerSocket
 
-# Seconds without progress: for finishing a step and handing it over, for fetching the final version.
+# Seconds without progress: for finishing a step and pushing it, for fetching the final version.
 STOP_PATIENCE, GOODBYE_PATIENCE = 120.0, 60.0
 INTERRUPT_PATIENCE = 15.0  # seconds for all of the former, after a signal or a failure
 _LINGER = 1.0  # seconds for the last messages to leave
@@ -278,6 +278,8 @@ class Server:
 
     def _show(self, now: float) -> None:
         core, evaluation = self.engine, self._evaluations.newest
+        if self._evaluations.missing:
+            evaluation = None  # an old one would look like the newest
         limit = self.rules.stop_samples
         done = core.samples / limit if limit < math.inf else None
         self.console.update(Status(

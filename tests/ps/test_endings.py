@@ -1,0 +1,247 @@
+"""Ends of a run, good and bad: each leaves the newest version and a summary, and tells everyone."""
+
+import io
+import json
+import math
+import signal
+import threading
+
+import numpy as np
+import pytest
+from crew import Member, all_end
+from integers import IntegerReplica
+from jobs import PATIENCE, until
+
+from wbsp.ps import checkpoint
+from wbsp.ps.background import CHECKPOINT, Evaluation, EvaluatorError
+from wbsp.ps.interrupt import Interrupts
+from wbsp.ps.server import Rules, Server
+from wbsp.runlog.console import Console
+from wbsp.runlog.server import ServerLog
+from wbsp.sync import create
+from wbsp.wire.sockets import ServerSocket
+from wbsp.worker.link import LinkError
+
+SAVE = 1_000_000
+
+
+class Judge:
+    """An evaluator without a process, to whom every version is worth the same.
+
+    blocks, fails: from this version on, or SAVE
+    """
+
+    def __init__(self, blocks=math.inf, fails=math.inf):
+        self._blocks, self._fails = blocks, fails
+        self.thinking, self.killed = threading.Event(), threading.Event()
+
+    def initial(self):
+        return np.ones(5, np.float32), IntegerReplica(0).layout
+
+    def evaluate(self, snapshot):
+        self._do(snapshot.version)
+        return Evaluation(1.0, 0.5, 0.9)
+
+    def save(self, snapshot, path):
+        self._do(SAVE)
+        path.write_bytes(b"keras")
+
+    def _do(self, what):
+        if what >= self._blocks:
+            self.thinking.set()
+            self.killed.wait(PATIENCE)
+        if what >= self._fails or self.killed.is_set():
+            raise EvaluatorError("it was killed")
+
+    def kill(self):
+        self.killed.set()
+
+    close = kill
+
+
+class Run:
+    """A server in a thread; `samples` end the run."""
+
+    def __init__(self, folder, judge=None, sync="asp", workers=1, samples=math.inf, **rules):
+        self.folder, self.judge, self.interrupts = folder, judge, Interrupts()
+        self.output = io.StringIO()
+        rules = Rules(workers, samples, **{"check_period": 0.01, **rules})
+        socket = ServerSocket("localhost", 0)
+        self.address = f"localhost:{socket.port}"
+        self.server = Server(create(sync), socket, rules, {}, folder,
+                             ServerLog(folder, sync, tensorboard=False),
+                             Console("", self.output), judge, self.interrupts)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def starts(self):
+        self._thread.start()
+        return self
+
+    def _run(self):
+        self.code = self.server.run()
+
+    def member(self, worker=0, steps=100_000, **more):
+        return Member(self.address, worker, steps, seconds=0.002, **more)
+
+    def ends(self):
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive(), self.output.getvalue()
+        assert self.judge is None or self.judge.killed.is_set()
+        return self.code
+
+    def says(self, text):
+        return until(lambda: text in self.output.getvalue(), f"{text!r}") and text
+
+    def left(self):
+        """(summary, version of the checkpoint); they agree."""
+        summary = json.loads((self.folder / "summary.json").read_text())
+        version = checkpoint.load(self.folder / CHECKPOINT).state["version"]
+        assert summary["version"] == version > 0
+        return summary
+
+
+def pushed(member, seq):
+    until(lambda: member.session.agent and member.session.agent.seq > seq, f"push {seq}")
+
+
+# A signal.
+
+
+def test_an_interrupted_run_waits_for_no_evaluation(tmp_path):
+    run = Run(tmp_path, Judge(blocks=1)).starts()
+    member = run.member()
+    assert run.judge.thinking.wait(PATIENCE)
+    pushed(member, 20)
+    run.interrupts.take(signal.SIGTERM)
+    member.ends()
+    assert run.ends() == 128 + signal.SIGTERM
+    summary = run.left()
+    assert summary["reason"] == "interrupted by SIGTERM" and summary["accuracy"] is None
+    assert summary["version"] >= 20
+
+
+def test_the_first_signal_has_a_checkpoint_written_before_anybody_finishes(tmp_path):
+    run = Run(tmp_path, workers=2, check_period=3600).starts()
+    go = threading.Event()
+    deaf = run.member(0, after_step=lambda step: step == 5 and go.wait(PATIENCE))
+    other = run.member(1)
+    pushed(deaf, 3)
+    pushed(other, 20)
+    path = tmp_path / CHECKPOINT
+    early = checkpoint.load(path).state["version"] if path.exists() else 0
+    run.interrupts.take(signal.SIGINT)
+    until(lambda: checkpoint.load(path).state["version"] > max(20, early), "a newer checkpoint")
+    assert run.server.engine.active == [0]
+    go.set()
+    all_end([deaf, other])
+    assert run.ends() == 128 + signal.SIGINT
+    run.left()
+
+
+def test_a_signal_before_there_is_a_run(tmp_path):
+    run = Run(tmp_path)
+    run.interrupts.take(signal.SIGINT)
+    assert run.starts().ends() == 128 + signal.SIGINT
+    run.says("listening on port")
+
+
+@pytest.mark.parametrize("blocks, accuracy", [(5, None), (SAVE, 0.5)])
+def test_a_signal_ends_the_wait_for_the_final_evaluation(tmp_path, blocks, accuracy):
+    run = Run(tmp_path, Judge(blocks)).starts()
+    run.member(steps=5).ends()
+    assert run.judge.thinking.wait(PATIENCE)
+    until(lambda: checkpoint.load(tmp_path / CHECKPOINT).state["version"] == 5, "the checkpoint")
+    run.says("saving the final version")
+    run.interrupts.take(signal.SIGTERM)
+    assert run.ends() == 128 + signal.SIGTERM
+    assert run.left()["accuracy"] == accuracy
+    run.says("no final accuracy, no model.keras: interrupted" if accuracy is None else
+             "] no model.keras: interrupted")
+
+
+# The evaluator.
+
+
+def test_a_run_goes_on_without_an_evaluator_that_died(tmp_path):
+    run = Run(tmp_path, Judge(fails=2), target_accuracy=0.75).starts()
+    member = run.member()
+    run.says("going on without evaluations: it was killed; nobody sees whether 0.75 is reached\n")
+    seq = member.session.agent.seq
+    pushed(member, seq + 5)
+    member.leave()
+    member.ends()
+    assert run.ends() == 0
+    run.says(f"no final accuracy, no model.keras: it was killed; {CHECKPOINT} holds the final")
+    assert run.left()["accuracy"] is None and not (tmp_path / "model.keras").exists()
+
+
+def test_the_evaluator_dies_at_last(tmp_path):
+    run = Run(tmp_path, Judge(fails=SAVE)).starts()
+    run.member(steps=5).ends()
+    assert run.ends() == 0
+    run.says("] no model.keras: it was killed")
+    assert run.left()["accuracy"] == 0.5
+
+
+def test_a_good_end_is_evaluated_and_saved(tmp_path):
+    run = Run(tmp_path, Judge()).starts()
+    run.member(steps=5).ends()
+    assert run.ends() == 0
+    assert run.left()["accuracy"] == 0.5 and (tmp_path / "model.keras").exists()
+    assert "no model.keras" not in run.output.getvalue()
+
+
+def test_an_evaluator_that_cannot_begin_ends_the_run_and_tells_those_who_wait(tmp_path):
+    judge, waiting = Judge(), threading.Event()
+
+    def initial():
+        if waiting.is_set():
+            raise EvaluatorError("no such data")
+    judge.initial = initial
+    run = Run(tmp_path, judge).starts()
+    member = run.member()
+    until(lambda: any(p.joined for p in list(run.server.reception.peers.values())), "a worker")
+    waiting.set()
+    with pytest.raises(LinkError, match="the run has ended before it began .*no such data"):
+        member.ends(20)
+    assert run.ends() == 1
+    assert run.output.getvalue().count("stopping: no such data\n") == 1
+    assert "Traceback" not in run.output.getvalue()
+
+
+# Faults of the server's own.
+
+
+def test_a_fault_of_the_server_is_told_and_the_workers_finish(tmp_path):
+    run = Run(tmp_path, Judge(), workers=2)
+    show, members = run.server._show, []
+
+    def fail(now):
+        if members and members[1].session.agent and members[1].session.agent.seq > 20:
+            run.server._show = show
+            raise ZeroDivisionError("a bug")
+        show(now)
+    run.server._show = fail
+    run.starts()
+    members += [run.member(worker) for worker in range(2)]
+    all_end(members)
+    assert run.ends() == 1
+    run.says("stopping: the server failed: ZeroDivisionError('a bug')")
+    run.says("Traceback")
+    summary = run.left()
+    assert summary["reason"] == "interrupted: the server failed: ZeroDivisionError('a bug')"
+    model = checkpoint.load(tmp_path / CHECKPOINT).vector.tobytes()
+    assert all(member.replica.x.tobytes() == model for member in members)
+
+
+def test_a_fault_that_comes_again_and_again_still_leaves_everything(tmp_path):
+    run = Run(tmp_path).starts()
+    member = run.member()
+    pushed(member, 20)
+
+    def fail(now):
+        raise ZeroDivisionError("a bug")
+    run.server._show = fail
+    assert run.ends() == 1
+    assert run.output.getvalue().count("stopping: the server failed") == 2
+    assert run.left()["version"] >= 20
