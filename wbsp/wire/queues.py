@@ -84,6 +84,7 @@ class SendQueues:
             if now < self._due:
                 return
             self._on_line = None
+            self._turns.append(queue)
             try:
                 self._socket.send_multipart([queue.identity, *queue.next], zmq.NOBLOCK, copy=False)
             except zmq.Again:
@@ -113,19 +114,17 @@ class SendQueues:
     def _put_on_line(self, now: float) -> _Queue | None:
         """The next queue in turn that has a message and is not blocked; None if there is none."""
         for _ in range(len(self._turns)):
-            queue = self._turns[0]
-            if now >= queue.blocked_until:
-                if queue.next is None:
-                    queue.next = queue.take()
-                    if queue.next is None:  # it is empty
-                        self._turns.popleft()
-                        del self._queues[queue.identity]
-                        continue
-                    self._due = self._pace.take(sum(map(len, queue.next)), now)
-                else:
-                    self._due = now
-                self._turns.rotate(-1)
-                self._on_line = queue
-                return queue
-            self._turns.rotate(-1)
+            queue = self._turns.popleft()
+            if now < queue.blocked_until:
+                self._turns.append(queue)
+                continue
+            self._due = now
+            if queue.next is None:
+                queue.next = queue.take()
+                if queue.next is None:  # it is empty
+                    del self._queues[queue.identity]
+                    continue
+                self._due = self._pace.take(sum(map(len, queue.next)), now)
+            self._on_line = queue
+            return queue
         return None
