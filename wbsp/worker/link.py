@@ -30,6 +30,7 @@ from wbsp.worker.connection import Connection, LinkError, News
 
 HEARTBEAT = 1.0  # seconds
 RESEND = 20.0  # seconds without an answer after which a request is sent again
+_GRAIN = 0.5  # seconds between two looks for an interrupt while waiting
 
 
 class Listener(Protocol):
@@ -49,15 +50,17 @@ class Listener(Protocol):
 class Link:
     """A worker's connection to its server.
 
-    say: prints one line for a person
+    say:         prints one line for a person
+    interrupted: asked while waiting for the server; True ends the wait by a LinkError
     """
 
     def __init__(self, address: str, worker: int, token: bytes | None = None,
-                 bandwidth: float | None = None, say: Callable[[str], None] = print):
+                 bandwidth: float | None = None, say: Callable[[str], None] = print,
+                 interrupted: Callable[[], bool] = lambda: False):
         """`address`: host:port; `bandwidth`: bytes per second each way, or None."""
         self.address, self.worker = address, worker
         self.error: LinkError | None = None
-        self._say = say
+        self._say, self._interrupted = say, interrupted
         keep_freed()
         self._context = zmq.Context()
         host, port = split_address(address)
@@ -187,13 +190,18 @@ class Link:
 
     def _await(self, kind: type[m.Message], timeout: float) -> m.Message:
         """Wait for a handshake message. Raises TimeoutError or LinkError."""
+        end = time.monotonic() + timeout
         with self._news:
-            self._news.wait_for(lambda: self._handshake or self.error, timeout)
+            while not (self._handshake or self.error):
+                if self._interrupted():
+                    raise LinkError(f"interrupted while waiting for the server at {self.address}")
+                left = end - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError(f"the server at {self.address} sent no {kind.__name__} "
+                                       f"within {timeout:g} s")
+                self._news.wait(min(left, _GRAIN))
             if self.error:
                 raise self.error
-            if not self._handshake:
-                raise TimeoutError(f"the server at {self.address} sent no {kind.__name__} within "
-                                   f"{timeout:g} s")
             message = self._handshake.popleft()
         if not isinstance(message, kind):
             raise LinkError(f"the server sent {type(message).__name__} instead of {kind.__name__}")
@@ -204,6 +212,7 @@ class Link:
     def _run(self) -> None:
         try:
             self._loop()
+            self._fail(LinkError("this worker has left the run"))  # for whoever goes on
         except LinkError as error:
             self._fail(error)
         except Exception as error:  # whatever it is, the compute thread must not wait for ever
