@@ -53,5 +53,6 @@ class LossMeter:
 
     def _updated(self) -> int:
         """Batches that the optimizer has seen."""
+        iterations = getattr(self._optimizer, "iterations", None)
         each = getattr(self._optimizer, "gradient_accumulation_steps", None) or 1
-        return int(getattr(self._optimizer, "iterations", 0)) * each
+        return 0 if iterations is None else each * int(iterations.numpy())

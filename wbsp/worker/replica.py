@@ -21,7 +21,7 @@ class KerasReplica:
     """
 
     def __init__(self, model: keras.Model):
-        """Raises ValueError for a model that is not built, holds nothing, or is not TensorFlow's."""
+        """Raises ValueError for a model that is not built, is empty, or is not TensorFlow's."""
         if keras.backend.backend() != "tensorflow":
             raise ValueError(f"wbsp needs Keras on TensorFlow, not {keras.backend.backend()}; set "
                              "KERAS_BACKEND=tensorflow")
