@@ -151,6 +151,7 @@ def worker():
         from models import training
         from wbsp import SyncCallback
         from wbsp.runlog.worker import WorkerLog
+        from wbsp.worker.connection import LinkError
 
     index = FLAGS.worker_index
     hook = SyncCallback(f"{FLAGS.host}:{FLAGS.port_base}", index, token_file=FLAGS.token_file,
@@ -159,7 +160,17 @@ def worker():
     caught = []
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, functools.partial(_interrupt, hook, caught))
-    run = hook.connect()
+    try:
+        run = hook.connect()
+    except LinkError as error:
+        if not caught:
+            raise
+        say(f"worker {index}: {error}")
+        return lambda: 128 + caught[0]
+    if "model" not in run:
+        raise ValueError(f"the server at {FLAGS.host}:{FLAGS.port_base} was started by `python -m "
+                         "wbsp.ps` and knows neither model nor data set: start runcifar10gpu.py "
+                         "--job_name=ps instead, or train a model of your own with SyncCallback")
     hook.write_log(WorkerLog(folder_of_run(run), index, run["sync"], append=True, say=say))
     name, sync = run["model"], hook.sync
     devices = own_devices()  # before anything lies on one
@@ -210,7 +221,7 @@ def train(network, batches, steps_per_epoch, hook, pace, caught):
                     shuffle=False, callbacks=[hook, pace])
     except LinkError as error:
         say(f"worker {hook.worker}: {error}")
-        return 1
+        return 128 + caught[0] if caught else 1
     say(f"worker {hook.worker}: done ({hook.stop_reason or 'max_steps reached'})")
     return 128 + caught[0] if caught else 0
 

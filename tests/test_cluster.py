@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from jobs import Jobs
 
 from wbsp.cluster import Spec, Task, tf_config
 
@@ -56,7 +57,14 @@ def test_a_negative_index_is_refused():
     ({"text": "no json"}, "TF_CONFIG is no cluster"),
     ({"text": "[]"}, "TF_CONFIG is no cluster"),
     ({"text": "{}"}, "cluster"),
-    ({"cluster": {"worker": ["a:1"]}}, "ps"),
+    ({"text": '{"cluster": 3, "task": 3}'}, "TF_CONFIG is no cluster"),
+    ({"cluster": {"worker": ["a:1"]}}, "it has no 'ps'"),
+    ({"cluster": {"ps": ["a:1"]}}, "it has no 'worker'"),
+    ({"cluster": {"ps": ["a:1"], "worker": []}}, "no worker tasks; name each of them"),
+    ({"cluster": {"ps": "a:1", "worker": ["a:1"]}}, "'ps' is 'a:1', not a list of addresses"),
+    ({"cluster": {"ps": ["a:1"], "worker": [7]}}, "'worker' is [7], not a list of addresses"),
+    ({"cluster": {"ps": ["a:1"], "worker": ["a:1"], "chief": ["c:1"]}},
+     "a chief; wbsp has none: make it a worker"),
     ({"cluster": {"ps": ["a:1", "b:1"], "worker": []}}, "2 ps tasks; wbsp needs one"),
     ({"cluster": {"ps": [], "worker": []}}, "0 ps tasks; wbsp needs one"),
     ({"kind": "chief"}, "a chief; wbsp has none: make it a worker"),
@@ -73,8 +81,24 @@ def test_a_bad_tf_config_is_one_clear_line(monkeypatch, settings, says):
 @pytest.mark.parametrize("kind", ["ps", "evaluator"])
 def test_only_a_worker_can_take_a_workers_place(monkeypatch, kind):
     config(monkeypatch, kind=kind, index=0)
-    with pytest.raises(ValueError, match=kind):
+    with pytest.raises(ValueError, match=f"makes this process a task of type '{kind}', not a wor"):
         Task.complete(None, None)
+
+
+@pytest.mark.parametrize("kind, cluster, says", [
+    ("worker", CLUSTER, "TF_CONFIG makes this process a task of type 'worker', not a ps"),
+    ("ps", {"ps": ["localhost:1"]}, "it has no 'worker'"),
+    ("ps", {"ps": ["localhost:1"], "worker": ["a:1"], "chief": ["b:1"]}, "a chief; wbsp has none"),
+    ("ps", {"ps": [""], "worker": ["a:1"]}, "address '' is not host:port"),
+    ("ps", None, "say how many workers there are: --worker_num=2, or TF_CONFIG"),
+])
+def test_a_server_from_a_bad_tf_config_is_one_line_and_exit_code_1(tmp_path, kind, cluster, says):
+    text = json.dumps({"cluster": cluster, "task": {"type": kind, "index": 0}}) if cluster else ""
+    with Jobs(tmp_path) as jobs:
+        server = jobs.start("server", "-m", "wbsp.ps", TF_CONFIG=text)
+        assert server.ends() == 1
+        (line,) = server.lines
+    assert line.startswith("wbsp.ps: ") and says in line
 
 
 @pytest.mark.slow
@@ -87,6 +111,8 @@ def test_cluster_resolvers_of_tensorflow(monkeypatch):
     spec = tf.train.ClusterSpec(CLUSTER)
     simple = resolvers.SimpleClusterResolver(spec, task_type="worker", task_id=2)
     assert Task.of(simple) == ("ps.example:2606", 2)
+    with pytest.raises(ValueError, match="makes this process a task of type 'ps', not a worker"):
+        Task.of(resolvers.SimpleClusterResolver(spec, task_type="ps", task_id=0))
     with pytest.raises(ValueError, match="gives this process no task index"):
         Task.of(resolvers.SimpleClusterResolver(spec, task_type="worker"))
     two = tf.train.ClusterSpec({**CLUSTER, "ps": ["a:1", "b:1"]})

@@ -205,6 +205,26 @@ def test_what_the_evaluator_cannot_find_is_one_line(jobs, flags, says):
 
 
 @pytest.mark.slow
+def test_a_worker_that_waits_for_its_server_may_be_interrupted(jobs):
+    lonely = worker(jobs, free_port(), 0)
+    lonely.until("worker 0: waiting for the server at localhost")
+    lonely.signal(signal.SIGINT)
+    interrupted(lonely, signal.SIGINT)
+    assert len(lonely.find("worker 0: interrupted while waiting for the server at localhost")) == 1
+
+
+@pytest.mark.slow
+def test_a_server_for_models_of_any_kind_is_none_for_this_worker(jobs):
+    server = jobs.server().listens()
+    stranger = worker(jobs, int(server.address.rpartition(":")[2]), 0)
+    assert stranger.ends() == 1
+    stranger.was_clean()
+    (line,) = stranger.find("^runcifar10gpu: ")
+    assert f"the server at {server.address} was started by `python -m wbsp.ps`" in line
+    assert "start runcifar10gpu.py --job_name=ps instead" in line
+
+
+@pytest.mark.slow
 def test_a_worker_without_a_server_gives_up(jobs):
     lonely = worker(jobs, free_port(), 0, "--connect_timeout=1")
     assert lonely.ends() == 1

@@ -6,8 +6,12 @@ Trainable float variables first, then the float non-trainable ones (BatchNorm st
 from __future__ import annotations
 
 import math
+import re
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
+
+_NUMBERED = re.compile(r"(.*?)((?:_(?:0|[1-9][0-9]*))*)", re.DOTALL)  # "dense_7": "dense", "_7"
 
 
 class TensorSpec(NamedTuple):
@@ -32,12 +36,54 @@ def total_size(layout: Sequence[TensorSpec]) -> int:
 def difference(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> str | None:
     """The first thing in which two layouts differ, in words; None if they agree.
 
-    Names are not compared: Keras numbers them by what else was built in the same process.
+    A variable is known by its shape and its canonical name.
     """
-    for index, (a, b) in enumerate(zip(mine, theirs, strict=False)):
-        if tuple(a.shape) != tuple(b.shape):
-            return (f"variable {index} is {a.name}{list(a.shape)} here and "
-                    f"{b.name}{list(b.shape)} there")
+    ours, others = (
+        [(name, tuple(spec.shape)) for name, spec in
+         zip(canonical_names([spec.name for spec in layout]), layout, strict=True)]
+        for layout in (mine, theirs))
+    unlike = [i for i, (a, b) in enumerate(zip(ours, others, strict=False)) if a != b]
+    if unlike:
+        # a model that is not quite the other may have other canonical names for the same
+        index = next((i for i in unlike if _said(mine[i]) != _said(theirs[i])), unlike[0])
+        text = f"variable {index} is {_said(mine[index])} here and {_said(theirs[index])} there"
+        if sorted(ours) == sorted(others):
+            text += ("; all are there, but in another order, as where the layers' `trainable` "
+                     "flags differ")
+        return text
     if len(mine) != len(theirs):
         return f"{len(mine)} variables here and {len(theirs)} there"
     return None
+
+
+def canonical_names(names: Sequence[str]) -> list[str]:
+    """The names without what depends on the process that built the model; the order is kept.
+
+    Keras numbers layers by what the process has built before: dense_7/kernel and dense_8/kernel of
+    one process are dense/kernel and dense_1/kernel of another. So a number counts only by its rank
+    among those that go with the same word at the same depth. What all paths begin with (the
+    model's own name, say) is left out. A name's answer does not depend on the order of the names.
+    """
+    paths = [name.split("/") for name in names]
+    while len({path[0] for path in paths}) == 1 and min(map(len, paths)) > 1:
+        paths = [path[1:] for path in paths]
+    numbers = defaultdict(set)  # (depth, word) -> those that it occurs with
+    for path in paths:
+        for depth, component in enumerate(path):
+            word, number = _split(component)
+            numbers[depth, word].add(number)
+    rank = {key: {number: index for index, number in enumerate(sorted(found))}
+            for key, found in numbers.items()}
+    return ["/".join(f"{word}_{rank[depth, word][number]}"
+                     for depth, (word, number) in enumerate(map(_split, path)))
+            for path in paths]
+
+
+def _split(component: str) -> tuple[str, tuple[int, ...]]:
+    """"block_2_1" -> "block", (2, 1); a user's own number may stand before Keras's."""
+    word, number = _NUMBERED.fullmatch(component).groups()
+    return word, tuple(map(int, number.split("_")[1:]))
+
+
+def _said(spec: TensorSpec) -> str:
+    return f"{spec.name}{list(spec.shape)}"

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from full_disk import full_at
 from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from wbsp.layout import TensorSpec
 from wbsp.ps.checkpoint import Checkpoint, load, save
@@ -43,7 +44,7 @@ def test_it_is_readable_elsewhere(tmp_path):
 def test_a_hundred_variables_keep_their_order(tmp_path):
     layout = [TensorSpec(f"v{99 - i}", (1,)) for i in range(100)]
     vector = np.arange(100, dtype=np.float32)
-    save(tmp_path / "c", Checkpoint(vector, layout, {}))
+    save(tmp_path / "c", Checkpoint(vector, layout, STATE))
     assert np.array_equal(load(tmp_path / "c").vector, vector)
     assert [spec.name for spec in load(tmp_path / "c").layout] == [spec.name for spec in layout]
 
@@ -78,17 +79,32 @@ def test_nothing_to_resume_is_one_clear_line(tmp_path):
         load(tmp_path / "absent")
 
 
-@pytest.mark.parametrize("damage", ["cut short", "other bytes", "empty", "no state"])
+@pytest.mark.parametrize("damage", ["cut short", "other bytes", "empty"])
 def test_another_file_is_refused_in_one_line(tmp_path, damage):
     path = tmp_path / "checkpoint.safetensors"
     save(path, checkpoint())
     whole = path.read_bytes()
-    if damage == "no state":
-        from safetensors.numpy import save_file
-        save_file({"x": np.zeros(3, np.float32)}, path)
-    else:
-        path.write_bytes({"cut short": whole[:-5], "other bytes": b"PK" + whole, "empty": b""}[
-            damage])
+    path.write_bytes({"cut short": whole[:-5], "other bytes": b"PK" + whole, "empty": b""}[damage])
     with pytest.raises(ValueError, match="is not a wbsp checkpoint") as caught:
         load(path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("tensors, metadata, says", [
+    ({"0/x": np.float32}, None, "its state names no version"),
+    ({"0/x": np.float32}, "no json", "Expecting value"),
+    ({"0/x": np.float32}, "[]", "its state names no version"),
+    ({"0/x": np.float32}, "{}", "its state names no version"),
+    ({"0/x": np.float32}, '{"version": "7"}', "its state names no version"),
+    ({"0/x": np.float64}, '{"version": 7}', "it holds '0/x' of type float64"),
+    ({"x": np.float32}, '{"version": 7}', "it holds 'x' of type float32"),
+])
+def test_tensors_of_something_else_are_refused_in_one_line(tmp_path, tensors, metadata, says):
+    path = tmp_path / "checkpoint.safetensors"
+    save_file({name: np.zeros(3, dtype) for name, dtype in tensors.items()}, path,
+              metadata and {"wbsp": metadata})
+    with pytest.raises(ValueError) as caught:
+        load(path)
+    text = str(caught.value)
+    assert text.startswith(f"{path} is not a wbsp checkpoint: ") and says in text
+    assert "\n" not in text

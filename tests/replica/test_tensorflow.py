@@ -100,6 +100,13 @@ def test_a_model_that_is_not_built_is_refused(keras):
         KerasReplica(model)
 
 
+def test_a_model_without_variables_of_floats_is_refused(keras):
+    from wbsp.replica.tensorflow import KerasReplica
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Flatten()], name="flat")
+    with pytest.raises(ValueError, match="model flat has no variables of floats: there is nothing"):
+        KerasReplica(model)
+
+
 def move(model, replica, k):
     """A step: k is added to the layer Dense and to the moving mean."""
     for variable in (*model.layers[2].weights, model.layers[0].moving_mean):

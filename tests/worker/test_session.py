@@ -317,11 +317,15 @@ def test_an_interrupt_ends_the_wait_for_others(jobs):
     server.until("worker 0 left: interrupted")
 
 
-def test_layouts_are_compared_by_shape_alone(jobs):
-    """Keras numbers names by what else was built in the same process."""
+def test_a_layout_agrees_by_names_without_the_numbers_of_the_process(jobs):
     server = jobs.server(sync="asp").listens()
-    renamed = IntegerReplica(1)
+    renamed, other = IntegerReplica(1), IntegerReplica(1)
     renamed.layout = [TensorSpec("kernel_1", (4,)), TensorSpec("bias_1", ())]
-    members = [Member(server.address, 0, steps=3), Member(server.address, 1, 3, replica=renamed)]
+    other.layout = [TensorSpec("scale", (4,)), TensorSpec("bias", ())]
+    first = Member(server.address, 0, steps=3)
+    server.until("worker 0 joined")
+    assert "variable 0 is scale[4] here and kernel[4] there" in _refusal(
+        server.address, 1, replica=other)
+    members = [first, Member(server.address, 1, 3, replica=renamed)]
     all_end(members)
     check(server, members)

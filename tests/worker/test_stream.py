@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import wbsp
-from wbsp.worker.callback import batches
+from wbsp.worker.pipeline import batches
 from wbsp.worker.stream import LOOK, NOTHING, Assignments
 
 PATIENCE = 20.0  # seconds; only there so that nothing hangs for ever
@@ -20,10 +20,25 @@ many = settings(max_examples=500, derandomize=True, deadline=None, database=None
 
 def test_before_training_begins_there_is_a_look_and_no_more():
     assignments = Assignments()
-    assignments.assign(32, 0)
     assert list(assignments) == list(assignments) == [LOOK]
     assignments.begin(8)
+    assignments.assign(32, 0)
     assert next(iter(assignments)) == (0, 32), "the look took nothing"
+
+
+def test_another_beginning_knows_nothing_of_the_last():
+    assignments = Assignments()
+    assignments.begin(8)
+    before = iter(assignments)
+    assignments.assign(8, 40)
+    assert next(before) == (40, 8)
+    assignments.assign(8, 48)
+    assignments.end()
+    assert list(assignments) == [LOOK]
+    assignments.begin(8)
+    assignments.assign(5, 0)
+    assert list(before) == [], "who read then takes nothing now"
+    assert next(iter(assignments)) == (0, 5)
 
 
 EVENTS = st.lists(st.one_of(

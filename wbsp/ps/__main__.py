@@ -38,9 +38,9 @@ def main(argv):
             raise ValueError(f"unknown argument {argv[1]!r}; flags are written --name=value")
         host, port, workers = FLAGS.host, FLAGS.port_base, FLAGS.worker_num
         if workers is None:
-            if "TF_CONFIG" not in os.environ:
+            if not os.environ.get("TF_CONFIG"):
                 raise ValueError("say how many workers there are: --worker_num=2, or TF_CONFIG")
-            spec = tf_config()
+            spec = tf_config().must_be("ps")
             (host, port), workers = split_address(spec.server), spec.workers
         options = parse_options(FLAGS.sync_option)
         rules = Rules(workers, check_period=FLAGS.check_period,

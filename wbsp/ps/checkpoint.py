@@ -50,10 +50,16 @@ def load(path: pathlib.Path) -> Checkpoint:
                                 "without --resume")
     try:
         with safe_open(path, "numpy") as file:
-            state = json.loads((file.metadata() or {})["wbsp"])
+            state = json.loads((file.metadata() or {}).get("wbsp", "null"))
             names = sorted(file.keys())
             tensors = [file.get_tensor(name) for name in names]
-    except (SafetensorError, KeyError, ValueError) as error:
+        if not (isinstance(state, dict) and isinstance(state.get("version"), int)):
+            raise ValueError("its state names no version")
+        for name, tensor in zip(names, tensors, strict=True):
+            if tensor.dtype != np.float32 or not name.partition("/")[0].isdigit():
+                raise ValueError(f"it holds {name!r} of type {tensor.dtype}, and no such thing is "
+                                 "in one")
+    except (SafetensorError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a wbsp checkpoint: {error}") from None
     layout = [TensorSpec(name.partition("/")[2], tensor.shape)
               for name, tensor in zip(names, tensors, strict=True)]

@@ -21,7 +21,7 @@ class KerasReplica:
     """
 
     def __init__(self, model: keras.Model):
-        """Raises ValueError for a model that is not built, or not TensorFlow's."""
+        """Raises ValueError for a model that is not built, is empty, or is not TensorFlow's."""
         if keras.backend.backend() != "tensorflow":
             raise ValueError(f"wbsp needs Keras on TensorFlow, not {keras.backend.backend()}; set "
                              "KERAS_BACKEND=tensorflow")
@@ -30,6 +30,9 @@ class KerasReplica:
                              "model.build(input_shape) before fit")
         weights = [*model.trainable_weights, *model.non_trainable_weights]
         self._variables = [v for v in weights if "float" in v.dtype]
+        if not self._variables:
+            raise ValueError(f"model {model.name} has no variables of floats: there is nothing to "
+                             "train together")
         self.layout = [TensorSpec(v.path, tuple(v.shape)) for v in self._variables]
         strategy = model.distribute_strategy or tf.distribute.get_strategy()
         # Called at every step: a concrete function costs half of a tf.function, and half again

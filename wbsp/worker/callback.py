@@ -8,9 +8,10 @@ devices.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
-import math
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -21,47 +22,18 @@ from wbsp.replica.tensorflow import KerasReplica
 from wbsp.runlog.console import say
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync import SyncModel, create
-from wbsp.wire.sockets import read_token
+from wbsp.wire.sockets import read_token, split_address
+from wbsp.worker.fit import Fit
 from wbsp.worker.link import Link
+from wbsp.worker.meter import LossMeter
+from wbsp.worker.pipeline import batches
 from wbsp.worker.session import Session
+from wbsp.worker.signals import Signals
 from wbsp.worker.stream import Assignments
 from wbsp.worker.usage import Usage
 
-_NO_MORE = 0, -1
-
-
-def batches(assignments: Assignments,
-            examples: Callable[[tf.Tensor, tf.Tensor], Any]) -> tf.data.Dataset:
-    """What `examples`(start, count) makes of each piece, while its worker waits for the model."""
-    readers = []  # an iterator over the pieces for each of the dataset
-
-    def open_reader():
-        readers.append(iter(assignments))
-        return len(readers) - 1
-
-    def read(reader):
-        return next(readers[reader], _NO_MORE)
-
-    def made(start, count):
-        return count > 0, examples(start, tf.maximum(count, 1))
-
-    def call(function, inputs, outputs):
-        results = tf.numpy_function(function, inputs, outputs * [tf.int64])
-        return tuple(tf.ensure_shape(result, []) for result in results)
-
-    # Not from_generator: that calls Python once more when an iterator is deleted, which may be when
-    # Python is ending and waits for its threads, and then neither gets on.
-    endless = tf.data.Dataset.counter()
-    pieces = tf.data.Dataset.from_tensors(0).map(
-        lambda _: call(open_reader, [], 1)).flat_map(
-        lambda reader: endless.map(lambda _: call(read, [reader], 2)))
-    # TensorFlow can stop a thread that makes batches only between two of them. So NOTHING must
-    # come through it too, as a batch that is thrown away.
-    stream = pieces.take_while(lambda _, count: count >= 0).map(made).prefetch(1).filter(
-        lambda real, _: real).map(lambda _, batch: batch)
-    options = tf.data.Options()
-    options.autotune.enabled = False  # its thread may hold up an iterator's deletion for a minute
-    return stream.with_options(options)
+_FAILED = "its fit was interrupted or failed"
+_in_run: dict[tuple[str, int], SyncCallback] = {}  # this process's, by server and index
 
 
 class SyncCallback(keras.callbacks.Callback):
@@ -70,7 +42,7 @@ class SyncCallback(keras.callbacks.Callback):
     Training begins from the server's version. The synchronization model is the server's choice.
     When the server says that training is over, `fit` ends at the step's end; otherwise it ends
     when its epochs are done. Either way the model then holds the run's final global version, for
-    which this worker waits until the others have finished too.
+    which this worker waits until the others have finished too. In another `fit` it joins again.
     """
 
     def __init__(self, address: str | None = None, worker_index: int | None = None, *,
@@ -89,27 +61,41 @@ class SyncCallback(keras.callbacks.Callback):
         """
         super().__init__()
         task = Task.complete(address, worker_index)
+        split_address(task.address)
         self.worker = task.index
         self._timeout = connect_timeout
         self._claims = claims or {}
         self._say = say
+        self._interrupt: str | None = None
         token = None if token_file is None else read_token(token_file)
         rate = None if band_width_limit is None else 1e6 * band_width_limit
-        self._link = Link(task.address, task.index, token, rate, say)
+        self._new_link = lambda: Link(task.address, task.index, token, rate, say,
+                                      lambda: self._interrupt is not None)
+        self._link: Link | None = None  # once connected, and after that
         self._session: Session | None = None
         self.settings: dict[str, str] | None = None  # the server's, once connected
         self._log: WorkerLog | None = None
-        self._interrupt: str | None = None
         self._assignments = Assignments()
         self._batch_size: int | None = None  # of `stream`, where it was called
+        self._place = task.address, task.index
+        self._fit: Fit | None = None  # from on_train_begin to the end, whichever comes
+        self._signals = Signals(self.interrupt)
+        self._ending = threading.RLock()
 
     def connect(self) -> dict[str, str]:
         """Introduce this worker and return the run's settings; `fit` does it if nobody did.
 
         Raises LinkError when there is no server or it refuses.
         """
-        if self.settings is None:
-            self.settings = self._link.hello(self._claims, self._timeout).settings
+        if _in_run.get(self._place) is not self:
+            self._make_place()
+            self._link = self._new_link()
+            try:
+                self.settings = self._link.hello(self._claims, self._timeout).settings
+            except BaseException:
+                self._link.close()
+                raise
+            _in_run[self._place] = self
             atexit.register(self._abandon)
         return self.settings
 
@@ -127,18 +113,28 @@ class SyncCallback(keras.callbacks.Callback):
                     positions start ... start + count - 1 of an endless stream, in the same order on
                     every worker if the model shares it (`sync.rule.shared`)
         batch_size: examples of a step, where the model leaves that to the worker
-        The dataset is endless: give `fit` its steps_per_epoch. It can be fitted once.
+        The dataset is endless: give `fit` its steps_per_epoch.
         """
         self._batch_size = batch_size
         return batches(self._assignments, examples)
 
     def write_log(self, log: WorkerLog) -> None:
-        """Keep the run's text files and timeline of this worker in `log`."""
+        """Keep the text files and timeline of this worker's next `fit` in `log`."""
         self._log = log
 
     def interrupt(self, reason: str) -> None:
-        """Leave in good order at this step's end. May be called from a signal handler."""
+        """Leave in good order at this step's end. May be called from a signal handler.
+
+        Who waits for the server meanwhile gets a LinkError.
+        """
         self._interrupt = reason
+
+    def close(self) -> None:
+        """Leave the run at once, without what was not handed over; nothing if it was left already.
+
+        For a `fit` that did not come to its end. One that still runs gets a LinkError.
+        """
+        self._end("its callback was closed")
 
     @property
     def steps_before(self) -> int:
@@ -157,40 +153,68 @@ class SyncCallback(keras.callbacks.Callback):
                 f"{self._session.agent.version} | computing {report.share('compute'):.0%}")
 
     def on_train_begin(self, logs=None):
-        self._check_stream(self.sync)
-        self._session = Session(self._link, KerasReplica(self.model), self._log, self._say,
-                                lambda: self._interrupt is not None, usage=Usage(),
-                                assignments=self._assignments)
-        self._meter = _LossMeter(self.model)
-        self._assignments.begin(self._batch_size)
-        self._session.start(self._timeout)
-        self._stop_if_told()
+        if self._fit is not None:  # an earlier one, of which no end was told
+            self._end(_FAILED)
+        self._fit = fit = Fit(self._fit_is_over)
+        self._signals.hold(needed=lambda: not fit.over)
+        with self._ending_on_error():
+            self._check_stream(self.sync)
+            self._session = Session(self._link, KerasReplica(self.model), self._log, self._say,
+                                    lambda: self._interrupt is not None, usage=Usage(),
+                                    assignments=self._assignments)
+            self._meter = LossMeter(self.model)
+            self._assignments.begin(self._batch_size)
+            self._session.start(self._timeout)
+            self._stop_if_told()
 
     def on_epoch_begin(self, epoch, logs=None):
-        if self._link.error:  # which ended the stream
-            raise self._link.error
-        self._last_batch = -1
+        self._check_link()  # which ended the stream
         self._meter.reset()
 
     def on_train_batch_begin(self, batch, logs=None):
+        self._check_link()
         self._assignments.step_begins()
         self._session.step_begins()
 
     def on_train_batch_end(self, batch, logs=None):
-        samples, loss = self._meter.step(logs or {})
-        steps, self._last_batch = batch - self._last_batch, batch
-        self._session.step_done(samples, loss, batch, steps)
-        self._stop_if_told()
+        with self._ending_on_error():
+            self._check_link()
+            planned = (self.params or {}).get("steps")
+            step = self._meter.step(batch, planned, logs or {})
+            self._session.step_done(step.samples, step.loss, self._meter.batches - 1, step.batches)
+            self._stop_if_told()
+            if self.model.stop_training or self._meter.batches == planned:
+                self._session.hold()
+
+    def on_epoch_end(self, epoch, logs=None):
+        # What other callbacks do to the model from here on is not training: EarlyStopping puts the
+        # weights of its best epoch back, others put in averages.
+        self._session.hold()
 
     def on_test_begin(self, logs=None):
-        self._link.wake()  # what the last step handed over need not wait for the validation
+        if self._fit is not None:
+            self._session.hold()
+            self._link.wake()  # what the last step handed over need not wait for the validation
+
+    def on_test_batch_end(self, batch, logs=None):
+        if self._signals.caught is not None:
+            with self._ending_on_error():
+                self._stop_if_told()
 
     def on_train_end(self, logs=None):
-        self._session.finish(self._interrupt or "finished", final=self._interrupt is None)
-        self._link.close()
-        atexit.unregister(self._abandon)
-        if self._log:
-            self._log.close()
+        with self._ending_on_error():
+            self._session.finish(self._interrupt or "finished", final=self._interrupt is None)
+        self._end(None)
+
+    def _make_place(self) -> None:
+        """End what is left of an earlier `fit` in this worker's place."""
+        other = _in_run.get(self._place)
+        if other is not None and not (other._fit and other._fit.running):
+            self._say(f"worker {self.worker}: closing an earlier callback of this process")
+            other.close()
+        if self._link is not None:
+            self._say(f"worker {self.worker}: connecting again to {self._link.address}")
+            self._interrupt = None
 
     def _check_stream(self, sync: SyncModel) -> None:
         if sync.rule.shared and self._batch_size is None:
@@ -201,41 +225,57 @@ class SyncCallback(keras.callbacks.Callback):
                              "stream() is not known before the step ahead of it has ended; "
                              "compile the model with steps_per_execution=1")
 
+    def _check_link(self) -> None:
+        if self._link.error:
+            raise self._link.error
+
     def _stop_if_told(self) -> None:
-        if self.stop_reason is not None:
+        if self._signals.caught is not None:  # like in any fit, there is no step and no call more
+            self._session.finish(self._interrupt, final=False)
+            self._say(f"worker {self.worker}: {self._interrupt}; its progress is handed over")
+            self._end(None)
+        elif self.stop_reason is not None:
             self.model.stop_training = True
+
+    @contextlib.contextmanager
+    def _ending_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._end(self._interrupt or _FAILED)
+            raise
+
+    def _fit_is_over(self, fit: Fit) -> None:
+        with self._ending:
+            if self._fit is fit:
+                self._say(f"worker {self.worker}: {_FAILED}: it leaves the run")
+                self._end(_FAILED)
 
     def _abandon(self) -> None:
         """The process ends without `fit` having ended: say so rather than be missed."""
+        self._end("its process ended in mid-training")
+
+    def _end(self, reason: str | None) -> None:
+        """Leave the run, if it was not left in good order (None), and hold nothing any more.
+
+        Any thread may call it, and again. A signal that was held back comes now.
+        """
+        with self._ending:
+            self._signals.release()
+            if self._fit is not None:
+                self._fit.forget()
+                self._fit = None
+            if _in_run.get(self._place) is self:
+                self._leave(reason)
+        self._signals.raise_again()
+
+    def _leave(self, reason: str | None) -> None:
         self._assignments.end()
-        self._link.leave("its process ended in mid-training", finished=False)
+        if reason is not None:
+            self._link.leave(reason, finished=False)
         self._link.close()
-
-
-class _LossMeter:
-    """A batch's samples and loss, from Keras's running mean over the epoch.
-
-    Keras tells callbacks neither the batch size nor the loss of one batch; its loss tracker counts
-    both.
-    """
-
-    def __init__(self, model: keras.Model):
-        tracker = next((metric for metric in model.metrics if metric.name == "loss"), None)
-        self._count = getattr(tracker, "count", None)
-        self.reset()
-
-    def reset(self) -> None:
-        self._samples, self._total = 0, 0.0
-
-    def step(self, logs: dict) -> tuple[int, float]:
-        """(samples, mean loss) of the newest batch; a model without a loss counts 1 sample."""
-        mean = float(logs.get("loss", math.nan))
-        if self._count is None:
-            return 1, mean
-        samples = round(float(self._count.numpy()))
-        total = mean * samples
-        new, loss = samples - self._samples, math.nan
-        if new > 0:
-            loss = (total - self._total) / new
-        self._samples, self._total = samples, total
-        return max(new, 1), loss
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        atexit.unregister(self._abandon)
+        del _in_run[self._place]

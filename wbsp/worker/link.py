@@ -31,6 +31,7 @@ from wbsp.worker.connection import Connection, LinkError, News
 
 HEARTBEAT = 1.0  # seconds
 RESEND = 60.0  # seconds without progress after which a request is sent again
+_GRAIN = 0.5  # seconds between two looks for an interrupt while waiting
 
 
 class Listener(Protocol):
@@ -50,15 +51,17 @@ class Listener(Protocol):
 class Link:
     """A worker's connection to its server.
 
-    say: prints one line for a person
+    say:         prints one line for a person
+    interrupted: asked while waiting for the server; True ends the wait by a LinkError
     """
 
     def __init__(self, address: str, worker: int, token: bytes | None = None,
-                 bandwidth: float | None = None, say: Callable[[str], None] = print):
+                 bandwidth: float | None = None, say: Callable[[str], None] = print,
+                 interrupted: Callable[[], bool] = lambda: False):
         """`address`: host:port; `bandwidth`: bytes per second each way, or None."""
         self.address, self.worker = address, worker
         self.error: LinkError | None = None
-        self._say = say
+        self._say, self._interrupted = say, interrupted
         keep_freed()
         self._context = zmq.Context()
         host, _ = split_address(address)
@@ -197,11 +200,13 @@ class Link:
         start = time.monotonic()
         with self._news:
             while not (self._handshake or self.error):
+                if self._interrupted():
+                    raise LinkError(f"interrupted while waiting for the server at {self.address}")
                 left = max(start, self._progress_at) + timeout - time.monotonic()
                 if left <= 0:
                     raise TimeoutError(f"the server at {self.address} sent no {kind.__name__} "
                                        f"within {timeout:g} s")
-                self._news.wait(left)
+                self._news.wait(min(left, _GRAIN))
             if self.error:
                 raise self.error
             message = self._handshake.popleft()
@@ -214,6 +219,7 @@ class Link:
     def _run(self) -> None:
         try:
             self._loop()
+            self._fail(LinkError("this worker has left the run"))  # for whoever goes on
         except LinkError as error:
             self._fail(error)
         except Exception as error:  # whatever it is, the compute thread must not wait for ever

@@ -35,7 +35,8 @@ class Replica(Protocol):
     layout: Sequence[TensorSpec]
 
     def read(self) -> np.ndarray:
-        """x"""
+        """x; from here on to the next `stepped` or `adopt` it is what it is now, whatever is
+        written to the variables."""
 
     def cut(self) -> np.ndarray:
         """Return x - anchor, a new array; anchor = x."""
@@ -135,6 +136,10 @@ class Session:
         self._switch("data")
         if self.log:
             self.log.step(self.now(), epoch_step, self.report(), seconds)
+
+    def hold(self) -> None:
+        """Until the next step, what is done to the model's variables is no progress."""
+        self.replica.read()
 
     def finish(self, reason: str = "finished", final: bool = True) -> None:
         """Hand over what is left and leave; with `final` wait for the run's last version."""

@@ -23,7 +23,8 @@ class Assignments:
     shared stream:  the server assigns the pieces; their starts increase
     own stream:     each step's piece follows the last one's; the server may assign its size
 
-    A piece is given once, to the one who began to iterate after `begin`.
+    A piece is given once, to the one who began to iterate after `begin`. After `end` there may be
+    another beginning, which knows nothing of the last.
     """
 
     def __init__(self):
@@ -31,12 +32,15 @@ class Assignments:
         self._pieces: deque[tuple[int, int]] = deque()  # not given yet
         self._newest = -1, 1
         self._own: int | None = None  # examples a step of the own stream
-        self._begun = self._given = self._ended = False
+        self._reading: object | None = None  # between `begin` and `end`, another at each
+        self._given = False
 
     def begin(self, batch: int | None) -> None:
         """Training begins: on the own stream, `batch` examples a step, if nothing else is said."""
         with self._news:
-            self._begun, self._own = True, batch
+            self._reading, self._given = object(), False
+            self._pieces.clear()
+            self._newest, self._own = (-1, 1), batch
 
     def assign(self, batch: int, start: int | None) -> None:
         """Train this piece (ignored if it was assigned before); without `start`: own stream."""
@@ -54,24 +58,26 @@ class Assignments:
     def end(self) -> None:
         """No step will follow."""
         with self._news:
-            self._ended = True
+            self._reading = None
             self._news.notify_all()
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """The pieces as they come, until the end; while there is none, NOTHING now and then.
 
-        Before `begin` it is one LOOK at what examples are like, and takes nothing from the stream.
+        Outside training it is one LOOK at what examples are like, and takes nothing of the stream.
         """
-        if not self._begun:
+        if (reading := self._reading) is None:
             yield LOOK
             return
         if self._given:
             raise RuntimeError("a run's stream of examples is read once: give fit its "
                                "steps_per_epoch, and leave the dataset without an end")
         self._given = True
-        while not self._ended:
+        while True:
             with self._news:
-                self._news.wait_for(lambda: self._pieces or self._ended, _GRAIN)
+                self._news.wait_for(lambda: self._pieces or self._reading is not reading, _GRAIN)
+                if self._reading is not reading:
+                    return
                 piece = self._pieces.popleft() if self._pieces else NOTHING
             yield piece
 

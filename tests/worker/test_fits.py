@@ -1,0 +1,387 @@
+"""Fits in a process that lives on, each with a real server: how they end, and what comes after."""
+
+import signal
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from crew import Member
+from integers import IntegerReplica
+from jobs import Jobs, interrupted, until
+
+import wbsp
+from wbsp.layout import TensorSpec
+from wbsp.ps import checkpoint
+from wbsp.worker.connection import LinkError
+
+X = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+Y = X.sum(1, keepdims=True)
+FAILED = "its fit was interrupted or failed"
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    with Jobs(tmp_path) as jobs:
+        yield jobs
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture
+def hook(said):
+    """Makes callbacks, and closes them at the end."""
+    hooks = []
+
+    def make(address, worker=0, timeout=60.0):
+        hooks.append(wbsp.SyncCallback(address, worker, connect_timeout=timeout, say=said.append))
+        return hooks[-1]
+
+    yield make
+    for one in hooks:
+        one.close()
+
+
+class At(keras.callbacks.Callback):
+    """Calls `do`(model) when `batch` of `epoch` has ended."""
+
+    def __init__(self, batch, do, epoch=0):
+        super().__init__()
+        self.batch, self.do, self.at = batch, do, epoch
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if (self.epoch, batch) == (self.at, self.batch):
+            self.do(self.model)
+
+
+def linear(**options):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.01), "mse", jit_compile=False, **options)
+    return model
+
+
+def fit(*callbacks, model=None, **options):
+    model = model or linear()
+    model.fit(X, Y, **{"batch_size": 8, "verbose": 0, **options}, callbacks=callbacks)
+    return model
+
+
+def other(address, worker, steps, **options):
+    """A worker of the same layout that is not Keras's."""
+    replica = IntegerReplica(worker)
+    replica.layout = [TensorSpec("kernel", (4, 1)), TensorSpec("bias", (1,))]
+    return Member(address, worker, steps, replica=replica, **options)
+
+
+def fail(model):
+    raise ArithmeticError("out of memory, say")
+
+
+# A fit that does not come to its end.
+
+def test_a_fit_that_failed_is_noticed_though_its_traceback_is_kept(jobs, hook, said):
+    server = jobs.server(sync="bsp").listens()
+    first = other(server.address, 0, steps=30)
+    with pytest.raises(ArithmeticError) as kept:
+        fit(hook(server.address, 1), At(4, fail))
+    first.ends()  # it did not wait for worker 1
+    assert kept.traceback and [text for text in said if FAILED in text]
+    server.ends_well()
+    assert server.find(f"worker 1 left: {FAILED}")
+
+
+def test_a_new_callback_takes_the_place_at_once(jobs, hook, said):
+    server, again = jobs.server(sync="asp").listens(), threading.Event()
+    first = other(server.address, 0, steps=5, after_step=lambda step: step < 5 or again.wait(60))
+    with pytest.raises(ArithmeticError):
+        fit(hook(server.address, 1), At(2, fail))
+    fit(hook(server.address, 1), At(2, lambda model: again.set()))
+    first.ends()
+    server.ends_well()
+    assert [text for text in said if "worker 1: closing an earlier callback of this proc" in text]
+    assert server.find("worker 1 left: its callback was closed")
+    assert len(server.find("worker 1 joined")) == 2 and server.find("worker 1 left: finished")
+
+
+def test_a_callback_whose_fit_still_runs_keeps_its_place(jobs, hook):
+    server = jobs.server(sync="asp", workers=1).listens()
+    refused = []
+
+    def another(model):
+        with pytest.raises(LinkError, match="worker 0 is already connected") as caught:
+            hook(server.address).connect()
+        refused.append(caught.value)
+
+    fit(hook(server.address), At(3, another))
+    server.ends_well()
+    assert refused and server.find("worker 0 left: finished")
+
+
+def test_closing_leaves_at_once_and_may_be_repeated(jobs, hook):
+    server = jobs.server(sync="asp", workers=1).listens()
+    callback = hook(server.address)
+    callback.close()
+    with pytest.raises(ArithmeticError):
+        fit(callback, At(2, fail))
+    callback.close()
+    callback.close()
+    server.until("worker 0 left: its callback was closed")
+    with pytest.raises(LinkError, match="this worker has left the run"):
+        fit(callback, At(2, lambda model: callback.close()))
+    until(lambda: len(server.find("worker 0 left: its callback was closed")) == 2, "to leave again")
+
+
+def test_closing_from_another_thread_ends_the_wait_for_others(jobs, hook):
+    server = jobs.server(sync="bsp").listens()
+    callback = hook(server.address)
+
+    def close():
+        server.until("worker 0 joined")
+        callback.close()
+
+    thread = threading.Thread(target=close)
+    thread.start()
+    with pytest.raises(LinkError, match="this worker has left the run"):
+        fit(callback)
+    thread.join()
+
+
+# Another fit with the same callback.
+
+def test_the_same_callback_joins_again(jobs, hook, said):
+    server = jobs.server(sync="pcc", workers=1).listens()
+    port = int(server.address.rpartition(":")[2])
+    callback = hook(server.address)
+    model = fit(callback)
+    server.ends_well()
+    again = jobs.server("--base_dir=again", sync="bsp", workers=1, port=port).listens()
+    fit(callback, model=model, epochs=2)
+    again.ends_well()
+    assert f"worker 0: connecting again to {server.address}" in said
+    assert callback.settings["sync"] == "bsp" and callback.stop_reason is None
+    assert [event["steps"] for event in again.events("accept")] == 16 * [1]
+    saved = checkpoint.load(again.folder / "checkpoint.safetensors")
+    assert saved.vector.tobytes() == vector(model).tobytes()
+
+
+def test_the_same_stream_begins_again(jobs, hook):
+    trained = []
+
+    class Recording(keras.Sequential):
+        def train_step(self, batch):
+            tf.py_function(lambda x: trained.append(x.numpy().tolist()), [batch[0][:, 0]], [])
+            return super().train_step(batch)
+
+    def examples(start, count):
+        position = tf.cast(tf.range(start, start + count), tf.float32)
+        return tf.reshape(position, [-1, 1]), position
+
+    server = jobs.server(sync="pcc", workers=1).listens()
+    port = int(server.address.rpartition(":")[2])
+    callback = hook(server.address)
+    data = callback.stream(examples, 4)
+    model = Recording([keras.Input((1,)), keras.layers.Dense(1)])
+    for again in (False, True):
+        if again:
+            server.ends_well()
+            server = jobs.server(sync="pcc", workers=1, port=port).listens()
+        model.compile(keras.optimizers.SGD(1e-6), "mse", jit_compile=False)
+        model.fit(data, steps_per_epoch=3, verbose=0, shuffle=False, callbacks=[callback])
+    pieces = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert trained == 2 * pieces
+
+
+def test_without_a_server_another_fit_says_at_once_what_it_does(jobs, hook, said):
+    server = jobs.server(sync="pcc", workers=1).listens()
+    callback = hook(server.address, timeout=0.3)
+    fit(callback)
+    server.ends_well()
+    with pytest.raises(LinkError, match="no server answered at"):
+        fit(callback)
+    assert f"worker 0: connecting again to {server.address}" in said
+
+
+# What others do to the weights once training is over.
+
+class Restores(keras.callbacks.Callback):
+    """As EarlyStopping does with the weights of the best epoch."""
+
+    def on_train_end(self, logs=None):
+        self.before = vector(self.model)
+        self.model.set_weights([np.full_like(w, 100.0) for w in self.model.get_weights()])
+
+
+class Swaps(keras.callbacks.Callback):
+    """As SwapEMAWeights does: other weights for validation and at an epoch's end."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch:
+            self.model.set_weights(self.weights)
+
+    def on_test_begin(self, logs=None):
+        self.weights = self.model.get_weights()
+        self.model.set_weights([np.full_like(w, 100.0) for w in self.weights])
+
+
+def vector(model):
+    return np.concatenate([w.numpy().ravel() for w in model.weights])
+
+
+@pytest.mark.parametrize("how, options", [
+    ("its epochs are done", {}),
+    ("several batches a step", {"per_step": 3}),
+    ("a validation", {"validation_data": (X, Y)}),
+    ("stopped in mid-epoch", {}),
+    ("data of unknown length", {"generator": True}),
+])
+def test_what_others_put_back_at_the_end_is_not_pushed(jobs, hook, how, options):
+    server = jobs.server("--sync_option=tau=1000", sync="localsgd", workers=1).listens()
+    restores, last = Restores(), []
+
+    class Last(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            last.append(vector(self.model))
+            if how == "stopped in mid-epoch" and len(last) == 11:
+                self.model.stop_training = True
+
+    before = [Last(), restores] + ([Swaps()] if "validation_data" in options else [])
+    model = linear(steps_per_execution=options.pop("per_step", 1))
+    if options.pop("generator", False):
+        data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8).filter(lambda x, y: True)
+        model.fit(data, epochs=2, verbose=0, callbacks=[*before, hook(server.address)])
+    else:
+        fit(*before, hook(server.address), model=model, epochs=2, **options)
+    server.ends_well()
+    saved = checkpoint.load(server.folder / "checkpoint.safetensors")
+    assert np.allclose(saved.vector, last[-1], atol=1e-6)
+    assert vector(model).tobytes() == saved.vector.tobytes(), "the hook was last: the final version"
+    (accepted,) = server.events("accept")
+    assert accepted["steps"] == (11 if how == "stopped in mid-epoch" else 16)
+
+
+def test_what_others_put_back_after_the_hook_stays(jobs, hook):
+    server = jobs.server(sync="pcc", workers=1).listens()
+    model = fit(hook(server.address), Restores())
+    server.ends_well()
+    assert set(vector(model)) == {100.0}
+    saved = checkpoint.load(server.folder / "checkpoint.safetensors")
+    assert np.abs(saved.vector).max() < 10
+
+
+# Signals; the process that gets them is this one.
+
+@pytest.fixture
+def ctrl_c():
+    """Python's own handler, also where the tests were started with another."""
+    saved = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda model=None: signal.raise_signal(signal.SIGINT)
+    assert signal.signal(signal.SIGINT, saved) is signal.default_int_handler
+
+
+def test_ctrl_c_hands_over_and_is_a_keyboard_interrupt(jobs, hook, said, ctrl_c):
+    server = jobs.server("--sync_option=tau=1000", sync="localsgd", workers=2).listens()
+    first = other(server.address, 0, steps=5)
+    with pytest.raises(KeyboardInterrupt):
+        fit(At(3, ctrl_c), hook(server.address, 1))
+    first.ends()
+    server.ends_well()
+    assert server.find("worker 1 left: interrupted by SIGINT")
+    assert "worker 1: interrupted by SIGINT; its progress is handed over" in said
+    assert [e["steps"] for e in server.events("accept") if e["worker"] == 1] == [4]
+
+
+def test_ctrl_c_in_a_validation(jobs, hook, ctrl_c):
+    class Test(keras.callbacks.Callback):
+        batches = 0
+
+        def on_test_batch_begin(self, batch, logs=None):
+            self.batches += 1
+            if batch == 2:
+                ctrl_c()
+
+    server = jobs.server("--sync_option=tau=1000", sync="localsgd", workers=1).listens()
+    test = Test()
+    with pytest.raises(KeyboardInterrupt):
+        fit(test, hook(server.address), validation_data=(X, Y))
+    assert test.batches == 3
+    server.until("worker 0 left: interrupted by SIGINT")
+    server.signal(signal.SIGTERM)
+    interrupted(server, signal.SIGTERM)
+    assert [e["steps"] for e in server.events("accept")] == [8]
+
+
+def test_ctrl_c_twice_acts_at_once_and_the_worker_leaves(jobs, hook, ctrl_c):
+    server = jobs.server(sync="asp", workers=1).listens()
+    with pytest.raises(KeyboardInterrupt):
+        fit(hook(server.address), At(3, lambda model: [ctrl_c(), ctrl_c()]))
+    server.until(f"worker 0 left: ({FAILED}|interrupted by SIGINT)")
+
+
+def test_ctrl_c_and_then_an_error_is_not_forgotten(jobs, hook, ctrl_c):
+    server = jobs.server(sync="asp", workers=1).listens()
+    callback = hook(server.address)
+    with pytest.raises(ArithmeticError):
+        fit(At(3, lambda model: [ctrl_c(), fail(model)]), callback)
+    with pytest.raises(KeyboardInterrupt):
+        callback.close()
+        pytest.fail("nothing came of it")
+
+
+@pytest.mark.parametrize("waiting_for", ["the server", "the other workers"])
+def test_ctrl_c_ends_the_wait(jobs, hook, ctrl_c, waiting_for):
+    server = jobs.server(sync="bsp", workers=2).listens()
+    address = server.address
+    if waiting_for == "the server":
+        server.kill()
+    callback = hook(address)
+    thread = threading.Thread(target=lambda: (
+        until(lambda: callback._fit, "fit to begin"),
+        waiting_for == "the server" or server.until("worker 0 joined"), ctrl_c()))
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        fit(callback)
+    thread.join()
+    if waiting_for != "the server":
+        server.until("worker 0 left: interrupted by SIGINT")
+
+
+def test_a_reason_of_the_users_own_ends_the_wait_for_the_server(jobs, hook):
+    server = jobs.server()
+    server.kill()
+    callback = hook(server.address)
+    callback.interrupt("the night is over")
+    with pytest.raises(LinkError, match="interrupted while waiting for the server at localhost:"):
+        fit(callback)
+
+
+SCRIPT = """
+import sys
+import keras
+import numpy as np
+import wbsp
+
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(np.ones((8, 4)), np.ones((8, 1)), verbose=0,
+          callbacks=[wbsp.SyncCallback(sys.argv[1], worker_index=0)])
+"""
+
+
+@pytest.mark.slow
+def test_sigterm_ends_the_process_as_always_once_it_has_left(jobs):
+    server = jobs.server(sync="bsp", workers=2).listens()
+    script = jobs.folder / "train.py"
+    script.write_text(SCRIPT)
+    worker = jobs.start("worker", script, server.address)
+    server.until("worker 0 joined")
+    worker.signal(signal.SIGTERM)
+    assert worker.ends() == -signal.SIGTERM
+    worker.was_clean()
+    server.until("worker 0 left: interrupted by SIGTERM")

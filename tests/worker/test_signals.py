@@ -1,0 +1,128 @@
+"""The first signal asks, the second acts, and afterwards all is as it was."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from wbsp.worker.signals import Signals
+
+
+@pytest.fixture(autouse=True)
+def usual():
+    """Python's own handlers, also where the tests were started with others."""
+    saved = {s: signal.signal(s, handler) for s, handler in (
+        (signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL))}
+    yield
+    for signum, handler in saved.items():
+        signal.signal(signum, handler)
+
+
+@pytest.fixture
+def heard():
+    return []
+
+
+@pytest.fixture
+def signals(heard):
+    return Signals(heard.append)
+
+
+def handlers():
+    return signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+
+
+USUAL = signal.default_int_handler, signal.SIG_DFL
+
+
+def test_the_first_asks_and_comes_again_after_the_end(signals, heard):
+    signals.hold(lambda: True)
+    signal.raise_signal(signal.SIGINT)
+    assert heard == ["interrupted by SIGINT"] and signals.caught == signal.SIGINT
+    signals.release()
+    assert handlers() == USUAL
+    with pytest.raises(KeyboardInterrupt):
+        signals.raise_again()
+    signals.raise_again()  # once
+
+
+def test_the_second_acts_at_once(signals, heard):
+    signals.hold(lambda: True)
+    signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert heard == ["interrupted by SIGTERM"]
+    assert handlers() == USUAL
+    signals.raise_again()  # it has acted
+
+
+def test_without_a_signal_nothing_comes_of_it(signals, heard):
+    signals.hold(lambda: True)
+    assert handlers() != USUAL
+    signals.release()
+    signals.raise_again()
+    assert handlers() == USUAL and not heard
+
+
+def test_a_handler_of_the_users_own_is_left_alone(signals, heard):
+    signal.signal(signal.SIGINT, mine := lambda signum, frame: heard.append("mine"))
+    signals.hold(lambda: True)
+    assert signal.getsignal(signal.SIGINT) is mine
+    signal.raise_signal(signal.SIGINT)
+    signal.signal(signal.SIGTERM, mine)  # in mid-training
+    signals.release()
+    assert heard == ["mine"] and handlers() == (mine, mine)
+
+
+def test_what_nobody_needs_any_more_is_passed_on(signals, heard):
+    """A fit that failed, and nobody was told."""
+    signals.hold(lambda: False)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert handlers() == USUAL and not heard
+
+
+def test_released_in_another_thread(signals, heard):
+    signals.hold(lambda: True)
+    in_thread(signals.release)
+    assert handlers() != USUAL, "only the main thread may set them"
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert handlers() == USUAL and not heard
+
+
+def test_the_next_to_hold_finds_them_usual(signals, heard):
+    signals.hold(lambda: True)
+    in_thread(signals.release)
+    second = Signals(lambda reason: heard.append("second"))
+    second.hold(lambda: True)
+    signal.raise_signal(signal.SIGINT)
+    assert heard == ["second"]
+    second.release()
+    assert handlers() == USUAL
+
+
+def test_in_another_thread_there_is_nothing_to_hold(signals):
+    in_thread(lambda: signals.hold(lambda: True))
+    assert handlers() == USUAL
+    signals.release()
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_process_ends_by_the_signal(signals):
+    """As a pool's does: whoever sends it SIGTERM waits for its end."""
+    signals.hold(lambda: True)
+    child = os.fork()
+    if child == 0:
+        signal.raise_signal(signal.SIGTERM)
+        os._exit(7)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+    signals.release()
+
+
+def in_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()

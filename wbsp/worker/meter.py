@@ -1,0 +1,58 @@
+"""What a step of Keras was: how many batches and samples it trained, and their loss.
+
+Keras tells callbacks neither the batch size nor the loss of one batch; its loss tracker counts
+both. And where several batches make a step (steps_per_execution) and the data ends among them, it
+tells the number that was planned; its optimizer counts those that were.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+
+class Step(NamedTuple):
+    """What one call of `on_train_batch_end` is about."""
+
+    batches: int
+    samples: int  # 1 under a model without a loss tracker
+    loss: float  # mean over the samples; NaN if it is not known
+
+
+class LossMeter:
+    """Reads the counters of a keras.Model; `reset` begins an epoch."""
+
+    def __init__(self, model: Any):
+        tracker = next((metric for metric in model.metrics if metric.name == "loss"), None)
+        self._count = getattr(tracker, "count", None)
+        self._optimizer = getattr(model, "optimizer", None)
+        self.reset()
+
+    def reset(self) -> None:
+        self.batches = 0  # of this epoch
+        self._samples, self._total = 0, 0.0
+        self._updates = self._updated()
+
+    def step(self, batch: int, planned: int | None, logs: dict) -> Step:
+        """The newest step, which ends with the epoch's `batch` of `planned` (None: not known)."""
+        batches = batch + 1 - self.batches
+        if batches > 1 and (planned is None or batch + 1 >= planned):
+            trained = self._updated() - self._updates - self.batches
+            batches = trained if 0 < trained < batches else batches
+        self.batches += batches
+        mean = float(logs.get("loss", math.nan))
+        if self._count is None:
+            return Step(batches, 1, mean)
+        samples = round(float(self._count.numpy()))
+        total = mean * samples
+        new, loss = samples - self._samples, math.nan
+        if new > 0:
+            loss = (total - self._total) / new
+        self._samples, self._total = samples, total
+        return Step(batches, max(new, 1), loss)
+
+    def _updated(self) -> int:
+        """Batches that the optimizer has seen."""
+        iterations = getattr(self._optimizer, "iterations", None)
+        each = getattr(self._optimizer, "gradient_accumulation_steps", None) or 1
+        return 0 if iterations is None else each * int(iterations.numpy())

@@ -1,0 +1,46 @@
+"""A stream of assigned examples as a tf.data.Dataset that Keras can fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from wbsp.worker.stream import Assignments
+
+_NO_MORE = 0, -1
+
+
+def batches(assignments: Assignments,
+            examples: Callable[[tf.Tensor, tf.Tensor], Any]) -> tf.data.Dataset:
+    """What `examples`(start, count) makes of each piece, while its worker waits for the model."""
+    readers = []  # an iterator over the pieces for each of the dataset
+
+    def open_reader():
+        readers.append(iter(assignments))
+        return len(readers) - 1
+
+    def read(reader):
+        return next(readers[reader], _NO_MORE)
+
+    def made(start, count):
+        return count > 0, examples(start, tf.maximum(count, 1))
+
+    def call(function, inputs, outputs):
+        results = tf.numpy_function(function, inputs, outputs * [tf.int64])
+        return tuple(tf.ensure_shape(result, []) for result in results)
+
+    # Not from_generator: that calls Python once more when an iterator is deleted, which may be when
+    # Python is ending and waits for its threads, and then neither gets on.
+    endless = tf.data.Dataset.counter()
+    pieces = tf.data.Dataset.from_tensors(0).map(
+        lambda _: call(open_reader, [], 1)).flat_map(
+        lambda reader: endless.map(lambda _: call(read, [reader], 2)))
+    # TensorFlow can stop a thread that makes batches only between two of them. So NOTHING must
+    # come through it too, as a batch that is thrown away.
+    stream = pieces.take_while(lambda _, count: count >= 0).map(made).prefetch(1).filter(
+        lambda real, _: real).map(lambda _, batch: batch)
+    options = tf.data.Options()
+    options.autotune.enabled = False  # its thread may hold up an iterator's deletion for a minute
+    return stream.with_options(options)
