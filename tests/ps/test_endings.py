@@ -200,7 +200,8 @@ def test_an_evaluator_that_cannot_begin_ends_the_run_and_tells_those_who_wait(tm
     judge.initial = initial
     run = Run(tmp_path, judge).starts()
     member = run.member()
-    until(lambda: any(p.joined for p in list(run.server.reception.peers.values())), "a worker")
+    sessions = run.server.reception.sessions
+    until(lambda: any(peer.joined for peer in list(sessions.peers.values())), "a worker")
     waiting.set()
     with pytest.raises(LinkError, match="the run has ended before it began .*no such data"):
         member.ends(20)

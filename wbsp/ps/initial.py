@@ -19,7 +19,6 @@ class InitialModel:
     """Asks one worker at a time for W_0, the first that has built its model."""
 
     def __init__(self, spare: Spare):
-        self.chunks = 0  # of W_0 that have come, whoever sent them
         self._spare = spare
         self._bringer: Peer | None = None
         self._assembly: Assembly | None = None
@@ -42,7 +41,6 @@ class InitialModel:
     def add(self, initial: m.Initial, body: memoryview, now: float) -> np.ndarray | None:
         """Take a chunk; return W_0 (float32 [size]) when it was the last. Raises WireError."""
         vector = self._assembly.add(initial.offset, initial.size, body)
-        self.chunks += 1
         self._progress_at = now
         return vector
 

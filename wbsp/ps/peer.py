@@ -29,7 +29,7 @@ class Peer:
     joined: bool = False  # asked to, and has not left
     updates: Assembly | None = None  # set for good when it is admitted
     answer: m.Joined | None = None  # to its wish to join
-    chunks: int = 0  # of its pushes, that have come in
+    chunks: int = 0  # of what it sends, or of the W_0 that it waits for, that have come in
     told: float = 0.0  # when it was last told that number
     chunks_there: int = 0  # of models, that have come in there
     progress: float = 0.0  # when one of these numbers last changed
@@ -37,6 +37,18 @@ class Peer:
     earlier: Report | None = None  # totals of its worker's former lives
     # the newest message of each kind that it was sent unasked, and may have missed
     standing: dict[type[m.Message], m.Message] = field(default_factory=dict)
+
+    def said_something(self, now: float) -> None:
+        """It is alive, and connected."""
+        self.heard, self.gone_since = now, None
+
+    def alive(self) -> m.Alive:
+        """What it is told to know that the server lives."""
+        return m.Alive(self.chunks)
+
+    def chunk_came(self, now: float) -> None:
+        """Of a vector that is not complete yet."""
+        self.chunks, self.progress = self.chunks + 1, now
 
     def fetched(self, chunks: int, now: float) -> None:
         """It says that so many chunks of models have come in."""

@@ -17,19 +17,15 @@ from wbsp.layout import TensorSpec, difference, total_size
 from wbsp.ps import engine
 from wbsp.ps.initial import INITIAL_PATIENCE, InitialModel
 from wbsp.ps.peer import Peer, check_report, one_line, to_message
-from wbsp.ps.rejections import Allowance, Rejections
+from wbsp.ps.sessions import Sessions
 from wbsp.runlog.report import Report
 from wbsp.sync.base import WorkerRule
 from wbsp.wire import messages as m
-from wbsp.wire.chunks import Assembly, split
+from wbsp.wire.chunks import Assembly
 from wbsp.wire.memory import Spare
 from wbsp.wire.pace import Inlet, Pace
-from wbsp.wire.queues import SendQueues
 from wbsp.wire.sockets import ServerSocket
 
-PROBE = 1.0  # seconds of silence after which a worker's connection is tried
-GONE = 5.0  # seconds without a connection after which a worker counts as dead
-SILENT = 300.0  # the same for one that is connected but says nothing: it hangs
 TELL = 1.0  # seconds between two words to a worker on how much of its vector has come
 
 
@@ -49,21 +45,17 @@ class Reception:
         self.on_initial = on_initial
         self.engine: engine.Engine | None = None  # until there is a W_0
         self.layout: list[TensorSpec] | None = None
-        self.peers: dict[bytes, Peer] = {}
+        self.sessions = Sessions(socket, bandwidth, clock, say, event)
         self.reports: dict[int, Report] = {}  # of each worker, over all its lives
-        self.rejections = Rejections(say, event)
         self.first_came = math.inf  # when the first worker joined
-        self.queues = SendQueues(socket.socket, Pace(bandwidth))
         self._inlet = Inlet(socket.socket, Pace(bandwidth))
-        self._by_worker: dict[int, Peer] = {}
         self._spare = Spare()
         self._initial = InitialModel(self._spare)
-        self._refusals = Allowance()
 
     def begin(self, core: engine.Engine, layout: list[TensorSpec]) -> None:
         """There is a model; let in those who wait."""
         self.engine, self.layout = core, layout
-        for peer in list(self.peers.values()):
+        for peer in list(self.sessions.peers.values()):
             if peer.joined:
                 self._admit(peer)
 
@@ -82,7 +74,7 @@ class Reception:
             try:
                 self._handle(identity.bytes, frames)
             except m.WireError as error:
-                self.rejections.count(str(error), self.clock())
+                self.sessions.rejections.count(str(error), self.clock())
             except Exception as error:  # a fault of ours; it must not cost the others their run
                 self._fail(identity.bytes, error)
 
@@ -90,40 +82,40 @@ class Reception:
         """A message was one too many for the server: go on without the worker that sent it."""
         reason = one_line(f"handling its message failed: {error!r}")
         self.event(self.clock(), "error", traceback=traceback.format_exception(error))
-        if peer := self.peers.get(identity):
+        if peer := self.sessions.peers.get(identity):
             self._refuse(peer, f"worker {peer.worker}: {reason} (events.jsonl has the traceback)")
         else:
-            self.rejections.count(reason, self.clock())
+            self.sessions.rejections.count(reason, self.clock())
 
     def _handle(self, identity: bytes, frames: list[zmq.Frame]) -> None:
         if frames:
-            self.socket.received(frames[0], identity in self.peers)
+            self.socket.received(frames[0], identity in self.sessions.peers)
         if not 1 <= len(frames) <= 2:
             raise m.WireError(f"a message of {len(frames)} frames")
         message = m.decode(m.FromWorker, frames[0].buffer)
         body = frames[1].buffer if len(frames) == 2 else None
         if (body is not None) != isinstance(message, m.Initial | m.Update):
             raise m.WireError(f"{type(message).__name__} with {len(frames)} frames")
-        peer = self.peers.get(identity)
+        peer = self.sessions.peers.get(identity)
         if isinstance(message, m.Hello):
             self._hello(identity, message)
             return
         if peer is None:
-            self._send(identity, m.Refused(
+            self.sessions.send(identity, m.Refused(
                 "the server does not know this session: it was restarted, or gave this worker up; "
                 "start this worker again"))
             raise m.WireError(f"{type(message).__name__} from an unknown session")
-        peer.heard = now = self.clock()
+        peer.said_something(self.clock())
         match message:
             case m.Heartbeat():
                 self._take_report(peer, message.report)
-                peer.fetched(message.chunks, now)
-                if not self.queues.waiting(identity):  # else what waits says as much
-                    self._tell_progress(peer, now)
+                peer.fetched(message.chunks, self.clock())
+                if not self.sessions.queues.waiting(identity):  # else what waits says as much
+                    self.sessions.tell_progress(peer)
             case m.Again():
-                self.queues.drop_transfer(identity)
+                self.sessions.queues.drop_transfer(identity)
                 for standing in peer.standing.values():
-                    self._send(identity, standing)
+                    self.sessions.send(identity, standing)
             case m.Join():
                 self._join(peer, message)
             case m.Initial():
@@ -141,44 +133,19 @@ class Reception:
                 self._ask(peer, message)
 
     def check_silence(self) -> None:
-        """Give up those who are gone, and count those who never spoke properly.
-
-        Slow is not dead: a worker whose Python thread is held up for long, by a compiler say, is
-        silent but connected.
-        """
+        """Give up those who are gone, and count those who never spoke properly."""
         now = self.clock()
-        self.watch()
-        self.rejections.flush(now)
+        self.sessions.watch()
+        self.sessions.rejections.flush(now)
         if self.engine is None and (late := self._initial.overdue(now)):
             self._refuse(late, f"worker {late.worker} was asked for the initial model and sent "
                                f"nothing of it for {INITIAL_PATIENCE:g} s")
-        for peer in list(self.peers.values()):
-            if now - peer.heard > PROBE and now - peer.probed > PROBE:
-                peer.probed = now
-                if self._reaches(peer):
-                    peer.gone_since = None
-                elif peer.gone_since is None:
-                    peer.gone_since = now
-                elif now - peer.gone_since > GONE:
-                    self.lose(peer.worker, f"no connection for {now - peer.gone_since:.0f} s")
-            if self.peers.get(peer.identity) is not peer:
-                continue
-            if now - peer.heard > SILENT:
-                self.lose(peer.worker, f"connected, but nothing heard for {SILENT:g} s")
-            elif peer.deaf:
-                self.lose(peer.worker, "it does not read what it is sent")
-
-    def watch(self) -> None:
-        """Hold all connections to their limits, and count those that were cut or are nobody's."""
-        for reason, count in self.socket.watch().items():
-            self.rejections.count(reason, self.clock(), count)
-
-    def _reaches(self, peer: Peer) -> bool:
-        return self.socket.reaches(peer.identity, m.encode(self._alive(peer)))
+        for peer, reason in self.sessions.lost():
+            self.lose(peer.worker, reason)
 
     def lose(self, worker: int, reason: str) -> None:
         """A worker is gone without a word."""
-        peer = self._by_worker[worker]
+        peer = self.sessions.of(worker)
         member = peer.joined and peer.updates is not None
         self._forget(peer)
         if member:
@@ -188,16 +155,15 @@ class Reception:
     def lose_idle(self, since: float, patience: float) -> None:
         """Nobody waits longer than `patience` seconds, from `since` on, for who makes no progress.
         """
-        for peer in list(self.peers.values()):
-            if self.clock() - max(since, peer.progress) > patience:
-                what = "its last push" if peer.joined else "the final version"
-                self.say(f"worker {peer.worker}: nothing of {what} came through for "
-                         f"{patience:g} s; ending without it")
-                self.lose(peer.worker, f"no progress for {patience:g} s")
+        for peer in self.sessions.idle(since, patience):
+            what = "its last push" if peer.joined else "the final version"
+            self.say(f"worker {peer.worker}: nothing of {what} came through for {patience:g} s; "
+                     "ending without it")
+            self.lose(peer.worker, f"no progress for {patience:g} s")
 
     def dismiss(self) -> None:
         """The run is over: tell those who were about to join."""
-        for peer in [p for p in self.peers.values() if p.updates is None]:
+        for peer in [p for p in self.sessions.peers.values() if p.updates is None]:
             self._refuse(peer, self._too_late(peer.worker))
 
     def _too_late(self, worker: int) -> str:
@@ -206,7 +172,7 @@ class Reception:
 
     def refuse_all(self, reason: str) -> None:
         """There will be no run: tell those who wait for it."""
-        for peer in list(self.peers.values()):
+        for peer in list(self.sessions.peers.values()):
             self._refuse(peer, reason)
 
     # Messages.
@@ -215,15 +181,14 @@ class Reception:
         now = self.clock()
         reason = self._objection(identity, hello, now)
         if reason:
-            self._say_refused(identity, hello.worker, reason)
+            self.sessions.refuse(identity, hello.worker, reason)
             return
-        old = self._by_worker.get(hello.worker)
+        old = self.sessions.of(hello.worker)
         if old is not None and old.identity != identity:
             self.lose(hello.worker, "its connection is gone, and another has come in its place")
-        if identity not in self.peers:
-            self.peers[identity] = self._by_worker[hello.worker] = Peer(
-                identity, hello.worker, now, earlier=self.reports.get(hello.worker))
-        self._send(identity, m.Welcome(self.settings, now))
+        if identity not in self.sessions.peers:
+            self.sessions.open(identity, hello.worker, self.reports.get(hello.worker))
+        self.sessions.send(identity, m.Welcome(self.settings, now))
 
     def _objection(self, identity: bytes, hello: m.Hello, now: float) -> str | None:
         """Why this worker may not take part, in one line for both sides; None if it may."""
@@ -238,8 +203,8 @@ class Reception:
             if name in self.settings and self.settings[name] != value:
                 return (f"{me} and the server disagree: {name} is {value!r} on the worker and "
                         f"{self.settings[name]!r} on the server; start both with the same value")
-        old = self._by_worker.get(hello.worker)
-        if old is not None and old.identity != identity and self._reaches(old):
+        old = self.sessions.of(hello.worker)
+        if old is not None and old.identity != identity and self.sessions.reaches(old):
             return (f"{me} is already connected (heard {now - old.heard:.1f} s ago); start each "
                     "worker with its own worker_index")
         if self.engine is not None and self.engine.done:
@@ -257,7 +222,7 @@ class Reception:
             if join.layout != peer.layout:
                 raise m.WireError(f"worker {peer.worker} joined twice")
             if peer.answer is not None:  # it was lost on its way
-                self._send(peer.identity, peer.answer)
+                self.sessions.send(peer.identity, peer.answer)
             return
         peer.layout, peer.joined = join.layout, True
         if self.engine is not None:
@@ -269,7 +234,7 @@ class Reception:
         """Have a worker bring W_0, where nobody else makes it."""
         if self.on_initial is None:
             return
-        if peer := self._initial.choose(self.peers.values(), self.clock()):
+        if peer := self._initial.choose(self.sessions.peers.values(), self.clock()):
             self._send_joined(peer, bring_initial=True)
 
     def _admit(self, peer: Peer) -> None:
@@ -286,17 +251,8 @@ class Reception:
         self.deliver(self.engine.join(peer.worker, now))
 
     def _refuse(self, peer: Peer, reason: str) -> None:
-        self._say_refused(peer.identity, peer.worker, reason)
+        self.sessions.refuse(peer.identity, peer.worker, reason)
         self.lose(peer.worker, reason)
-
-    def _say_refused(self, identity: bytes, worker: int, reason: str) -> None:
-        reason, now = one_line(reason), self.clock()
-        self._send(identity, m.Refused(reason))
-        if self._refusals.may(now):
-            self.say(f"refused: {reason}")
-            self.event(now, "refused", worker=worker, reason=reason)
-        else:
-            self.rejections.count(reason, now)
 
     def _send_joined(self, peer: Peer, bring_initial: bool) -> None:
         seq = steps = 0
@@ -305,11 +261,12 @@ class Reception:
             member = self.engine.members.get(peer.worker)
             steps = member.steps if member else 0
         peer.answer = m.Joined(self.rule, seq, steps, bring_initial, self.clock())
-        self._send(peer.identity, peer.answer)
+        self.sessions.send(peer.identity, peer.answer)
 
     def _take_initial(self, peer: Peer, initial: m.Initial, body: memoryview) -> None:
         if self._initial.is_from(peer) and self.engine is not None and peer.answer is not None:
-            self._send(peer.identity, peer.answer)  # W_0 came, but the answer to it was lost
+            # W_0 came, but the answer to it was lost
+            self.sessions.send(peer.identity, peer.answer)
             return
         if not self._initial.is_from(peer) or self.engine is not None:
             raise m.WireError(f"worker {peer.worker} brought an initial model unasked")
@@ -323,18 +280,18 @@ class Reception:
         except (ValueError, MemoryError) as error:
             self._refuse(peer, f"worker {peer.worker}: {error}")
         else:
-            if vector is None and now - peer.told > TELL:
-                self._tell_progress(peer, now)
+            for waiting in self.sessions.peers.values():
+                waiting.chunk_came(now)
+            self._tell_progress(peer, now)
 
     def _update(self, peer: Peer, update: m.Update, body: memoryview) -> None:
         if not peer.joined or peer.updates is None:
             raise m.WireError(f"worker {peer.worker} pushed before it joined")
         peer.check_push(update.push, self.engine.store.latest.version)
         vector, now = peer.updates.add(update.offset, update.size, body), self.clock()
-        peer.chunks, peer.progress = peer.chunks + 1, now
         if vector is None:
-            if now - peer.told > TELL:
-                self._tell_progress(peer, now)
+            peer.chunk_came(now)
+            self._tell_progress(peer, now)
             return
         peer.pushed()
         try:
@@ -350,9 +307,7 @@ class Reception:
         if peer.updates is None:
             raise m.WireError(f"worker {peer.worker} fetched before it joined")
         version, vector = self.engine.store.latest
-        self.queues.transfer(peer.identity, (
-            (m.encode(m.Model(request, version, offset, vector.size)), chunk)
-            for offset, chunk in split(vector)), self.clock())
+        self.sessions.send_model(peer, request, version, vector)
 
     def _ask(self, peer: Peer, ask: m.Ask) -> None:
         if not peer.joined or peer.updates is None:
@@ -383,10 +338,7 @@ class Reception:
         self.deliver(effects)
 
     def _forget(self, peer: Peer) -> None:
-        self.peers.pop(peer.identity, None)
-        if self._by_worker.get(peer.worker) is peer:
-            del self._by_worker[peer.worker]
-        self.queues.drop_transfer(peer.identity)
+        self.sessions.close(peer)
         if self._initial.is_from(peer) and self.engine is None:
             self._initial.give_up()
             self._ask_for_initial()
@@ -395,20 +347,13 @@ class Reception:
 
     def deliver(self, effects: list[engine.Effect]) -> None:
         for effect in effects:
-            peer = self._by_worker.get(effect.worker)
+            peer = self.sessions.of(effect.worker)
             if peer is not None:
                 message = to_message(effect)
                 peer.remember(message)
-                self._send(peer.identity, message)
+                self.sessions.send(peer.identity, message)
 
     def _tell_progress(self, peer: Peer, now: float) -> None:
-        peer.told = now
-        self._send(peer.identity, self._alive(peer))
-
-    def _alive(self, peer: Peer) -> m.Alive:
-        return m.Alive(peer.chunks + self._initial.chunks)
-
-    def _send(self, identity: bytes, message: m.Message) -> None:
-        if not self.queues.post(identity, m.encode(message), now=self.clock()):
-            if peer := self.peers.get(identity):
-                peer.deaf = True
+        """Now and then, to a worker whose vector comes in pieces."""
+        if now - peer.told > TELL:
+            self.sessions.tell_progress(peer)

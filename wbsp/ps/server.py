@@ -177,7 +177,7 @@ class Server:
         if self.evaluator and not (self._network or self._hasty):
             self._look_for_network()
         desk, strangers = self.reception, self.socket.guard.strangers
-        pause, wait = desk.delay, min(desk.queues.delay(self.now()), _POLL)
+        pause, wait = desk.delay, min(desk.sessions.queues.delay(self.now()), _POLL)
         if strangers:
             wait = min(wait, _WATCH)
         if pause is not None:
@@ -186,10 +186,10 @@ class Server:
         else:
             ready = dict(poller.poll(math.ceil(1000 * wait)))
             if strangers or self.socket.monitor in ready:
-                desk.watch()
+                desk.sessions.watch()
             if self.socket.socket in ready:
                 desk.receive()
-        desk.queues.flush(self.now())
+        desk.sessions.queues.flush(self.now())
 
     def _look_for_network(self) -> None:
         """Begin with the evaluator's W_0 when it is there, or compare it with the checkpoint."""
@@ -208,7 +208,7 @@ class Server:
         if not self._hasty and (self._signal or self._failure) is not None:
             self._hasten(now)
         self.reception.check_silence()
-        if self.reception.peers:
+        if self.reception.sessions.peers:
             self._alone_since = now
         if self.engine is not None:
             return self._timers_of_run(now)
@@ -272,7 +272,7 @@ class Server:
             self._done_since = now
             self.reception.dismiss()
         self.reception.lose_idle(self._done_since, GOODBYE_PATIENCE)
-        if self.reception.peers:
+        if self.reception.sessions.peers:
             return None
         return 0 if self._signal is None else 128 + self._signal
 
@@ -285,7 +285,7 @@ class Server:
         self.console.update(Status(
             now, core.store.latest.version, core.members, self.reception.reports, done,
             evaluation and evaluation.loss, evaluation and evaluation.accuracy,
-            {peer.worker: peer.heard for peer in self.reception.peers.values()}))
+            {peer.worker: peer.heard for peer in self.reception.sessions.peers.values()}))
 
     def _stop(self, reason: str, now: float) -> None:
         self.reception.deliver(self.engine.stop(reason, now))
@@ -336,7 +336,7 @@ class Server:
 
     def close(self) -> None:
         """Let go of everything, in whatever state."""
-        self.reception.rejections.flush(self.now(), at_once=True)
+        self.reception.sessions.rejections.flush(self.now(), at_once=True)
         if self.evaluator is not None:
             self.evaluator.close()
         self.log.close()
