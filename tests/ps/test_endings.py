@@ -236,13 +236,17 @@ def test_a_fault_of_the_server_is_told_and_the_workers_finish(tmp_path):
 
 
 def test_a_fault_that_comes_again_and_again_still_leaves_everything(tmp_path):
-    run = Run(tmp_path).starts()
-    member = run.member()
-    pushed(member, 20)
+    run = Run(tmp_path, sync="wbsp", workers=2).starts()
+    go = threading.Event()
+    run.member(0)
+    run.member(1, after_step=lambda step: step == 5 and go.wait(PATIENCE))
+    until(lambda: run.server.engine and run.server.engine.store.accepted > 5, "pending updates")
 
     def fail(now):
         raise ZeroDivisionError("a bug")
     run.server._show = fail
     assert run.ends() == 1
+    go.set()
     assert run.output.getvalue().count("stopping: the server failed") == 2
-    assert run.left()["version"] >= 20
+    assert run.left()["total"]["steps"] >= 10
+    assert not run.server.engine.store.accepted, "what was accepted is in no version"

@@ -311,6 +311,8 @@ class Server:
         if self.engine is None:
             return code
         now = self.now()
+        for worker in self.engine.active:  # after two failures
+            self.engine.leave(worker, now, "the server failed")
         if code == 0:
             self._say("saving the final version")
         self._checkpoints.finish(now)
