@@ -16,6 +16,10 @@ from wbsp.layout import TensorSpec
 from wbsp.ps import checkpoint
 from wbsp.worker.connection import LinkError
 
+pytestmark = [
+    pytest.mark.slow,  # TensorFlow takes its seconds to start
+    pytest.mark.filterwarnings("ignore:Your input ran out of data")]
+
 X = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
 Y = X.sum(1, keepdims=True)
 FAILED = "its fit was interrupted or failed"
