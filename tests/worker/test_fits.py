@@ -50,6 +50,12 @@ def hook(said):
         one.close()
 
 
+@pytest.fixture
+def unnoticed(monkeypatch):
+    """That a fit is over is not noticed by itself."""
+    monkeypatch.setattr("wbsp.worker.fit.PERIOD", 1000.0)
+
+
 class At(keras.callbacks.Callback):
     """Calls `do`(model) when `batch` of `epoch` has ended."""
 
@@ -101,7 +107,7 @@ def test_a_fit_that_failed_is_noticed_though_its_traceback_is_kept(jobs, hook, s
     assert server.find(f"worker 1 left: {FAILED}")
 
 
-def test_a_new_callback_takes_the_place_at_once(jobs, hook, said):
+def test_a_new_callback_takes_the_place_at_once(jobs, hook, said, unnoticed):
     server, again = jobs.server(sync="asp").listens(), threading.Event()
     first = other(server.address, 0, steps=5, after_step=lambda step: step < 5 or again.wait(60))
     with pytest.raises(ArithmeticError):
@@ -128,7 +134,7 @@ def test_a_callback_whose_fit_still_runs_keeps_its_place(jobs, hook):
     assert refused and server.find("worker 0 left: finished")
 
 
-def test_closing_leaves_at_once_and_may_be_repeated(jobs, hook):
+def test_closing_leaves_at_once_and_may_be_repeated(jobs, hook, unnoticed):
     server = jobs.server(sync="asp", workers=1).listens()
     callback = hook(server.address)
     callback.close()
@@ -328,7 +334,7 @@ def test_ctrl_c_twice_acts_at_once_and_the_worker_leaves(jobs, hook, ctrl_c):
     server.until(f"worker 0 left: ({FAILED}|interrupted by SIGINT)")
 
 
-def test_ctrl_c_and_then_an_error_is_not_forgotten(jobs, hook, ctrl_c):
+def test_ctrl_c_and_then_an_error_is_not_forgotten(jobs, hook, ctrl_c, unnoticed):
     server = jobs.server(sync="asp", workers=1).listens()
     callback = hook(server.address)
     with pytest.raises(ArithmeticError):

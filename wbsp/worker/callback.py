@@ -226,8 +226,9 @@ class SyncCallback(keras.callbacks.Callback):
                              "compile the model with steps_per_execution=1")
 
     def _check_link(self) -> None:
-        if self._link.error:
-            raise self._link.error
+        if error := self._link.error:
+            self._end(_FAILED)
+            raise error
 
     def _stop_if_told(self) -> None:
         if self._signals.caught is not None:  # like in any fit, there is no step and no call more
