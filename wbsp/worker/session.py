@@ -199,7 +199,8 @@ class Session:
                     waited = time.monotonic() - start
                     if waited > said:
                         said += _SAY_EVERY
-                        self._say(f"worker {self.link.worker}: waiting for {what} "
+                        now_for = "the model" if self.agent.fetching else what
+                        self._say(f"worker {self.link.worker}: waiting for {now_for} "
                                   f"({waited:.0f} s)")
                 commands, self._todo = self._todo, []
             if not commands:
