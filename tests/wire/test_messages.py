@@ -1,5 +1,6 @@
 """The schema: what is sent arrives as it was, and nothing else decodes."""
 
+import hashlib
 import struct
 from typing import get_args
 
@@ -46,6 +47,20 @@ FROM_SERVER = [
 BOTH = [(m.FromWorker, message) for message in FROM_WORKER] + [
     (m.FromServer, message) for message in FROM_SERVER]
 KINDS = st.sampled_from([m.FromWorker, m.FromServer])
+
+
+# Of the bytes of all messages above, with what they embed, under each protocol number.
+BYTES = {2: "8c5d86053f35dab703a40eb30c4b48709c2f910c7fdcc29e4b2bc1f3dd973630"}
+
+
+def test_the_bytes_of_a_protocol_number_stay_what_they_are():
+    """Processes that say the same number must understand each other, whatever their release.
+
+    Fails where a message, Push, Direct, WorkerRule or Report changes: raise PROTOCOL, and say here
+    what its bytes are.
+    """
+    numbered = b"".join(m.encode(message) for _, message in BOTH)
+    assert BYTES[m.PROTOCOL] == hashlib.sha256(numbered).hexdigest()
 
 
 def test_every_message_type_is_covered_here():
