@@ -51,6 +51,7 @@ class Reception:
         self._inlet = Inlet(socket.socket, Pace(bandwidth))
         self._spare = Spare()
         self._initial = InitialModel(self._spare)
+        self._over: str | None = None  # why nobody can join any more
 
     def begin(self, core: engine.Engine, layout: list[TensorSpec]) -> None:
         """There is a model; let in those who wait."""
@@ -161,19 +162,11 @@ class Reception:
                      "ending without it")
             self.lose(peer.worker, f"no progress for {patience:g} s")
 
-    def dismiss(self) -> None:
-        """The run is over: tell those who were about to join."""
+    def dismiss(self, reason: str) -> None:
+        """Nobody can join any more: tell those who are about to, now or later."""
+        self._over = reason
         for peer in [p for p in self.sessions.peers.values() if p.updates is None]:
-            self._refuse(peer, self._too_late(peer.worker))
-
-    def _too_late(self, worker: int) -> str:
-        return (f"worker {worker} comes too late: the run has ended "
-                f"({self.engine.stop_reason or 'done'})")
-
-    def refuse_all(self, reason: str) -> None:
-        """There will be no run: tell those who wait for it."""
-        for peer in list(self.sessions.peers.values()):
-            self._refuse(peer, reason)
+            self._refuse(peer, f"worker {peer.worker} comes too late: {reason}")
 
     # Messages.
 
@@ -207,8 +200,8 @@ class Reception:
         if old is not None and old.identity != identity and self.sessions.reaches(old):
             return (f"{me} is already connected (heard {now - old.heard:.1f} s ago); start each "
                     "worker with its own worker_index")
-        if self.engine is not None and self.engine.done:
-            return self._too_late(hello.worker)
+        if self._over is not None:
+            return f"{me} comes too late: {self._over}"
         return None
 
     def _join(self, peer: Peer, join: m.Join) -> None:

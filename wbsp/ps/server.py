@@ -227,7 +227,7 @@ class Server:
             reason = f"interrupted by {name}"
             self._say(f"{name}: asking the workers to finish; once more to end at once")
         if self.engine is None:
-            self.reception.refuse_all(f"the run has ended before it began ({reason})")
+            self.reception.dismiss(f"the run has ended before it began ({reason})")
             return
         self._checkpoints.hurry()
         self._evaluations.stop(reason)
@@ -270,7 +270,7 @@ class Server:
         """Training is over; wait until the workers that want the final version have it."""
         if self._done_since is None:
             self._done_since = now
-            self.reception.dismiss()
+            self.reception.dismiss(f"the run has ended ({self.engine.stop_reason or 'done'})")
         self.reception.lose_idle(self._done_since, GOODBYE_PATIENCE)
         if self.reception.sessions.peers:
             return None
@@ -341,6 +341,8 @@ class Server:
             self.evaluator.close()
         self.log.close()
         self.console.close()
+        # a worker may lose what it has not read yet when its connection ends
+        time.sleep(max(0.0, self.reception.sessions.refused_at + _LINGER - self.now()))
         self.socket.close(_LINGER)
         if self._hold is not None:
             self._hold.close()
