@@ -341,8 +341,6 @@ class Server:
             self.evaluator.close()
         self.log.close()
         self.console.close()
-        # a worker may lose what it has not read yet when its connection ends
-        time.sleep(max(0.0, self.reception.sessions.refused_at + _LINGER - self.now()))
         self.socket.close(_LINGER)
         if self._hold is not None:
             self._hold.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -35,7 +34,6 @@ class Sessions:
         self._socket, self._clock, self._say, self._event = socket, clock, say, event
         self._by_worker: dict[int, Peer] = {}
         self._refusals = Allowance()
-        self.refused_at = -math.inf  # when somebody was, last
 
     def of(self, worker: int) -> Peer | None:
         """The session of that worker, if it has one."""
@@ -113,7 +111,6 @@ class Sessions:
     def refuse(self, identity: bytes, worker: int, reason: str) -> None:
         """Tell somebody why it may not take part, and say so, but not without end."""
         reason, now = one_line(reason), self._clock()
-        self.refused_at = now
         self.send(identity, m.Refused(reason))
         if self._refusals.may(now):
             self._say(f"refused: {reason}")

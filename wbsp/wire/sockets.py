@@ -94,8 +94,6 @@ def _prepare(socket: zmq.Socket, host: str) -> None:
     socket.linger = 0
     socket.maxmsgsize = MAX_MESSAGE
     socket.ipv6 = True
-    # Answered by libzmq's own threads: a process whose Python is busy for a minute is not dead.
-    socket.heartbeat_ivl, socket.heartbeat_timeout = _PING_MS, _PONG_MS
     socket.tcp_maxrt = _UNACKNOWLEDGED_MS
     socket.sndhwm = ROOM
     if is_loopback(host):
@@ -211,7 +209,11 @@ def worker_socket(context: zmq.Context, host: str, identity: bytes,
     socket = context.socket(zmq.DEALER)
     _prepare(socket, host)
     socket.routing_id = identity
-    socket.immediate = True  # what waits for a connection waits here, where it can be replaced
+    # Answered by libzmq's own threads: a process whose Python is busy for a minute is not dead. The
+    # worker alone pings, also for the server, whose libzmq (4.3.5) aborts the process when it is to
+    # ping on a connection that broke while nobody read it.
+    socket.heartbeat_ivl, socket.heartbeat_timeout = _PING_MS, _PONG_MS
+    socket.heartbeat_ttl = _PONG_MS
     socket.reconnect_ivl, socket.reconnect_ivl_max = 100, 2000  # milliseconds
     if token is not None:
         keys = derive_keys(token)

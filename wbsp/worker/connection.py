@@ -29,7 +29,7 @@ class News(Enum):
 
     NONE = auto()
     CONNECTED = auto()  # for the first time
-    AGAIN = auto()  # after a break: what was on its way may be lost
+    AGAIN = auto()  # after a break, or at another address: what was on its way may be lost
 
 
 class Connection:
@@ -68,7 +68,7 @@ class Connection:
         self._gone_since, self.heard = None, now
         if again:
             self._say(f"connected again to {self._address}")
-        return News.AGAIN if again else News.CONNECTED
+        return News.AGAIN if again or self._route.moved else News.CONNECTED
 
     @property
     def unknown(self) -> str | None:

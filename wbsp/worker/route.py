@@ -26,6 +26,7 @@ class Route:
         self._host, self._port = split_address(address)
         self._endpoint: str | None = None  # that is being tried
         self._turn_at = 0.0
+        self.moved = False  # from one address to another
         self.unknown: str | None = None  # why the host's name says nothing, if so
 
     def turn(self, now: float) -> None:
@@ -37,6 +38,7 @@ class Route:
         if not endpoints or endpoints == [self._endpoint]:
             return  # libzmq tries again by itself
         if self._endpoint:
+            self.moved = True
             with contextlib.suppress(zmq.ZMQError):
                 self._socket.disconnect(self._endpoint)
         index = endpoints.index(self._endpoint) + 1 if self._endpoint in endpoints else 0
