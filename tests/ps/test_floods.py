@@ -15,8 +15,6 @@ from peers import Peer, RawPeer
 from wbsp.wire import messages as m
 
 SECONDS = 3.0
-GROWTH = 20e6  # bytes
-CUT = 150e6  # the same where a peer must be cut off in time, on a machine that may be busy
 
 
 @pytest.fixture
@@ -66,24 +64,25 @@ def member(port, end):
     assert number > 1000
 
 
-@pytest.mark.parametrize("flood", [endless, refused, member])
-def test_memory_stays_flat_under_a_flood(jobs, flood):
+# Bytes that a server may grow by. On a busy machine it notices an endless message later, and more
+# of the other worker's pushes and of a member's models lie in libzmq's queues.
+@pytest.mark.parametrize("flood, most", [(endless, 150e6), (refused, 20e6), (member, 60e6)])
+def test_memory_stays_flat_under_a_flood(jobs, flood, most):
     server = jobs.server("--connect_timeout=1", sync="pcc", workers=2).listens()
     worker = Member(server.address, 0, steps=100_000, seconds=0.02,
                     replica=IntegerReplica(0, m.CHUNK))
     until(lambda: server.events("commit"), "a version")  # what is allocated once is there
     process = psutil.Process(server.process.pid)
-    before = most = process.memory_info().rss
+    before = peak = process.memory_info().rss
     end = time.monotonic() + SECONDS
 
     thread = Thread(target=flood, args=(int(server.address.rpartition(":")[2]), end))
     thread.start()
     while thread.is_alive():
-        most = max(most, process.memory_info().rss)
+        peak = max(peak, process.memory_info().rss)
         time.sleep(0.01)
     thread.join()
-    growth = most - before
-    assert growth < (CUT if flood is endless else GROWTH), f"{growth / 1e6:.0f} MB"
+    assert peak - before < most, f"{(peak - before) / 1e6:.0f} MB"
     with Peer(server.address) as peer:
         peer.send(m.Heartbeat(None))
         peer.hears(m.Refused)

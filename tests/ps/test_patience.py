@@ -45,8 +45,8 @@ def impatient(jobs, *flags, workers, patience=1.0, sync="asp", fault=""):
 
 @pytest.mark.slow
 def test_a_final_version_may_take_longer_than_the_patience(jobs):
-    server = impatient(jobs, "--band_width_limit=2", workers=1, patience=3.0)
-    replica = IntegerReplica(0, 8 * m.CHUNK)  # 4 s each way
+    server = impatient(jobs, "--band_width_limit=1", workers=1, patience=6.0)
+    replica = IntegerReplica(0, 8 * m.CHUNK)  # 8 s each way
     Member(server.address, 0, steps=0, replica=replica).ends()
     server.ends_well()
     assert not server.find("ending without")
@@ -68,13 +68,14 @@ def test_a_worker_that_does_not_fetch_the_final_version_ends_nothing(jobs):
 
 @pytest.mark.slow
 def test_an_initial_model_may_take_longer_than_the_workers_wait_for_the_server(jobs):
-    server = impatient(jobs, workers=2, patience=4.0)
-    bringer = Member(server.address, 0, steps=0, timeout=4.0, bandwidth=7e5,
-                     replica=IntegerReplica(0, 4 * m.CHUNK))  # 6 s each way
-    other = Member(server.address, 1, steps=0, timeout=4.0,
-                   replica=IntegerReplica(1, 4 * m.CHUNK))
-    all_end([bringer, other])
-    server.ends_well()
+    server = impatient(jobs, workers=2, patience=8.0)
+    waiting = [Member(server.address, worker, steps=1, timeout=8.0, bandwidth=5e5,
+                      replica=IntegerReplica(worker, 6 * m.CHUNK))  # 2 s a chunk
+               for worker in range(2)]
+    for worker in range(2):
+        server.until(f"worker {worker} joined")
+    assert [member.error for member in waiting] == [None, None]
+    server.kill()
 
 
 def test_a_worker_that_is_asked_for_the_initial_model_and_sends_none(jobs):
