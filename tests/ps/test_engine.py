@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from wbsp.ps.engine import Ack, Directed, Engine, Final, Granted, Stop, Told
-from wbsp.ps.store import Ledger, Store
+from wbsp.ps.store import Store
 from wbsp.sync import Accept, Direct, Push, Reject, SyncModel, WorkerRule, create
 
 
@@ -174,7 +174,8 @@ def test_a_push_of_a_stranger_is_an_error():
 
 
 def test_a_returning_worker_goes_on_with_the_ledgers_number():
-    engine, _ = engine_with("asp", ledger=Ledger({0: 5}))
+    engine, _ = engine_with("asp")
+    engine.restore({"next_seq": {0: 5}, "totals": (0, 0)})
     assert ack(engine.push(push(0, 5), f32(1, 1), 1.0)).accepted
 
 

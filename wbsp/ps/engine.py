@@ -83,11 +83,10 @@ class Engine:
     """
 
     def __init__(self, model: SyncModel, store: Store, expected: int = 1,
-                 stop_samples: float = float("inf"), ledger: Ledger | None = None,
-                 log: Callable[..., None] = _ignore):
+                 stop_samples: float = float("inf"), log: Callable[..., None] = _ignore):
         if expected < 1:
             raise ValueError(f"worker_num must be at least 1, not {expected}")
-        self.model, self.store, self.ledger = model, store, ledger or Ledger()
+        self.model, self.store, self.ledger = model, store, Ledger()
         self.expected, self.stop_samples, self.log = expected, stop_samples, log
         self.members: dict[int, Member] = {}
         self._here: set[int] = set()  # the active ones: counting them must not cost O(N)

@@ -7,7 +7,6 @@ that a server which is merely busy counts as connected.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum, auto
 
 import zmq
 import zmq.utils.monitor
@@ -24,14 +23,6 @@ class LinkError(RuntimeError):
     """The server cannot be reached, was lost, or refused this worker; the message says which."""
 
 
-class News(Enum):
-    """What an event of the monitor means for who wants something of the server."""
-
-    NONE = auto()
-    CONNECTED = auto()  # for the first time
-    AGAIN = auto()  # after a break, or at another address: what was on its way may be lost
-
-
 class Connection:
     """Health of one socket's connection; times are seconds of the monotonic clock."""
 
@@ -46,29 +37,28 @@ class Connection:
         self._failures = 0  # handshakes
         self._gone_since: float | None = None
 
-    def event(self, now: float) -> News:
-        """Read one event of `monitor`. Raises LinkError when the server refuses."""
+    def event(self, now: float) -> bool:
+        """Read one event of `monitor`. True: there is a connection after a break, or at another
+        address, and what was on its way may be lost. Raises LinkError when the server refuses."""
         event = zmq.utils.monitor.recv_monitor_message(self.monitor)["event"]
         if event & HANDSHAKE_FAILED:
             self._fail(event)
-            return News.NONE
-        if event == zmq.EVENT_CONNECT_RETRIED:
+        elif event == zmq.EVENT_CONNECT_RETRIED:
             self._route.refused(now)
-            return News.NONE
-        if event == zmq.EVENT_CONNECTED:
+        elif event == zmq.EVENT_CONNECTED:
             self._route.accepted(now)
-            return News.NONE
-        if event == zmq.EVENT_DISCONNECTED:
+        elif event == zmq.EVENT_DISCONNECTED:
             if self.made and self._gone_since is None:
                 self._gone_since = now
                 self._say(f"the connection to {self._address} broke; trying for {GONE:g} s to make "
                           "it again")
-            return News.NONE
-        again, self.made = self.made, True
-        self._gone_since, self.heard = None, now
-        if again:
-            self._say(f"connected again to {self._address}")
-        return News.AGAIN if again or self._route.moved else News.CONNECTED
+        else:
+            again, self.made = self.made, True
+            self._gone_since, self.heard = None, now
+            if again:
+                self._say(f"connected again to {self._address}")
+            return again or self._route.moved
+        return False
 
     @property
     def unknown(self) -> str | None:

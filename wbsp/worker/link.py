@@ -27,7 +27,7 @@ from wbsp.wire.memory import Spare, keep_freed
 from wbsp.wire.outbox import Outbox
 from wbsp.wire.pace import Inlet, Pace
 from wbsp.wire.sockets import split_address, worker_socket
-from wbsp.worker.connection import Connection, LinkError, News
+from wbsp.worker.connection import Connection, LinkError
 
 HEARTBEAT = 1.0  # seconds
 RESEND = 60.0  # seconds without progress after which a request is sent again
@@ -253,7 +253,7 @@ class Link:
                 self._wakes.recv()
             self._obey()
             if (self._connection.monitor in ready
-                    and self._connection.event(time.monotonic()) is News.AGAIN):
+                    and self._connection.event(time.monotonic())):
                 self._outbox.clear()  # the rest of what was cut off; it is all repeated
                 if self._welcome:
                     self._post(m.Again())
