@@ -66,7 +66,7 @@ def member(port, end):
 
 # Bytes that a server may grow by. On a busy machine it notices an endless message later, and more
 # of the other worker's pushes and of a member's models lie in libzmq's queues.
-@pytest.mark.parametrize("flood, most", [(endless, 150e6), (refused, 20e6), (member, 60e6)])
+@pytest.mark.parametrize("flood, most", [(endless, 60e6), (refused, 20e6), (member, 60e6)])
 def test_memory_stays_flat_under_a_flood(jobs, flood, most):
     server = jobs.server("--connect_timeout=1", sync="pcc", workers=2).listens()
     worker = Member(server.address, 0, steps=100_000, seconds=0.02,

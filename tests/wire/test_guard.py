@@ -11,6 +11,7 @@ import zmq
 from jobs import until
 from peers import RawPeer
 
+from wbsp.wire import guard
 from wbsp.wire.messages import MAX_MESSAGE
 from wbsp.wire.sockets import ServerSocket
 
@@ -128,3 +129,27 @@ def test_silent_connections_beyond_a_number_are_cut_the_oldest_first(server):
 def test_a_server_takes_as_many_files_as_it_may(server):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft >= min(4096, hard) or soft == resource.RLIM_INFINITY
+
+
+@linux
+def test_the_kernel_chooses_a_members_buffer_again():
+    """A stranger's is small, so that it cannot send more than is noticed in time."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, \
+            socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
+        def size():
+            return accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+
+        def locked():
+            return accepted.getsockopt(socket.SOL_SOCKET, guard._SO_BUF_LOCK)
+
+        try:
+            assert not locked()
+        except OSError:
+            pytest.skip("this kernel does not give a buffer back")
+        connections = guard.ConnectionGuard(members=1)
+        before = size()
+        connections.accepted(accepted.fileno())
+        assert size() == 2 * guard._SLOW and locked()  # Linux doubles what it is asked for
+        connections.delivered(accepted.fileno(), from_member=True)
+        assert size() >= before and not locked()
+        connections.close()

@@ -25,6 +25,9 @@ _OF_STRANGERS = 2 * MAX_MESSAGE  # bytes that all of them together may have unre
 _OF_MEMBER = 2 * ROOM * MAX_MESSAGE  # the same for a member; one that sends its model has half
 _FILES = 4096  # descriptors that a server asks for, where it may
 _BYTES_RECEIVED = 128  # offset in Linux's tcp_info
+_SO_BUF_LOCK = 72  # of Linux 5.14 and later: whether the kernel may choose the buffers' sizes again
+# Of a stranger's receive buffer: it slows down who sends without end to what is noticed in time.
+_SLOW, _FAST = 1 << 16, 1 << 20
 
 
 @dataclass
@@ -51,6 +54,18 @@ class _Connection:
             (queued,) = struct.unpack("i", fcntl.ioctl(self.socket, termios.FIONREAD, bytes(4)))
             return received - queued
         return self.taken
+
+    def slow_down(self) -> None:
+        with contextlib.suppress(OSError):  # an older kernel could not take it back
+            self.socket.setsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK, 0)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SLOW)
+
+    def speed_up(self) -> None:
+        """Leave the buffer's size to the kernel again."""
+        with contextlib.suppress(OSError):
+            self.socket.setsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK, 0)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _FAST)
+            self.socket.setsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK, 0)
 
     def cut(self) -> None:
         with contextlib.suppress(OSError):
@@ -80,6 +95,7 @@ class ConnectionGuard:
         self.closed(fd)
         with contextlib.suppress(OSError):  # closed already
             self._strangers[fd] = _Connection(socket.socket(fileno=os.dup(fd)))
+            self._strangers[fd].slow_down()
 
     def closed(self, fd: int) -> None:
         for connections in (self._members, self._strangers):
@@ -94,6 +110,7 @@ class ConnectionGuard:
         """A message that came through this connection was read."""
         if from_member and fd in self._strangers:
             self._members[fd] = self._strangers.pop(fd)
+            self._members[fd].speed_up()
         if connection := self._members.get(fd) or self._strangers.get(fd):
             connection.delivered = True
 
