@@ -111,12 +111,12 @@ def parameter_server():
     """Return what runs the server and answers with an exit code. Raises ValueError or OSError."""
     import data
     from wbsp.ps.evaluate import EvaluatorProcess
-    from wbsp.ps.server import Rules
+    from wbsp.ps.server import ServerConfig
     from wbsp.ps.start import prepare_server
 
     settings = run_wide_settings()
     target = math.inf if FLAGS.target_accuracy is None else FLAGS.target_accuracy
-    rules = Rules(FLAGS.worker_num, FLAGS.epochs * data.size(FLAGS.dataset), target,
+    rules = ServerConfig(FLAGS.worker_num, FLAGS.epochs * data.size(FLAGS.dataset), target,
                   FLAGS.check_period, FLAGS.connect_timeout,
                   FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit)
     experiment = functools.partial(network_and_test_set, FLAGS.model, FLAGS.dataset,
@@ -144,25 +144,26 @@ def network_and_test_set(model, dataset, data_dir, seed, weight_decay):
 def worker():
     """Connect and build; return what trains and answers with an exit code.
 
-    Raises ValueError or OSError for bad input, LinkError where there is no server or it refuses.
+    Raises ValueError or OSError for bad input, TransportError where there is no server or it
+    refuses.
     """
     with heavy_imports():
         import models
         from models import training
         from wbsp import SyncCallback
         from wbsp.runlog.worker import WorkerLog
-        from wbsp.worker.connection import LinkError
+        from wbsp.worker.connection import TransportError
 
     index = FLAGS.worker_index
     hook = SyncCallback(f"{FLAGS.host}:{FLAGS.port_base}", index, token_file=FLAGS.token_file,
                         connect_timeout=FLAGS.connect_timeout,
-                        band_width_limit=FLAGS.band_width_limit, claims=claims(), say=say)
+                        band_width_limit=FLAGS.band_width_limit, expected=expected(), say=say)
     caught = []
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, functools.partial(_interrupt, hook, caught))
     try:
         run = hook.connect()
-    except LinkError as error:
+    except TransportError as error:
         if not caught:
             raise
         say(f"worker {index}: {error}")
@@ -214,19 +215,19 @@ def balances(sync):
 
 
 def train(network, batches, steps_per_epoch, hook, pace, caught):
-    from wbsp.worker.connection import LinkError
+    from wbsp.worker.connection import TransportError
 
     try:
         network.fit(batches, epochs=FLAGS.max_steps, steps_per_epoch=steps_per_epoch, verbose=0,
                     shuffle=False, callbacks=[hook, pace])
-    except LinkError as error:
+    except TransportError as error:
         say(f"worker {hook.worker}: {error}")
         return 128 + caught[0] if caught else 1
     say(f"worker {hook.worker}: done ({hook.stop_reason or 'max_steps reached'})")
     return 128 + caught[0] if caught else 0
 
 
-def claims():
+def expected():
     """What this worker was explicitly told about the whole run."""
     told = run_wide_settings()
     chosen = {name for name in RUN_WIDE if FLAGS[name].present}

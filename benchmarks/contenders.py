@@ -19,8 +19,8 @@ import numpy as np
 
 from benchmarks.harness import CONNECT
 from wbsp.layout import TensorSpec
-from wbsp.worker.link import Link
-from wbsp.worker.session import Session
+from wbsp.worker.runtime import WorkerRuntime
+from wbsp.worker.transport import Transport
 
 VALUE = 2.0**-10
 
@@ -129,9 +129,9 @@ class _Replica:
 def wbsp_worker(pipe: Connection, address: str, worker: int, workers: int, size: int) -> None:
     """A worker under asp: every step pushes, and waits for the version that holds its push."""
     replica = _Replica(size)
-    link = Link(address, worker, say=_silent)
+    link = Transport(address, worker, say=_silent)
     link.hello({}, CONNECT)
-    session = Session(link, replica, say=_silent)
+    session = WorkerRuntime(link, replica, say=_silent)
     session.start(CONNECT)
 
     def trip() -> None:

@@ -67,11 +67,11 @@ def measure_timing(sizes: list[int], events: int) -> list[dict]:
 def count_events(sync: str, workers: int, events: int) -> dict:
     """Run a cluster of `workers` for about `events` events; its making does not count."""
     from wbsp.simulate.cluster import Cluster
-    from wbsp.simulate.machine import Worker
+    from wbsp.simulate.machine import Machine
     from wbsp.simulate.speeds import lognormal
     from wbsp.sync import create
 
-    machines = [Worker(lognormal(1.0 + index % 2, 0.2, seed=index), 0.001, 1e8, 1e8)
+    machines = [Machine(lognormal(1.0 + index % 2, 0.2, seed=index), 0.001, 1e8, 1e8)
                 for index in range(workers)]
     cluster = Cluster(create(sync), machines, model_bytes=1e5, ingress=1e9, egress=1e9,
                       stop_samples=events // EVENTS_A_STEP)
@@ -123,7 +123,7 @@ def _turns(model: str, batch_size: int) -> dict[str, Callable[[int], int]]:
     import models
     from models import training
     from wbsp.simulate.cluster import Cluster
-    from wbsp.simulate.machine import Worker
+    from wbsp.simulate.machine import Machine
     from wbsp.simulate.speeds import constant
     from wbsp.simulate.training import KerasWorkload, SharedNetwork
     from wbsp.sync import create
@@ -142,7 +142,7 @@ def _turns(model: str, batch_size: int) -> dict[str, Callable[[int], int]]:
         return steps
 
     workload = KerasWorkload(shared, models.build(model, 0), 2, batches, batch_size)
-    cluster = Cluster(create("wbsp"), [Worker(constant(1.0)), Worker(constant(1.5))], workload)
+    cluster = Cluster(create("wbsp"), [Machine(constant(1.0)), Machine(constant(1.5))], workload)
 
     def virtual(steps: int) -> int:
         before = cluster.engine.steps

@@ -21,9 +21,9 @@ from wbsp.figures import find_runs
 from wbsp.runlog.folder import run_folder
 from wbsp.runlog.reader import Run
 from wbsp.simulate.compare import markdown
-from wbsp.simulate.describe import Description, Group
 from wbsp.simulate.progress import Progress
 from wbsp.simulate.runs import Plan, simulate
+from wbsp.simulate.spec import ClusterSpec, Group
 from wbsp.sync import MODELS
 
 FLAGS = flags.FLAGS
@@ -69,7 +69,7 @@ def again(run: Run, experiment) -> Run:
         progress.close()
 
 
-def measured(run: Run, model_bytes: int) -> Description:
+def measured(run: Run, model_bytes: int) -> ClusterSpec:
     """The cluster that `run` had: each worker's steps one by one, its pushes and pulls on average.
 
     What a push costs is what the compute thread waits for it, cutting included; where it never
@@ -83,7 +83,7 @@ def measured(run: Run, model_bytes: int) -> Description:
             lane, kind)) for kind in ("push", "pull")}
         groups.append(Group(trace=tuple(steps(spans, own)), up=model_bytes / took["push"],
                             down=model_bytes / took["pull"]))
-    return Description(tuple(groups))
+    return ClusterSpec(tuple(groups))
 
 
 def steps(spans: list[dict], own: set[str]) -> list[float]:

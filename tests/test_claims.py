@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Worker
+from wbsp.simulate.machine import Machine
 from wbsp.simulate.sample import SampledExperiment
 from wbsp.simulate.speeds import constant, lognormal
 from wbsp.simulate.workload import QuadraticWorkload, TimingWorkload
@@ -58,7 +58,7 @@ class Race:
 
     def run(self, sync, until=120.0):
         """Return (virtual seconds to the target, infinite if more than `until`; the cluster)."""
-        workers = [Worker(lognormal(mean, 0.05, 100 * self.seed + index), 1e-3, self.bandwidth,
+        workers = [Machine(lognormal(mean, 0.05, 100 * self.seed + index), 1e-3, self.bandwidth,
                           self.bandwidth, fixed=sleep)
                    for index, (mean, sleep) in enumerate(zip(self.steps, self.sleeps,
                                                              strict=True))]
@@ -81,7 +81,7 @@ def timed(sync, steps, seconds, batch=1, fixed=None, **links):
     """A cluster without tensors after `seconds`; `steps` as above."""
     options = links.pop("options", {})
     fixed = fixed or [0.0] * len(steps)
-    workers = [Worker(constant(s), links.get("latency", 0.0), fixed=f)
+    workers = [Machine(constant(s), links.get("latency", 0.0), fixed=f)
                for s, f in zip(steps, fixed, strict=True)]
     cluster = Cluster(create(sync, **options), workers, TimingWorkload(batch))
     cluster.run(seconds)

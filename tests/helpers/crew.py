@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from integers import IntegerReplica
 from jobs import PATIENCE
 
-from wbsp.worker.link import Link
-from wbsp.worker.session import Session
+from wbsp.worker.runtime import WorkerRuntime
+from wbsp.worker.transport import Transport
 
 
 class Member:
@@ -19,15 +19,15 @@ class Member:
 
     def __init__(self, address: str, worker: int, steps: int, *, replica=None,
                  seconds: float = 0.0, token: bytes | None = None, bandwidth: float | None = None,
-                 claims: dict[str, str] | None = None, timeout: float = 60.0,
+                 expected: dict[str, str] | None = None, timeout: float = 60.0,
                  after_step: Callable[[int], object] = lambda step: None):
         self.replica = replica if replica is not None else IntegerReplica(worker)
         self.said: list[str] = []
         self.error: Exception | None = None
-        self._link = Link(address, worker, token, bandwidth, self.said.append)
-        self.session = Session(self._link, self.replica, None, self.said.append)
+        self._link = Transport(address, worker, token, bandwidth, self.said.append)
+        self.session = WorkerRuntime(self._link, self.replica, None, self.said.append)
         self._leaving = threading.Event()
-        self._plan = steps, seconds, claims or {}, timeout, after_step
+        self._plan = steps, seconds, expected or {}, timeout, after_step
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -52,8 +52,8 @@ class Member:
             with contextlib.suppress(Exception):
                 self._link.close()
 
-    def _train(self, steps, seconds, claims, timeout, after_step) -> None:
-        self._link.hello(claims, timeout)
+    def _train(self, steps, seconds, expected, timeout, after_step) -> None:
+        self._link.hello(expected, timeout)
         self.session.start(timeout)
         for step in range(1, steps + 1):
             if self.session.stopped or self._leaving.is_set():

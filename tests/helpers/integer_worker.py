@@ -18,8 +18,8 @@ from pathlib import Path
 from integers import IntegerReplica, write_result
 
 from wbsp.wire.sockets import read_token
-from wbsp.worker.link import Link, LinkError
-from wbsp.worker.session import Session
+from wbsp.worker.runtime import WorkerRuntime
+from wbsp.worker.transport import Transport, TransportError
 
 
 @dataclass
@@ -49,8 +49,8 @@ def main(plan: Plan) -> int:
         signal.signal(signum, lambda signum, frame: caught.append(signum))
     replica = IntegerReplica(plan.worker, plan.size, folder, plan.seed)
     token = plan.token_file and read_token(plan.token_file)
-    link = Link(plan.address, plan.worker, token, plan.bandwidth, say)
-    session = Session(link, replica, None, say, lambda: bool(caught))
+    link = Transport(plan.address, plan.worker, token, plan.bandwidth, say)
+    session = WorkerRuntime(link, replica, None, say, lambda: bool(caught))
     try:
         link.hello({}, 60)
         session.start(60)
@@ -68,11 +68,11 @@ def main(plan: Plan) -> int:
             while step == plan.hold_at and not (folder / "go").exists():
                 time.sleep(0.01)
         session.finish("interrupted" if caught else "finished", final=not caught)
-    except LinkError as error:
+    except TransportError as error:
         say(f"worker {plan.worker}: {error}")
         return 1
     finally:
-        with contextlib.suppress(LinkError):
+        with contextlib.suppress(TransportError):
             link.close()
     report = session.report()
     write_result(folder / f"result-{plan.worker}.json", replica, version=session.agent.version,

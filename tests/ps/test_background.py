@@ -13,7 +13,7 @@ from wbsp.ps.background import CHECKPOINT, Checkpoints
 from wbsp.ps.engine import Engine
 from wbsp.ps.store import Store
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Worker
+from wbsp.simulate.machine import Machine
 from wbsp.simulate.speeds import constant
 from wbsp.simulate.workload import TimingWorkload
 from wbsp.sync import MODELS, Push, create
@@ -119,7 +119,7 @@ def test_every_model_has_a_moment_for_a_checkpoint_at_each_version(sync):
         elif kind == "commit":
             committed.append(fields["version"])
 
-    workers = [Worker(constant(seconds)) for seconds in (1.0, 1.5, 4.0)]
+    workers = [Machine(constant(seconds)) for seconds in (1.0, 1.5, 4.0)]
     cluster = Cluster(create(sync), workers, TimingWorkload(128), log=log)
     cluster.run(until=1000.0)
     assert len(rested) > 5 and rested == committed

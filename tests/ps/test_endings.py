@@ -15,12 +15,12 @@ from jobs import PATIENCE, until
 from wbsp.ps import checkpoint
 from wbsp.ps.background import CHECKPOINT, Evaluation, EvaluatorError
 from wbsp.ps.interrupt import Interrupts
-from wbsp.ps.server import Rules, Server
+from wbsp.ps.server import Server, ServerConfig
 from wbsp.runlog.console import Console
 from wbsp.runlog.server import ServerLog
 from wbsp.sync import create
 from wbsp.wire.sockets import ServerSocket
-from wbsp.worker.link import LinkError
+from wbsp.worker.transport import TransportError
 
 SAVE = 1_000_000
 
@@ -65,7 +65,7 @@ class Run:
     def __init__(self, folder, judge=None, sync="asp", workers=1, samples=math.inf, **rules):
         self.folder, self.judge, self.interrupts = folder, judge, Interrupts()
         self.output = io.StringIO()
-        rules = Rules(workers, samples, **{"check_period": 0.01, **rules})
+        rules = ServerConfig(workers, samples, **{"check_period": 0.01, **rules})
         socket = ServerSocket("localhost", 0)
         self.address = f"localhost:{socket.port}"
         self.server = Server(create(sync), socket, rules, {}, folder,
@@ -205,7 +205,7 @@ def test_an_evaluator_that_cannot_begin_ends_the_run_and_tells_those_who_wait(tm
     sessions = run.server.reception.sessions
     until(lambda: any(peer.joined for peer in list(sessions.peers.values())), "a worker")
     waiting.set()
-    with pytest.raises(LinkError, match="the run has ended before it began .*no such data"):
+    with pytest.raises(TransportError, match="the run has ended before it began .*no such data"):
         member.ends(20)
     assert run.ends() == 1
     assert run.output.getvalue().count("stopping: no such data\n") == 1

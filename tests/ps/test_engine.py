@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from wbsp.ps.engine import Ack, Directed, Engine, Final, Granted, Stop, Told
+from wbsp.ps.engine import Ack, CutDecision, Directed, Engine, Final, Granted, Stop
 from wbsp.ps.store import Store
 from wbsp.sync import Accept, Direct, Push, Reject, SyncModel, WorkerRule, create
 
@@ -247,13 +247,13 @@ def test_an_answer_that_is_no_action_is_an_error():
 class Asked(SyncModel):
     """Lets a worker cut at its third uncut step, and directs worker 1 at every question."""
 
-    name, rule = "asked", WorkerRule("asked", "model", "replace")
+    name, rule = "asked", WorkerRule("on_query", "model", "replace")
 
     def __init__(self):
         super().__init__()
         self.heard = []
 
-    def ask(self, worker, steps, seconds, now):
+    def query(self, worker, steps, seconds, now):
         self.heard.append((worker, steps, seconds, now))
         return [Direct(1, cut=True), Direct(0, cut=steps >= 3)]
 
@@ -261,25 +261,26 @@ class Asked(SyncModel):
 def test_a_question_is_answered_once_and_the_answer_repeated():
     engine = Engine(model := Asked(), Store(None), 2)
     with pytest.raises(ValueError, match="worker 0 asked without having been started"):
-        engine.ask(0, 1, 1, 0.5, 0.0)
+        engine.query(0, 1, 1, 0.5, 0.0)
     engine.join(0, 0.0), engine.join(1, 0.0)
-    assert engine.ask(0, 1, 1, 0.5, 1.0) == [Directed(1, Direct(1, cut=True)), Told(0, 1, False)]
-    assert engine.ask(0, 1, 1, 0.5, 2.0) == [Told(0, 1, False)]
-    assert engine.ask(0, 2, 3, 0.5, 3.0)[-1] == Told(0, 2, True)
+    assert engine.query(0, 1, 1, 0.5, 1.0) == [Directed(1, Direct(1, cut=True)),
+                                               CutDecision(0, 1, False)]
+    assert engine.query(0, 1, 1, 0.5, 2.0) == [CutDecision(0, 1, False)]
+    assert engine.query(0, 2, 3, 0.5, 3.0)[-1] == CutDecision(0, 2, True)
     assert model.heard == [(0, 1, 0.5, 1.0), (0, 3, 0.5, 3.0)]
 
 
 def test_a_worker_that_returns_counts_its_questions_anew():
     engine = Engine(Asked(), Store(None), 2)
     engine.join(0, 0.0), engine.join(1, 0.0)
-    engine.ask(0, 1, 3, 0.5, 1.0)
+    engine.query(0, 1, 3, 0.5, 1.0)
     engine.leave(0, 2.0, "lost")
     engine.join(0, 3.0)
-    assert engine.ask(0, 1, 1, 0.5, 4.0)[-1] == Told(0, 1, False)
+    assert engine.query(0, 1, 1, 0.5, 4.0)[-1] == CutDecision(0, 1, False)
 
 
 def test_after_the_stop_nobody_is_told_to_cut():
     engine = Engine(model := Asked(), Store(None), 2)
     engine.join(0, 0.0), engine.join(1, 0.0)
     engine.stop("enough", 1.0)
-    assert engine.ask(0, 1, 9, 0.5, 2.0) == [Told(0, 1, False)] and not model.heard
+    assert engine.query(0, 1, 9, 0.5, 2.0) == [CutDecision(0, 1, False)] and not model.heard

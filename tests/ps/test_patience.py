@@ -15,7 +15,7 @@ from proxy import Proxy
 from wbsp.ps import checkpoint
 from wbsp.sync.base import Push
 from wbsp.wire import messages as m
-from wbsp.worker.link import LinkError
+from wbsp.worker.transport import TransportError
 
 SIZE = 5  # floats in an integer worker's model
 IMPATIENT = """
@@ -56,7 +56,7 @@ def test_a_final_version_may_take_longer_than_the_patience(jobs):
 def test_a_worker_that_does_not_fetch_the_final_version_ends_nothing(jobs):
     server = impatient(jobs, workers=1)
     with Peer(server.address) as peer:
-        assert peer.joins(0).bring_initial
+        assert peer.joins(0).send_initial
         peer.send(m.Initial(0, SIZE), bytes(4 * SIZE))
         peer.hears(m.Granted)
         peer.send(m.Leaving("done", True, None))
@@ -81,7 +81,7 @@ def test_an_initial_model_may_take_longer_than_the_workers_wait_for_the_server(j
 def test_a_worker_that_is_asked_for_the_initial_model_and_sends_none(jobs):
     server = impatient(jobs, workers=2)
     with Peer(server.address) as silent:
-        assert silent.joins(1).bring_initial
+        assert silent.joins(1).send_initial
         honest = Member(server.address, 0, steps=3)
         for _ in range(600):
             silent.send(m.Heartbeat(None))
@@ -140,7 +140,7 @@ wbsp.sync.asp.ASP.push = faulty
 """)
     members = [Member(server.address, worker, steps=50, seconds=0.01) for worker in range(2)]
     unlucky = Member(server.address, 2, steps=5)
-    with pytest.raises(LinkError, match="handling its message failed: ZeroDivisionError"):
+    with pytest.raises(TransportError, match="handling its message failed: ZeroDivisionError"):
         unlucky.ends()
     all_end(members)
     server.ends_well()
@@ -154,15 +154,15 @@ wbsp.sync.asp.ASP.push = faulty
 def test_who_comes_after_the_stop_can_push_nothing(jobs):
     server = jobs.server("--connect_timeout=1", sync="ssp", workers=2).listens()
     with Peer(server.address) as stayer, Peer(server.address) as late:
-        assert stayer.joins(0).bring_initial
+        assert stayer.joins(0).send_initial
         stayer.send(m.Initial(0, SIZE), bytes(4 * SIZE))
         stayer.hears(m.Granted)
         server.signal(15)
-        stayer.hears(m.Stopping)
+        stayer.hears(m.Stop)
         late.joins(1)
-        late.hears(m.Stopping)
+        late.hears(m.Stop)
         late.send(m.Update(Push(1, 0, 0, 1, 1, 0.1), 0, SIZE), bytes(4 * SIZE))
-        late.send(m.Ask(1, 1, 0.1))
+        late.send(m.CutQuery(1, 1, 0.1))
         late.gets_through()
         stayer.gets_through()
         for peer in (late, stayer):

@@ -19,7 +19,7 @@ from wbsp.runlog.report import Report
 from wbsp.sync.base import Push
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import split
-from wbsp.worker.link import LinkError
+from wbsp.worker.transport import TransportError
 
 SIZE = 5  # floats in the model
 BODY = bytes(4 * SIZE)
@@ -179,7 +179,7 @@ def test_a_push_that_is_not_finite_is_rejected_and_answered(training):
         for seq, value in enumerate([np.nan, np.inf, -np.inf]):
             update = np.array([0, 0, value, 0, 0], np.float32)
             worker.send(m.Update(Push(2, seq, 0, 1, 1, 0.1), 0, SIZE), update.tobytes())
-            answer = worker.hears(m.Answer)
+            answer = worker.hears(m.Ack)
             assert (answer.seq, answer.accepted, answer.reason) == (seq, False, "not finite")
         worker.send(m.Leaving("no more", False, None))
     server.until("worker 2 left: no more")
@@ -220,7 +220,7 @@ def test_a_first_worker_that_claims_too_much(jobs, claim):
 def test_a_worker_that_brings_nan_is_refused_and_the_next_is_asked(jobs):
     server = jobs.server(sync="asp", workers=1).listens()
     with Peer(server.address) as peer:
-        assert peer.joins(0).bring_initial
+        assert peer.joins(0).send_initial
         peer.send(m.Initial(0, SIZE), np.full(SIZE, np.nan, np.float32).tobytes())
         assert "NaN or infinite" in peer.hears(m.Refused).reason
         peer.send(m.Goodbye())
@@ -255,7 +255,7 @@ def test_another_token_is_refused_and_the_run_goes_on(jobs, token_file, ours, th
     flags = [f"--token_file={token_file}"] if ours else []
     server = jobs.server(*flags, sync="asp", workers=1).listens()
     intruder = Member(server.address, 0, steps=1, token=theirs)
-    with pytest.raises(LinkError) as caught:
+    with pytest.raises(TransportError) as caught:
         intruder.ends(20)
     assert "token" in str(caught.value) and "--token_file" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -329,7 +329,7 @@ def test_chunks_of_an_abandoned_push_are_not_mixed_with_the_next(jobs):
     with Peer(server.address) as peer:
         peer.send(m.Hello(m.PROTOCOL, 0, {}))
         peer.send(m.Join(replica.layout))
-        assert peer.hears(m.Joined).bring_initial
+        assert peer.hears(m.Joined).send_initial
         for offset, chunk in split(replica.x):
             peer.send(m.Initial(offset, size), bytes(chunk))
         peer.hears(m.Granted)
@@ -340,7 +340,7 @@ def test_chunks_of_an_abandoned_push_are_not_mixed_with_the_next(jobs):
         whole = np.full(size, 7, np.float32)
         for offset, chunk in split(whole):
             peer.send(m.Update(Push(0, 0, 0, 1, 1, 0.1), offset, size), bytes(chunk))
-        assert peer.hears(m.Answer).accepted
+        assert peer.hears(m.Ack).accepted
         peer.send(m.Leaving("done", True, None))
         peer.hears(m.Final)
         peer.send(m.Goodbye())

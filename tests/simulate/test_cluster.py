@@ -15,14 +15,14 @@ import sys
 import pytest
 
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Life, Observer, Worker
+from wbsp.simulate.machine import Incarnation, Machine, Observer
 from wbsp.simulate.speeds import changing, constant, lognormal
 from wbsp.simulate.workload import QuadraticWorkload
 from wbsp.sync import create
 
 # with 10 bytes: push 0.3 s, pull 0.4 s, of which 0.2 s when the model comes along
 LINK = {"latency": 0.1, "up": 100.0, "down": 50.0}
-PAIR = [Worker(constant(1.0), **LINK), Worker(constant(3.0), **LINK)]  # steps start at 0.6 s
+PAIR = [Machine(constant(1.0), **LINK), Machine(constant(3.0), **LINK)]  # steps start at 0.6 s
 
 
 class Run:
@@ -51,7 +51,7 @@ def exactly(values):
 
 def free(*seconds):
     """Workers with constant step times and a network that costs nothing."""
-    return [Worker(constant(s)) for s in seconds]
+    return [Machine(constant(s)) for s in seconds]
 
 
 def test_bsp_without_network_commits_at_multiples_of_the_slowest():
@@ -101,14 +101,14 @@ def test_pcc_hides_the_network_behind_a_longer_step():
 
 
 def test_pcc_carries_several_steps_when_the_network_is_the_longer_part():
-    run = Run(create("pcc"), [Worker(constant(0.4), **LINK)], until=3.7, model_bytes=10.0)
+    run = Run(create("pcc"), [Machine(constant(0.4), **LINK)], until=3.7, model_bytes=10.0)
     # A push and a pull take 0.5 s: every second step finds the version in and the sender idle.
     assert run.commits == exactly([0.6 + 0.4 + 0.2, 2.0, 2.8, 3.6])
     assert [steps for *_, steps in run.pushes] == [1, 2, 2, 2]
 
 
 def test_pcc_is_bound_by_push_plus_pull_of_whole_steps():
-    slow_net = Worker(constant(1.0), latency=0.5, up=10.0, down=4.0)  # push 2 s, pull 2.5 s
+    slow_net = Machine(constant(1.0), latency=0.5, up=10.0, down=4.0)  # push 2 s, pull 2.5 s
     run = Run(create("pcc"), [slow_net], until=20.0, model_bytes=10.0)
     assert run.commits == exactly([4.5 + 1.0 + 1.5, 12.0, 17.0])  # every ceil(2 + 2.5)
     assert run.seconds[0]["compute"] == exactly(20.0 - 4.5)
@@ -143,7 +143,7 @@ def test_the_servers_interface_is_shared_by_all():
 
 
 def test_a_narrow_link_leaves_its_share_to_the_others():
-    narrow = Worker(constant(1.0), up=1.0)
+    narrow = Machine(constant(1.0), up=1.0)
     run = Run(create("asp"), [narrow, *free(1.0, 1.0)], until=7.0, model_bytes=6.0, ingress=5.0)
     # 1 B/s and twice 2 B/s: the wide ones arrive at 1 + 3 s, the narrow one at 1 + 6 s. The second
     # pushes of the wide ones, from 5 s on, are on their way at the end.
@@ -167,45 +167,45 @@ def test_the_server_applies_one_push_after_the_other():
 
 
 def test_a_lost_worker_frees_the_round_when_it_is_missed():
-    workers = [*free(1.0), Worker(constant(2.0), lives=(Life(0.0, 5.0),))]
+    workers = [*free(1.0), Machine(constant(2.0), lives=(Incarnation(0.0, 5.0),))]
     run = Run(create("bsp"), workers, until=8.0, detect_seconds=0.75)
     assert run.commits == exactly([2.0, 4.0, 5.75, 6.75, 7.75])
     assert run.seconds[1]["compute"] == exactly(5.0)
 
 
 def test_a_push_that_has_not_arrived_is_lost_with_its_worker():
-    dying = Worker(constant(1.0), up=2.0, lives=(Life(0.0, 2.5),))
+    dying = Machine(constant(1.0), up=2.0, lives=(Incarnation(0.0, 2.5),))
     run = Run(create("asp"), [dying], until=10.0, model_bytes=4.0)
     assert run.pushes == []
 
 
 def test_a_lost_worker_leaves_the_interface_to_the_others():
-    dying = Worker(constant(1.0), lives=(Life(0.0, 3.0),))
+    dying = Machine(constant(1.0), lives=(Incarnation(0.0, 3.0),))
     run = Run(create("asp"), [dying, *free(1.0)], until=5.0, model_bytes=4.0, ingress=2.0)
     # Both upload at 1 B/s from 1 s on; from 3 s on the 2 bytes left have 2 B/s.
     assert (run.arrived(0), run.arrived(1)) == ([], exactly([4.0]))
 
 
 def test_a_joiner_counts_in_the_round_it_comes_to():
-    workers = [*free(1.0), Worker(constant(2.0), lives=(Life(2.5),))]
+    workers = [*free(1.0), Machine(constant(2.0), lives=(Incarnation(2.5),))]
     run = Run(create("wbsp"), workers, until=9.0)
     assert run.commits == exactly([1.0, 2.0, 4.5, 6.5, 8.5])
 
 
 def test_a_change_of_speed_moves_the_commits():
-    worker = Worker(changing(constant(1.0), [(3.0, 4.0), (11.0, 1.0)]))
+    worker = Machine(changing(constant(1.0), [(3.0, 4.0), (11.0, 1.0)]))
     run = Run(create("wbsp"), [worker], until=13.0)
     assert run.commits == exactly([1, 2, 3, 7, 11, 12, 13])
 
 
 def test_a_stall_delays_the_round():
-    run = Run(create("bsp"), [Worker(constant(1.0), stalls=((1.5, 4.0),)), *free(1.0)], until=6.0)
+    run = Run(create("bsp"), [Machine(constant(1.0), stalls=((1.5, 4.0),)), *free(1.0)], until=6.0)
     assert run.commits == exactly([1.0, 4.5, 5.5])
     assert run.seconds[1]["wait"] == exactly(2.5)
 
 
 def jittered(n, seed=0, **options):
-    workers = [Worker(lognormal(1.0 + i, 0.3, seed=seed + i), latency=0.01 * i, up=20.0, down=30.0)
+    workers = [Machine(lognormal(1.0 + i, 0.3, seed=seed + i), latency=0.01 * i, up=20.0, down=30.0)
                for i in range(n)]
     return workers, {"model_bytes": 5.0, "ingress": 30.0, "egress": 40.0, "stop_samples": 60,
                      **options}
@@ -282,7 +282,7 @@ def test_a_run_whose_first_version_is_good_enough_trains_nothing():
 
 
 def test_nothing_is_evaluated_after_the_last_version():
-    workers = [*free(1.0), Worker(constant(1.0), lives=(Life(50.0),))]
+    workers = [*free(1.0), Machine(constant(1.0), lives=(Incarnation(50.0),))]
     cluster = Cluster(create("asp"), workers, evaluate=lambda snapshot: {}, check_period=4.5,
                       stop_samples=7)
     cluster.run()
@@ -309,12 +309,13 @@ def test_the_models_alarm_rings():
 
 
 @pytest.mark.parametrize("make, message", [
-    (lambda: Worker(constant(1.0), latency=-1.0), "latency must be 0 s or more.*-1.0"),
-    (lambda: Worker(constant(1.0), up=0.0), "up and down must be above 0"),
-    (lambda: Worker(constant(1.0), lives=(Life(0.0, 5.0), Life(4.0))), "lives must follow"),
-    (lambda: Worker(constant(1.0), lives=()), "lives must follow"),
-    (lambda: Worker(constant(1.0), fixed=-1.0), "fixed must be 0 s or more.*-1.0"),
-    (lambda: Worker(constant(1.0), stalls=((5.0, 6.0), (1.0, 2.0))), "stalls must follow"),
+    (lambda: Machine(constant(1.0), latency=-1.0), "latency must be 0 s or more.*-1.0"),
+    (lambda: Machine(constant(1.0), up=0.0), "up and down must be above 0"),
+    (lambda: Machine(constant(1.0), lives=(Incarnation(0.0, 5.0), Incarnation(4.0))),
+     "lives must follow"),
+    (lambda: Machine(constant(1.0), lives=()), "lives must follow"),
+    (lambda: Machine(constant(1.0), fixed=-1.0), "fixed must be 0 s or more.*-1.0"),
+    (lambda: Machine(constant(1.0), stalls=((5.0, 6.0), (1.0, 2.0))), "stalls must follow"),
     (lambda: Cluster(create("bsp"), []), "at least one worker"),
     (lambda: Cluster(create("bsp"), free(1.0), ingress=0.0), "capacity must be above 0"),
     (lambda: Cluster(create("bsp"), free(-1.0)).run(), "worker 0: a step time must be 0 s or more"),
@@ -325,7 +326,7 @@ def test_bad_settings_say_what_is_wrong(make, message):
 
 
 def test_thousands_of_workers_cost_a_handful_of_events_each_step():
-    workers = [Worker(lognormal(1.0, 0.2, seed=i), latency=0.001, up=1e8) for i in range(2000)]
+    workers = [Machine(lognormal(1.0, 0.2, seed=i), latency=0.001, up=1e8) for i in range(2000)]
     cluster = Cluster(create("bsp"), workers, model_bytes=1e6, stop_samples=6000)
     cluster.run()
     assert cluster.engine.steps == 6000
@@ -336,7 +337,7 @@ def test_thousands_of_workers_cost_a_handful_of_events_each_step():
 @pytest.mark.parametrize("name", ["bsp", "ssp", "wbsp", "pcc"])
 def test_an_event_takes_as_many_calls_in_a_large_cluster_as_in_a_small_one(name):
     def calls_an_event(n):
-        workers = [Worker(lognormal(1.0, 0.2, seed=i), latency=0.001, up=1e8) for i in range(n)]
+        workers = [Machine(lognormal(1.0, 0.2, seed=i), latency=0.001, up=1e8) for i in range(n)]
         cluster = Cluster(create(name), workers, model_bytes=1e5, ingress=1e9, egress=1e9,
                           stop_samples=6 * n)
         calls = 0

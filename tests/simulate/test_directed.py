@@ -3,7 +3,7 @@
 import pytest
 
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Life, Worker
+from wbsp.simulate.machine import Incarnation, Machine
 from wbsp.simulate.speeds import constant
 from wbsp.simulate.workload import QuadraticWorkload, TimingWorkload
 from wbsp.sync.asp import ASP
@@ -74,7 +74,7 @@ class Pieces(BSP):
 def test_workers_train_the_examples_they_are_told_once(repeat):
     model, workload = Pieces(), Trained(batch=20)
     model.repeat = repeat
-    run = Run(model, 2 * [Worker(constant(1.0), fixed=0.5)], 6.0, workload)
+    run = Run(model, 2 * [Machine(constant(1.0), fixed=0.5)], 6.0, workload)
     assert run.commits == exactly([0.5 + 1.5, 4.0, 6.0])  # 30 examples of 20; 10 take 0.5 + 0.5
     assert workload.steps == [(1, 10, 30), (0, 30, 0), (1, 10, 70), (0, 30, 40), (1, 10, 110),
                               (0, 30, 80)]
@@ -83,7 +83,7 @@ def test_workers_train_the_examples_they_are_told_once(repeat):
 
 
 def test_what_to_train_arrives_with_the_grant():
-    run = Run(Pieces(), 2 * [Worker(constant(1.0), **LINK)], 8.0, Trained(batch=20),
+    run = Run(Pieces(), 2 * [Machine(constant(1.0), **LINK)], 8.0, Trained(batch=20),
               model_bytes=10.0)
     assert run.commits == exactly([0.6 + 1.5 + 0.2, 4.3, 6.3])  # every 1.5 + 0.3 + 0.2
     assert [s["data"] for s in run.seconds] == [0.0, 0.0]
@@ -98,7 +98,7 @@ def test_a_worker_that_was_told_of_no_examples_waits_for_them():
             self.alarm = now + 5.0
             return [Direct(0, batch=4, start=int(now))]
     workload = Trained(batch=2)
-    run = Run(Late(), [Worker(constant(1.0))], 10.0, workload)
+    run = Run(Late(), [Machine(constant(1.0))], 10.0, workload)
     assert run.commits == exactly([2.0 + 2.0, 7.0 + 2.0])
     assert workload.steps == [(0, 4, 2), (0, 4, 7)]
     assert run.seconds[0] == exactly({"data": 2.0 + 3.0 + 1.0, "compute": 4.0, "push": 0.0,
@@ -111,7 +111,7 @@ def test_a_size_without_a_place_holds_for_all_steps_to_come():
             direct = [Direct(0, batch=5)] if push.seq == 1 else []
             return [*direct, *super().push(push, now)]
     workload = Trained(batch=20)
-    run = Run(Smaller(), [Worker(constant(1.0), fixed=0.25)], 4.0, workload)
+    run = Run(Smaller(), [Machine(constant(1.0), fixed=0.25)], 4.0, workload)
     assert run.commits == exactly([1.25, 2.5, 3.0, 3.5, 4.0])
     assert workload.steps == [(0, None, None)] * 2 + [(0, 5, None)] * 3
 
@@ -119,7 +119,7 @@ def test_a_size_without_a_place_holds_for_all_steps_to_come():
 def test_micro_batches_split_the_work_and_the_sleep():
     class Split(ASP):
         rule = WorkerRule("every_step", "model", "replace", every=4, micro_batches=4)
-    run = Run(Split(), [Worker(constant(2.0), fixed=0.4)], 5.0, TimingWorkload(5))
+    run = Run(Split(), [Machine(constant(2.0), fixed=0.4)], 5.0, TimingWorkload(5))
     assert run.commits == exactly([2.4, 4.8])
     assert [(p.steps, p.samples, p.seconds) for p in run.pushes] == [(4, 20, exactly(2.4))] * 2
 
@@ -127,19 +127,19 @@ def test_micro_batches_split_the_work_and_the_sleep():
 class Asked(ASP):
     """Says "cut" to every third question, and counts how long it was in between."""
 
-    rule = WorkerRule("asked", "model", "replace")
+    rule = WorkerRule("on_query", "model", "replace")
 
     def __init__(self):
         super().__init__()
         self.questions = []
 
-    def ask(self, worker, steps, seconds, now):
+    def query(self, worker, steps, seconds, now):
         self.questions.append((now, steps, seconds))
         return [Direct(worker, cut=steps == 3)]
 
 
 def test_a_question_costs_a_round_trip():
-    run = Run(Asked(), [Worker(constant(1.0), **LINK)], 9.0, model_bytes=10.0)
+    run = Run(Asked(), [Machine(constant(1.0), **LINK)], 9.0, model_bytes=10.0)
     # Steps begin at 0.6 s; each ends with 0.2 s of asking; a push takes 0.3 s and a pull 0.2 s.
     model = run.cluster.engine.model
     assert [time for time, *_ in model.questions] == exactly(
@@ -150,8 +150,8 @@ def test_a_question_costs_a_round_trip():
 
 
 def test_who_asks_when_the_run_stops_hands_over_and_leaves():
-    workers = [Worker(constant(1.0), **LINK), Worker(constant(9.0), latency=0.1,
-                                                     lives=(Life(0.0, 5.0, lost=False),))]
+    workers = [Machine(constant(1.0), **LINK), Machine(constant(9.0), latency=0.1,
+                                                     lives=(Incarnation(0.0, 5.0, lost=False),))]
     run = Run(Asked(), workers, float("inf"), model_bytes=10.0, stop_samples=4)
     # Worker 1 ends its one step and leaves.
     assert sum(push.steps for push in run.pushes) == sum(r.steps for r in run.cluster.reports)
@@ -162,11 +162,11 @@ def test_the_server_hears_of_the_loss_of_what_was_pushed():
     class Pairs(ASP):
         rule = WorkerRule("every_step", "model", "replace", every=2)
     one, again = QuadraticWorkload(1), QuadraticWorkload(1)
-    run = Run(Pairs(), [Worker(constant(1.0))], 2.0, one)
+    run = Run(Pairs(), [Machine(constant(1.0))], 2.0, one)
     losses = [again.step(0)[1] for _ in range(2)]
     assert run.pushes[0].loss == exactly(sum(losses) / 2)
     assert (run.pushes[0].cpu, run.pushes[0].memory) == (None, None)
-    assert Run(Pairs(), [Worker(constant(1.0))], 2.0).pushes[0].loss is None  # there is none
+    assert Run(Pairs(), [Machine(constant(1.0))], 2.0).pushes[0].loss is None  # there is none
 
 
 def test_positions_of_the_shared_stream_are_rows_whoever_trains_them():
@@ -182,7 +182,7 @@ def test_positions_of_the_shared_stream_are_rows_whoever_trains_them():
 
 
 def test_a_granted_push_needs_four_events_a_step():
-    cluster = Cluster(ASP(), [Worker(constant(1.0), **LINK)], model_bytes=10.0, stop_samples=1000)
+    cluster = Cluster(ASP(), [Machine(constant(1.0), **LINK)], model_bytes=10.0, stop_samples=1000)
     cluster.run()
     # A step: its end, the push, its Ack and the version.
     assert cluster.clock.events <= 4 * cluster.engine.steps + 15
@@ -192,7 +192,7 @@ def test_a_version_that_comes_along_shares_the_interface_from_the_acks_sending()
     class Free(ASP):
         def push(self, push, now):  # worker 1 goes on at once, worker 0 fetches
             return [Accept(push, 1.0), Commit(), Grant(push.worker)]
-    run = Run(Free(), [Worker(constant(1.0), latency=0.1), Worker(constant(1.25), latency=0.1)],
+    run = Run(Free(), [Machine(constant(1.0), latency=0.1), Machine(constant(1.25), latency=0.1)],
               2.7, model_bytes=10.0, egress=20.0)
     # Both fetch W_0 from 0.3 s on, at 10 B/s each, and begin at 1.4 s. Worker 0 pushes at 2.5 s:
     # 5 bytes are through at 2.75 s, when worker 1's version joins.
@@ -206,7 +206,7 @@ def test_a_version_that_comes_along_shares_the_interface_from_the_acks_sending()
 def test_a_version_that_nobody_wants_any_more_uses_the_interface_all_the_same():
     # The run stops with the first push. Its version is on its way from 2.1 to 2.6 s; the fetch of
     # the final one, told at 2.4 s, is there at 2.5 s, and shares until 2.7 s.
-    cluster = Cluster(ASP(), [Worker(constant(1.0), latency=0.1, up=100.0)], model_bytes=10.0,
+    cluster = Cluster(ASP(), [Machine(constant(1.0), latency=0.1, up=100.0)], model_bytes=10.0,
                       egress=20.0, stop_samples=1)
     cluster.run()
     report = cluster.reports[0]
@@ -216,7 +216,7 @@ def test_a_version_that_nobody_wants_any_more_uses_the_interface_all_the_same():
 
 
 def test_a_lost_worker_takes_the_version_on_its_way_with_it():
-    workers = [Worker(constant(1.0), lives=(Life(0.0, 5.5),)), Worker(constant(1.25))]
+    workers = [Machine(constant(1.0), lives=(Incarnation(0.0, 5.5),)), Machine(constant(1.25))]
     run = Run(ASP(), workers, 8.0, model_bytes=4.0, egress=2.0)
     # W_0 is there at 4 s. Worker 1 pushes at 5.25 s and shares with the version of worker 0 until
     # that is lost, 0.25 bytes later.

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from wbsp.simulate.clock import Clock
-from wbsp.simulate.links import Interface
+from wbsp.simulate.links import FairShareLink
 
 INF = float("inf")
 
@@ -13,7 +13,7 @@ INF = float("inf")
 def ends(capacity, transfers):
     """Times at which transfers (start, size, cap) end, in their order."""
     clock, result = Clock(), {}
-    interface = Interface(clock, capacity)
+    interface = FairShareLink(clock, capacity)
 
     def begin(i, size, cap):
         interface.carry(size, cap, 0.0, 0.0, lambda: result.setdefault(i, clock.now))
@@ -70,14 +70,14 @@ def test_random_transfers_agree_with_water_filling(seed):
 @pytest.mark.parametrize("capacity", [INF, 4.0])
 def test_latency_lies_before_and_behind_the_transfer(capacity):
     clock, times = Clock(), []
-    Interface(clock, capacity).carry(8.0, 2.0, 0.5, 0.25, lambda: times.append(clock.now))
+    FairShareLink(clock, capacity).carry(8.0, 2.0, 0.5, 0.25, lambda: times.append(clock.now))
     clock.run()
     assert times == [0.5 + 4.0 + 0.25]
 
 
 def test_a_cancelled_transfer_never_ends_and_frees_its_share():
     clock, over = Clock(), []
-    interface = Interface(clock, 2.0)
+    interface = FairShareLink(clock, 2.0)
     first = interface.carry(4.0, INF, 0.0, 0.0, over.append, "first")
     interface.carry(4.0, INF, 0.0, 0.0, lambda: over.append(clock.now))
     early = interface.carry(4.0, INF, 1.5, 0.0, over.append, "early")

@@ -4,7 +4,7 @@ import statistics
 
 import pytest
 
-from wbsp.simulate.machine import Worker
+from wbsp.simulate.machine import Machine
 from wbsp.simulate.speeds import changing, constant, lognormal, trace
 
 
@@ -28,7 +28,7 @@ def test_the_latest_change_counts():
 
 
 def test_a_machine_that_stood_still_does_the_rest_of_its_step_afterwards():
-    machine = Worker(constant(2.0), stalls=((3.0, 6.0), (9.0, 9.5)))
+    machine = Machine(constant(2.0), stalls=((3.0, 6.0), (9.0, 9.5)))
     assert machine.seconds(0, 0.0) == 2.0
     assert machine.seconds(0, 2.0) == 5.0  # 1 s before and 1 s after
     assert machine.seconds(0, 4.0) == 4.0  # begins in it
@@ -37,7 +37,7 @@ def test_a_machine_that_stood_still_does_the_rest_of_its_step_afterwards():
 
 
 def test_only_the_work_of_a_step_grows_with_its_examples():
-    machine = Worker(constant(2.0), fixed=0.5)
+    machine = Machine(constant(2.0), fixed=0.5)
     assert machine.seconds(0, 0.0) == 2.5
     assert machine.seconds(0, 0.0, share=0.25) == 1.0
     assert machine.seconds(0, 0.0, share=0.25, parts=4) == 0.625

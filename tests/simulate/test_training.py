@@ -13,7 +13,7 @@ import tensorflow as tf
 from wbsp.figures import draw, find_runs
 from wbsp.runlog.reader import read_run
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Worker
+from wbsp.simulate.machine import Machine
 from wbsp.simulate.speeds import constant
 from wbsp.simulate.training import KerasWorkload, SharedNetwork
 from wbsp.sync import create
@@ -165,7 +165,7 @@ def test_adoption_and_cuts_keep_the_contract(how):
 
 def test_one_worker_under_bsp_is_plain_keras():
     one = workload(workers=1, optimizer=keras.optimizers.SGD(0.1, momentum=0.9))
-    cluster = Cluster(create("bsp"), [Worker(constant(1.0))], one, stop_samples=6 * BATCH)
+    cluster = Cluster(create("bsp"), [Machine(constant(1.0))], one, stop_samples=6 * BATCH)
     cluster.run()
     x, _ = fitted(6, optimizer=keras.optimizers.SGD(0.1, momentum=0.9))
     np.testing.assert_allclose(cluster.engine.store.latest.vector, x, atol=1e-5)

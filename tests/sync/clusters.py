@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Life, Observer, Worker
+from wbsp.simulate.machine import Incarnation, Machine, Observer
 from wbsp.simulate.speeds import trace
 
 INF = float("inf")
@@ -23,13 +23,13 @@ MAX_EVENTS = 20_000
 many = settings(max_examples=500, derandomize=True, deadline=None, database=None)
 
 LIVES = [
-    (Life(),), (Life(),), (Life(),),
-    (Life(2.0),),  # comes late
-    (Life(0.0, 5.0),),  # is lost
-    (Life(0.0, 4.0), Life(4.25)),  # returns at once
-    (Life(0.0, 3.5), Life(6.0, 9.0), Life(9.5)),
-    (Life(0.0, 4.5, lost=False),),  # leaves in good order
-    (Life(3.0, 7.0, lost=False), Life(12.0)),
+    (Incarnation(),), (Incarnation(),), (Incarnation(),),
+    (Incarnation(2.0),),  # comes late
+    (Incarnation(0.0, 5.0),),  # is lost
+    (Incarnation(0.0, 4.0), Incarnation(4.25)),  # returns at once
+    (Incarnation(0.0, 3.5), Incarnation(6.0, 9.0), Incarnation(9.5)),
+    (Incarnation(0.0, 4.5, lost=False),),  # leaves in good order
+    (Incarnation(3.0, 7.0, lost=False), Incarnation(12.0)),
 ]
 
 
@@ -63,7 +63,7 @@ def plans(draw):
     """
     n = draw(st.integers(1, 5))
     workers = [draw(st.sampled_from(MACHINES)) for _ in range(n)]
-    workers[0] = workers[0] | {"lives": (Life(),)}
+    workers[0] = workers[0] | {"lives": (Incarnation(),)}
     return Plan([draw(st.sampled_from(STEPS)) for _ in range(n)], workers,
                 draw(st.sampled_from(SETTINGS)) | {"stop_samples": draw(st.integers(1, 6 * n))},
                 draw(st.sampled_from(RESEND)))
@@ -112,7 +112,7 @@ class Witness(Observer):
         self.weight = weight or (lambda push: 1 / len(model.active))
         self.exact = weight is None  # 1/N of a multiple of 60 is a whole number, up to N = 5
         self.workload = IntegerWorkload(len(plan.workers))
-        workers = [Worker(self._timed(index, trace(times)), **kwargs)
+        workers = [Machine(self._timed(index, trace(times)), **kwargs)
                    for index, (times, kwargs) in enumerate(zip(plan.traces, plan.workers,
                                                                strict=True))]
         self.cluster = Cluster(model, workers, self.workload, log=self.log, observer=self,

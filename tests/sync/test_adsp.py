@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Worker
+from wbsp.simulate.machine import Machine
 from wbsp.simulate.speeds import trace
 from wbsp.sync import Accept, Commit, Direct, Grant, Push
 from wbsp.sync.adsp import ADSP, Search, interval, reward
@@ -64,7 +64,7 @@ def test_random_clusters_keep_the_laws_and_wait_for_nobody(plan, period, commits
 def machines(draw):
     """Workers whose step and transfer together fit between two commits, up to six in 60 s."""
     times = st.lists(st.floats(0.3, 3.0), min_size=1, max_size=4)
-    return [Worker(trace(draw(times)), latency=draw(st.floats(0, 0.5)), up=draw(
+    return [Machine(trace(draw(times)), latency=draw(st.floats(0, 0.5)), up=draw(
         st.floats(0.5, 10)), down=draw(st.floats(0.5, 10))) for _ in range(draw(st.integers(1, 4)))]
 
 

@@ -6,7 +6,7 @@ from clusters import Witness, many, plans
 from hypothesis import given
 
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Worker
+from wbsp.simulate.machine import Machine
 from wbsp.simulate.speeds import constant
 from wbsp.simulate.workload import QuadraticWorkload
 from wbsp.sync import Accept, Commit, Grant, Push, create
@@ -32,7 +32,7 @@ def test_random_clusters_keep_the_laws_and_the_barrier(plan):
 @pytest.mark.parametrize("n", [2, 3, 8])
 def test_n_workers_are_sgd_on_the_union_of_their_batches(n):
     workload = QuadraticWorkload(n, seed=3)
-    cluster = Cluster(create("bsp"), [Worker(constant(1.0 + i)) for i in range(n)], workload,
+    cluster = Cluster(create("bsp"), [Machine(constant(1.0 + i)) for i in range(n)], workload,
                       stop_samples=20 * n * workload.batch)
     cluster.run()
     again = QuadraticWorkload(n, seed=3)

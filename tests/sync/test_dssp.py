@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from wbsp.ps.engine import Granted
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Worker
+from wbsp.simulate.machine import Machine
 from wbsp.simulate.speeds import trace
 from wbsp.sync import Grant, Push, create
 from wbsp.sync.dssp import DSSP, extra_steps
@@ -106,7 +106,7 @@ def test_random_clusters_keep_the_laws_the_bound_and_the_algorithm(plan, bounds)
 
 def events(model, plan):
     log = []
-    workers = [Worker(trace(times), **kwargs)
+    workers = [Machine(trace(times), **kwargs)
                for times, kwargs in zip(plan.traces, plan.workers, strict=True)]
     Cluster(model, workers, log=lambda now, kind, **f: log.append((now, kind, f)),
             **plan.settings).run()

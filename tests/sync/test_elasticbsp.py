@@ -1,13 +1,13 @@
 """ElasticBSP: quotas that end at about the same moment, and a barrier for all of them."""
 
 import pytest
-from clusters import INF, Life, Witness, many, plans
+from clusters import INF, Incarnation, Witness, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 
 from wbsp.ps.engine import Granted
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Worker
+from wbsp.simulate.machine import Machine
 from wbsp.simulate.speeds import constant
 from wbsp.sync import Accept, Commit, Grant, Push, create
 from wbsp.sync.elasticbsp import ElasticBSP
@@ -114,7 +114,7 @@ def instant(plan):
 def steady(plan):
     """Speeds without noise, and nobody comes or goes."""
     return instant(plan)._replace(traces=[times[:1] for times in plan.traces],
-                                  workers=[worker | {"lives": (Life(),)}
+                                  workers=[worker | {"lives": (Incarnation(),)}
                                            for worker in instant(plan).workers])
 
 
@@ -272,7 +272,7 @@ def test_a_look_ahead_of_no_steps_is_refused(r):
 
 
 def waited(model):
-    cluster = Cluster(model, [Worker(constant(s)) for s in (1.0, 1.375, 2.25)], stop_samples=400)
+    cluster = Cluster(model, [Machine(constant(s)) for s in (1.0, 1.375, 2.25)], stop_samples=400)
     cluster.run()
     return sum(report.seconds["wait"] for report in cluster.reports) / cluster.ended
 

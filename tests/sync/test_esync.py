@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Worker
+from wbsp.simulate.machine import Machine
 from wbsp.simulate.speeds import constant
 from wbsp.simulate.workload import QuadraticWorkload
 from wbsp.sync import Accept, Commit, Direct, Grant, Push, create
@@ -31,7 +31,7 @@ class Checked(ESync):
     def push(self, push, now):
         return self._committed(super().push(push, now), now)
 
-    def ask(self, worker, steps, seconds, now):
+    def query(self, worker, steps, seconds, now):
         assert worker in self.active and steps >= 1
         self.heard[worker] = seconds, now
         slowest = max(self.heard, key=lambda w: (self.heard[w][0], -w))
@@ -40,7 +40,7 @@ class Checked(ESync):
         takes, end = self.heard[slowest]
         left = max(end, self.began) + takes - now
         cut = worker == slowest or slowest in self.told or seconds + self.epsilon > left
-        actions = super().ask(worker, steps, seconds, now)
+        actions = super().query(worker, steps, seconds, now)
         assert actions == [Direct(worker, cut=cut)]
         if cut:
             self.told.add(worker)
@@ -76,7 +76,7 @@ def trajectory(model, n, latency):
     def log(now, kind, **fields):
         if kind == "commit":
             versions.append(cluster.engine.store.latest.vector.tobytes())
-    cluster = Cluster(model, [Worker(constant(1.0), latency=latency)] * n, QuadraticWorkload(n),
+    cluster = Cluster(model, [Machine(constant(1.0), latency=latency)] * n, QuadraticWorkload(n),
                       log=log, stop_samples=20 * n * 16)
     cluster.run()
     return versions
@@ -90,7 +90,7 @@ def test_equal_speeds_give_the_trajectory_of_bsp_bit_for_bit(n, latency):
 
 def test_one_worker_is_plain_sgd():
     workload, plain = QuadraticWorkload(1, seed=5), QuadraticWorkload(1, seed=5)
-    cluster = Cluster(ESync(), [Worker(constant(0.1), latency=0.07)], workload,
+    cluster = Cluster(ESync(), [Machine(constant(0.1), latency=0.07)], workload,
                       stop_samples=50 * 16)
     cluster.run()
     for _ in range(cluster.reports[0].steps):
@@ -104,7 +104,7 @@ def test_fast_workers_make_as_many_steps_as_fit_before_the_slowest():
     def log(now, kind, **fields):
         if kind == "accept":
             steps[fields["worker"]].append(fields["steps"])
-    cluster = Cluster(ESync(), [Worker(constant(s)) for s in (1.0, 1.5, 4.0)], log=log)
+    cluster = Cluster(ESync(), [Machine(constant(s)) for s in (1.0, 1.5, 4.0)], log=log)
     cluster.run(until=41.0)
     assert {w: s[1:9] for w, s in steps.items()} == {0: [4] * 8, 1: [2] * 8, 2: [1] * 8}
 
@@ -116,8 +116,8 @@ def model_with(n, **options):
     return model
 
 
-def ask(model, worker, seconds, now):
-    (answer,) = model.ask(worker, 1, seconds, now)
+def query(model, worker, seconds, now):
+    (answer,) = model.query(worker, 1, seconds, now)
     assert answer.worker == worker and answer.cut is not None
     return answer.cut
 
@@ -130,51 +130,51 @@ def second_round(n=2, **options):
     """Workers 0 .. n - 2 take 1 s a step, the last 10 s; round 2 has begun at 10 s."""
     model = model_with(n, **options)
     for worker in range(n - 1):
-        assert ask(model, worker, 1.0, 1.0)
+        assert query(model, worker, 1.0, 1.0)
         model.push(push(worker), 1.0)
-    assert ask(model, n - 1, 10.0, 10.0)
+    assert query(model, n - 1, 10.0, 10.0)
     assert Commit() in model.push(push(n - 1), 10.0)
     return model
 
 
 def test_a_fast_worker_goes_on_until_another_step_would_end_too_late():
     model = second_round()
-    assert [ask(model, 0, 1.0, 10.0 + s) for s in range(1, 10)] == [False] * 9
-    assert ask(model, 0, 1.0, 20.0)
+    assert [query(model, 0, 1.0, 10.0 + s) for s in range(1, 10)] == [False] * 9
+    assert query(model, 0, 1.0, 20.0)
 
 
 def test_epsilon_ends_the_local_steps_earlier():
     model = second_round(epsilon=3.0)
-    assert [ask(model, 0, 1.0, 10.0 + s) for s in (1, 6, 7)] == [False, False, True]
+    assert [query(model, 0, 1.0, 10.0 + s) for s in (1, 6, 7)] == [False, False, True]
 
 
 def test_nobody_goes_on_when_the_slowest_has_been_told_to_cut():
     model = second_round()
-    assert not ask(model, 0, 1.0, 11.0)
-    assert ask(model, 1, 10.0, 12.0)
-    assert ask(model, 0, 1.0, 12.5)
+    assert not query(model, 0, 1.0, 11.0)
+    assert query(model, 1, 10.0, 12.0)
+    assert query(model, 0, 1.0, 12.5)
 
 
 def test_the_slowest_that_leaves_leaves_nobody_asking_for_ever():
     model = second_round(3)
-    assert not ask(model, 0, 1.0, 11.0)
-    assert not ask(model, 1, 1.0, 11.0)
+    assert not query(model, 0, 1.0, 11.0)
+    assert not query(model, 1, 1.0, 11.0)
     model.leave(2, 11.5)
-    assert ask(model, 0, 1.0, 12.0) and ask(model, 1, 1.0, 12.0)
+    assert query(model, 0, 1.0, 12.0) and query(model, 1, 1.0, 12.0)
     assert model.push(push(0, 1), 12.0) == [Accept(push(0, 1), 1 / 2)]
     assert model.push(push(1, 1), 12.0)[1:] == [Commit(), Grant(0), Grant(1)]
 
 
 def test_a_slowest_that_is_never_heard_again_is_not_worked_for_beyond_its_time():
     model = second_round()
-    assert not ask(model, 0, 1.0, 15.0), "the version came at 14 s"
-    assert not ask(model, 0, 1.0, 22.5)
-    assert ask(model, 0, 1.0, 23.5)
+    assert not query(model, 0, 1.0, 15.0), "the version came at 14 s"
+    assert not query(model, 0, 1.0, 22.5)
+    assert query(model, 0, 1.0, 23.5)
 
 
 def test_a_worker_that_joins_is_the_slowest_only_once_it_has_asked():
     model = second_round()
     model.join(2, 12.0)
-    assert not ask(model, 0, 1.0, 13.0)
-    assert ask(model, 2, 20.0, 14.0)
-    assert ask(model, 0, 1.0, 14.5)
+    assert not query(model, 0, 1.0, 13.0)
+    assert query(model, 2, 20.0, 14.0)
+    assert query(model, 0, 1.0, 14.5)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from wbsp.ps.engine import Ack, Granted
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Worker
+from wbsp.simulate.machine import Machine
 from wbsp.simulate.speeds import constant, lognormal
 from wbsp.simulate.workload import QuadraticWorkload
 from wbsp.sync import Accept, Commit, Grant, Push, Reject, create
@@ -27,7 +27,7 @@ class Judge:
         self.waiting &= witness.clock.keys()
         if push:
             (ack,) = [e for e in effects if isinstance(e, Ack)]
-            assert ack.accepted == (push.base == before)
+            assert ack.accepted == (push.base_version == before)
             if not ack.accepted:
                 assert (ack.reason, ack.granted, granted) == (LATE, latest, set())
                 return
@@ -54,7 +54,7 @@ def versions(model, n):
     def log(now, kind, **fields):
         if kind == "commit":
             seen.append(cluster.engine.store.latest.vector.tobytes())
-    cluster = Cluster(model, [Worker(lognormal(1.0 + i, 0.5, seed=i)) for i in range(n)],
+    cluster = Cluster(model, [Machine(lognormal(1.0 + i, 0.5, seed=i)) for i in range(n)],
                       QuadraticWorkload(n), log=log, stop_samples=20 * n * 16)
     cluster.run()
     return seen
@@ -67,7 +67,7 @@ def test_no_backups_are_bsp_bit_for_bit(n):
 
 def test_a_straggler_costs_its_own_updates_and_nobodys_time():
     seconds = [1.0, 1.0, 1.0, 2.5]
-    cluster = Cluster(KSync(b=1), [Worker(constant(s)) for s in seconds])
+    cluster = Cluster(KSync(b=1), [Machine(constant(s)) for s in seconds])
     cluster.run(until=30.5)
     assert cluster.engine.store.latest.version == 30
     assert [m.rejected[LATE] for m in cluster.engine.members.values()] == [0, 0, 0, 12]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Worker
+from wbsp.simulate.machine import Machine
 from wbsp.simulate.speeds import constant
 from wbsp.simulate.workload import QuadraticWorkload
 from wbsp.sync.base import Accept, Commit, Direct, Grant, Push
@@ -326,7 +326,7 @@ def test_whatever_the_speeds_training_is_sgd_on_the_shared_stream(controller, se
     n, rounds = len(seconds), 30
     workload = QuadraticWorkload(n, seed=3)
     model = LBBSP(controller=controller, batch=workload.batch, window=1, coarse=4, fine=2)
-    cluster = Cluster(model, [Worker(constant(s)) for s in seconds], workload,
+    cluster = Cluster(model, [Machine(constant(s)) for s in seconds], workload,
                       stop_samples=rounds * n * workload.batch)
     cluster.run()
     x = workload.initial().astype(float)
@@ -342,7 +342,7 @@ def test_whatever_the_speeds_training_is_sgd_on_the_shared_stream(controller, se
 def test_unequal_workers_end_sooner_than_under_bsp(controller, at_most):
     """Speeds 1 : 4, so 0.4 of the time of BSP at best."""
     def time(model):
-        cluster = Cluster(model, [Worker(constant(1.0)), Worker(constant(0.25))],
+        cluster = Cluster(model, [Machine(constant(1.0)), Machine(constant(0.25))],
                           QuadraticWorkload(2), stop_samples=60 * 2 * 16)
         cluster.run()
         return cluster.ended

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Worker
+from wbsp.simulate.machine import Machine
 from wbsp.simulate.speeds import lognormal
 from wbsp.simulate.workload import QuadraticWorkload
 from wbsp.sync import create
@@ -43,7 +43,7 @@ def versions(model, n, rounds, tau=1):
         if kind == "commit":
             seen.append(cluster.engine.store.latest.vector)
     workload = QuadraticWorkload(n, seed=3)
-    workers = [Worker(lognormal(1.0 + i, 0.5, seed=i), latency=0.1 * i) for i in range(n)]
+    workers = [Machine(lognormal(1.0 + i, 0.5, seed=i), latency=0.1 * i) for i in range(n)]
     cluster = Cluster(model, workers, workload, log=log,
                       stop_samples=rounds * tau * n * workload.batch)
     cluster.run()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from wbsp.ps.engine import Granted
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Worker
+from wbsp.simulate.machine import Machine
 from wbsp.simulate.speeds import constant
 from wbsp.sync import Accept, Commit, Grant, Push
 from wbsp.sync.nbsync import NBSync
@@ -48,7 +48,7 @@ class Rounds(Witness):
         worker, newest = push.worker, self.cluster.engine.store.latest.version
         # Apart from a worker's first push, and from its last in a round that has its push already.
         self.regular = worker not in self.new and worker in self.missing
-        assert push.base == (newest - 1 if self.regular else newest)
+        assert push.base_version == (newest - 1 if self.regular else newest)
         if worker in self.new:
             assert (worker in self.unreset) == (self.model.merge == "add")
         self.new.discard(worker)
@@ -247,7 +247,7 @@ class Tug:
 @pytest.mark.parametrize("normalize, low, high", [(False, 0.7, 1.0), (True, -0.1, 0.1)])
 def test_normalize_takes_away_the_pull_of_the_faster_worker(normalize, low, high):
     cluster = Cluster(NBSync(normalize=normalize),
-                      [Worker(constant(0.1)), Worker(constant(1.0))], Tug(), stop_samples=5000)
+                      [Machine(constant(0.1)), Machine(constant(1.0))], Tug(), stop_samples=5000)
     cluster.run()
     assert low < cluster.engine.store.latest.vector[0] < high
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from wbsp.ps.engine import Ack, Directed
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Worker
+from wbsp.simulate.machine import Machine
 from wbsp.simulate.speeds import constant, trace
 from wbsp.simulate.workload import QuadraticWorkload
 from wbsp.sync import Accept, Commit, Direct, Grant, Push, Reject, create
@@ -36,7 +36,7 @@ class Bounded(Witness):
 
     def weighs(self, push):
         """What an accepted push must weigh; asked before its commit."""
-        lag = self.cluster.engine.store.latest.version - push.base
+        lag = self.cluster.engine.store.latest.version - push.base_version
         shrink = 1 + lag if self.model.scale == "inverse" else 1
         return 1 / (len(self.model.active) * self.model.rule.micro_batches * shrink)
 
@@ -54,11 +54,11 @@ class Bounded(Witness):
         model, n = self.model, len(self.clock)
         newest = self.cluster.engine.store.latest.version
         answer = next(e for e in effects if isinstance(e, Ack))
-        lag = newest - self.committed - push.base
+        lag = newest - self.committed - push.base_version
         assert answer.accepted == self.committed == (lag <= model.s * n)
         assert answer.accepted or answer.reason == "stale"
         assert answer.granted == newest
-        assert push.base >= self.granted[push.worker], "a worker went back"
+        assert push.base_version >= self.granted[push.worker], "a worker went back"
         self.accepted += answer.accepted
         self.rejected += not answer.accepted
         host = self.cluster._hosts[push.worker]
@@ -121,7 +121,7 @@ def versions(model, workers, workload, **options):
 def test_without_bounds_it_is_asp_bit_for_bit(plan):
     runs = []
     for model in (SaPS(s="inf", policy="reject"), create("asp")):
-        workers = [Worker(trace(times), **kwargs)
+        workers = [Machine(trace(times), **kwargs)
                    for times, kwargs in zip(plan.traces, plan.workers, strict=True)]
         runs.append(versions(model, workers, IntegerWorkload(len(workers)), **plan.settings))
     assert runs[0] == runs[1] and runs[0]
@@ -142,7 +142,7 @@ def test_a_bound_of_zero_serializes(plan):
 def test_one_worker_is_plain_sgd(policy):
     workload, plain = QuadraticWorkload(1, seed=5), QuadraticWorkload(1, seed=5)
     cluster = Cluster(SaPS(policy=policy, micro_batches=1),
-                      [Worker(constant(0.1), latency=0.07)], workload, stop_samples=50 * 16)
+                      [Machine(constant(0.1), latency=0.07)], workload, stop_samples=50 * 16)
     cluster.run()
     steps = cluster.reports[0].steps
     for _ in range(steps):
@@ -162,7 +162,7 @@ def straggle(model, n, factor, until=600.0, down=INF):
     def log(now, kind, **fields):
         if kind in ("accept", "reject") and fields["worker"] == n - 1:
             heard.append((kind == "accept", fields["version"] - fields["base"]))
-    workers = [Worker(constant(1.0))] * (n - 1) + [Worker(constant(factor), down=down)]
+    workers = [Machine(constant(1.0))] * (n - 1) + [Machine(constant(factor), down=down)]
     Cluster(model, workers, log=log, model_bytes=1.0).run(until)
     return heard
 

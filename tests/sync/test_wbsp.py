@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from wbsp.ps.engine import Engine, Granted
 from wbsp.ps.store import Store
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Worker
+from wbsp.simulate.machine import Machine
 from wbsp.simulate.speeds import constant
 from wbsp.simulate.workload import QuadraticWorkload
 from wbsp.sync import Accept, Commit, Grant, Push, create
@@ -101,7 +101,7 @@ def trajectory(model, workers, workload, **options):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
 def test_equal_speeds_give_the_trajectory_of_bsp_bit_for_bit(n):
-    runs = [trajectory(create(name), [Worker(constant(1.0))] * n, QuadraticWorkload(n),
+    runs = [trajectory(create(name), [Machine(constant(1.0))] * n, QuadraticWorkload(n),
                        stop_samples=20 * n * 16) for name in ("wbsp", "bsp")]
     assert len(runs[0]) == 20 and runs[0] == runs[1]
 
@@ -109,7 +109,7 @@ def test_equal_speeds_give_the_trajectory_of_bsp_bit_for_bit(n):
 @pytest.mark.parametrize("name", ["bsp", "asp", "ssp", "wbsp", "pcc"])
 def test_one_worker_is_plain_sgd(name):
     workload, plain = QuadraticWorkload(1, seed=5), QuadraticWorkload(1, seed=5)
-    cluster = Cluster(create(name), [Worker(constant(0.1), latency=0.07)], workload,
+    cluster = Cluster(create(name), [Machine(constant(0.1), latency=0.07)], workload,
                       stop_samples=50 * 16)
     cluster.run()
     steps = cluster.reports[0].steps

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from wbsp.wire.chunks import Assembly, split
-from wbsp.wire.memory import Spare
+from wbsp.wire.chunks import Reassembler, split
+from wbsp.wire.memory import BufferPool
 from wbsp.wire.messages import CHUNK, WireError
 
 SIZES = [1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7]
@@ -22,7 +22,7 @@ def assemble(assembly, vector):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_round_trip(size):
-    assembly = Assembly(size, Spare())
+    assembly = Reassembler(size, BufferPool())
     for first in (0, 5):
         *early, last = assemble(assembly, ramp(size, first))
         assert early == [None] * ((size - 1) // CHUNK)
@@ -44,13 +44,13 @@ def test_chunks_are_views_that_cover_the_vector_once(size):
 @pytest.mark.parametrize("held", [lambda vector: vector, lambda vector: vector[5:6],
                                   lambda vector: next(split(vector))])
 def test_the_memory_of_a_vector_is_used_again_when_nobody_holds_it_any_more(held):
-    spare = Spare()
-    assembly = Assembly(SIZE, spare)
+    spare = BufferPool()
+    assembly = Reassembler(SIZE, spare)
     first = assemble(assembly, ramp(SIZE))[-1]
     address = first.ctypes.data
     first.flags.writeable = False
     holder = held(first)
-    second = assemble(Assembly(SIZE, spare), ramp(SIZE, 9))[-1]
+    second = assemble(Reassembler(SIZE, spare), ramp(SIZE, 9))[-1]
     assert not np.shares_memory(first, second) and np.array_equal(first, ramp(SIZE))
     del first
     assert spare.take(SIZE).ctypes.data != address
@@ -81,7 +81,7 @@ WRONG = {
 def test_a_wrong_chunk_raises_and_changes_nothing(offset, size, data):
     vector = ramp(SIZE, 1)
     chunks = [(at, memoryview(bytes(chunk))) for at, chunk in split(vector)]
-    assembly = Assembly(SIZE, Spare())
+    assembly = Reassembler(SIZE, BufferPool())
     assert assembly.add(chunks[0][0], SIZE, chunks[0][1]) is None
     with pytest.raises(WireError):
         assembly.add(offset, size, memoryview(data))
@@ -90,7 +90,7 @@ def test_a_wrong_chunk_raises_and_changes_nothing(offset, size, data):
 
 
 def test_offset_zero_begins_anew():
-    assembly = Assembly(SIZE, Spare())
+    assembly = Reassembler(SIZE, BufferPool())
     torn = list(split(ramp(SIZE, 100)))[:2]
     for offset, chunk in torn:
         assert assembly.add(offset, SIZE, chunk) is None
@@ -98,7 +98,7 @@ def test_offset_zero_begins_anew():
 
 
 def test_a_vector_that_is_complete_does_not_go_on():
-    assembly = Assembly(SIZE, Spare())
+    assembly = Reassembler(SIZE, BufferPool())
     assemble(assembly, ramp(SIZE))
     with pytest.raises(WireError, match="when 0 was due"):
         assembly.add(2 * CHUNK, SIZE, memoryview(bytes(28)))

@@ -3,7 +3,7 @@
 import pytest
 
 from wbsp.sync import Direct, Push, WorkerRule
-from wbsp.worker.agent import Adopt, Agent, Ask, Cut, Fetch, Leave
+from wbsp.worker.agent import Adopt, Agent, Cut, CutQuery, Fetch, Leave
 
 BSP = WorkerRule("every_step", "model", "replace")
 WBSP = WorkerRule("every_step", "ack", "replace")
@@ -189,14 +189,14 @@ def test_a_refresh_of_the_version_before_is_void():
     assert step(agent) == []
 
 
-ASKED = WorkerRule("asked", "model", "replace")
+ASKED = WorkerRule("on_query", "model", "replace")
 
 
 def test_a_worker_that_asks_waits_for_the_answer():
     agent = started(ASKED)
-    assert step(agent) == [Ask(1, 1, 0.5)] and agent.waiting == "answer"
+    assert step(agent) == [CutQuery(1, 1, 0.5)] and agent.waiting == "answer"
     assert agent.told(1, cut=False) == [] and agent.waiting is None
-    assert step(agent) == [Ask(2, 2, 0.5)]
+    assert step(agent) == [CutQuery(2, 2, 0.5)]
     assert agent.told(1, cut=True) == [] and agent.waiting == "answer", "an old answer"
     assert agent.told(2, cut=True) == [cut(0, steps=2)] and agent.waiting == "ack"
     assert agent.told(2, cut=True) == [], "told twice"

@@ -14,7 +14,7 @@ from jobs import Jobs, interrupted, until
 import wbsp
 from wbsp.layout import TensorSpec
 from wbsp.ps import checkpoint
-from wbsp.worker.connection import LinkError
+from wbsp.worker.connection import TransportError
 
 pytestmark = [
     pytest.mark.slow,  # TensorFlow takes its seconds to start
@@ -125,7 +125,7 @@ def test_a_callback_whose_fit_still_runs_keeps_its_place(jobs, hook):
     refused = []
 
     def another(model):
-        with pytest.raises(LinkError, match="worker 0 is already connected") as caught:
+        with pytest.raises(TransportError, match="worker 0 is already connected") as caught:
             hook(server.address).connect()
         refused.append(caught.value)
 
@@ -143,7 +143,7 @@ def test_closing_leaves_at_once_and_may_be_repeated(jobs, hook, unnoticed):
     callback.close()
     callback.close()
     server.until("worker 0 left: its callback was closed")
-    with pytest.raises(LinkError, match="this worker has left the run"):
+    with pytest.raises(TransportError, match="this worker has left the run"):
         fit(callback, At(2, lambda model: callback.close()))
     until(lambda: len(server.find("worker 0 left: its callback was closed")) == 2, "to leave again")
 
@@ -158,7 +158,7 @@ def test_closing_from_another_thread_ends_the_wait_for_others(jobs, hook):
 
     thread = threading.Thread(target=close)
     thread.start()
-    with pytest.raises(LinkError, match="this worker has left the run"):
+    with pytest.raises(TransportError, match="this worker has left the run"):
         fit(callback)
     thread.join()
 
@@ -213,7 +213,7 @@ def test_without_a_server_another_fit_says_at_once_what_it_does(jobs, hook, said
     callback = hook(server.address, timeout=0.3)
     fit(callback)
     server.ends_well()
-    with pytest.raises(LinkError, match="no server answered at"):
+    with pytest.raises(TransportError, match="no server answered at"):
         fit(callback)
     assert f"worker 0: connecting again to {server.address}" in said
 
@@ -367,7 +367,8 @@ def test_a_reason_of_the_users_own_ends_the_wait_for_the_server(jobs, hook):
     server.kill()
     callback = hook(server.address)
     callback.interrupt("the night is over")
-    with pytest.raises(LinkError, match="interrupted while waiting for the server at localhost:"):
+    with pytest.raises(TransportError,
+                       match="interrupted while waiting for the server at localhost:"):
         fit(callback)
 
 

@@ -7,8 +7,8 @@ import zmq
 from crew import Member
 from jobs import Jobs, until
 
-from wbsp.worker.link import Link, LinkError
 from wbsp.worker.route import Route
+from wbsp.worker.transport import Transport, TransportError
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def test_a_server_that_moves_is_found_again(names):
 
 def test_a_name_that_nobody_knows_is_named(names):
     names["nowhere.example"] = []
-    link = Link("nowhere.example:2606", 0, say=lambda text: None)
-    with pytest.raises(LinkError, match="nowhere.example is not known"):
+    link = Transport("nowhere.example:2606", 0, say=lambda text: None)
+    with pytest.raises(TransportError, match="nowhere.example is not known"):
         link.hello({}, 1.0)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from wbsp.figures import style
-from wbsp.figures.load import MOST_WORKERS, Facts, by_group
+from wbsp.figures.load import MOST_WORKERS, RunStatistics, by_group
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Reached:
         return float(np.mean(self.times)) if self.times else np.nan
 
 
-def times_to(facts: Sequence[Facts], target: float) -> list[Reached]:
+def times_to(facts: Sequence[RunStatistics], target: float) -> list[Reached]:
     """The groups from the fastest to the slowest, then those that did not always reach `target`.
 
     The rival is the fastest group of another model. WBSP and its optimized form (pcc) count as one
@@ -65,7 +65,7 @@ def _with_rival(own: Reached, all_groups: list[Reached]) -> Reached:
     return replace(own, rival=rival.group, ratio=own.mean / rival.mean)
 
 
-def draw_time_to_target(facts: Sequence[Facts], path: Path, target: float) -> Path | None:
+def draw_time_to_target(facts: Sequence[RunStatistics], path: Path, target: float) -> Path | None:
     """One bar a group: mean over the seeds, a dot a seed, the ratio to the fastest rival.
 
     A group in which no run reached the target gets a hatched bar as long as it was tried. None if
@@ -115,7 +115,7 @@ def _describe(reached: Reached, unit: str, divisor: float) -> str:
     return f"{text} = {reached.ratio:.2f} × {textwrap.shorten(reached.rival, 40)}"
 
 
-def draw_shares(facts: Sequence[Facts], path: Path) -> Path | None:
+def draw_shares(facts: Sequence[RunStatistics], path: Path) -> Path | None:
     """Compute, push, pull, wait and data as parts of each worker's time, a panel a run.
 
     None if no worker left spans. A run of many workers shows 12 of them.
@@ -147,7 +147,7 @@ def draw_shares(facts: Sequence[Facts], path: Path) -> Path | None:
     return style.save(figure, path)
 
 
-def draw_staleness(facts: Sequence[Facts], path: Path) -> Path | None:
+def draw_staleness(facts: Sequence[RunStatistics], path: Path) -> Path | None:
     """Histogram of the staleness of accepted pushes, a panel a group; None without pushes."""
     groups = {group: stale for group, members in by_group(facts).items()
               if len(stale := np.concatenate([f.staleness for f in members]))}

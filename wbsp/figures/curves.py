@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from wbsp.figures.load import Facts, by_group
+from wbsp.figures.load import RunStatistics, by_group
 from wbsp.figures.style import GREY, legend_below, line_look, new_figure, save, set_title, time_unit
 
 
-def draw_curves(facts: Sequence[Facts], path: Path, target: float | None = None) -> Path | None:
+def draw_curves(facts: Sequence[RunStatistics], path: Path,
+                target: float | None = None) -> Path | None:
     """Draw the four panels into `path`; None if no run was ever evaluated.
 
     A group of several seeds shows its mean with a band from the lowest to the highest seed, as far

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from wbsp.runlog.reader import Run, read_run
-from wbsp.runlog.report import KINDS
+from wbsp.runlog.report import PHASES
 
 MOST_WORKERS = 12  # shown of one run; more would not be read
 
@@ -26,7 +26,7 @@ _NAMES = {"id", "seed", "command", "versions", "folder", "sync_option"}
 
 
 @dataclass
-class Facts:
+class RunStatistics:
     """One run as the figures see it. Times in seconds since its start; shares 0..1."""
 
     run: Run
@@ -77,7 +77,7 @@ class Facts:
         booked = {int(worker): one["seconds"] for worker, one in summary["workers"].items()}
         for worker, spans in self.run.spans.items():
             if not any(booked.get(worker, {}).values()):
-                booked[worker] = dict.fromkeys(KINDS, 0.0)
+                booked[worker] = dict.fromkeys(PHASES, 0.0)
                 for span in spans:
                     if span["lane"] == "compute":
                         booked[worker][span["kind"]] += span["seconds"]
@@ -94,7 +94,7 @@ class Facts:
         """Parts of the booked time of all workers together; NaN if none booked any."""
         total = sum(sum(seconds.values()) for seconds in self.seconds.values())
         return {kind: sum(s[kind] for s in self.seconds.values()) / total if total else np.nan
-                for kind in KINDS}
+                for kind in PHASES}
 
     @property
     def last_accuracy(self) -> float:
@@ -140,9 +140,9 @@ def find_runs(folders: Iterable[Path | str]) -> list[Run]:
     return list(found.values())
 
 
-def gather(runs: Sequence[Run]) -> list[Facts]:
+def gather(runs: Sequence[Run]) -> list[RunStatistics]:
     """The facts of each run, with its group and its name set."""
-    facts = [Facts(run) for run in runs]
+    facts = [RunStatistics(run) for run in runs]
     flat = [_flatten(f.run.settings) for f in facts]
     for fact, own in zip(facts, flat, strict=True):
         said = []
@@ -165,7 +165,7 @@ def gather(runs: Sequence[Run]) -> list[Facts]:
     return facts
 
 
-def by_group(facts: Sequence[Facts]) -> dict[str, list[Facts]]:
+def by_group(facts: Sequence[RunStatistics]) -> dict[str, list[RunStatistics]]:
     """Group -> its runs, in order of first appearance."""
     groups = defaultdict(list)
     for fact in facts:

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from wbsp.figures.bars import times_to
-from wbsp.figures.load import MOST_WORKERS, Facts
-from wbsp.runlog.report import KINDS
+from wbsp.figures.load import MOST_WORKERS, RunStatistics
+from wbsp.runlog.report import PHASES
 
 _NONE = "-"
 
 
-def write_table(facts: Sequence[Facts], path: Path, target: float | None = None) -> Path:
+def write_table(facts: Sequence[RunStatistics], path: Path, target: float | None = None) -> Path:
     """Write `path`: a row a run, a row a group on its time to `target`, a row a worker."""
     lines = ["# Numbers of the figures", "",
              "Times in seconds; shares in % of the workers' time; staleness of accepted pushes in "
@@ -22,7 +22,7 @@ def write_table(facts: Sequence[Facts], path: Path, target: float | None = None)
     goal = [] if target is None else [f"time to {100 * target:g} %"]
     lines += _table(
         ["", "run", "sync", "seed", "workers", *goal, "final accuracy", "versions",
-         "steps per worker", *(f"{kind} %" for kind in KINDS), "staleness mean", "max",
+         "steps per worker", *(f"{kind} %" for kind in PHASES), "staleness mean", "max",
          "duration", "command"],
         ([str(number), *_run_row(fact, target)] for number, fact in enumerate(facts, 1)))
     if target is not None:
@@ -30,13 +30,13 @@ def write_table(facts: Sequence[Facts], path: Path, target: float | None = None)
         lines += _table(["group", "mean", "lowest", "highest", "runs that reached it",
                          "fastest rival", "time / the rival's"], _target_rows(facts, target))
     lines += ["", "## Workers", ""]
-    lines += _table(["run", "worker", "steps", *(f"{kind} %" for kind in KINDS)],
+    lines += _table(["run", "worker", "steps", *(f"{kind} %" for kind in PHASES)],
                     (row for fact in facts for row in _worker_rows(fact)))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 
-def _run_row(fact: Facts, target: float | None) -> list[str]:
+def _run_row(fact: RunStatistics, target: float | None) -> list[str]:
     stale = fact.staleness
     steps = [fact.steps[worker] for worker in fact.workers]
     named = ", ".join(f"{w}: {n}" for w, n in fact.steps.items())
@@ -44,24 +44,24 @@ def _run_row(fact: Facts, target: float | None) -> list[str]:
     return [fact.name, fact.sync, _text(fact.seed), str(len(fact.workers)), *goal,
             _number(fact.last_accuracy, ".4f"), str(len(fact.commits)),
             named if len(steps) <= MOST_WORKERS else f"{min(steps)} to {max(steps)}",
-            *(_number(100 * fact.total_shares[kind], ".1f") for kind in KINDS),
+            *(_number(100 * fact.total_shares[kind], ".1f") for kind in PHASES),
             _number(stale.mean() if len(stale) else None, ".2f"),
             _number(stale.max() if len(stale) else None, "d"), _number(fact.duration),
             f"`{command}`" if (command := fact.run.settings.get("command")) else _NONE]
 
 
-def _target_rows(facts: Sequence[Facts], target: float) -> Iterator[list[str]]:
+def _target_rows(facts: Sequence[RunStatistics], target: float) -> Iterator[list[str]]:
     for reached in times_to(facts, target):
         yield [reached.group, _number(reached.mean), _number(min(reached.times, default=None)),
                _number(max(reached.times, default=None)), f"{len(reached.times)} of {reached.runs}",
                reached.rival or _NONE, _number(reached.ratio, ".3f")]
 
 
-def _worker_rows(fact: Facts) -> Iterator[list[str]]:
+def _worker_rows(fact: RunStatistics) -> Iterator[list[str]]:
     for worker in fact.pick_workers(MOST_WORKERS):
         shares = fact.shares.get(worker, {})
         yield [fact.name, str(worker), str(fact.steps[worker]),
-               *(_number(100 * shares[kind] if shares else None, ".1f") for kind in KINDS)]
+               *(_number(100 * shares[kind] if shares else None, ".1f") for kind in PHASES)]
 
 
 def _number(value: float | None, form: str = ".2f") -> str:

@@ -12,7 +12,7 @@ from statistics import median
 
 import numpy as np
 
-from wbsp.figures.load import MOST_WORKERS, Facts
+from wbsp.figures.load import MOST_WORKERS, RunStatistics
 from wbsp.figures.style import KIND_COLORS, kinds_legend, new_figure, save, set_title
 from wbsp.runlog.files import to_json
 
@@ -21,7 +21,7 @@ _WARM_UP = 3  # steps of the slowest worker that are passed over, where there ar
 _LANES = {"compute": (0.0, 0.5), "network": (0.52, 0.24)}  # offset and height in a worker's row
 
 
-def default_window(fact: Facts) -> tuple[float, float] | None:
+def default_window(fact: RunStatistics) -> tuple[float, float] | None:
     """Seconds from and to: about 12 steps of the slowest worker after a warm-up; None without
     compute spans. The slowest is the one with the longest median step."""
     steps = {worker: [s for s in spans if s["lane"] == "compute" and s["kind"] == "compute"]
@@ -35,7 +35,7 @@ def default_window(fact: Facts) -> tuple[float, float] | None:
     return slowest[first]["t"], slowest[last]["t"] + slowest[last]["seconds"]
 
 
-def draw_timeline(fact: Facts, path: Path,
+def draw_timeline(fact: RunStatistics, path: Path,
                   window: tuple[float, float] | None = None) -> Path | None:
     """Gantt chart of `window` (seconds from, to); None for a run that left no spans in it.
 
@@ -81,7 +81,7 @@ def draw_timeline(fact: Facts, path: Path,
     return save(figure, path)
 
 
-def write_trace(fact: Facts, path: Path) -> Path:
+def write_trace(fact: RunStatistics, path: Path) -> Path:
     """All spans and server events of a run as a Chrome trace (JSON, times in microseconds)."""
     with open(path, "wb") as file:
         file.write(b'{"displayTimeUnit": "ms", "traceEvents": [')
@@ -91,7 +91,7 @@ def write_trace(fact: Facts, path: Path) -> Path:
     return path
 
 
-def _trace_events(fact: Facts) -> Iterator[dict]:
+def _trace_events(fact: RunStatistics) -> Iterator[dict]:
     """Process 0 is the server, process i + 1 worker i; a thread is a lane."""
     lanes = {lane: thread for thread, lane in enumerate(_LANES)}
     yield _name("process_name", 0, 0, f"server ({fact.sync})")

@@ -10,7 +10,7 @@ import sys
 from absl import app, flags
 
 from wbsp.cluster import tf_config
-from wbsp.ps.server import Rules
+from wbsp.ps.server import ServerConfig
 from wbsp.ps.start import prepare_server
 from wbsp.sync import MODELS, parse_options
 from wbsp.wire.sockets import split_address
@@ -43,7 +43,7 @@ def main(argv):
             spec = tf_config().must_be("ps")
             (host, port), workers = split_address(spec.server), spec.workers
         options = parse_options(FLAGS.sync_option)
-        rules = Rules(workers, check_period=FLAGS.check_period,
+        rules = ServerConfig(workers, check_period=FLAGS.check_period,
                       connect_timeout=FLAGS.connect_timeout,
                       bandwidth=FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit)
         settings = {"sync": FLAGS.sync, "sync_option": json.dumps(options, sort_keys=True)}

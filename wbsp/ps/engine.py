@@ -44,7 +44,7 @@ class Directed(NamedTuple):
     direct: Direct
 
 
-class Told(NamedTuple):
+class CutDecision(NamedTuple):
     """Answer to a worker's question `number`: hand over the progress now, or go on."""
 
     worker: int
@@ -66,7 +66,7 @@ class Final(NamedTuple):
     version: int
 
 
-Effect = Ack | Granted | Directed | Told | Stop | Final
+Effect = Ack | Granted | Directed | CutDecision | Stop | Final
 
 
 def _ignore(now: float, kind: str, **fields: Any) -> None:
@@ -90,7 +90,7 @@ class Engine:
         self.expected, self.stop_samples, self.log = expected, stop_samples, log
         self.members: dict[int, Member] = {}
         self._here: set[int] = set()  # the active ones: counting them must not cost O(N)
-        self._told: dict[int, Told] = {}  # worker -> answer to its newest question
+        self._told: dict[int, CutDecision] = {}  # worker -> answer to its newest question
         self._at_rest: Callable[[float], None] | None = None
         self.started = False
         self.stop_reason: str | None = None
@@ -162,7 +162,7 @@ class Engine:
         member.samples += push.samples
         member.seconds += push.seconds
         member.pushes += 1
-        member.base = push.base
+        member.base = push.base_version
         self.steps += push.steps
         self.samples += push.samples
         effects = self._act(actions, now, push, update)
@@ -170,14 +170,14 @@ class Engine:
             effects += self.stop(f"{self.samples:,} samples were trained", now)
         return effects
 
-    def ask(self, worker: int, number: int, steps: int, seconds: float,
+    def query(self, worker: int, number: int, steps: int, seconds: float,
             now: float) -> list[Effect]:
         """A worker with `steps` uncut ones asks whether to cut; its newest took `seconds`.
 
         Raises ValueError for a question that no member could have.
         """
         self._started(worker, "asked")
-        if self.model.rule.push != "asked":
+        if self.model.rule.push != "on_query":
             raise ValueError(f"worker {worker} asked whether to cut, which {self.model.name} does "
                              "not decide")
         told = self._told.get(worker)
@@ -185,11 +185,11 @@ class Engine:
             return [told]
         cut, effects = False, []
         if self.stop_reason is None:
-            actions = self.model.ask(worker, steps, seconds, now)
+            actions = self.model.query(worker, steps, seconds, now)
             cut = any(type(a) is Direct and a.worker == worker and a.cut for a in actions)
             effects = self._act((a for a in actions if type(a) is not Direct or a.worker != worker),
                                 now)
-        told = self._told[worker] = Told(worker, number, cut)
+        told = self._told[worker] = CutDecision(worker, number, cut)
         return [*effects, told]
 
     def tick(self, now: float) -> list[Effect]:
@@ -266,8 +266,9 @@ class Engine:
             if kind is Accept:
                 accepted = self.store.accept(update, action.weight)
                 if accepted:
-                    self.log(now, "accept", worker=push.worker, seq=push.seq, base=push.base,
-                             version=self.store.latest.version, steps=push.steps,
+                    self.log(now, "accept", worker=push.worker, seq=push.seq,
+                             base=push.base_version, version=self.store.latest.version,
+                             steps=push.steps,
                              samples=push.samples, seconds=push.seconds, weight=action.weight)
                 else:
                     reason = "not finite"
@@ -299,6 +300,6 @@ class Engine:
 
     def _rejected(self, push: Push, reason: str, now: float) -> None:
         self.members[push.worker].rejected[reason] += 1
-        self.log(now, "reject", worker=push.worker, seq=push.seq, base=push.base, reason=reason,
-                 steps=push.steps, samples=push.samples, seconds=push.seconds,
+        self.log(now, "reject", worker=push.worker, seq=push.seq, base=push.base_version,
+                 reason=reason, steps=push.steps, samples=push.samples, seconds=push.seconds,
                  version=self.store.latest.version)

@@ -29,8 +29,8 @@ from wbsp.ps.background import (
     Evaluator,
     EvaluatorError,
 )
+from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.interrupt import Interrupts
-from wbsp.ps.reception import Reception
 from wbsp.ps.store import Store
 from wbsp.runlog.console import Status, say
 from wbsp.runlog.report import Report
@@ -46,7 +46,7 @@ _WATCH = 0.005  # the same at connections, while there are some that no worker s
 
 
 @dataclass
-class Rules:
+class ServerConfig:
     """What ends a run and what paces it. Times in seconds, `bandwidth` in bytes per second."""
 
     worker_num: int
@@ -67,7 +67,7 @@ class Server:
     hold:       what keeps other servers out of the folder, until this one is closed
     """
 
-    def __init__(self, model: SyncModel, socket: ServerSocket, rules: Rules,
+    def __init__(self, model: SyncModel, socket: ServerSocket, rules: ServerConfig,
                  settings: dict[str, str], folder: pathlib.Path, log: Any, console: Any,
                  evaluator: Evaluator | None = None, interrupts: Interrupts | None = None,
                  hold: IO | None = None):
@@ -78,7 +78,7 @@ class Server:
         self._checkpoints: Checkpoints | None = None
         self._evaluations: Evaluations | None = None
         self._zero = time.monotonic()
-        self.reception = Reception(
+        self.reception = Dispatcher(
             socket, model.rule, rules.worker_num, settings, rules.bandwidth, self.now, self._say,
             log.event, self.begin if evaluator is None else None)
         self._network = False  # the evaluator has built its own

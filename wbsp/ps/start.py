@@ -13,7 +13,7 @@ from typing import Any
 from wbsp.ps.background import CHECKPOINT, Evaluator
 from wbsp.ps.checkpoint import load
 from wbsp.ps.interrupt import Interrupts
-from wbsp.ps.server import Rules, Server
+from wbsp.ps.server import Server, ServerConfig
 from wbsp.runlog.console import Console
 from wbsp.runlog.files import beside_of
 from wbsp.runlog.folder import hold_folder, read_settings, run_folder, write_settings
@@ -23,8 +23,8 @@ from wbsp.wire.sockets import ServerSocket, read_token
 
 
 def prepare_server(
-        settings: dict[str, str], sync: str, options: dict[str, Any], rules: Rules, *, host: str,
-        port: int, token_file: str | None, base_dir: str, log_root: str, resume: bool,
+        settings: dict[str, str], sync: str, options: dict[str, Any], rules: ServerConfig, *,
+        host: str, port: int, token_file: str | None, base_dir: str, log_root: str, resume: bool,
         start_evaluator: Callable[[], Evaluator] | None = None) -> Server:
     """Check everything, make the run's folder, and return the server, listening.
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 _SUMS = "steps", "samples", "pushes", "push_seconds", "pulls", "pull_seconds"
-KINDS = ("compute", "push", "pull", "wait", "data")
+PHASES = ("compute", "push", "pull", "wait", "data")
 
 
-class TimeBook:
+class PhaseTimer:
     """Books every second of a compute thread under exactly one of `KINDS`.
 
     compute: a step, an ordered sleep included; push: cutting, sending, waiting for the answer to
@@ -17,7 +17,7 @@ class TimeBook:
     """
 
     def __init__(self, start: float, kind: str = "wait"):
-        self.seconds = dict.fromkeys(KINDS, 0.0)
+        self.seconds = dict.fromkeys(PHASES, 0.0)
         self.kind, self.since = kind, start
 
     def switch(self, kind: str, now: float) -> float:
@@ -39,7 +39,7 @@ class Report:
     steps: int = 0
     samples: int = 0
     loss: float = float("nan")  # of the newest mini-batch
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     pushes: int = 0
     push_seconds: float = 0.0  # from handing over to the answer, summed; may overlap compute
     last_push_seconds: float = 0.0

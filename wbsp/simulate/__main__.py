@@ -22,9 +22,9 @@ from absl import app, flags
 
 from wbsp.runlog.folder import run_folder
 from wbsp.simulate import compare, units
-from wbsp.simulate.describe import HETEROGENEITY, Description, published, read_cluster
 from wbsp.simulate.progress import Progress
 from wbsp.simulate.runs import Plan, simulate
+from wbsp.simulate.spec import HETEROGENEITY, ClusterSpec, published, read_cluster
 from wbsp.startup import heavy_imports
 from wbsp.sync import MODELS, create, parse_options
 
@@ -179,7 +179,7 @@ def _plan() -> Plan:
                 _settings())
 
 
-def _cluster() -> Description:
+def _cluster() -> ClusterSpec:
     if FLAGS.cluster is not None:
         said = [name for name in DESCRIBING if FLAGS[name].present]
         if said:

@@ -28,9 +28,9 @@ from wbsp.ps.engine import Ack, Effect, Engine
 from wbsp.ps.store import Snapshot, Store
 from wbsp.runlog.report import Report
 from wbsp.simulate.clock import Clock
-from wbsp.simulate.host import Host, World
-from wbsp.simulate.links import INF, Interface
-from wbsp.simulate.machine import Life, Observer, Worker
+from wbsp.simulate.links import INF, FairShareLink
+from wbsp.simulate.machine import Incarnation, Machine, Observer
+from wbsp.simulate.worker import ClusterContext, SimulatedWorker
 from wbsp.simulate.workload import TimingWorkload, Workload
 from wbsp.sync.base import Push, SyncModel
 from wbsp.worker.agent import Agent
@@ -62,7 +62,7 @@ class Cluster:
     is booked once, in `reports[i].seconds`.
     """
 
-    def __init__(self, model: SyncModel, workers: Sequence[Worker],
+    def __init__(self, model: SyncModel, workers: Sequence[Machine],
                  workload: Workload | None = None, *, model_bytes: float = 0.0,
                  ingress: float = INF, egress: float = INF, apply_seconds: float = 0.0,
                  detect_seconds: float = 0.0, expected: int | None = None,
@@ -84,15 +84,16 @@ class Cluster:
                         for _ in workers]
         self.evaluations: list[Evaluation] = []
         self.ended: float | None = None  # when the last worker had left
-        self._world = World(self.clock, self.workload, observer, Interface(self.clock, ingress),
-                            Interface(self.clock, egress), model_bytes, self._push, self._serve,
-                            self._ask, self._leave, self._retired)
+        self._world = ClusterContext(
+            self.clock, self.workload, observer, FairShareLink(self.clock, ingress),
+            FairShareLink(self.clock, egress), model_bytes, self._push, self._serve,
+            self._query, self._leave, self._retired)
         self._apply_seconds, self._detect_seconds = apply_seconds, detect_seconds
         self._free_at = 0.0  # when the server has applied all that has arrived
         self._evaluate, self._period, self._target = evaluate, check_period, target
         self._alarm: float | None = None  # the last that was set
-        self._hosts: dict[int, Host] = {}  # worker -> its newest life
-        self._known: dict[int, Host] = {}  # worker -> the newest life that has joined
+        self._hosts: dict[int, SimulatedWorker] = {}  # worker -> its newest life
+        self._known: dict[int, SimulatedWorker] = {}  # worker -> the newest life that has joined
         self._present = sum(len(worker.lives) for worker in workers)  # lives not over
         for index, worker in enumerate(workers):
             for life in worker.lives:
@@ -118,14 +119,14 @@ class Cluster:
 
     # Workers come and go.
 
-    def _come(self, index: int, life: Life) -> None:
+    def _come(self, index: int, life: Incarnation) -> None:
         old = self._hosts.get(index)
         if old is not None:
             old.die()
         if self.engine.done:
             self._retired()
             return
-        host = Host(self._world, index, self.workers[index], self.reports[index])
+        host = SimulatedWorker(self._world, index, self.workers[index], self.reports[index])
         self._hosts[index] = host
         if life.end < INF and life.lost:
             self.clock.at(life.end, self._lose, host)
@@ -133,7 +134,7 @@ class Cluster:
             self.clock.at(life.end, host.dismiss)
         host.send(self._in_turn, 0.0, self._join)
 
-    def _lose(self, host: Host) -> None:
+    def _lose(self, host: SimulatedWorker) -> None:
         host.die()
         self.clock.after(self._detect_seconds, self._in_turn, host, 0.0, self._miss)
 
@@ -142,7 +143,8 @@ class Cluster:
 
     # The server.
 
-    def _in_turn(self, host: Host, cost: float, act: Callable[..., None], *args: Any) -> None:
+    def _in_turn(self, host: SimulatedWorker, cost: float, act: Callable[..., None],
+                 *args: Any) -> None:
         """Act at once, or behind what came before; `cost`: the server's seconds for it."""
         now = self.clock.now
         if cost or self._free_at > now:
@@ -151,7 +153,7 @@ class Cluster:
         else:
             act(host, *args)
 
-    def _join(self, host: Host) -> None:
+    def _join(self, host: SimulatedWorker) -> None:
         old = self._known.get(host.index)
         if old is not None:
             self._forget(old, "replaced by its own return")
@@ -161,33 +163,35 @@ class Cluster:
                            self.engine.ledger.next_seq(host.index))
         self._tell(self.engine.join(host.index, self.clock.now))
 
-    def _push(self, host: Host, push: Push, update: np.ndarray | None, fetch: int) -> None:
+    def _push(self, host: SimulatedWorker, push: Push, update: np.ndarray | None,
+              fetch: int) -> None:
         self._in_turn(host, self._apply_seconds, self._apply, push, update, fetch)
 
-    def _apply(self, host: Host, push: Push, update: np.ndarray | None, fetch: int) -> None:
+    def _apply(self, host: SimulatedWorker, push: Push, update: np.ndarray | None,
+               fetch: int) -> None:
         self._tell(self.engine.push(push, update, self.clock.now), fetch)
 
-    def _serve(self, host: Host, fetch: int) -> None:
+    def _serve(self, host: SimulatedWorker, fetch: int) -> None:
         self._in_turn(host, 0.0, self._send_newest, fetch)
 
-    def _send_newest(self, host: Host, fetch: int) -> None:
+    def _send_newest(self, host: SimulatedWorker, fetch: int) -> None:
         """Answer fetch number `fetch`: the version is fixed now."""
         if host.alive:
             host.download(fetch, self.engine.store.latest)
 
-    def _ask(self, host: Host, number: int, steps: int, seconds: float) -> None:
+    def _query(self, host: SimulatedWorker, number: int, steps: int, seconds: float) -> None:
         self._in_turn(host, 0.0, self._answer, number, steps, seconds)
 
-    def _answer(self, host: Host, number: int, steps: int, seconds: float) -> None:
-        self._tell(self.engine.ask(host.index, number, steps, seconds, self.clock.now))
+    def _answer(self, host: SimulatedWorker, number: int, steps: int, seconds: float) -> None:
+        self._tell(self.engine.query(host.index, number, steps, seconds, self.clock.now))
 
-    def _leave(self, host: Host) -> None:
+    def _leave(self, host: SimulatedWorker) -> None:
         self._in_turn(host, 0.0, self._forget, "finished", True)
 
-    def _miss(self, host: Host) -> None:
+    def _miss(self, host: SimulatedWorker) -> None:
         self._forget(host, "lost")
 
-    def _forget(self, host: Host, reason: str, finished: bool = False) -> None:
+    def _forget(self, host: SimulatedWorker, reason: str, finished: bool = False) -> None:
         if not host.known:
             return
         host.known = False

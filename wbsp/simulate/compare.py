@@ -12,7 +12,7 @@ from statistics import fmean
 import numpy as np
 
 from wbsp.runlog.reader import Run
-from wbsp.runlog.report import KINDS
+from wbsp.runlog.report import PHASES
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def why(one: Result, fewest: float) -> str:
 
     fewest: steps to the target of the model that needed fewest
     """
-    idle = max((kind for kind in KINDS if kind != "compute"), key=one.share)
+    idle = max((kind for kind in PHASES if kind != "compute"), key=one.share)
     lost = {"push": "push", "pull": "fetch", "wait": "wait for others", "data": "read data"}[idle]
     seconds = fmean(one.times) if one.reached else one.end
     rate = one.steps / seconds if seconds else 0.0

@@ -29,7 +29,7 @@ class Transfer:
 
     __slots__ = ("interface", "cap", "done", "args", "mark", "shares", "stamp")
 
-    def __init__(self, interface: Interface, size: float, cap: float,
+    def __init__(self, interface: FairShareLink, size: float, cap: float,
                  done: Callable[..., object], args: tuple):
         self.interface, self.cap, self.done, self.args = interface, cap, done, args
         self.mark, self.shares = size, False
@@ -42,7 +42,7 @@ class Transfer:
             self.interface._drop(self)
 
 
-class Interface:
+class FairShareLink:
     """One direction of an interface of `capacity` bytes/s (inf: nobody disturbs anybody)."""
 
     def __init__(self, clock: Clock, capacity: float = INF):

@@ -11,7 +11,7 @@ from wbsp.simulate.speeds import StepTime, stalled
 INF = float("inf")
 
 
-class Life(NamedTuple):
+class Incarnation(NamedTuple):
     """When a worker is there: it comes at `start`, and at `end` is lost, or else leaves.
 
     A lost worker's messages on the way are lost with it. One that leaves in good order ends its
@@ -24,7 +24,7 @@ class Life(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Worker:
+class Machine:
     """One simulated machine.
 
     step:     (index of the step, time) -> seconds of compute, of a whole mini-batch; asked once at
@@ -40,7 +40,7 @@ class Worker:
     latency: float = 0.0
     up: float = INF
     down: float = INF
-    lives: tuple[Life, ...] = (Life(),)
+    lives: tuple[Incarnation, ...] = (Incarnation(),)
     fixed: float = 0.0
     stalls: tuple[tuple[float, float], ...] = ()
 

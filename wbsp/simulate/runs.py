@@ -10,10 +10,10 @@ from wbsp.ps.store import Snapshot
 from wbsp.runlog.folder import write_settings
 from wbsp.runlog.reader import Run, read_run
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.describe import Description
 from wbsp.simulate.machine import INF
 from wbsp.simulate.progress import Progress
 from wbsp.simulate.record import Recorder
+from wbsp.simulate.spec import ClusterSpec
 from wbsp.simulate.workload import TimingWorkload
 from wbsp.sync import MODELS, create
 
@@ -33,7 +33,7 @@ class Plan:
     settings:     for run.json
     """
 
-    cluster: Description
+    cluster: ClusterSpec
     experiment: Experiment | None
     batch_size: int
     stop_samples: float = INF

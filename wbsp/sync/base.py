@@ -21,7 +21,7 @@ class Push(NamedTuple):
 
     worker: int
     seq: int  # 0, 1, 2 ... per worker over the whole run
-    base: int  # the version its first step was computed from
+    base_version: int  # the version its first step was computed from
     steps: int  # mini-batches in it
     samples: int
     seconds: float  # of compute in it; waiting excluded
@@ -90,7 +90,7 @@ class WorkerRule:
     shared: examples come from one stream that all workers share; the server says who trains which
     """
 
-    push: Literal["every_step", "when_idle", "on_adopt", "directed", "asked"]
+    push: Literal["every_step", "when_idle", "on_adopt", "directed", "on_query"]
     wait: Literal["model", "ack", "never"]
     adopt: Literal["replace", "rebase"]
     every: int = 1
@@ -185,8 +185,8 @@ class SyncModel:
         """An update arrived; exactly one Accept or Reject of it is among the answer."""
         raise NotImplementedError
 
-    def ask(self, worker: int, steps: int, seconds: float, now: float) -> list[Action]:
-        """A worker with push="asked" ended a step of `seconds`, and holds `steps` uncut ones.
+    def query(self, worker: int, steps: int, seconds: float, now: float) -> list[Action]:
+        """A worker with push="on_query" ended a step of `seconds`, and holds `steps` uncut ones.
 
         Exactly one Direct to it with `cut` True or False is among the answer.
         """

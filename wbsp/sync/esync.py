@@ -35,7 +35,7 @@ class ESync(BSP):
         traffic="N pushes and N fetches a version; a question a step",
         source="Li et al., IEEE TSC 2022",
         certainty="from preprint and code; asked after a step in place of before: ours")
-    rule = WorkerRule(push="asked", wait="model", adopt="replace")
+    rule = WorkerRule(push="on_query", wait="model", adopt="replace")
     OPTIONS = {"epsilon": Option(0.0, "seconds by which a further step must end before the slowest "
                                       "worker is there", low=0)}
 
@@ -56,7 +56,7 @@ class ESync(BSP):
     def push(self, push: Push, now: float) -> list[Action]:
         return self._note_commit(super().push(push, now), now)
 
-    def ask(self, worker: int, steps: int, seconds: float, now: float) -> list[Action]:
+    def query(self, worker: int, steps: int, seconds: float, now: float) -> list[Action]:
         if worker not in self._last:
             self.meter.join(worker)
         self.meter.update(worker, seconds)

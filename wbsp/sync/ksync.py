@@ -61,8 +61,8 @@ class KSync(SyncModel):
         return self._commit_if_complete()
 
     def push(self, push: Push, now: float) -> list[Action]:
-        self._version = max(self._version, push.base)  # a resumed run begins at any version
-        if push.base < self._version:
+        self._version = max(self._version, push.base_version)  # a resumed run begins at any version
+        if push.base_version < self._version:
             return [Reject(push, LATE), Grant(push.worker)]
         self._pushed.add(push.worker)
         return [Accept(push, 1 / self.needed), *self._commit_if_complete()]

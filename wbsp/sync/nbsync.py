@@ -60,8 +60,8 @@ class NBSync(BSP):
         return [Accept(push, weight), *super().push(push, now)[1:]]
 
     def _factor(self, push: Push) -> float:
-        self._version = max(self._version, push.base)  # a resumed run starts above 0
-        if not self.normalize or push.base == self._version:
+        self._version = max(self._version, push.base_version)  # a resumed run starts above 0
+        if not self.normalize or push.base_version == self._version:
             return 1.0
         self._steps += push.steps
         self._pushes += 1

@@ -90,8 +90,8 @@ class SaPS(SyncModel):
 
     def push(self, push: Push, now: float) -> list[Action]:
         n = len(self.active)
-        self._start = max(self._start, push.base - self.version)
-        lag = self._start + self.version - push.base
+        self._start = max(self._start, push.base_version - self.version)
+        lag = self._start + self.version - push.base_version
         self._granted.pop(push.worker, None)
         if lag > self.s * n:
             actions: list[Action] = [Reject(push, "stale")]

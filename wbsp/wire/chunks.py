@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from wbsp.wire.memory import Spare
+from wbsp.wire.memory import BufferPool
 from wbsp.wire.messages import CHUNK, WireError
 
 
@@ -17,13 +17,13 @@ def split(vector: np.ndarray) -> Iterator[tuple[int, memoryview]]:
         yield offset, data[4 * offset:4 * (offset + CHUNK)]
 
 
-class Assembly:
+class Reassembler:
     """Puts the chunks of one vector together; offset 0 begins anew.
 
     Nothing is handed out before the last chunk is there, so half an update is never seen.
     """
 
-    def __init__(self, size: int, spare: Spare):
+    def __init__(self, size: int, spare: BufferPool):
         """`size` in floats; `spare`: where the vectors' memory comes from."""
         self.size = size
         self._spare = spare

@@ -28,7 +28,7 @@ def keep_freed() -> None:
         libc.mallopt(_MMAP_THRESHOLD, _MAPPED)
 
 
-class Spare:
+class BufferPool:
     """Vectors that were handed out, to be used again when nobody holds them any more.
 
     It keeps as many as were ever held at a time. Views count: a slice or a message that is still

@@ -15,7 +15,7 @@ from wbsp.layout import TensorSpec
 from wbsp.runlog.report import Report
 from wbsp.sync.base import Direct, Push, WorkerRule
 
-PROTOCOL = 2  # raised when two versions can no longer talk to each other
+PROTOCOL = 3  # raised when two versions can no longer talk to each other
 CHUNK = 1 << 18  # floats in one message (1 MiB): paces, interleaves, bounds what a peer can ask
 MAX_MESSAGE = 4 * CHUNK + (1 << 20)  # bytes; libzmq drops a peer that sends more
 MAX_MODEL = 1 << 33  # floats (32 GiB)
@@ -37,7 +37,7 @@ class Hello(Message):
 
     protocol: int
     worker: int
-    claims: dict[str, str]
+    expected: dict[str, str]
 
 
 class Join(Message):
@@ -68,7 +68,7 @@ class Fetch(Message):
     request: int
 
 
-class Ask(Message):
+class CutQuery(Message):
     """Shall I cut? I hold `steps` uncut ones, the newest of which took `seconds`."""
 
     number: int
@@ -91,7 +91,7 @@ class Leaving(Message):
     report: Report | None
 
 
-class Again(Message):
+class Resync(Message):
     """My connection was broken: tell me once more what you told me unasked."""
 
 
@@ -115,7 +115,7 @@ class Joined(Message):
     rule: WorkerRule
     seq: int
     steps: int
-    bring_initial: bool
+    send_initial: bool
     now: float
 
 
@@ -125,7 +125,7 @@ class Refused(Message):
     reason: str
 
 
-class Answer(Message):
+class Ack(Message):
     """What became of a push."""
 
     seq: int
@@ -143,7 +143,7 @@ class Directed(Message):
     direct: Direct
 
 
-class Told(Message):
+class CutDecision(Message):
     """Answer to Ask `number`: cut, or go on."""
 
     number: int
@@ -159,7 +159,7 @@ class Model(Message):
     size: int
 
 
-class Stopping(Message):
+class Stop(Message):
     reason: str
 
 
@@ -173,9 +173,9 @@ class Alive(Message):
     chunks: int = 0  # of what this worker sends or waits for that have come in so far
 
 
-FromWorker = (Hello | Join | Initial | Update | Fetch | Ask | Heartbeat | Leaving | Again
+FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | Leaving | Resync
               | Goodbye)
-FromServer = (Welcome | Joined | Refused | Answer | Granted | Directed | Told | Model | Stopping
+FromServer = (Welcome | Joined | Refused | Ack | Granted | Directed | CutDecision | Model | Stop
               | Final | Alive)
 
 _encoder = msgspec.msgpack.Encoder()

@@ -32,7 +32,7 @@ class Fetch(NamedTuple):
     """Ask the server for its newest version."""
 
 
-class Ask(NamedTuple):
+class CutQuery(NamedTuple):
     """Ask the server whether to cut; the answer names the same number."""
 
     number: int
@@ -44,7 +44,7 @@ class Leave(NamedTuple):
     """All progress is handed over and answered: tell the server that this worker has finished."""
 
 
-Command = Cut | Adopt | Fetch | Ask | Leave
+Command = Cut | Adopt | Fetch | CutQuery | Leave
 
 
 class Agent:
@@ -108,10 +108,10 @@ class Agent:
         elif rule.push == "on_adopt":
             if self._inbox is not None or self._first:
                 commands += self._exchange()
-        elif rule.push == "asked":
+        elif rule.push == "on_query":
             self._asked += 1
             self.waiting = "answer"
-            commands.append(Ask(self._asked, self._steps, seconds / steps))
+            commands.append(CutQuery(self._asked, self._steps, seconds / steps))
         elif self._cut_due and self.idle:
             commands.append(self._cut())
         return commands

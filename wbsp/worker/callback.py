@@ -24,12 +24,12 @@ from wbsp.runlog.worker import WorkerLog
 from wbsp.sync import SyncModel, create
 from wbsp.wire.sockets import read_token, split_address
 from wbsp.worker.fit import Fit
-from wbsp.worker.link import Link
 from wbsp.worker.meter import LossMeter
 from wbsp.worker.pipeline import batches
-from wbsp.worker.session import Session
+from wbsp.worker.runtime import WorkerRuntime
 from wbsp.worker.signals import Signals
 from wbsp.worker.stream import Assignments
+from wbsp.worker.transport import Transport
 from wbsp.worker.usage import Usage
 
 _FAILED = "its fit was interrupted or failed"
@@ -47,7 +47,7 @@ class SyncCallback(keras.callbacks.Callback):
 
     def __init__(self, address: str | None = None, worker_index: int | None = None, *,
                  token_file: str | None = None, connect_timeout: float = 120.0,
-                 band_width_limit: float | None = None, claims: dict[str, str] | None = None,
+                 band_width_limit: float | None = None, expected: dict[str, str] | None = None,
                  say: Callable[[str], None] = say):
         """What is not given comes from the environment variable TF_CONFIG.
 
@@ -64,15 +64,15 @@ class SyncCallback(keras.callbacks.Callback):
         split_address(task.address)
         self.worker = task.index
         self._timeout = connect_timeout
-        self._claims = claims or {}
+        self._claims = expected or {}
         self._say = say
         self._interrupt: str | None = None
         token = None if token_file is None else read_token(token_file)
         rate = None if band_width_limit is None else 1e6 * band_width_limit
-        self._new_link = lambda: Link(task.address, task.index, token, rate, say,
+        self._new_link = lambda: Transport(task.address, task.index, token, rate, say,
                                       lambda: self._interrupt is not None)
-        self._link: Link | None = None  # once connected, and after that
-        self._session: Session | None = None
+        self._link: Transport | None = None  # once connected, and after that
+        self._session: WorkerRuntime | None = None
         self.settings: dict[str, str] | None = None  # the server's, once connected
         self._log: WorkerLog | None = None
         self._assignments = Assignments()
@@ -85,7 +85,7 @@ class SyncCallback(keras.callbacks.Callback):
     def connect(self) -> dict[str, str]:
         """Introduce this worker and return the run's settings; `fit` does it if nobody did.
 
-        Raises LinkError when there is no server or it refuses.
+        Raises TransportError when there is no server or it refuses.
         """
         if _in_run.get(self._place) is not self:
             self._make_place()
@@ -125,14 +125,14 @@ class SyncCallback(keras.callbacks.Callback):
     def interrupt(self, reason: str) -> None:
         """Leave in good order at this step's end. May be called from a signal handler.
 
-        Who waits for the server meanwhile gets a LinkError.
+        Who waits for the server meanwhile gets a TransportError.
         """
         self._interrupt = reason
 
     def close(self) -> None:
         """Leave the run at once, without what was not handed over; nothing if it was left already.
 
-        For a `fit` that did not come to its end. One that still runs gets a LinkError.
+        For a `fit` that did not come to its end. One that still runs gets a TransportError.
         """
         self._end("its callback was closed")
 
@@ -159,9 +159,10 @@ class SyncCallback(keras.callbacks.Callback):
         self._signals.hold(needed=lambda: not fit.over)
         with self._ending_on_error():
             self._check_stream(self.sync)
-            self._session = Session(self._link, KerasReplica(self.model), self._log, self._say,
-                                    lambda: self._interrupt is not None, usage=Usage(),
-                                    assignments=self._assignments)
+            self._session = WorkerRuntime(
+                self._link, KerasReplica(self.model), self._log, self._say,
+                lambda: self._interrupt is not None, usage=Usage(),
+                assignments=self._assignments)
             self._meter = LossMeter(self.model)
             self._assignments.begin(self._batch_size)
             self._session.start(self._timeout)

@@ -19,11 +19,11 @@ SILENT = 300.0  # the same for one that is connected but says nothing: it hangs
 _HANDSHAKES = 3  # that may fail without a word before the server counts as one that refuses
 
 
-class LinkError(RuntimeError):
+class TransportError(RuntimeError):
     """The server cannot be reached, was lost, or refused this worker; the message says which."""
 
 
-class Connection:
+class ConnectionMonitor:
     """Health of one socket's connection; times are seconds of the monotonic clock."""
 
     def __init__(self, socket: zmq.Socket, address: str, say: Callable[[str], None]):
@@ -39,7 +39,8 @@ class Connection:
 
     def event(self, now: float) -> bool:
         """Read one event of `monitor`. True: there is a connection after a break, or at another
-        address, and what was on its way may be lost. Raises LinkError when the server refuses."""
+        address, and what was on its way may be lost. Raises TransportError when the server refuses.
+        """
         event = zmq.utils.monitor.recv_monitor_message(self.monitor)["event"]
         if event & HANDSHAKE_FAILED:
             self._fail(event)
@@ -66,21 +67,21 @@ class Connection:
         return self._route.unknown
 
     def check(self, now: float) -> None:
-        """Look for the server where it is not connected; raise LinkError when it is lost."""
+        """Look for the server where it is not connected; raise TransportError when it is lost."""
         if not self.made or self._gone_since is not None:
             self._route.turn(now)
         if self._gone_since is not None and now - self._gone_since > GONE:
-            raise LinkError(f"lost the server at {self._address}: no connection for {GONE:g} s; "
-                            "start it again with --resume, then this worker")
+            raise TransportError(f"lost the server at {self._address}: no connection for "
+                                 f"{GONE:g} s; start it again with --resume, then this worker")
         if self.made and now - self.heard > SILENT:
-            raise LinkError(f"the server at {self._address} is connected, but says nothing for "
-                            f"{SILENT:g} s: it hangs")
+            raise TransportError(f"the server at {self._address} is connected, but says nothing "
+                                 f"for {SILENT:g} s: it hangs")
 
     def _fail(self, event: int) -> None:
         self._failures += 1
         broken = event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
         if broken and (self.made or self._failures < _HANDSHAKES):
             return  # perhaps only the connection broke; it is tried again
-        raise LinkError(f"the server at {self._address} refused the connection: either its token "
-                        "is another one (--token_file must name the same secret on both sides, or "
-                        "be absent on both), or it is no wbsp server")
+        raise TransportError(f"the server at {self._address} refused the connection: either its "
+                             "token is another one (--token_file must name the same secret on both "
+                             "sides, or be absent on both), or it is no wbsp server")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 _PERIOD = 1.0  # seconds between two lines
 
 
-class Rejections:
+class ProtocolErrors:
     """`count` every rejection, `flush` now and then; at most one line a second is logged."""
 
     def __init__(self, line: Callable[[str], None], event: Callable[..., None]):
@@ -31,7 +31,7 @@ class Rejections:
             self._unlogged, self._logged_at = 0, now
 
 
-class Allowance:
+class TokenBucket:
     """Some at once, then one a second: strangers must not fill the disk."""
 
     def __init__(self, at_once: int = 8):

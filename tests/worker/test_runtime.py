@@ -19,8 +19,8 @@ from wbsp.layout import TensorSpec
 from wbsp.ps import checkpoint
 from wbsp.wire import messages as m
 from wbsp.wire.messages import CHUNK
-from wbsp.worker.link import Link, LinkError
-from wbsp.worker.session import Session
+from wbsp.worker.runtime import WorkerRuntime
+from wbsp.worker.transport import Transport, TransportError
 
 SYNCS = ["bsp", "asp", "ssp", "wbsp", "pcc"]
 
@@ -164,7 +164,7 @@ def test_a_lost_connection_costs_nothing(jobs, cuts):
 @pytest.mark.parametrize("way, kind", [
     ("up", b"Hello"), ("down", b"Welcome"), ("up", b"Join"), ("down", b"Joined"),
     ("up", b"Initial"), ("down", b"Granted"), ("up", b"Fetch"), ("down", b"Model"),
-    ("up", b"Update"), ("down", b"Answer"), ("up", b"Leaving"), ("down", b"Final"),
+    ("up", b"Update"), ("down", b"Ack"), ("up", b"Leaving"), ("down", b"Final"),
     ("up", b"Goodbye")],
     ids=lambda x: x.decode() if isinstance(x, bytes) else x)
 def test_any_message_may_be_lost_with_its_connection(jobs, way, kind):
@@ -185,7 +185,7 @@ def test_any_message_may_be_lost_with_its_connection(jobs, way, kind):
 def test_a_push_whose_answer_was_lost_is_not_counted_twice(jobs):
     server = jobs.server(sync="asp", workers=1).listens()
     port = int(server.address.rpartition(":")[2])
-    with Proxy(port, 3 * [("down", b"Answer")]) as proxy:
+    with Proxy(port, 3 * [("down", b"Ack")]) as proxy:
         member = Member(proxy.address, 0, steps=6)
         member.ends()
         assert not proxy.cuts_left
@@ -232,7 +232,7 @@ def test_a_second_worker_of_the_same_index_is_refused(jobs):
 
 def _refusal(address, worker, **kwargs):
     """The one line with which the server refuses this worker."""
-    with pytest.raises(LinkError) as caught:
+    with pytest.raises(TransportError) as caught:
         Member(address, worker, steps=1, **kwargs).ends(60)
     text = str(caught.value)
     assert text.startswith("the server refused: ") and "\n" not in text
@@ -256,14 +256,14 @@ def test_what_does_not_fit_is_refused_on_both_sides_and_the_rest_go_on(jobs):
     no_index = _refusal(server.address, 2)
     assert "worker 2 does not exist" in no_index and "0 to 1" in no_index
     assert "worker -1 does not exist" in _refusal(server.address, -1, replica=IntegerReplica(0))
-    claims = _refusal(server.address, 1, claims={"sync": "bsp", "unknown to the server": "x"})
-    assert "sync is 'bsp' on the worker and 'asp' on the server" in claims
-    second = Member(server.address, 1, steps=4, claims={"sync": "asp"})
+    expected = _refusal(server.address, 1, expected={"sync": "bsp", "unknown to the server": "x"})
+    assert "sync is 'bsp' on the worker and 'asp' on the server" in expected
+    second = Member(server.address, 1, steps=4, expected={"sync": "asp"})
     assert settled.wait(60)
     go_on.set()
     all_end([first, second])
     check(server, [first, second])
-    for reason in (other_shape, no_index, claims):
+    for reason in (other_shape, no_index, expected):
         assert reason.removeprefix("the server refused: ") in server.text
     assert len(server.events("refused")) == 4
 
@@ -285,7 +285,7 @@ def test_nobody_comes(jobs):
 
 def test_no_server(jobs):
     member = Member(f"localhost:{free_port()}", 0, steps=1, timeout=0.5)
-    with pytest.raises(LinkError, match=r"no server answered at localhost:\d+ within 0.5 s"):
+    with pytest.raises(TransportError, match=r"no server answered at localhost:\d+ within 0.5 s"):
         member.ends()
 
 
@@ -298,7 +298,7 @@ def test_a_server_that_says_welcome_and_no_more_is_given_up():
     try:
         identity, _ = router.recv_multipart()
         router.send_multipart([identity, m.encode(m.Welcome({}, 0.0))])
-        with pytest.raises(LinkError, match="sent no Joined within 1 s"):
+        with pytest.raises(TransportError, match="sent no Joined within 1 s"):
             member.ends(30)
     finally:
         context.destroy(0)
@@ -307,9 +307,9 @@ def test_a_server_that_says_welcome_and_no_more_is_given_up():
 def test_an_interrupt_ends_the_wait_for_others(jobs):
     server = jobs.server(sync="bsp", workers=2).listens()
     asked = threading.Event()
-    link = Link(server.address, 0, say=lambda text: None)
+    link = Transport(server.address, 0, say=lambda text: None)
     link.hello({}, 60)
-    session = Session(link, IntegerReplica(0), None, lambda text: None, asked.is_set)
+    session = WorkerRuntime(link, IntegerReplica(0), None, lambda text: None, asked.is_set)
     asked.set()
     session.start(60)  # worker 1 never comes
     session.finish("interrupted", final=False)

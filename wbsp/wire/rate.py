@@ -5,7 +5,7 @@ from __future__ import annotations
 import zmq
 
 
-class Pace:
+class RateLimiter:
     """A line of `rate` bytes per second, on which messages follow one another; None: no limit."""
 
     def __init__(self, rate: float | None):
@@ -22,10 +22,10 @@ class Pace:
         return self._free_at
 
 
-class Inlet:
+class RateLimitedReceiver:
     """What comes in at a socket, each message when a line of this pace has brought it whole."""
 
-    def __init__(self, socket: zmq.Socket, pace: Pace):
+    def __init__(self, socket: zmq.Socket, pace: RateLimiter):
         self._socket, self._pace = socket, pace
         self._frames: list[zmq.Frame] | None = None  # on the line
         self._due = 0.0

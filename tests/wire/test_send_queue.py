@@ -7,8 +7,8 @@ import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wbsp.wire.outbox import Outbox
-from wbsp.wire.pace import Inlet, Pace
+from wbsp.wire.rate import RateLimitedReceiver, RateLimiter
+from wbsp.wire.send_queue import SendQueue
 
 quick = settings(max_examples=200, derandomize=True, deadline=None, database=None)
 
@@ -40,7 +40,7 @@ def drain(outbox, now):
        st.floats(0, 1e6))
 def test_n_bytes_take_the_time_of_the_line(sizes, rate, start):
     wire = Wire()
-    outbox = Outbox(wire, Pace(rate))
+    outbox = SendQueue(wire, RateLimiter(rate))
     for size in sizes:
         outbox.post(bytes(size), now=start)
     end = drain(outbox, start)
@@ -51,7 +51,7 @@ def test_n_bytes_take_the_time_of_the_line(sizes, rate, start):
 @quick
 @given(st.lists(st.tuples(st.integers(1, 5000), st.floats(0, 10)), min_size=1, max_size=30))
 def test_silence_saves_no_bandwidth_for_later(posts):
-    rate, now, pace, passed = 1000.0, 0.0, Pace(1000.0), []
+    rate, now, pace, passed = 1000.0, 0.0, RateLimiter(1000.0), []
     for size, gap in posts:
         now += gap
         passed.append((now, pace.take(size, now), size))
@@ -78,7 +78,7 @@ class Source:
 @quick
 @given(st.lists(st.integers(2, 5000), min_size=1, max_size=30), st.sampled_from([10.0, 1e3, 1e6]))
 def test_what_comes_in_takes_the_time_of_the_line(sizes, rate):
-    inlet, now, passed = Inlet(Source(sizes), Pace(rate)), 5.0, 0
+    inlet, now, passed = RateLimitedReceiver(Source(sizes), RateLimiter(rate)), 5.0, 0
     assert inlet.delay(now) is None
     for size in sizes:
         assert inlet.receive(now) is None, "not before it is through"
@@ -90,14 +90,14 @@ def test_what_comes_in_takes_the_time_of_the_line(sizes, rate):
 
 
 def test_without_a_rate_what_has_come_in_is_there():
-    inlet = Inlet(Source([10, 20]), Pace(None))
+    inlet = RateLimitedReceiver(Source([10, 20]), RateLimiter(None))
     assert [sum(map(len, inlet.receive(1.0))) for _ in range(2)] == [10, 20]
     assert inlet.receive(1.0) is None
 
 
 def test_without_a_rate_everything_goes_at_once():
     wire = Wire()
-    outbox = Outbox(wire, Pace(None))
+    outbox = SendQueue(wire, RateLimiter(None))
     for _ in range(100):
         outbox.post(bytes(1 << 20), now=0.0)
     assert len(wire.sent) == 100 and outbox.delay(0.0) == math.inf
@@ -106,12 +106,12 @@ def test_without_a_rate_everything_goes_at_once():
 @pytest.mark.parametrize("rate", [0.0, -1e6, math.nan])
 def test_a_rate_must_be_positive(rate):
     with pytest.raises(ValueError, match="band_width_limit must be above 0 MB/s, not"):
-        Pace(rate)
+        RateLimiter(rate)
 
 
 def test_an_urgent_message_goes_first_and_replaces_an_older_one():
     wire = Wire()
-    outbox = Outbox(wire, Pace(1.0))
+    outbox = SendQueue(wire, RateLimiter(1.0))
     for data in (b"a", b"b", b"c"):
         outbox.post(data, now=0.0)
     for data in (b"1", b"2"):
@@ -124,7 +124,7 @@ def test_an_urgent_message_goes_first_and_replaces_an_older_one():
 
 def test_a_socket_that_is_full_keeps_the_order():
     wire = Wire()
-    outbox = Outbox(wire, Pace(None))
+    outbox = SendQueue(wire, RateLimiter(None))
     wire.error = zmq.Again()
     outbox.post(b"a", b"1", now=0.0)
     outbox.post(b"b", now=0.0)
@@ -136,7 +136,7 @@ def test_a_socket_that_is_full_keeps_the_order():
 
 def test_what_was_meant_for_a_broken_connection_is_forgotten():
     wire = Wire()
-    outbox = Outbox(wire, Pace(1.0))
+    outbox = SendQueue(wire, RateLimiter(1.0))
     for data in (b"a", b"b"):
         outbox.post(data, now=0.0)
     outbox.post(b"!", now=0.0, urgent=True)

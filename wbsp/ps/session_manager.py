@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from wbsp.ps.peer import Peer, one_line
-from wbsp.ps.rejections import Allowance, Rejections
+from wbsp.ps.protocol_errors import ProtocolErrors, TokenBucket
+from wbsp.ps.worker_session import WorkerSession, one_line
 from wbsp.runlog.report import Report
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import split
-from wbsp.wire.pace import Pace
-from wbsp.wire.queues import SendQueues
+from wbsp.wire.peer_queues import PeerQueues
+from wbsp.wire.rate import RateLimiter
 from wbsp.wire.sockets import ServerSocket
 
 PROBE = 1.0  # seconds of silence after which a worker's connection is tried
@@ -20,7 +20,7 @@ GONE = 5.0  # seconds without a connection after which a worker counts as dead
 SILENT = 300.0  # the same for one that is connected but says nothing: it hangs
 
 
-class Sessions:
+class SessionManager:
     """One session a worker, told apart by the identity of its socket; used by the event loop.
 
     It decides nothing about the run. `clock`, `say` and `event` are the server's.
@@ -28,23 +28,23 @@ class Sessions:
 
     def __init__(self, socket: ServerSocket, bandwidth: float | None, clock: Callable[[], float],
                  say: Callable[[str], None], event: Callable[..., None]):
-        self.peers: dict[bytes, Peer] = {}  # by identity
-        self.rejections = Rejections(say, event)
-        self.queues = SendQueues(socket.socket, Pace(bandwidth))
+        self.peers: dict[bytes, WorkerSession] = {}  # by identity
+        self.rejections = ProtocolErrors(say, event)
+        self.queues = PeerQueues(socket.socket, RateLimiter(bandwidth))
         self._socket, self._clock, self._say, self._event = socket, clock, say, event
-        self._by_worker: dict[int, Peer] = {}
-        self._refusals = Allowance()
+        self._by_worker: dict[int, WorkerSession] = {}
+        self._refusals = TokenBucket()
 
-    def of(self, worker: int) -> Peer | None:
+    def of(self, worker: int) -> WorkerSession | None:
         """The session of that worker, if it has one."""
         return self._by_worker.get(worker)
 
     def open(self, identity: bytes, worker: int, earlier: Report | None) -> None:
         """A worker has introduced itself; its `earlier` lives had reported so much."""
-        self.peers[identity] = self._by_worker[worker] = Peer(
+        self.peers[identity] = self._by_worker[worker] = WorkerSession(
             identity, worker, self._clock(), earlier=earlier)
 
-    def close(self, peer: Peer) -> None:
+    def close(self, peer: WorkerSession) -> None:
         """Forget a session; a message on its way to the worker may still arrive."""
         self.peers.pop(peer.identity, None)
         if self._by_worker.get(peer.worker) is peer:
@@ -58,11 +58,11 @@ class Sessions:
         for reason, count in self._socket.watch().items():
             self.rejections.count(reason, self._clock(), count)
 
-    def reaches(self, peer: Peer) -> bool:
+    def reaches(self, peer: WorkerSession) -> bool:
         """False when the worker's connection is gone."""
         return self._socket.reaches(peer.identity, m.encode(peer.alive()))
 
-    def lost(self) -> Iterator[tuple[Peer, str]]:
+    def lost(self) -> Iterator[tuple[WorkerSession, str]]:
         """Those that are gone, each with the reason.
 
         Slow is not dead: a worker whose Python thread is held up for long, by a compiler say, is
@@ -84,7 +84,7 @@ class Sessions:
             elif peer.deaf:
                 yield peer, "it does not read what it is sent"
 
-    def idle(self, since: float, patience: float) -> list[Peer]:
+    def idle(self, since: float, patience: float) -> list[WorkerSession]:
         """Those of whom nothing came through for `patience` seconds, from `since` on."""
         now = self._clock()
         return [p for p in self.peers.values() if now - max(since, p.progress) > patience]
@@ -97,13 +97,14 @@ class Sessions:
             if peer := self.peers.get(identity):
                 peer.deaf = True
 
-    def send_model(self, peer: Peer, request: int, version: int, vector: np.ndarray) -> None:
+    def send_model(self, peer: WorkerSession, request: int, version: int,
+                   vector: np.ndarray) -> None:
         """Send a version (float32 [size]) instead of what is left of an earlier one."""
         self.queues.transfer(peer.identity, (
             (m.encode(m.Model(request, version, offset, vector.size)), chunk)
             for offset, chunk in split(vector)), self._clock())
 
-    def tell_progress(self, peer: Peer) -> None:
+    def tell_progress(self, peer: WorkerSession) -> None:
         """That the server lives, and how much has come of what this worker sends or waits for."""
         peer.told = self._clock()
         self.send(peer.identity, peer.alive())

@@ -16,20 +16,20 @@ import zmq
 from wbsp.layout import TensorSpec, difference, total_size
 from wbsp.ps import engine
 from wbsp.ps.initial import INITIAL_PATIENCE, InitialModel
-from wbsp.ps.peer import Peer, check_report, one_line, to_message
-from wbsp.ps.sessions import Sessions
+from wbsp.ps.session_manager import SessionManager
+from wbsp.ps.worker_session import WorkerSession, check_report, one_line, to_message
 from wbsp.runlog.report import Report
 from wbsp.sync.base import WorkerRule
 from wbsp.wire import messages as m
-from wbsp.wire.chunks import Assembly
-from wbsp.wire.memory import Spare
-from wbsp.wire.pace import Inlet, Pace
+from wbsp.wire.chunks import Reassembler
+from wbsp.wire.memory import BufferPool
+from wbsp.wire.rate import RateLimitedReceiver, RateLimiter
 from wbsp.wire.sockets import ServerSocket
 
 TELL = 1.0  # seconds between two words to a worker on how much of its vector has come
 
 
-class Reception:
+class Dispatcher:
     """The server's side of every conversation; used by the event loop alone.
 
     settings:      what joining workers must agree on or take over (name -> text)
@@ -45,11 +45,11 @@ class Reception:
         self.on_initial = on_initial
         self.engine: engine.Engine | None = None  # until there is a W_0
         self.layout: list[TensorSpec] | None = None
-        self.sessions = Sessions(socket, bandwidth, clock, say, event)
+        self.sessions = SessionManager(socket, bandwidth, clock, say, event)
         self.reports: dict[int, Report] = {}  # of each worker, over all its lives
         self.first_came = math.inf  # when the first worker joined
-        self._inlet = Inlet(socket.socket, Pace(bandwidth))
-        self._spare = Spare()
+        self._inlet = RateLimitedReceiver(socket.socket, RateLimiter(bandwidth))
+        self._spare = BufferPool()
         self._initial = InitialModel(self._spare)
         self._over: str | None = None  # why nobody can join any more
 
@@ -113,10 +113,10 @@ class Reception:
                 peer.fetched(message.chunks, self.clock())
                 if not self.sessions.queues.waiting(identity):  # else what waits says as much
                     self.sessions.tell_progress(peer)
-            case m.Again():
+            case m.Resync():
                 self.sessions.queues.drop_transfer(identity)
-                for standing in peer.standing.values():
-                    self.sessions.send(identity, standing)
+                for retained in peer.retained.values():
+                    self.sessions.send(identity, retained)
             case m.Join():
                 self._join(peer, message)
             case m.Initial():
@@ -130,8 +130,8 @@ class Reception:
                 self._update(peer, message, body)
             case m.Fetch():
                 self._fetch(peer, message.request)
-            case m.Ask():
-                self._ask(peer, message)
+            case m.CutQuery():
+                self._query(peer, message)
 
     def check_silence(self) -> None:
         """Give up those who are gone, and count those who never spoke properly."""
@@ -192,7 +192,7 @@ class Reception:
         if not 0 <= hello.worker < self.worker_num:
             return (f"{me} does not exist: the server was started with --worker_num="
                     f"{self.worker_num}, so the index must be 0 to {self.worker_num - 1}")
-        for name, value in hello.claims.items():
+        for name, value in hello.expected.items():
             if name in self.settings and self.settings[name] != value:
                 return (f"{me} and the server disagree: {name} is {value!r} on the worker and "
                         f"{self.settings[name]!r} on the server; start both with the same value")
@@ -204,7 +204,7 @@ class Reception:
             return f"{me} comes too late: {self._over}"
         return None
 
-    def _join(self, peer: Peer, join: m.Join) -> None:
+    def _join(self, peer: WorkerSession, join: m.Join) -> None:
         try:
             size = total_size(join.layout)
         except ValueError as error:
@@ -228,35 +228,35 @@ class Reception:
         if self.on_initial is None:
             return
         if peer := self._initial.choose(self.sessions.peers.values(), self.clock()):
-            self._send_joined(peer, bring_initial=True)
+            self._send_joined(peer, send_initial=True)
 
-    def _admit(self, peer: Peer) -> None:
+    def _admit(self, peer: WorkerSession) -> None:
         reason = difference(peer.layout, self.layout)
         if reason:
             self._refuse(peer, f"worker {peer.worker} has another model than the server: {reason} "
                                "(here: the worker, there: the server); use the same model")
             return
-        peer.updates = Assembly(total_size(self.layout), self._spare)
-        self._send_joined(peer, bring_initial=False)
+        peer.updates = Reassembler(total_size(self.layout), self._spare)
+        self._send_joined(peer, send_initial=False)
         self.say(f"worker {peer.worker} joined")
         now = self.clock()
         self.first_came = min(now, self.first_came)
         self.deliver(self.engine.join(peer.worker, now))
 
-    def _refuse(self, peer: Peer, reason: str) -> None:
+    def _refuse(self, peer: WorkerSession, reason: str) -> None:
         self.sessions.refuse(peer.identity, peer.worker, reason)
         self.lose(peer.worker, reason)
 
-    def _send_joined(self, peer: Peer, bring_initial: bool) -> None:
+    def _send_joined(self, peer: WorkerSession, send_initial: bool) -> None:
         seq = steps = 0
         if self.engine is not None:
             seq = self.engine.ledger.next_seq(peer.worker)
             member = self.engine.members.get(peer.worker)
             steps = member.steps if member else 0
-        peer.answer = m.Joined(self.rule, seq, steps, bring_initial, self.clock())
+        peer.answer = m.Joined(self.rule, seq, steps, send_initial, self.clock())
         self.sessions.send(peer.identity, peer.answer)
 
-    def _take_initial(self, peer: Peer, initial: m.Initial, body: memoryview) -> None:
+    def _take_initial(self, peer: WorkerSession, initial: m.Initial, body: memoryview) -> None:
         if self._initial.is_from(peer) and self.engine is not None and peer.answer is not None:
             # W_0 came, but the answer to it was lost
             self.sessions.send(peer.identity, peer.answer)
@@ -277,7 +277,7 @@ class Reception:
                 waiting.chunk_came(now)
             self._tell_progress(peer, now)
 
-    def _update(self, peer: Peer, update: m.Update, body: memoryview) -> None:
+    def _update(self, peer: WorkerSession, update: m.Update, body: memoryview) -> None:
         if not peer.joined or peer.updates is None:
             raise m.WireError(f"worker {peer.worker} pushed before it joined")
         peer.check_push(update.push, self.engine.store.latest.version)
@@ -296,28 +296,28 @@ class Reception:
         if update.fetch and granted:
             self._fetch(peer, update.fetch)
 
-    def _fetch(self, peer: Peer, request: int) -> None:
+    def _fetch(self, peer: WorkerSession, request: int) -> None:
         if peer.updates is None:
             raise m.WireError(f"worker {peer.worker} fetched before it joined")
         version, vector = self.engine.store.latest
         self.sessions.send_model(peer, request, version, vector)
 
-    def _ask(self, peer: Peer, ask: m.Ask) -> None:
+    def _query(self, peer: WorkerSession, ask: m.CutQuery) -> None:
         if not peer.joined or peer.updates is None:
             raise m.WireError(f"worker {peer.worker} asked before it joined")
-        peer.check_ask(ask)
+        peer.check_query(ask)
         try:
-            self.deliver(self.engine.ask(peer.worker, ask.number, ask.steps, ask.seconds,
+            self.deliver(self.engine.query(peer.worker, ask.number, ask.steps, ask.seconds,
                                          self.clock()))
         except ValueError as error:
             raise m.WireError(str(error)) from None
 
-    def _take_report(self, peer: Peer, report: Report | None) -> None:
+    def _take_report(self, peer: WorkerSession, report: Report | None) -> None:
         if report is not None:
             check_report(report, peer.worker)
             self.reports[peer.worker] = peer.earlier + report if peer.earlier else report
 
-    def _leave(self, peer: Peer, reason: str, finished: bool) -> None:
+    def _leave(self, peer: WorkerSession, reason: str, finished: bool) -> None:
         if peer.updates is None:
             self._forget(peer)
             return
@@ -330,7 +330,7 @@ class Reception:
             self._forget(peer)
         self.deliver(effects)
 
-    def _forget(self, peer: Peer) -> None:
+    def _forget(self, peer: WorkerSession) -> None:
         self.sessions.close(peer)
         if self._initial.is_from(peer) and self.engine is None:
             self._initial.give_up()
@@ -346,7 +346,7 @@ class Reception:
                 peer.remember(message)
                 self.sessions.send(peer.identity, message)
 
-    def _tell_progress(self, peer: Peer, now: float) -> None:
+    def _tell_progress(self, peer: WorkerSession, now: float) -> None:
         """Now and then, to a worker whose vector comes in pieces."""
         if now - peer.told > TELL:
             self.sessions.tell_progress(peer)

@@ -5,8 +5,8 @@ import math
 import pytest
 import zmq
 
-from wbsp.wire.pace import Pace
-from wbsp.wire.queues import SendQueues
+from wbsp.wire.peer_queues import PeerQueues
+from wbsp.wire.rate import RateLimiter
 
 
 class Router:
@@ -49,7 +49,7 @@ def wire():
 
 
 def test_messages_to_a_peer_keep_their_order_and_go_ahead_of_its_transfer(wire):
-    queues = SendQueues(wire, Pace(1.0))
+    queues = PeerQueues(wire, RateLimiter(1.0))
     queues.transfer(b"a", chunks(b"1", b"2", b"3"), now=0.0)
     for data in (b"x", b"y"):
         assert queues.post(b"a", data, now=0.5)
@@ -58,7 +58,7 @@ def test_messages_to_a_peer_keep_their_order_and_go_ahead_of_its_transfer(wire):
 
 
 def test_peers_take_turns_on_the_line(wire):
-    queues = SendQueues(wire, Pace(1.0))
+    queues = PeerQueues(wire, RateLimiter(1.0))
     for identity in (b"a", b"b"):
         queues.transfer(identity, chunks(b"1", b"2", b"3"), now=0.0)
     assert drain(queues, 0.0) == 6.0
@@ -67,7 +67,7 @@ def test_peers_take_turns_on_the_line(wire):
 
 @pytest.mark.parametrize("rate", [None, 1e6])
 def test_a_peer_that_does_not_read_holds_up_nobody(wire, rate):
-    queues = SendQueues(wire, Pace(rate))
+    queues = PeerQueues(wire, RateLimiter(rate))
     made = []
 
     def endless():
@@ -93,7 +93,7 @@ def test_a_peer_that_does_not_read_holds_up_nobody(wire, rate):
 
 
 def test_a_new_transfer_replaces_what_is_left_of_the_one_before(wire):
-    queues = SendQueues(wire, Pace(1.0))
+    queues = PeerQueues(wire, RateLimiter(1.0))
     queues.transfer(b"a", chunks(b"1", b"2", b"3"), now=0.0)
     queues.flush(1.0)
     queues.transfer(b"a", chunks(b"I", b"II"), now=1.0)
@@ -106,7 +106,7 @@ def test_a_new_transfer_replaces_what_is_left_of_the_one_before(wire):
 
 
 def test_only_so_many_messages_wait_for_a_peer(wire):
-    queues = SendQueues(wire, Pace(None))
+    queues = PeerQueues(wire, RateLimiter(None))
     wire.room[b"a"] = 0
     taken = [queues.post(b"a", b"x", now=0.0) for _ in range(1000)]
     assert taken == [True] * sum(taken) + [False] * (1000 - sum(taken)) and sum(taken) < 300
@@ -115,7 +115,7 @@ def test_only_so_many_messages_wait_for_a_peer(wire):
 
 
 def test_what_is_meant_for_a_peer_that_is_gone_is_dropped(wire):
-    queues = SendQueues(wire, Pace(None))
+    queues = PeerQueues(wire, RateLimiter(None))
     wire.room[b"a"] = None
     queues.transfer(b"a", chunks(*[b"1"] * 10), now=0.0)
     queues.post(b"a", b"x", now=0.0)
@@ -127,4 +127,4 @@ def test_an_error_of_the_socket_itself_is_not_hidden(wire):
         def send_multipart(self, *_, **__):
             raise zmq.ZMQError(zmq.ENOTSOCK)
     with pytest.raises(zmq.ZMQError):
-        SendQueues(Broken(), Pace(None)).post(b"a", b"a bug", now=0.0)
+        PeerQueues(Broken(), RateLimiter(None)).post(b"a", b"a bug", now=0.0)

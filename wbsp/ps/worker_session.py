@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 
 from wbsp.layout import TensorSpec
 from wbsp.ps import engine
-from wbsp.runlog.report import KINDS, Report
+from wbsp.runlog.report import PHASES, Report
 from wbsp.sync.base import Push
 from wbsp.wire import messages as m
-from wbsp.wire.chunks import Assembly
+from wbsp.wire.chunks import Reassembler
 
 _MAX_COUNT = 1 << 40  # steps or samples in one push; sums of them stay 64-bit integers
 _MAX_SECONDS = 1e9  # thirty years; what models make of it stays finite
 
 
 @dataclass
-class Peer:
+class WorkerSession:
     """A session: one life of one worker."""
 
     identity: bytes
@@ -27,7 +27,7 @@ class Peer:
     gone_since: float | None = None  # its connection is broken
     layout: list[TensorSpec] | None = None  # of its model; None until it asks to join
     joined: bool = False  # asked to, and has not left
-    updates: Assembly | None = None  # set for good when it is admitted
+    updates: Reassembler | None = None  # set for good when it is admitted
     answer: m.Joined | None = None  # to its wish to join
     chunks: int = 0  # of what it sends, or of the W_0 that it waits for, that have come in
     told: float = 0.0  # when it was last told that number
@@ -36,7 +36,7 @@ class Peer:
     deaf: bool = False  # too much waits for it: it reads nothing
     earlier: Report | None = None  # totals of its worker's former lives
     # the newest message of each kind that it was sent unasked, and may have missed
-    standing: dict[type[m.Message], m.Message] = field(default_factory=dict)
+    retained: dict[type[m.Message], m.Message] = field(default_factory=dict)
 
     def said_something(self, now: float) -> None:
         """It is alive, and connected."""
@@ -57,22 +57,22 @@ class Peer:
 
     def remember(self, message: m.Message) -> None:
         """Keep what must be repeated when the connection breaks."""
-        if isinstance(message, m.Granted | m.Directed | m.Stopping | m.Final):
-            self.standing[type(message)] = message
+        if isinstance(message, m.Granted | m.Directed | m.Stop | m.Final):
+            self.retained[type(message)] = message
 
     def pushed(self) -> None:
         """It has heard what it was directed to do before this push."""
-        self.standing.pop(m.Directed, None)
+        self.retained.pop(m.Directed, None)
 
     def check_push(self, push: Push, newest: int) -> None:
         """Raise WireError for metadata that this worker cannot have; `newest` is a version."""
         if not (push.worker == self.worker and push.seq >= 0
                 and 1 <= push.steps <= _MAX_COUNT and 0 <= push.samples <= _MAX_COUNT
-                and 0 <= push.base <= newest and 0 <= push.seconds <= _MAX_SECONDS
+                and 0 <= push.base_version <= newest and 0 <= push.seconds <= _MAX_SECONDS
                 and all(use is None or 0 <= use <= 1 for use in (push.cpu, push.memory))):
             raise m.WireError(f"worker {self.worker} pushed with impossible metadata {push}")
 
-    def check_ask(self, ask: m.Ask) -> None:
+    def check_query(self, ask: m.CutQuery) -> None:
         """Raise WireError for a question that this worker cannot have."""
         if not (ask.number >= 0 and 1 <= ask.steps <= _MAX_COUNT
                 and 0 <= ask.seconds <= _MAX_SECONDS):
@@ -81,7 +81,7 @@ class Peer:
 
 def check_report(report: Report, worker: int) -> None:
     """Raise WireError for totals that cannot be printed."""
-    if set(report.seconds) != set(KINDS) or not all(map(math.isfinite, report.seconds.values())):
+    if set(report.seconds) != set(PHASES) or not all(map(math.isfinite, report.seconds.values())):
         raise m.WireError(f"worker {worker} sent an impossible report")
 
 
@@ -94,14 +94,14 @@ def to_message(effect: engine.Effect) -> m.Message:
     """What a worker is told of an effect of the engine."""
     match effect:
         case engine.Ack():
-            return m.Answer(*effect[1:])
+            return m.Ack(*effect[1:])
         case engine.Granted():
             return m.Granted(effect.version)
         case engine.Directed():
             return m.Directed(effect.direct)
-        case engine.Told():
-            return m.Told(effect.number, effect.cut)
+        case engine.CutDecision():
+            return m.CutDecision(effect.number, effect.cut)
         case engine.Stop():
-            return m.Stopping(effect.reason)
+            return m.Stop(effect.reason)
         case engine.Final():
             return m.Final(effect.version)

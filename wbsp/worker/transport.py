@@ -22,12 +22,12 @@ from wbsp.layout import TensorSpec
 from wbsp.runlog.report import Report
 from wbsp.sync.base import Push
 from wbsp.wire import messages as m
-from wbsp.wire.chunks import Assembly, split
-from wbsp.wire.memory import Spare, keep_freed
-from wbsp.wire.outbox import Outbox
-from wbsp.wire.pace import Inlet, Pace
+from wbsp.wire.chunks import Reassembler, split
+from wbsp.wire.memory import BufferPool, keep_freed
+from wbsp.wire.rate import RateLimitedReceiver, RateLimiter
+from wbsp.wire.send_queue import SendQueue
 from wbsp.wire.sockets import split_address, worker_socket
-from wbsp.worker.connection import Connection, LinkError
+from wbsp.worker.connection import ConnectionMonitor, TransportError
 
 HEARTBEAT = 1.0  # seconds
 RESEND = 60.0  # seconds without progress after which a request is sent again
@@ -37,7 +37,7 @@ _GRAIN = 0.5  # seconds between two looks for an interrupt while waiting
 class Listener(Protocol):
     """Hears what came in, in the communication thread. `seconds` is how long it took."""
 
-    def answered(self, answer: m.Answer, seconds: float) -> None: ...
+    def answered(self, answer: m.Ack, seconds: float) -> None: ...
 
     def fetched(self, version: int, vector: np.ndarray, seconds: float) -> None: ...
 
@@ -48,11 +48,11 @@ class Listener(Protocol):
     def report(self) -> Report: ...
 
 
-class Link:
+class Transport:
     """A worker's connection to its server.
 
     say:         prints one line for a person
-    interrupted: asked while waiting for the server; True ends the wait by a LinkError
+    interrupted: asked while waiting for the server; True ends the wait by a TransportError
     """
 
     def __init__(self, address: str, worker: int, token: bytes | None = None,
@@ -60,13 +60,13 @@ class Link:
                  interrupted: Callable[[], bool] = lambda: False):
         """`address`: host:port; `bandwidth`: bytes per second each way, or None."""
         self.address, self.worker = address, worker
-        self.error: LinkError | None = None
+        self.error: TransportError | None = None
         self._say, self._interrupted = say, interrupted
         keep_freed()
         self._context = zmq.Context()
         host, _ = split_address(address)
         self._socket = worker_socket(self._context, host, os.urandom(16), token)
-        self._connection = Connection(self._socket, address,
+        self._connection = ConnectionMonitor(self._socket, address,
                                       lambda text: say(f"worker {worker}: {text}"))
         # a pair of sockets wakes the thread from its poll when the compute thread wants something
         wake = f"inproc://wake-{id(self)}"
@@ -75,10 +75,10 @@ class Link:
         self._waker = self._context.socket(zmq.PAIR)
         self._waker.connect(wake)
         self._orders: deque[Callable[[], None]] = deque()
-        self._outbox = Outbox(self._socket, Pace(bandwidth))
-        self._inlet = Inlet(self._socket, Pace(bandwidth))
+        self._outbox = SendQueue(self._socket, RateLimiter(bandwidth))
+        self._inlet = RateLimitedReceiver(self._socket, RateLimiter(bandwidth))
         self._listener: Listener | None = None
-        self._models: Assembly | None = None
+        self._models: Reassembler | None = None
         self._request: Callable[[], None] | None = None  # unanswered, to be sent again
         # the type of the message that answers, with the number of the push, fetch or question
         self._awaited: type[m.Message] | tuple[type[m.Message], int] | None = None
@@ -98,13 +98,13 @@ class Link:
 
     # Called by the compute thread.
 
-    def hello(self, claims: dict[str, str], timeout: float) -> m.Welcome:
+    def hello(self, expected: dict[str, str], timeout: float) -> m.Welcome:
         """Introduce this worker and wait for the run's settings.
 
-        Raises LinkError when no server answers within `timeout` seconds, or it refuses.
+        Raises TransportError when no server answers within `timeout` seconds, or it refuses.
         """
         self._order(lambda: self._ask(m.Welcome, lambda: self._post(
-            m.Hello(m.PROTOCOL, self.worker, claims))))
+            m.Hello(m.PROTOCOL, self.worker, expected))))
         self._thread = threading.Thread(target=self._run, name="wbsp-link", daemon=True)
         self._thread.start()  # with Hello in hand, which must come before any heartbeat
         start = time.monotonic()
@@ -115,7 +115,7 @@ class Link:
             waited = time.monotonic() - start
             if waited >= timeout:
                 self.close()
-                raise LinkError(f"no server answered at {self.address} within {timeout:g} s; "
+                raise TransportError(f"no server answered at {self.address} within {timeout:g} s; "
                                 + (self._connection.unknown
                                    or "is it running there, and is the port right?"))
             self._say(f"worker {self.worker}: waiting for the server at {self.address} "
@@ -126,17 +126,17 @@ class Link:
              listener: Listener, timeout: float) -> m.Joined:
         """Become a member; `initial` is asked for W_0 (float32 [size]) if the server has none."""
         self._listener = listener
-        self._models = Assembly(sum(spec.size for spec in layout), Spare())
+        self._models = Reassembler(sum(spec.size for spec in layout), BufferPool())
         self._order(lambda: self._ask(m.Joined, lambda: self._post(m.Join(list(layout)))))
         try:
             joined = self._await(m.Joined, timeout)
-            if joined.bring_initial:
+            if joined.send_initial:
                 vector = initial()
                 self._order(lambda: self._ask(m.Joined, lambda: self._post_chunks(
                     vector, lambda offset: m.Initial(offset, vector.size))))
                 joined = self._await(m.Joined, timeout)
         except TimeoutError as error:
-            raise LinkError(str(error)) from None
+            raise TransportError(str(error)) from None
         return joined
 
     def push(self, push: Push, update: np.ndarray, fetch: bool) -> None:
@@ -147,7 +147,7 @@ class Link:
         """
         self._fetches += fetch
         number = self._ahead = self._fetches if fetch else 0
-        self._orders.append(lambda: self._ask((m.Answer, push.seq), lambda: self._post_chunks(
+        self._orders.append(lambda: self._ask((m.Ack, push.seq), lambda: self._post_chunks(
             update, lambda offset: m.Update(push, offset, update.size, number))))
 
     def fetch(self) -> None:
@@ -158,10 +158,10 @@ class Link:
         self._orders.append(lambda: self._ask(
             (m.Model, number), lambda: self._post(m.Fetch(number)), send=not coming))
 
-    def ask(self, number: int, steps: int, seconds: float) -> None:
+    def query(self, number: int, steps: int, seconds: float) -> None:
         """Ask, at the next `wake`, whether to cut; the listener is told the answer."""
         self._orders.append(lambda: self._ask(
-            (m.Told, number), lambda: self._post(m.Ask(number, steps, seconds))))
+            (m.CutDecision, number), lambda: self._post(m.CutQuery(number, steps, seconds))))
 
     def leave(self, reason: str, finished: bool) -> None:
         report = self._listener.report() if self._listener else None
@@ -195,13 +195,14 @@ class Link:
     def _await(self, kind: type[m.Message], timeout: float) -> m.Message:
         """Wait for a handshake message, `timeout` seconds from the last progress towards it.
 
-        Raises TimeoutError or LinkError.
+        Raises TimeoutError or TransportError.
         """
         start = time.monotonic()
         with self._news:
             while not (self._handshake or self.error):
                 if self._interrupted():
-                    raise LinkError(f"interrupted while waiting for the server at {self.address}")
+                    raise TransportError(
+                        f"interrupted while waiting for the server at {self.address}")
                 left = max(start, self._progress_at) + timeout - time.monotonic()
                 if left <= 0:
                     raise TimeoutError(f"the server at {self.address} sent no {kind.__name__} "
@@ -211,7 +212,8 @@ class Link:
                 raise self.error
             message = self._handshake.popleft()
         if not isinstance(message, kind):
-            raise LinkError(f"the server sent {type(message).__name__} instead of {kind.__name__}")
+            raise TransportError(f"the server sent {type(message).__name__} instead of "
+                                 f"{kind.__name__}")
         return message
 
     # The communication thread.
@@ -219,16 +221,16 @@ class Link:
     def _run(self) -> None:
         try:
             self._loop()
-            self._fail(LinkError("this worker has left the run"))  # for whoever goes on
-        except LinkError as error:
+            self._fail(TransportError("this worker has left the run"))  # for whoever goes on
+        except TransportError as error:
             self._fail(error)
         except Exception as error:  # whatever it is, the compute thread must not wait for ever
-            self._fail(LinkError(f"the communication thread failed: {error!r}"))
+            self._fail(TransportError(f"the communication thread failed: {error!r}"))
         finally:
             self._socket.disable_monitor()
             self._context.destroy(0)
 
-    def _fail(self, error: LinkError) -> None:
+    def _fail(self, error: TransportError) -> None:
         with self._news:
             self.error = error
             self._news.notify_all()
@@ -256,7 +258,7 @@ class Link:
                     and self._connection.event(time.monotonic())):
                 self._outbox.clear()  # the rest of what was cut off; it is all repeated
                 if self._welcome:
-                    self._post(m.Again())
+                    self._post(m.Resync())
                 self._ask_again(time.monotonic())
             if coming is not None or ready.get(self._socket, 0) & zmq.POLLIN:
                 self._receive()
@@ -279,7 +281,7 @@ class Link:
             try:
                 self._handle(m.decode(m.FromServer, frames[0].buffer), frames, now)
             except m.WireError as error:
-                raise LinkError(f"the server at {self.address} sent {error}") from None
+                raise TransportError(f"the server at {self.address} sent {error}") from None
             self._obey()  # a grant just heard may have ordered a fetch
 
     def _handle(self, message: m.Message, frames: list[zmq.Frame], now: float) -> None:
@@ -288,15 +290,15 @@ class Link:
                 if message.chunks != self._chunks_there:
                     self._chunks_there, self._progress_at = message.chunks, now
             case m.Refused():
-                raise LinkError(f"the server refused: {message.reason}")
+                raise TransportError(f"the server refused: {message.reason}")
             case m.Welcome() | m.Joined():
                 if self._request and self._awaited is type(message):  # else: asked twice
                     self._request = None
                     with self._news:
                         self._handshake.append(message)
                         self._news.notify_all()
-            case m.Answer():
-                if self._request and self._awaited == (m.Answer, message.seq):  # else: asked twice
+            case m.Ack():
+                if self._request and self._awaited == (m.Ack, message.seq):  # else: asked twice
                     self._request = None
                     self._coming = 0 if message.granted is None else self._ahead
                     self._listener.answered(message, now - self._asked_at)
@@ -307,7 +309,8 @@ class Link:
                 if self._request and self._awaited == (m.Model, message.request):
                     self._take_chunk(message, frames[1].buffer, now)
             case _:
-                if self._awaited in (type(message), (m.Told, getattr(message, "number", None))):
+                number = getattr(message, "number", None)
+                if self._awaited in (type(message), (m.CutDecision, number)):
                     self._request = None
                 self._listener.told(message)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import zmq
 
-from wbsp.wire.pace import Pace
+from wbsp.wire.rate import RateLimiter
 
 Frames = tuple[bytes | memoryview, ...]
 
@@ -38,7 +38,7 @@ class _Queue:
         return frames
 
 
-class SendQueues:
+class PeerQueues:
     """A queue of messages for each peer of a ROUTER socket; used by one thread.
 
     A peer's messages go in their order, and ahead of its transfer: a vector in chunks, which are
@@ -47,7 +47,7 @@ class SendQueues:
     and take turns on it.
     """
 
-    def __init__(self, socket: zmq.Socket, pace: Pace):
+    def __init__(self, socket: zmq.Socket, pace: RateLimiter):
         """`socket`: mandatory routing, a high-water mark for sending."""
         self._socket, self._pace = socket, pace
         self._queues: dict[bytes, _Queue] = {}

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from wbsp.layout import TensorSpec
-from wbsp.runlog.report import Report, TimeBook
+from wbsp.runlog.report import PhaseTimer, Report
 from wbsp.runlog.worker import WorkerLog
 from wbsp.wire import messages as m
-from wbsp.worker.agent import Adopt, Agent, Ask, Command, Cut, Fetch, Leave
-from wbsp.worker.link import Link
+from wbsp.worker.agent import Adopt, Agent, Command, Cut, CutQuery, Fetch, Leave
+from wbsp.worker.transport import Transport
 
 if TYPE_CHECKING:
     from wbsp.worker.stream import Assignments
@@ -48,7 +48,7 @@ class Replica(Protocol):
         """A step has changed x."""
 
 
-class Session:
+class WorkerRuntime:
     """Listener of a link and driver of an agent.
 
     interrupted: asked while waiting; True ends the wait, and the worker leaves without the final
@@ -57,7 +57,7 @@ class Session:
     assignments: hears which examples this worker is to train next, under a model that says so
     """
 
-    def __init__(self, link: Link, replica: Replica, log: WorkerLog | None = None,
+    def __init__(self, link: Transport, replica: Replica, log: WorkerLog | None = None,
                  say: Callable[[str], None] = print,
                  interrupted: Callable[[], bool] = lambda: False,
                  usage: Callable[[], tuple[float, float]] = lambda: (None, None),
@@ -66,7 +66,7 @@ class Session:
         self._say, self._interrupted = say, interrupted
         self._usage, self._assignments = usage, assignments
         self.agent: Agent | None = None
-        self.book: TimeBook | None = None
+        self.book: PhaseTimer | None = None
         self.steps_before = 0  # of this worker in earlier lives
         self._totals = Report()
         self._news = threading.Condition()
@@ -93,13 +93,13 @@ class Session:
     # The compute thread.
 
     def start(self, timeout: float) -> None:
-        """Join, wait for the others and for W, adopt it. Raises LinkError."""
+        """Join, wait for the others and for W, adopt it. Raises TransportError."""
         layout = self.replica.layout
         joined = self.link.join(layout, self.replica.read, self, timeout)
         self._offset = time.monotonic() - joined.now
         self.steps_before = joined.steps
         with self._news:
-            self.book = TimeBook(self.now(), "wait")
+            self.book = PhaseTimer(self.now(), "wait")
             self.agent = Agent(self.link.worker, joined.rule, joined.seq)
             for message in self._early:
                 self.told(message)
@@ -111,13 +111,13 @@ class Session:
             self._switch("compute")
         else:  # training begins: what came before is start-up
             with self._news:
-                self.book = TimeBook(self.now(), "compute")
+                self.book = PhaseTimer(self.now(), "compute")
         self.link.wake()
 
     def step_done(self, samples: int, loss: float, epoch_step: int = 0, steps: int = 1) -> None:
         """A mini-batch (or `steps` at once) was trained: do what the rule wants.
 
-        Raises LinkError when the server is lost.
+        Raises TransportError when the server is lost.
         """
         if self.agent.version is None:
             return  # the run ended before this worker got a model: its step is about nothing
@@ -174,8 +174,8 @@ class Session:
                     self._has_final = self.agent.finished
                 case Fetch():
                     self.link.fetch()
-                case Ask():
-                    self.link.ask(*command)
+                case CutQuery():
+                    self.link.query(*command)
                 case Leave():
                     self._last_report = self.report()
                     self.link.leave(self._reason, self._wants_final)
@@ -230,7 +230,7 @@ class Session:
                 report.seconds = self.book.at(self.now())
             return report
 
-    def answered(self, answer: m.Answer, seconds: float) -> None:
+    def answered(self, answer: m.Ack, seconds: float) -> None:
         totals = self._totals
         totals.pushes += 1
         totals.push_seconds += seconds
@@ -268,16 +268,16 @@ class Session:
                     if direct.batch is not None and self._assignments is not None:
                         self._assignments.assign(direct.batch, direct.start)
                     self._react(self.agent.directed(direct))
-                case m.Told():
+                case m.CutDecision():
                     self._react(self.agent.told(message.number, message.cut))
-                case m.Stopping():
+                case m.Stop():
                     self._react(self.agent.stop(message.reason))
                 case m.Final():
                     if not self._final_told:
                         self._final_told = True
                         self._react(self.agent.final(message.version))
 
-    def _say_rejected(self, answer: m.Answer) -> None:
+    def _say_rejected(self, answer: m.Ack) -> None:
         """Some models reject by rule, and often: one line now and then."""
         self._rejected += 1
         now = time.monotonic()

@@ -7,16 +7,16 @@ from collections import deque
 
 import zmq
 
-from wbsp.wire.pace import Pace
+from wbsp.wire.rate import RateLimiter
 
 
-class Outbox:
+class SendQueue:
     """A first-in, first-out row of messages; used by one thread.
 
     One message, the newest urgent one, goes before all that waits.
     """
 
-    def __init__(self, socket: zmq.Socket, pace: Pace):
+    def __init__(self, socket: zmq.Socket, pace: RateLimiter):
         self._socket, self._pace = socket, pace
         self._queue: deque[tuple[bytes | memoryview, ...]] = deque()
         self._urgent: tuple[bytes | memoryview, ...] | None = None

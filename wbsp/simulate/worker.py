@@ -13,19 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from wbsp.ps.engine import Ack, Directed, Effect, Granted, Stop, Told
+from wbsp.ps.engine import Ack, CutDecision, Directed, Effect, Granted, Stop
 from wbsp.ps.store import Snapshot
-from wbsp.runlog.report import Report, TimeBook
+from wbsp.runlog.report import PhaseTimer, Report
 from wbsp.simulate.clock import Clock
-from wbsp.simulate.links import INF, Interface, Transfer
-from wbsp.simulate.machine import Observer, Worker
+from wbsp.simulate.links import INF, FairShareLink, Transfer
+from wbsp.simulate.machine import Machine, Observer
 from wbsp.simulate.workload import Workload
 from wbsp.sync.base import Direct, Push
-from wbsp.worker.agent import Adopt, Agent, Ask, Command, Cut, Fetch
+from wbsp.worker.agent import Adopt, Agent, Command, Cut, CutQuery, Fetch
 
 
 @dataclass(frozen=True)
-class World:
+class ClusterContext:
     """What all hosts of a cluster share. The server's actions are called when a message is there.
 
     ingress, egress: the server's interface; model_bytes: of an update and of a version
@@ -36,17 +36,17 @@ class World:
     clock: Clock
     workload: Workload
     observer: Observer | None
-    ingress: Interface
-    egress: Interface
+    ingress: FairShareLink
+    egress: FairShareLink
     model_bytes: float
-    push: Callable[[Host, Push, np.ndarray | None, int], None]
-    serve: Callable[[Host, int], None]
-    ask: Callable[[Host, int, int, float], None]
-    leave: Callable[[Host], None]
+    push: Callable[[SimulatedWorker, Push, np.ndarray | None, int], None]
+    serve: Callable[[SimulatedWorker, int], None]
+    ask: Callable[[SimulatedWorker, int, int, float], None]
+    leave: Callable[[SimulatedWorker], None]
     retired: Callable[[], None]
 
 
-class Host:
+class SimulatedWorker:
     """Comes when it is made; `agent` is None until the server has answered for its number.
 
     Every push carries the number of a fetch: with an Ack that grants, the server sends the model
@@ -58,9 +58,9 @@ class Host:
                  "computing", "leaving", "finishing", "batch", "assigned", "newest_start",
                  "snapshot", "upload", "coming", "number", "awaited", "push_since", "pull_since")
 
-    def __init__(self, world: World, index: int, worker: Worker, report: Report):
+    def __init__(self, world: ClusterContext, index: int, worker: Machine, report: Report):
         self.world, self.index, self.worker, self.report = world, index, worker, report
-        self.book = TimeBook(world.clock.now)
+        self.book = PhaseTimer(world.clock.now)
         self.book.seconds = report.seconds  # one sum over all lives
         self.agent: Agent | None = None
         self.alive = True
@@ -187,7 +187,7 @@ class Host:
                     self.number += 1
                     self.send(world.serve, self.number)
                 self.awaited = self.number
-            elif kind is Ask:
+            elif kind is CutQuery:
                 self.send(world.ask, *command)
             elif kind is Adopt:
                 if world.observer is not None:
@@ -216,7 +216,7 @@ class Host:
         elif kind is Directed:
             self._assign(effect.direct)
             commands = agent.directed(effect.direct)
-        elif kind is Told:
+        elif kind is CutDecision:
             commands = agent.told(effect.number, effect.cut)
         elif kind is Stop:
             commands = agent.stop(effect.reason)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from wbsp.simulate import speeds, units
-from wbsp.simulate.machine import INF, Life, Worker
+from wbsp.simulate.machine import INF, Incarnation, Machine
 
 try:
     import tomllib
@@ -50,11 +50,11 @@ class Group:
     up: float = INF
     down: float = INF
 
-    def machine(self, place: int, seed: int) -> Worker:
+    def machine(self, place: int, seed: int) -> Machine:
         """The `place`-th machine of this group; `seed` is its own."""
         end = min(self.leave, self.lose)
-        return Worker(self._speed(place, seed), self.latency, self.up, self.down,
-                      (Life(self.join, end, lost=self.lose < self.leave),), self.sleep,
+        return Machine(self._speed(place, seed), self.latency, self.up, self.down,
+                      (Incarnation(self.join, end, lost=self.lose < self.leave),), self.sleep,
                       tuple(sorted(self.stalls)))
 
     def _speed(self, place: int, seed: int) -> speeds.StepTime:
@@ -69,7 +69,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Description:
+class ClusterSpec:
     """A cluster. Bandwidths in bytes/s, times in seconds.
 
     ingress, egress: the server's interface, shared by all; apply: its time for one push
@@ -90,11 +90,11 @@ class Description:
         """Number of workers."""
         return sum(group.count for group in self.groups)
 
-    def timed_for(self, model_bytes: float) -> Description:
+    def timed_for(self, model_bytes: float) -> ClusterSpec:
         """The same cluster with another size of updates and versions."""
         return replace(self, model_bytes=model_bytes)
 
-    def machines(self, seed: int) -> list[Worker]:
+    def machines(self, seed: int) -> list[Machine]:
         """The workers, group after group; the same seed gives the same step times."""
         places = [(group, place) for group in self.groups for place in range(group.count)]
         return [group.machine(place, (seed << 24) + index)
@@ -103,17 +103,17 @@ class Description:
 
 def published(workers: int, heterogeneity: str, step: float, jitter: float = 0.0,
               latency: float = 0.0, bandwidth: float = INF, server_bandwidth: float | None = None,
-              apply: float = 0.0, model_bytes: float | None = None) -> Description:
+              apply: float = 0.0, model_bytes: float | None = None) -> ClusterSpec:
     """`workers` like machines on like links, of which the odd ones sleep before each step."""
     sleep = HETEROGENEITY[heterogeneity]
     server = bandwidth if server_bandwidth is None else server_bandwidth
-    return Description(
+    return ClusterSpec(
         tuple(Group(step=step, jitter=jitter, sleep=sleep * (index % 2), latency=latency,
                     up=bandwidth, down=bandwidth) for index in range(workers)),
         ingress=server, egress=server, apply=apply, model_bytes=model_bytes)
 
 
-def read_cluster(path: str | Path) -> Description:
+def read_cluster(path: str | Path) -> ClusterSpec:
     """The cluster that a TOML file describes.
 
     Raises ValueError, in one line that names file and key, for anything that is not understood;
@@ -131,7 +131,7 @@ def read_cluster(path: str | Path) -> Description:
             raise ValueError("no [[workers]]: a cluster needs at least one group of them")
     except ValueError as error:  # a TOML error is one, too
         raise ValueError(f"{path}: {error}") from None
-    return Description(top["workers"], **top.get("server", {}),
+    return ClusterSpec(top["workers"], **top.get("server", {}),
                        model_bytes=top.get("model_bytes"), text=text)
 
 
