@@ -23,3 +23,11 @@ class Member:
     pushes: int = 0
     base: int = 0  # version its newest push started from
     rejected: Counter[str] = field(default_factory=Counter)  # reason -> pushes
+
+    def count(self, steps: int, samples: int, seconds: float, base: int) -> None:
+        """One more push of this worker."""
+        self.pushes += 1
+        self.steps += steps
+        self.samples += samples
+        self.seconds += seconds
+        self.base = base

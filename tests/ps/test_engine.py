@@ -3,9 +3,22 @@
 import numpy as np
 import pytest
 
-from wbsp.ps.engine import Ack, CutDecision, Directed, Engine, Final, Granted, Stop
+from wbsp.ps.decision import Directed, Granted
+from wbsp.ps.effects import Ack, CutDecision, Final, Model, Stop
+from wbsp.ps.engine import Engine
 from wbsp.ps.store import Store
-from wbsp.sync import Accept, Direct, Push, Reject, SyncModel, WorkerRule, create
+from wbsp.sync import (
+    Accept,
+    Commit,
+    Direct,
+    Grant,
+    Push,
+    Reject,
+    SyncModel,
+    WorkerRule,
+    create,
+)
+from wbsp.sync.base import ContractError
 
 
 def f32(*values):
@@ -209,8 +222,8 @@ class Strict(SyncModel):
 def strict(*answers):
     model, log = Strict(), Log()
     model.answers = answers
-    engine = Engine(model, Store(f32(0, 0)), log=log)
-    engine.join(0, 0.0)
+    engine = Engine(model, Store(f32(0, 0)), 2, log=log)
+    engine.join(0, 0.0), engine.join(1, 0.0)
     return engine, log
 
 
@@ -224,6 +237,7 @@ def test_a_models_rejection_is_answered_counted_and_logged():
 def test_what_the_model_never_committed_is_committed_at_the_end():
     engine, _ = strict(lambda p: Accept(p, 0.5))
     engine.push(push(0), f32(2, 4), 1.0)
+    engine.leave(1, 1.5, "lost")
     assert engine.leave(0, 2.0, "finished", finished=True) == [Final(0, 1)]
     assert engine.store.latest.vector.tolist() == [1, 2]
 
@@ -239,9 +253,43 @@ def test_a_tick_carries_out_what_the_model_wants():
     assert strict()[0].tick(3.0) == [Directed(1, Direct(1, cut=True))]
 
 
-def test_an_answer_that_is_no_action_is_an_error():
-    with pytest.raises(TypeError, match="strict answered with 'commit', no action"):
-        strict(lambda p: "commit")[0].push(push(0), f32(1, 1), 1.0)
+@pytest.mark.parametrize("answers, wrong", [
+    ([lambda p: "commit"], "strict answered with 'commit', which is no action"),
+    ([], r"strict neither accepted nor rejected Push\(worker=0"),
+    ([lambda p: Grant(0)], r"strict neither accepted nor rejected Push\(worker=0"),
+    ([lambda p: Commit(), lambda p: Accept(p, 1.0)], "strict committed before it accepted or"),
+    ([lambda p: Accept(p, 1.0), lambda p: Reject(p, "late")], "strict answered a second time"),
+    ([lambda p: Accept(p._replace(seq=7), 1.0)], r"Push\(worker=0, seq=7.*but the event was Push"),
+    ([lambda p: Accept(p, float("nan"))], r"strict accepted Push\(.*with weight nan"),
+    ([lambda p: Accept(p, 1.0), lambda p: Grant(7)], "worker 7 is not active"),
+    ([lambda p: Accept(p, 1.0), lambda p: Direct(7, cut=True)], "worker 7 is not active"),
+])
+def test_a_model_that_breaks_the_contract_stops_at_once_and_nothing_is_applied(answers, wrong):
+    engine, log = strict(*answers)
+    heard = len(log.lines)
+    with pytest.raises(ContractError, match=wrong):
+        engine.push(push(0), f32(1, 1), 1.0)
+    assert len(log.lines) == heard and not engine.store.accepted and not engine.store.latest.version
+    assert engine.ledger.next_seq(0) == 0 and not engine.members[0].pushes
+
+
+def test_nothing_is_accepted_where_nothing_was_pushed():
+    engine, _ = strict()
+    engine.model.tick = lambda now: [Accept(push(0), 1.0)]
+    with pytest.raises(ContractError, match="but the event was no push"):
+        engine.tick(1.0)
+
+
+def test_a_fetch_that_a_push_carries_is_heeded_with_a_grant_only():
+    engine, _ = strict(lambda p: Accept(p, 1.0), lambda p: Commit(), lambda p: Grant(0))
+    ack, model = engine.push(push(0), f32(1, 1), 1.0, fetch=5)
+    assert ack == Ack(0, 0, True, granted=1)
+    assert (model.worker, model.number, model.snapshot) == (0, 5, engine.store.latest)
+    assert engine.push(push(0), f32(1, 1), 2.0, fetch=5) == [ack, model]  # it was repeated
+    assert len(engine.push(push(0, 1), f32(1, 1), 3.0)) == 1  # it carries none
+    assert engine.fetch(1, 8) == [Model(1, 8, engine.store.latest)]
+    engine, _ = strict(lambda p: Accept(p, 1.0))
+    assert engine.push(push(0), f32(1, 1), 1.0, fetch=5) == [Ack(0, 0, True)]
 
 
 class Asked(SyncModel):

@@ -5,7 +5,7 @@ from clusters import Witness, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.ps.engine import Granted
+from wbsp.ps.decision import Granted
 from wbsp.simulate.cluster import Cluster
 from wbsp.simulate.machine import Machine
 from wbsp.simulate.speeds import trace

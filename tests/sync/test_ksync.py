@@ -5,7 +5,8 @@ from clusters import Witness, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.ps.engine import Ack, Granted
+from wbsp.ps.decision import Granted
+from wbsp.ps.effects import Ack
 from wbsp.simulate.cluster import Cluster
 from wbsp.simulate.machine import Machine
 from wbsp.simulate.speeds import constant, lognormal

@@ -8,7 +8,8 @@ from clusters import INF, IntegerWorkload, Witness, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.ps.engine import Ack, Directed
+from wbsp.ps.decision import Directed
+from wbsp.ps.effects import Ack
 from wbsp.simulate.cluster import Cluster
 from wbsp.simulate.machine import Machine
 from wbsp.simulate.speeds import constant, trace

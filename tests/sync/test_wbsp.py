@@ -6,7 +6,8 @@ from clusters import Witness, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.ps.engine import Engine, Granted
+from wbsp.ps.decision import Granted
+from wbsp.ps.engine import Engine
 from wbsp.ps.store import Store
 from wbsp.simulate.cluster import Cluster
 from wbsp.simulate.machine import Machine

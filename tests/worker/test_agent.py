@@ -1,5 +1,7 @@
 """The worker's agent: what each rule cuts, awaits and adopts."""
 
+from unittest.mock import ANY
+
 import pytest
 
 from wbsp.sync import Direct, Push, WorkerRule
@@ -10,13 +12,14 @@ WBSP = WorkerRule("every_step", "ack", "replace")
 PCC = WorkerRule("when_idle", "never", "rebase")
 ON_ADOPT = WorkerRule("on_adopt", "never", "replace")
 DIRECTED = WorkerRule("directed", "ack", "replace")
+FETCH = Fetch(ANY, ANY)  # of any number, carried by a push or not
 
 
 def started(rule, seq=0, version=0):
     """An agent that has adopted its first version and computes."""
     agent = Agent(3, rule, seq)
     assert agent.waiting == "model"
-    assert agent.granted(version) == [Fetch()]
+    assert agent.granted(version) == [FETCH]
     assert agent.fetched(version) == [Adopt(version, "replace")]
     assert agent.waiting is None and agent.version == version
     return agent
@@ -27,14 +30,14 @@ def step(agent, samples=10, seconds=0.5, loss=2.0):
 
 
 def cut(seq, base=0, steps=1, loss=2.0):
-    return Cut(Push(3, seq, base, steps, 10 * steps, 0.5 * steps, loss))
+    return Cut(Push(3, seq, base, steps, 10 * steps, 0.5 * steps, loss), ANY)
 
 
 def test_model_waiters_wait_for_the_answer_and_then_for_the_model():
     agent = started(BSP)
     assert step(agent) == [cut(0)] and agent.waiting == "ack"
     assert agent.acked(None) == [] and agent.waiting == "model"
-    assert agent.granted(1) == [Fetch()] and agent.waiting == "model"
+    assert agent.granted(1) == [FETCH] and agent.waiting == "model"
     assert agent.fetched(1) == [Adopt(1, "replace")] and agent.waiting is None
     assert step(agent) == [cut(1, base=1)]
 
@@ -42,14 +45,14 @@ def test_model_waiters_wait_for_the_answer_and_then_for_the_model():
 def test_a_grant_in_the_answer_is_fetched_at_once():
     agent = started(BSP)
     step(agent)
-    assert agent.acked(1) == [Fetch()] and agent.waiting == "model"
+    assert agent.acked(1) == [FETCH] and agent.waiting == "model"
 
 
 def test_a_grant_that_overtakes_the_answer_is_kept():
     agent = started(BSP)
     step(agent)
     assert agent.granted(1) == []
-    assert agent.acked(None) == [Fetch()]
+    assert agent.acked(None) == [FETCH]
 
 
 def test_ack_waiters_go_on_without_a_grant():
@@ -63,7 +66,7 @@ def test_ack_waiters_granted_in_mid_step_pull_after_their_next_push():
     agent = started(WBSP)
     assert agent.granted(1) == [] and agent.waiting is None
     assert step(agent) == [cut(0)]
-    assert agent.acked(None) == [Fetch()] and agent.waiting == "model"
+    assert agent.acked(None) == [FETCH] and agent.waiting == "model"
     assert agent.fetched(2) == [Adopt(2, "replace")]
     assert step(agent) == [cut(1, base=2)]
 
@@ -71,7 +74,7 @@ def test_ack_waiters_granted_in_mid_step_pull_after_their_next_push():
 def test_a_grant_met_by_an_earlier_fetch_is_not_fetched_again():
     agent = started(WBSP)
     step(agent)
-    assert agent.acked(1) == [Fetch()]
+    assert agent.acked(1) == [FETCH]
     assert agent.granted(2) == []
     assert agent.fetched(2) == [Adopt(2, "replace")]
     step(agent)
@@ -82,7 +85,7 @@ def test_an_order_to_hold_waits_for_a_grant():
     agent = started(WBSP)
     step(agent)
     assert agent.acked(None, hold=True) == [] and agent.waiting == "model"
-    assert agent.granted(4) == [Fetch()]
+    assert agent.granted(4) == [FETCH]
 
 
 def test_overlapped_workers_never_wait_and_gather_steps_while_the_sender_is_busy():
@@ -96,7 +99,7 @@ def test_overlapped_workers_never_wait_and_gather_steps_while_the_sender_is_busy
 def test_overlapped_workers_adopt_at_a_steps_end_and_keep_their_progress():
     agent = started(PCC)
     step(agent)
-    assert agent.acked(1) == [Fetch()]
+    assert agent.acked(1) == [FETCH]
     assert step(agent) == []  # the fetch is under way
     assert agent.fetched(1) == []
     assert step(agent) == [Adopt(1, "rebase"), cut(1, base=0, steps=2)]
@@ -110,7 +113,7 @@ def test_overlapped_workers_fetch_a_newer_version_after_adopting():
     agent.acked(1)
     agent.granted(2)
     agent.fetched(1)
-    assert step(agent) == [Adopt(1, "rebase"), Fetch()]
+    assert step(agent) == [Adopt(1, "rebase"), FETCH]
     assert agent.fetched(2) == []
     assert step(agent) == [Adopt(2, "rebase"), cut(1, base=0, steps=2)]
 
@@ -118,7 +121,7 @@ def test_overlapped_workers_fetch_a_newer_version_after_adopting():
 def test_overlapped_workers_do_not_fetch_a_version_that_they_have():
     agent = started(PCC)
     step(agent)
-    assert agent.acked(1) == [Fetch()]
+    assert agent.acked(1) == [FETCH]
     assert agent.fetched(2) == []  # the newest, made after that grant
     assert agent.granted(2) == []
     assert step(agent) == [Adopt(2, "rebase"), cut(1)]
@@ -131,7 +134,7 @@ def test_on_adopt_cuts_first_and_then_only_when_a_model_has_come():
     assert step(agent) == [cut(0), Adopt(0, "replace")], "the first step counts once: W_0 again"
     assert agent.acked(None) == []
     assert step(agent) == []
-    assert agent.granted(1) == [Fetch()]
+    assert agent.granted(1) == [FETCH]
     assert agent.fetched(1) == []
     assert step(agent) == [cut(1, steps=2), Adopt(1, "replace")]
     assert agent.version == 1
@@ -200,7 +203,7 @@ def test_a_worker_that_asks_waits_for_the_answer():
     assert agent.told(1, cut=True) == [] and agent.waiting == "answer", "an old answer"
     assert agent.told(2, cut=True) == [cut(0, steps=2)] and agent.waiting == "ack"
     assert agent.told(2, cut=True) == [], "told twice"
-    assert agent.acked(1) == [Fetch()]
+    assert agent.acked(1) == [FETCH]
 
 
 def test_a_stop_ends_the_wait_for_an_answer():
@@ -275,5 +278,33 @@ def test_a_worker_that_never_started_may_leave():
 def test_the_final_version_replaces_the_live_model(rule):
     agent = started(rule)
     agent.finish()
-    assert agent.final(9) == [Fetch()] and agent.waiting == "model"
+    assert agent.final(9) == [FETCH] and agent.waiting == "model"
     assert agent.fetched(9) == [Adopt(9, "replace")] and agent.version == 9
+
+
+@pytest.mark.parametrize("rule", [BSP, WBSP, PCC])
+def test_a_push_carries_a_fetch_that_a_grant_in_the_answer_brings_about(rule):
+    agent = started(rule)
+    [push] = step(agent)
+    assert push.fetch > 0
+    assert agent.acked(1) == [Fetch(push.fetch, carried=True)]
+    assert agent.fetching == push.fetch
+    agent.fetched(1)
+    assert not agent.fetching
+
+
+def test_a_grant_outside_an_answer_needs_a_fetch_of_its_own():
+    agent = started(BSP)
+    [push] = step(agent)
+    assert agent.acked(None) == []
+    [fetch] = agent.granted(1)
+    assert not fetch.carried and fetch.number > push.fetch
+
+
+def test_the_last_push_carries_no_fetch():
+    agent = started(PCC)
+    step(agent)
+    step(agent)  # while the first push is under way
+    assert agent.finish() == []
+    assert agent.acked(None) == [cut(1)._replace(fetch=0)]
+    assert agent.acked(7) == [Leave()]

@@ -14,14 +14,20 @@ import numpy as np
 import zmq
 
 from wbsp.layout import TensorSpec, difference, total_size
-from wbsp.ps import engine
+from wbsp.ps.effects import Effect, Model
+from wbsp.ps.engine import Engine
 from wbsp.ps.initial import INITIAL_PATIENCE, InitialModel
 from wbsp.ps.session_manager import SessionManager
-from wbsp.ps.worker_session import WorkerSession, check_report, one_line, to_message
+from wbsp.ps.worker_session import (
+    UpdateReassembler,
+    WorkerSession,
+    check_report,
+    one_line,
+    to_message,
+)
 from wbsp.runlog.report import Report
-from wbsp.sync.base import WorkerRule
+from wbsp.sync.base import ContractError, WorkerRule
 from wbsp.wire import messages as m
-from wbsp.wire.chunks import Reassembler
 from wbsp.wire.memory import BufferPool
 from wbsp.wire.rate import RateLimitedReceiver, RateLimiter
 from wbsp.wire.sockets import ServerSocket
@@ -43,7 +49,7 @@ class Dispatcher:
         self.socket, self.rule, self.worker_num = socket, rule, worker_num
         self.settings, self.clock, self.say, self.event = settings, clock, say, event
         self.on_initial = on_initial
-        self.engine: engine.Engine | None = None  # until there is a W_0
+        self.engine: Engine | None = None  # until there is a W_0
         self.layout: list[TensorSpec] | None = None
         self.sessions = SessionManager(socket, bandwidth, clock, say, event)
         self.reports: dict[int, Report] = {}  # of each worker, over all its lives
@@ -53,7 +59,7 @@ class Dispatcher:
         self._initial = InitialModel(self._spare)
         self._over: str | None = None  # why nobody can join any more
 
-    def begin(self, core: engine.Engine, layout: list[TensorSpec]) -> None:
+    def begin(self, core: Engine, layout: list[TensorSpec]) -> None:
         """There is a model; let in those who wait."""
         self.engine, self.layout = core, layout
         for peer in list(self.sessions.peers.values()):
@@ -76,6 +82,8 @@ class Dispatcher:
                 self._handle(identity.bytes, frames)
             except m.WireError as error:
                 self.sessions.rejections.count(str(error), self.clock())
+            except ContractError:  # the sender has no part in it
+                raise
             except Exception as error:  # a fault of ours; it must not cost the others their run
                 self._fail(identity.bytes, error)
 
@@ -236,7 +244,7 @@ class Dispatcher:
             self._refuse(peer, f"worker {peer.worker} has another model than the server: {reason} "
                                "(here: the worker, there: the server); use the same model")
             return
-        peer.updates = Reassembler(total_size(self.layout), self._spare)
+        peer.updates = UpdateReassembler(total_size(self.layout), self._spare)
         self._send_joined(peer, send_initial=False)
         self.say(f"worker {peer.worker} joined")
         now = self.clock()
@@ -288,19 +296,16 @@ class Dispatcher:
             return
         peer.pushed()
         try:
-            effects = self.engine.push(update.push, vector, now)
+            effects = self.engine.push(update.push, vector, now, update.fetch,
+                                       peer.updates.finite)
         except ValueError as error:
             raise m.WireError(str(error)) from None
         self.deliver(effects)
-        granted = any(isinstance(e, engine.Ack) and e.granted is not None for e in effects)
-        if update.fetch and granted:
-            self._fetch(peer, update.fetch)
 
     def _fetch(self, peer: WorkerSession, request: int) -> None:
         if peer.updates is None:
             raise m.WireError(f"worker {peer.worker} fetched before it joined")
-        version, vector = self.engine.store.latest
-        self.sessions.send_model(peer, request, version, vector)
+        self.deliver(self.engine.fetch(peer.worker, request))
 
     def _query(self, peer: WorkerSession, ask: m.CutQuery) -> None:
         if not peer.joined or peer.updates is None:
@@ -338,10 +343,14 @@ class Dispatcher:
 
     # Sending.
 
-    def deliver(self, effects: list[engine.Effect]) -> None:
+    def deliver(self, effects: list[Effect]) -> None:
         for effect in effects:
             peer = self.sessions.of(effect.worker)
-            if peer is not None:
+            if peer is None:
+                continue
+            if isinstance(effect, Model):
+                self.sessions.send_model(peer, effect.number, *effect.snapshot)
+            else:
                 message = to_message(effect)
                 peer.remember(message)
                 self.sessions.send(peer.identity, message)

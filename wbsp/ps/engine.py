@@ -1,4 +1,8 @@
-"""The parameter server without its sockets: a model's decisions, carried out on the store.
+"""The parameter server without its sockets: what happens, what the model decides, what is done.
+
+Every event goes through three steps. The model decides, and its answer becomes records without
+tensors (`wbsp.ps.decision`); the records are applied to the store and the book-keeping, which
+cannot fail; and each worker is told its part of them (`wbsp.ps.effects`).
 
 The real server and the virtual-time cluster both drive this object, so what one does the other
 does. It receives what happened (join, leave, push, time) with the time in seconds, and returns
@@ -10,63 +14,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from copy import copy
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from wbsp.member import COUNTED, Member
-from wbsp.ps.store import Ledger, Store
-from wbsp.sync.base import Accept, Action, Commit, Direct, Grant, Push, Reject, SyncModel
-
-
-class Ack(NamedTuple):
-    """Answer to one push. `granted` is the version the worker may fetch now, if any."""
-
-    worker: int
-    seq: int
-    accepted: bool
-    reason: str | None = None  # of a rejection
-    granted: int | None = None
-    hold: bool = False
-
-
-class Granted(NamedTuple):
-    """A worker may fetch: told outside an answer to its own push."""
-
-    worker: int
-    version: int
-
-
-class Directed(NamedTuple):
-    """The model's instruction to a worker, outside an answer to its own push."""
-
-    worker: int
-    direct: Direct
-
-
-class CutDecision(NamedTuple):
-    """Answer to a worker's question `number`: hand over the progress now, or go on."""
-
-    worker: int
-    number: int
-    cut: bool
-
-
-class Stop(NamedTuple):
-    """Training is over: finish the step, push what is left, leave."""
-
-    worker: int
-    reason: str
-
-
-class Final(NamedTuple):
-    """The last version is there; a worker that has left in good order may fetch it."""
-
-    worker: int
-    version: int
-
-
-Effect = Ack | Granted | Directed | CutDecision | Stop | Final
+from wbsp.ps.decision import Accepted, Committed, Record, Rejected, decide, decide_cut
+from wbsp.ps.effects import Ack, CutDecision, Effect, Final, Model, Stop, effects_of
+from wbsp.ps.store import Ledger, Store, is_finite
+from wbsp.sync.base import Action, Push, SyncModel
 
 
 def _ignore(now: float, kind: str, **fields: Any) -> None:
@@ -90,7 +46,7 @@ class Engine:
         self.expected, self.stop_samples, self.log = expected, stop_samples, log
         self.members: dict[int, Member] = {}
         self._here: set[int] = set()  # the active ones: counting them must not cost O(N)
-        self._told: dict[int, CutDecision] = {}  # worker -> answer to its newest question
+        self._cuts: dict[int, CutDecision] = {}  # worker -> answer to its newest query
         self._at_rest: Callable[[float], None] | None = None
         self.started = False
         self.stop_reason: str | None = None
@@ -110,12 +66,12 @@ class Engine:
             raise ValueError(f"worker {worker} has joined already")
         member.active, member.finished = True, False
         self._here.add(worker)
-        self._told.pop(worker, None)
+        self._cuts.pop(worker, None)
         self.log(now, "join", worker=worker, version=self.store.latest.version)
         if self.stop_reason is not None:
             return [Stop(worker, self.stop_reason)]
         if self.started:
-            return self._act(self.model.join(worker, now), now)
+            return self._carry_out(self.model.join(worker, now), now)
         return self.start(now) if len(self._here) >= self.expected else []
 
     def start(self, now: float) -> list[Effect]:
@@ -125,7 +81,7 @@ class Engine:
         actions: list[Action] = []
         for worker in self.active:
             actions += self.model.join(worker, now)
-        return self._act(actions, now)
+        return self._carry_out(actions, now)
 
     def leave(self, worker: int, now: float, reason: str, finished: bool = False) -> list[Effect]:
         """A worker finished (in good order) or was lost; the others go on without it."""
@@ -140,61 +96,76 @@ class Engine:
         # keep their weight, instead of one late update moving the final version by N times its due.
         told = finished and self.stop_reason is not None
         if worker in self.model.active and not told:
-            effects = self._act(self.model.leave(worker, now), now)
+            effects = self._carry_out(self.model.leave(worker, now), now)
         if not self._here and (self.stop_reason is not None
                                or any(m.finished for m in self.members.values())):
             effects += self._conclude(now)
         return effects
 
-    def push(self, push: Push, update: np.ndarray | None, now: float) -> list[Effect]:
+    def push(self, push: Push, update: np.ndarray | None, now: float, fetch: int = 0,
+             finite: bool | None = None) -> list[Effect]:
         """An update arrived whole; `update`, float32 [store.size], is the engine's from here on.
 
+        fetch:  number of the fetch that the push carries: if the answer grants, the model follows
+        finite: whether all values of the update are; None: not known yet
+
         Raises ValueError for a push that no member could have sent; nothing has changed then.
+        Raises ContractError when the model answers what it must not.
         """
         self.store.check(update)
         worker = push.worker
         if self.ledger.seen(worker, push.seq):
             self.log(now, "duplicate", worker=worker, seq=push.seq)
-            return [a for a in [self.ledger.answer(worker)] if a is not None and a.seq == push.seq]
+            ack = self.ledger.answer(worker)
+            repeated = ack is not None and ack.seq == push.seq
+            return [ack, *self._send_along(ack, fetch)] if repeated else []
         member = self._started(worker, "pushed")
-        actions = self.model.push(push, now)
-        member.steps += push.steps
-        member.samples += push.samples
-        member.seconds += push.seconds
-        member.pushes += 1
-        member.base = push.base_version
+        if finite is None:
+            finite = update is None or is_finite(update)
+        records = decide(self.model, self.model.push(push, now), self.store.latest.version, push,
+                         finite)
+        member.count(push.steps, push.samples, push.seconds, push.base_version)
         self.steps += push.steps
         self.samples += push.samples
-        effects = self._act(actions, now, push, update)
+        self._apply(records, now, push, update)
+        effects, ack = effects_of(records, push)
+        self.ledger.record(worker, push.seq, ack)
+        self._rest(now)
+        effects += [ack, *self._send_along(ack, fetch)]
         if self.samples >= self.stop_samples and self.stop_reason is None:
             effects += self.stop(f"{self.samples:,} samples were trained", now)
         return effects
 
+    def fetch(self, worker: int, number: int) -> list[Effect]:
+        """A worker asks for the newest version; the answer bears the same `number`."""
+        return [Model(worker, number, self.store.latest)]
+
     def query(self, worker: int, number: int, steps: int, seconds: float,
-            now: float) -> list[Effect]:
+              now: float) -> list[Effect]:
         """A worker with `steps` uncut ones asks whether to cut; its newest took `seconds`.
 
-        Raises ValueError for a question that no member could have.
+        Raises ValueError for a query that no member could have.
         """
         self._started(worker, "asked")
         if self.model.rule.push != "on_query":
             raise ValueError(f"worker {worker} asked whether to cut, which {self.model.name} does "
                              "not decide")
-        told = self._told.get(worker)
-        if told is not None and told.number == number:
-            return [told]
+        known = self._cuts.get(worker)
+        if known is not None and known.number == number:
+            return [known]
         cut, effects = False, []
         if self.stop_reason is None:
             actions = self.model.query(worker, steps, seconds, now)
-            cut = any(type(a) is Direct and a.worker == worker and a.cut for a in actions)
-            effects = self._act((a for a in actions if type(a) is not Direct or a.worker != worker),
-                                now)
-        told = self._told[worker] = CutDecision(worker, number, cut)
-        return [*effects, told]
+            cut, records = decide_cut(self.model, actions, self.store.latest.version, worker)
+            self._apply(records, now)
+            self._rest(now)
+            effects, _ = effects_of(records)
+        self._cuts[worker] = decision = CutDecision(worker, number, cut)
+        return [*effects, decision]
 
     def tick(self, now: float) -> list[Effect]:
         """The model's alarm time has come."""
-        return self._act(self.model.tick(now), now)
+        return self._carry_out(self.model.tick(now), now)
 
     def stop(self, reason: str, now: float) -> list[Effect]:
         """Tell everyone to finish; the first reason counts."""
@@ -232,7 +203,8 @@ class Engine:
                 setattr(member, name, Counter(value) if name == "rejected" else value)
 
     def _rest(self, now: float) -> None:
-        if not self.store.accepted:
+        """An event has ended: do what waits for a moment at which nothing is pending."""
+        if self._at_rest is not None and not self.store.accepted:
             act, self._at_rest = self._at_rest, None
             act(now)
 
@@ -243,63 +215,40 @@ class Engine:
             raise ValueError(f"worker {worker} {what} without having been started")
         return member
 
+    def _send_along(self, ack: Ack, fetch: int) -> list[Effect]:
+        granted = fetch and ack.granted is not None
+        return self.fetch(ack.worker, fetch) if granted else []
+
     def _conclude(self, now: float) -> list[Effect]:
-        if self.store.accepted:
-            self._commit(now)
-        self.done = True
         version = self.store.latest.version
+        if self.store.accepted:
+            version += 1
+            self._apply([Committed(version)], now)
+        self.done = True
         return [Final(w, version) for w, m in sorted(self.members.items()) if m.finished]
 
-    def _commit(self, now: float) -> None:
-        merged = self.store.accepted
-        snapshot = self.store.commit()
-        self.log(now, "commit", version=snapshot.version, merged=merged)
+    def _carry_out(self, actions: Iterable[Action], now: float) -> list[Effect]:
+        """The model's answer to an event that is no push, from its records to what it tells."""
+        records = decide(self.model, actions, self.store.latest.version)
+        self._apply(records, now)
+        self._rest(now)
+        return effects_of(records)[0]
 
-    def _act(self, actions: Iterable[Action], now: float, push: Push | None = None,
-             update: np.ndarray | None = None) -> list[Effect]:
-        """Carry out the model's actions in order; the answer to `push` comes last."""
-        effects: list[Effect] = []
-        accepted, reason, granted, hold = False, None, None, False
-        pusher = push.worker if push else None
-        for action in actions:
-            kind = type(action)
-            if kind is Accept:
-                accepted = self.store.accept(update, action.weight)
-                if accepted:
-                    self.log(now, "accept", worker=push.worker, seq=push.seq,
-                             base=push.base_version, version=self.store.latest.version,
-                             steps=push.steps,
-                             samples=push.samples, seconds=push.seconds, weight=action.weight)
-                else:
-                    reason = "not finite"
-                    self._rejected(push, reason, now)
-            elif kind is Commit:
-                self._commit(now)
-            elif kind is Grant:
-                if action.worker == pusher:
-                    granted = self.store.latest.version
-                else:
-                    effects.append(Granted(action.worker, self.store.latest.version))
-            elif kind is Reject:
-                reason = action.reason
-                self._rejected(push, reason, now)
-            elif kind is Direct:
-                if action.worker == pusher and action.hold:
-                    hold, action = True, action._replace(hold=None)
-                if action != Direct(action.worker):
-                    effects.append(Directed(action.worker, action))
-            else:
-                raise TypeError(f"{self.model.name} answered with {action!r}, no action")
-        if push:
-            answer = Ack(push.worker, push.seq, accepted, reason, granted, hold)
-            self.ledger.record(push.worker, push.seq, answer)
-            effects.append(answer)
-        if self._at_rest is not None:
-            self._rest(now)
-        return effects
-
-    def _rejected(self, push: Push, reason: str, now: float) -> None:
-        self.members[push.worker].rejected[reason] += 1
-        self.log(now, "reject", worker=push.worker, seq=push.seq, base=push.base_version,
-                 reason=reason, steps=push.steps, samples=push.samples, seconds=push.seconds,
-                 version=self.store.latest.version)
+    def _apply(self, records: Iterable[Record], now: float, push: Push | None = None,
+               update: np.ndarray | None = None) -> None:
+        """Make the store what the records say, and log it; `update` is that of `push`."""
+        for record in records:
+            if isinstance(record, Accepted):
+                self.store.accept(update, record.weight)
+                self.log(now, "accept", worker=push.worker, seq=push.seq, base=push.base_version,
+                         version=self.store.latest.version, steps=push.steps, samples=push.samples,
+                         seconds=push.seconds, weight=record.weight)
+            elif isinstance(record, Rejected):
+                self.members[record.worker].rejected[record.reason] += 1
+                self.log(now, "reject", worker=push.worker, seq=push.seq, base=push.base_version,
+                         reason=record.reason, steps=push.steps, samples=push.samples,
+                         seconds=push.seconds, version=self.store.latest.version)
+            elif isinstance(record, Committed):
+                merged = self.store.accepted
+                self.store.commit()
+                self.log(now, "commit", version=record.version, merged=merged)

@@ -20,7 +20,6 @@ import numpy as np
 import zmq
 
 from wbsp.layout import TensorSpec, difference
-from wbsp.ps import engine
 from wbsp.ps.background import (
     CHECKPOINT,
     Checkpoints,
@@ -30,11 +29,12 @@ from wbsp.ps.background import (
     EvaluatorError,
 )
 from wbsp.ps.dispatcher import Dispatcher
+from wbsp.ps.engine import Engine
 from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.store import Store
 from wbsp.runlog.console import Status, say
 from wbsp.runlog.report import Report
-from wbsp.sync.base import SyncModel
+from wbsp.sync.base import ContractError, SyncModel
 from wbsp.wire.sockets import ServerSocket
 
 # Seconds without progress: for finishing a step and pushing it, for fetching the final version.
@@ -74,7 +74,7 @@ class Server:
         self.model, self.socket, self.rules = model, socket, rules
         self.settings, self.folder, self.log, self.console = settings, folder, log, console
         self.evaluator, self._hold = evaluator, hold
-        self.engine: engine.Engine | None = None  # until there is a W_0
+        self.engine: Engine | None = None  # until there is a W_0
         self._checkpoints: Checkpoints | None = None
         self._evaluations: Evaluations | None = None
         self._zero = time.monotonic()
@@ -94,7 +94,7 @@ class Server:
               state: dict[str, Any] | None = None) -> None:
         """Take W_0 (float32 [size]), or the version of a checkpoint with its `state`."""
         state = state or {}
-        self.engine = engine.Engine(
+        self.engine = Engine(
             self.model, Store(vector, state.get("version", 0)), self.rules.worker_num,
             self.rules.stop_samples, log=self.log.event)
         if state:
@@ -153,6 +153,9 @@ class Server:
         except EvaluatorError as error:
             self._failure = str(error)
             self._say(f"stopping: {error}")
+        except ContractError as error:
+            self._failure = f"the synchronization model broke its contract: {error}"
+            self._say(f"stopping: {self._failure}")
         except Exception as error:
             self._failure = f"the server failed: {error!r}"
             self._say(f"stopping: {self._failure}; this is a fault of wbsp, please report it:\n"

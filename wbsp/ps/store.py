@@ -34,7 +34,7 @@ class Store:
         vector = None
         if initial is not None:
             vector = np.array(initial, np.float32).ravel()
-            if not _is_finite(vector):
+            if not is_finite(vector):
                 raise ValueError("the initial model holds NaN or infinite values")
             vector.flags.writeable = False
         self.latest = Snapshot(version, vector)
@@ -51,21 +51,18 @@ class Store:
             raise ValueError(f"update is {update.dtype}{list(update.shape)}, the model "
                              f"float32{list(vector.shape)}")
 
-    def accept(self, update: np.ndarray | None, weight: float) -> bool:
-        """Add weight * update (float32 [size]) to the pending sum; False if it is not finite.
+    def accept(self, update: np.ndarray | None, weight: float) -> None:
+        """Add weight * update (float32 [size], finite) to the pending sum.
 
         The update is the store's from here on: its memory may become the next version's.
         """
-        if self.latest.vector is not None:
-            update = _weighted(update, np.float32(weight))
-            if update is None:
-                return False
+        if update is not None and self.latest.vector is not None:
             if self._pending is None:
-                self._pending = update
+                self._pending = update if update.flags.writeable else np.empty_like(update)
+                np.multiply(update, np.float32(weight), out=self._pending)
             else:
-                self._pending += update
+                _add_weighted(self._pending, update, np.float32(weight))
         self.accepted += 1
-        return True
 
     def commit(self) -> Snapshot:
         """Make the next version from all that was accepted since the last."""
@@ -112,20 +109,22 @@ class Ledger:
         return dict(self._next)
 
 
-def _weighted(update: np.ndarray, weight: np.float32) -> np.ndarray | None:
-    """weight * update, in the same memory if it may be written; None if it is not finite."""
-    product = update if update.flags.writeable else np.empty_like(update)
-    finite = True
-    with np.errstate(over="ignore", invalid="ignore"):
-        for start in range(0, update.size, _BLOCK):
-            part = np.multiply(update[start:start + _BLOCK], weight,
-                               out=product[start:start + _BLOCK])
-            finite = finite and _is_finite(part)
-    return product if finite else None
+def is_finite(vector: np.ndarray) -> bool:
+    """True if no value of `vector`, float32 [size], is NaN or infinite."""
+    return all(_is_finite(vector[start:start + _BLOCK]) for start in range(0, vector.size, _BLOCK))
 
 
-def _is_finite(vector: np.ndarray) -> bool:
+def _is_finite(block: np.ndarray) -> bool:
     """One pass without a temporary: NaN and infinity survive a sum of squares."""
     with np.errstate(over="ignore", invalid="ignore"):
-        finite = np.isfinite(np.dot(vector, vector))
-    return bool(finite or np.isfinite(vector).all())  # a sum may also be too large to hold
+        finite = np.isfinite(np.dot(block, block))
+    return bool(finite or np.isfinite(block).all())  # a sum may also be too large to hold
+
+
+def _add_weighted(total: np.ndarray, update: np.ndarray, weight: np.float32) -> None:
+    """total += weight * update, in one pass over the memory of both."""
+    product = np.empty(min(_BLOCK, update.size), np.float32)
+    for start in range(0, update.size, _BLOCK):
+        part = update[start:start + _BLOCK]
+        weighted = np.multiply(part, weight, out=product[:part.size])
+        total[start:start + _BLOCK] += weighted

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from wbsp.layout import TensorSpec
-from wbsp.ps import engine
+from wbsp.ps import effects
+from wbsp.ps.decision import Directed, Granted
+from wbsp.ps.store import is_finite
 from wbsp.runlog.report import PHASES, Report
 from wbsp.sync.base import Push
 from wbsp.wire import messages as m
@@ -14,6 +18,17 @@ from wbsp.wire.chunks import Reassembler
 
 _MAX_COUNT = 1 << 40  # steps or samples in one push; sums of them stay 64-bit integers
 _MAX_SECONDS = 1e9  # thirty years; what models make of it stays finite
+
+
+class UpdateReassembler(Reassembler):
+    """Reassembler of updates, which looks at each chunk while it is in the processor's caches."""
+
+    finite = True  # all values of the newest update, so far
+
+    def add(self, offset: int, size: int, data: memoryview) -> np.ndarray | None:
+        vector = super().add(offset, size, data)
+        self.finite = (self.finite or offset == 0) and is_finite(np.frombuffer(data, "<f4"))
+        return vector
 
 
 @dataclass
@@ -27,7 +42,7 @@ class WorkerSession:
     gone_since: float | None = None  # its connection is broken
     layout: list[TensorSpec] | None = None  # of its model; None until it asks to join
     joined: bool = False  # asked to, and has not left
-    updates: Reassembler | None = None  # set for good when it is admitted
+    updates: UpdateReassembler | None = None  # set for good when it is admitted
     answer: m.Joined | None = None  # to its wish to join
     chunks: int = 0  # of what it sends, or of the W_0 that it waits for, that have come in
     told: float = 0.0  # when it was last told that number
@@ -90,18 +105,18 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text[:400])
 
 
-def to_message(effect: engine.Effect) -> m.Message:
+def to_message(effect: effects.Effect) -> m.Message:
     """What a worker is told of an effect of the engine."""
     match effect:
-        case engine.Ack():
+        case effects.Ack():
             return m.Ack(*effect[1:])
-        case engine.Granted():
+        case Granted():
             return m.Granted(effect.version)
-        case engine.Directed():
+        case Directed():
             return m.Directed(effect.direct)
-        case engine.CutDecision():
+        case effects.CutDecision():
             return m.CutDecision(effect.number, effect.cut)
-        case engine.Stop():
+        case effects.Stop():
             return m.Stop(effect.reason)
-        case engine.Final():
+        case effects.Final():
             return m.Final(effect.version)

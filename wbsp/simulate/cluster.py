@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wbsp.ps.engine import Ack, Effect, Engine
+from wbsp.ps.effects import Ack, Effect, Model
+from wbsp.ps.engine import Engine
 from wbsp.ps.store import Snapshot, Store
 from wbsp.runlog.report import Report
 from wbsp.simulate.clock import Clock
@@ -169,7 +170,7 @@ class Cluster:
 
     def _apply(self, host: SimulatedWorker, push: Push, update: np.ndarray | None,
                fetch: int) -> None:
-        self._tell(self.engine.push(push, update, self.clock.now), fetch)
+        self._tell(self.engine.push(push, update, self.clock.now, fetch))
 
     def _serve(self, host: SimulatedWorker, fetch: int) -> None:
         self._in_turn(host, 0.0, self._send_newest, fetch)
@@ -177,7 +178,7 @@ class Cluster:
     def _send_newest(self, host: SimulatedWorker, fetch: int) -> None:
         """Answer fetch number `fetch`: the version is fixed now."""
         if host.alive:
-            host.download(fetch, self.engine.store.latest)
+            self._tell(self.engine.fetch(host.index, fetch))
 
     def _query(self, host: SimulatedWorker, number: int, steps: int, seconds: float) -> None:
         self._in_turn(host, 0.0, self._answer, number, steps, seconds)
@@ -204,18 +205,16 @@ class Cluster:
             if self._evaluate is not None:
                 self._measure()
 
-    def _tell(self, effects: Iterable[Effect], fetch: int = 0) -> None:
-        """Send the engine's effects on their way, and heed the model's alarm.
-
-        fetch: number of the fetch that goes with an Ack that grants, or 0
-        """
+    def _tell(self, effects: Iterable[Effect]) -> None:
+        """Send the engine's effects on their way, and heed the model's alarm."""
         known, clock = self._known, self.clock
         for effect in effects:
             host = known[effect.worker]
             if type(effect) is Ack:
                 clock.late(host.worker.latency, host.receive, effect)
-                if fetch and effect.granted is not None:
-                    self._send_newest(host, fetch)
+            elif type(effect) is Model:
+                if host.alive:
+                    host.download(effect.number, effect.snapshot)
             else:
                 clock.after(host.worker.latency, host.receive, effect)
         alarm = self.engine.model.alarm

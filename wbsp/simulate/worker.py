@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from wbsp.ps.engine import Ack, CutDecision, Directed, Effect, Granted, Stop
+from wbsp.ps.decision import Directed, Granted
+from wbsp.ps.effects import Ack, CutDecision, Effect, Stop
 from wbsp.ps.store import Snapshot
 from wbsp.runlog.report import PhaseTimer, Report
 from wbsp.simulate.clock import Clock
@@ -49,14 +50,13 @@ class ClusterContext:
 class SimulatedWorker:
     """Comes when it is made; `agent` is None until the server has answered for its number.
 
-    Every push carries the number of a fetch: with an Ack that grants, the server sends the model
-    along, and a fetch that the Ack brings about needs no request. If it brings about none, the
-    model comes for nothing.
+    With an Ack that grants, the server sends the model along, and a fetch that the Ack brings about
+    needs no request. If it brings about none, the model comes for nothing.
     """
 
     __slots__ = ("world", "index", "worker", "report", "book", "agent", "alive", "over", "known",
-                 "computing", "leaving", "finishing", "batch", "assigned", "newest_start",
-                 "snapshot", "upload", "coming", "number", "awaited", "push_since", "pull_since")
+                 "computing", "leaving", "batch", "assigned", "newest_start",
+                 "snapshot", "upload", "coming", "push_since", "pull_since")
 
     def __init__(self, world: ClusterContext, index: int, worker: Machine, report: Report):
         self.world, self.index, self.worker, self.report = world, index, worker, report
@@ -66,15 +66,13 @@ class SimulatedWorker:
         self.alive = True
         self.over = False  # has left, or is dead
         self.known = False  # the server counts it in
-        self.computing = self.leaving = self.finishing = False
+        self.computing = self.leaving = False
         self.batch: int | None = None  # examples of a step, if the server has said how many
         self.assigned: list[tuple[int, int]] = []  # (examples, start) of the next steps
         self.newest_start = -1  # of an assignment
         self.snapshot: Snapshot | None = None  # newest fetched
         self.upload: Transfer | None = None  # newest, which may be over
         self.coming: Transfer | None = None  # newest version on its way, the same
-        self.number = 0  # of the newest fetch, asked for or sent along with a push
-        self.awaited = 0  # number of the fetch under way
         self.push_since = self.pull_since = 0.0
 
     def send(self, act: Callable[..., None], *args: Any) -> None:
@@ -109,7 +107,6 @@ class SimulatedWorker:
             if agent.stopped is None and not self.leaving:
                 self._begin_step()
                 return
-            self.finishing = True
             self._obey(agent.finish())
             if agent.finished:
                 return
@@ -168,25 +165,22 @@ class SimulatedWorker:
 
     # The network.
 
-    def _obey(self, commands: Iterable[Command], along: bool = False) -> None:
-        """Carry out what the agent wants; `along`: a model comes with what it has just heard."""
+    def _obey(self, commands: Iterable[Command]) -> None:
+        """Carry out what the agent wants."""
         world, worker = self.world, self.worker
         for command in commands:
             kind = type(command)
             if kind is Cut:
                 update = world.workload.cut(self.index)
                 self.push_since = world.clock.now
-                self.number += 1
                 self.upload = world.ingress.carry(
                     world.model_bytes, worker.up, worker.latency, 0.0,
                     self._deliver, world.push, command.push, update,
-                    0 if self.finishing else self.number)
+                    command.fetch)
             elif kind is Fetch:
                 self.pull_since = world.clock.now
-                if not along:
-                    self.number += 1
-                    self.send(world.serve, self.number)
-                self.awaited = self.number
+                if not command.carried:
+                    self.send(world.serve, command.number)
             elif kind is CutQuery:
                 self.send(world.ask, *command)
             elif kind is Adopt:
@@ -206,10 +200,9 @@ class SimulatedWorker:
         """A control message has come down."""
         if not self.alive:
             return
-        agent, kind, along = self.agent, type(effect), False
+        agent, kind = self.agent, type(effect)
         if kind is Ack:
             self._end_push()
-            along = effect.granted is not None
             commands = agent.acked(effect.granted, effect.hold)
         elif kind is Granted:
             commands = agent.granted(effect.version)
@@ -222,7 +215,7 @@ class SimulatedWorker:
             commands = agent.stop(effect.reason)
         else:  # Final
             commands = agent.final(effect.version)
-        self._obey(commands, along)
+        self._obey(commands)
         self.proceed()
 
     def download(self, number: int, snapshot: Snapshot) -> None:
@@ -234,7 +227,7 @@ class SimulatedWorker:
     def _arrived(self, number: int, snapshot: Snapshot, again: bool = False) -> None:
         if not self.alive:
             return
-        if number == self.awaited:
+        if number == self.agent.fetching:
             self._fetched(snapshot)
         elif not again:  # perhaps the Ack that it came with is heard later in this moment
             self.world.clock.late(0.0, self._arrived, number, snapshot, True)

@@ -16,6 +16,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 
+class ContractError(RuntimeError):
+    """A model's answer is not one that `SyncModel` allows; the run cannot go on with it."""
+
+
 class Push(NamedTuple):
     """What is known of one update; the tensor itself never reaches a model."""
 

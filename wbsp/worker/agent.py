@@ -16,9 +16,14 @@ from wbsp.sync.base import Direct, Push, WorkerRule
 
 
 class Cut(NamedTuple):
-    """Take update = x - anchor, set anchor = x, and hand the update to the sender."""
+    """Take update = x - anchor, set anchor = x, and hand the update to the sender.
+
+    The push carries a request for the newest version, which the server heeds if its answer grants:
+    that saves the way of a request there and back.
+    """
 
     push: Push
+    fetch: int  # number of the fetch that goes with it; 0: none does
 
 
 class Adopt(NamedTuple):
@@ -29,7 +34,11 @@ class Adopt(NamedTuple):
 
 
 class Fetch(NamedTuple):
-    """Ask the server for its newest version."""
+    """Ask the server for its newest version, or expect it, where the newest push has carried this.
+    """
+
+    number: int  # tells its answer from those to earlier ones
+    carried: bool
 
 
 class CutQuery(NamedTuple):
@@ -66,7 +75,8 @@ class Agent:
         self._seconds = 0.0
         self._loss: float | None = 0.0  # sum over the uncut samples; None: not known
         self._sending = False
-        self._fetching = False
+        self._fetches = 0  # number of the newest fetch, which may be one that a push has carried
+        self._fetching = 0  # number of the fetch under way
         self._grant: int | None = None  # newest version it may fetch and has not
         self._inbox: int | None = None  # fetched, not adopted
         self._finishing = False
@@ -80,8 +90,8 @@ class Agent:
         return not (self._sending or self._fetching)
 
     @property
-    def fetching(self) -> bool:
-        """True from the request for a model until it is here, whole."""
+    def fetching(self) -> int:
+        """Number of the fetch under way, from the request until the model is here, whole; or 0."""
         return self._fetching
 
     # What the compute thread tells.
@@ -137,7 +147,7 @@ class Agent:
         if self.waiting == "ack":
             wait_for_model = self.rule.wait == "model" or hold or self._grant is not None
             self.waiting = "model" if wait_for_model else None
-        return self._fetch_if_due()
+        return self._fetch_if_due(carried=granted is not None)
 
     def granted(self, version: int) -> list[Command]:
         """The server permits a fetch of `version` or newer."""
@@ -146,7 +156,7 @@ class Agent:
 
     def fetched(self, version: int) -> list[Command]:
         """The asked-for model is here, whole."""
-        self._fetching = False
+        self._fetching = 0
         self._inbox = version
         if self._grant is not None and self._grant <= version:
             self._grant = None  # that grant is met already
@@ -192,13 +202,15 @@ class Agent:
             return  # it has come already, for an older grant; nobody waits for it
         self._grant = max(version, self._grant or 0)
 
-    def _fetch_if_due(self) -> list[Command]:
+    def _fetch_if_due(self, carried: bool = False) -> list[Command]:
+        """`carried`: the server heeds the fetch that went with the newest push."""
         if self._grant is None or self._inbox is not None or not self.idle:
             return []
         if self.waiting == "model" or (self.rule.wait == "never" and not self._finishing):
             self._grant = None
-            self._fetching = True
-            return [Fetch()]
+            self._fetches += not carried
+            self._fetching = self._fetches
+            return [Fetch(self._fetching, carried)]
         return []
 
     def _adopt(self) -> Adopt:
@@ -230,7 +242,8 @@ class Agent:
         self._cut_due = False
         if self.rule.wait != "never" or self._finishing:
             self.waiting = "ack"
-        return Cut(push)
+        self._fetches += not self._finishing
+        return Cut(push, 0 if self._finishing else self._fetches)
 
     def _finish_if_idle(self) -> list[Command]:
         if not self.idle:

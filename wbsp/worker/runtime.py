@@ -76,7 +76,6 @@ class WorkerRuntime:
         self._held: np.ndarray | None = None  # newest adopted version, where a rule returns to it
         self._rejected, self._rejected_said = 0, -math.inf  # pushes; when they were last spoken of
         self._last_report: Report | None = None
-        self._finishing = False
         self._reason, self._wants_final, self._has_final = "finished", True, False
         self._newest, self._final_told = -1, False  # fetched version; Final was heard
         self._offset = 0.0  # of the run's time zero from the monotonic clock
@@ -147,7 +146,7 @@ class WorkerRuntime:
         self._end_assignments()
         with self._news:
             commands = self.agent.finish()
-        self._reason, self._wants_final, self._finishing = reason, final, True
+        self._reason, self._wants_final = reason, final
         self._carry_out(commands)
         self._wait("the last push to be answered")
         if final:
@@ -164,7 +163,7 @@ class WorkerRuntime:
                     self._totals.push_bytes = update.nbytes
                     cpu, memory = self._usage()
                     self.link.push(command.push._replace(cpu=cpu, memory=memory), update,
-                                   fetch=not self._finishing)
+                                   command.fetch)
                 case Adopt():
                     self._switch("pull")
                     vector = self._fetched.pop(command.version, self._held)
@@ -173,7 +172,7 @@ class WorkerRuntime:
                         self._held = vector
                     self._has_final = self.agent.finished
                 case Fetch():
-                    self.link.fetch()
+                    self.link.fetch(*command)
                 case CutQuery():
                     self.link.query(*command)
                 case Leave():
@@ -299,7 +298,7 @@ class WorkerRuntime:
         """Fetch at once; leave the rest, which touches the model, to the compute thread."""
         for command in commands:
             if isinstance(command, Fetch):
-                self.link.fetch()
+                self.link.fetch(*command)
             else:
                 self._todo.append(command)
         self._news.notify_all()

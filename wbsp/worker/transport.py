@@ -82,9 +82,6 @@ class Transport:
         self._request: Callable[[], None] | None = None  # unanswered, to be sent again
         # the type of the message that answers, with the number of the push, fetch or question
         self._awaited: type[m.Message] | tuple[type[m.Message], int] | None = None
-        self._fetches = 0
-        self._ahead = 0  # number of the fetch that went with the newest push, or 0
-        self._coming = 0  # the same, while an answer is told that brings the model with it
         self._asked_at = self._sent_at = 0.0  # the request: for the first and the last time
         self._progress_at = 0.0  # of the request: something of it was sent or came in
         self._sent = 0  # messages, when that was last looked at
@@ -139,24 +136,21 @@ class Transport:
             raise TransportError(str(error)) from None
         return joined
 
-    def push(self, push: Push, update: np.ndarray, fetch: bool) -> None:
+    def push(self, push: Push, update: np.ndarray, fetch: int) -> None:
         """Send an update (float32 [size]) at the next `wake`; it is the link's until answered.
 
-        With `fetch` the server sends the model along with an answer that grants, which saves the
-        way of a request there and back; the listener asks for it as always.
+        fetch: number of the fetch that the push carries; 0: it carries none
         """
-        self._fetches += fetch
-        number = self._ahead = self._fetches if fetch else 0
         self._orders.append(lambda: self._ask((m.Ack, push.seq), lambda: self._post_chunks(
-            update, lambda offset: m.Update(push, offset, update.size, number))))
+            update, lambda offset: m.Update(push, offset, update.size, fetch))))
 
-    def fetch(self) -> None:
-        """Ask for the newest version, at the next `wake`, or at once if the listener calls."""
-        coming = self._coming
-        self._fetches += not coming
-        number = coming or self._fetches
+    def fetch(self, number: int, carried: bool) -> None:
+        """Ask for the newest version, at the next `wake`, or at once if the listener calls.
+
+        carried: the answer to a push has said that the model comes without a further request
+        """
         self._orders.append(lambda: self._ask(
-            (m.Model, number), lambda: self._post(m.Fetch(number)), send=not coming))
+            (m.Model, number), lambda: self._post(m.Fetch(number)), send=not carried))
 
     def query(self, number: int, steps: int, seconds: float) -> None:
         """Ask, at the next `wake`, whether to cut; the listener is told the answer."""
@@ -300,9 +294,7 @@ class Transport:
             case m.Ack():
                 if self._request and self._awaited == (m.Ack, message.seq):  # else: asked twice
                     self._request = None
-                    self._coming = 0 if message.granted is None else self._ahead
                     self._listener.answered(message, now - self._asked_at)
-                    self._coming = 0
             case m.Model():
                 if len(frames) != 2:
                     raise m.WireError("a model without values")

@@ -1,0 +1,139 @@
+"""A synchronization model's decisions as records: complete, in order, and without tensors.
+
+A record says what becomes of the global model and of the workers; carrying it out is a second step
+that cannot refuse. So whoever follows the records (the store, a log) comes to the same versions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from wbsp.sync.base import (
+    Accept,
+    Action,
+    Commit,
+    ContractError,
+    Direct,
+    Grant,
+    Push,
+    Reject,
+    SyncModel,
+)
+
+NOT_FINITE = "not finite"  # the reason of a rejection that is not the model's
+
+
+class Accepted(NamedTuple):
+    """weight * update goes into the pending sum; push `seq` of `worker` brought the update."""
+
+    worker: int
+    seq: int
+    weight: float
+
+
+class Rejected(NamedTuple):
+    """The update of push `seq` of `worker` is dropped."""
+
+    worker: int
+    seq: int
+    reason: str
+
+
+class Committed(NamedTuple):
+    """The pending sum makes version `version`."""
+
+    version: int
+
+
+class Granted(NamedTuple):
+    """A worker may fetch `version` or a newer one."""
+
+    worker: int
+    version: int
+
+
+class Directed(NamedTuple):
+    """The model's instruction to a worker."""
+
+    worker: int
+    direct: Direct
+
+
+Record = Accepted | Rejected | Committed | Granted | Directed
+
+
+def decide(model: SyncModel, actions: Iterable[Action], version: int, push: Push | None = None,
+           finite: bool = True) -> list[Record]:
+    """The records of a model's answer to one event.
+
+    version: the newest one before the event
+    push:    the push that was the event, if it was one; an update that is not `finite` is rejected,
+             whatever the model makes of it
+
+    Raises ContractError where the answer is not one that `SyncModel` allows.
+    """
+    records: list[Record] = []
+    answered = push is None
+    for action in actions:
+        kind = type(action)
+        if kind is Grant or kind is Direct:
+            if action.worker not in model.active:
+                raise ContractError(f"{model.name} answered with {action!r}, but worker "
+                                    f"{action.worker} is not active")
+            if kind is Grant:
+                records.append(Granted(action.worker, version))
+            else:
+                records.append(Directed(action.worker, action))
+        elif kind is Commit:
+            if not answered:
+                raise ContractError(f"{model.name} committed before it accepted or rejected "
+                                    f"{push!r}")
+            version += 1
+            records.append(Committed(version))
+        elif kind is Accept or kind is Reject:
+            if push is None or action.push != push:
+                raise ContractError(f"{model.name} answered with {action!r}, but the event was "
+                                    f"{'no push' if push is None else repr(push)}")
+            if answered:
+                raise ContractError(f"{model.name} answered a second time with {action!r}")
+            answered = True
+            records.append(_judged(model, action, finite))
+        else:
+            raise ContractError(f"{model.name} answered with {action!r}, which is no action")
+    if not answered:
+        raise ContractError(f"{model.name} neither accepted nor rejected {push!r}")
+    return records
+
+
+def decide_cut(model: SyncModel, actions: Iterable[Action], version: int,
+               worker: int) -> tuple[bool, list[Record]]:
+    """Whether the `worker` that asked is to cut, and the other records of the model's answer.
+
+    Raises ContractError where the answer is not one that `SyncModel` allows.
+    """
+    cut: bool | None = None
+    others: list[Action] = []
+    for action in actions:
+        if type(action) is not Direct or action.worker != worker:
+            others.append(action)
+        elif cut is not None or action.cut is None:
+            raise ContractError(f"{model.name} answered the query of worker {worker} with "
+                                f"{action!r}; exactly one Direct with cut=True or False is due")
+        else:
+            cut = action.cut
+    if cut is None:
+        raise ContractError(f"{model.name} did not answer the query of worker {worker}")
+    return cut, decide(model, others, version)
+
+
+def _judged(model: SyncModel, action: Accept | Reject, finite: bool) -> Accepted | Rejected:
+    push = action.push
+    if isinstance(action, Reject):
+        return Rejected(push.worker, push.seq, action.reason)
+    if not math.isfinite(action.weight):
+        raise ContractError(f"{model.name} accepted {push!r} with weight {action.weight}")
+    if not finite:
+        return Rejected(push.worker, push.seq, NOT_FINITE)
+    return Accepted(push.worker, push.seq, action.weight)
