@@ -15,7 +15,8 @@ from jobs import PATIENCE, until
 from wbsp.ps import checkpoint
 from wbsp.ps.background import CHECKPOINT, Evaluation, EvaluatorError
 from wbsp.ps.interrupt import Interrupts
-from wbsp.ps.server import Server, ServerConfig
+from wbsp.ps.run import Outlet, ServerConfig
+from wbsp.ps.server import Server
 from wbsp.runlog.console import Console
 from wbsp.runlog.server import ServerLog
 from wbsp.sync import create
@@ -62,15 +63,15 @@ class Judge:
 class Run:
     """A server in a thread; `samples` end the run."""
 
-    def __init__(self, folder, judge=None, sync="asp", workers=1, samples=math.inf, **rules):
+    def __init__(self, folder, judge=None, sync="asp", workers=1, samples=math.inf, **config):
         self.folder, self.judge, self.interrupts = folder, judge, Interrupts()
         self.output = io.StringIO()
-        rules = ServerConfig(workers, samples, **{"check_period": 0.01, **rules})
+        config = ServerConfig(workers, samples, **{"check_period": 0.01, **config})
         socket = ServerSocket("localhost", 0)
         self.address = f"localhost:{socket.port}"
-        self.server = Server(create(sync), socket, rules, {}, folder,
-                             ServerLog(folder, sync, tensorboard=False),
-                             Console("", self.output), judge, self.interrupts)
+        self.console = Console("", self.output)
+        outlet = Outlet(folder, ServerLog(folder, sync, tensorboard=False), self.console)
+        self.server = Server(create(sync), socket, config, {}, outlet, judge, self.interrupts)
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def starts(self):
@@ -202,8 +203,8 @@ def test_an_evaluator_that_cannot_begin_ends_the_run_and_tells_those_who_wait(tm
     judge.initial = initial
     run = Run(tmp_path, judge).starts()
     member = run.member()
-    sessions = run.server.reception.sessions
-    until(lambda: any(peer.joined for peer in list(sessions.peers.values())), "a worker")
+    sessions = run.server.dispatcher.sessions
+    until(lambda: any(session.joined for session in list(sessions)), "a worker")
     waiting.set()
     with pytest.raises(TransportError, match="the run has ended before it began .*no such data"):
         member.ends(20)
@@ -217,14 +218,14 @@ def test_an_evaluator_that_cannot_begin_ends_the_run_and_tells_those_who_wait(tm
 
 def test_a_fault_of_the_server_is_told_and_the_workers_finish(tmp_path):
     run = Run(tmp_path, Judge(), workers=2)
-    show, members = run.server._show, []
+    show, members = run.console.update, []
 
-    def fail(now):
+    def fail(status):
         if members and members[1].session.agent and members[1].session.agent.seq > 20:
-            run.server._show = show
+            run.console.update = show
             raise ZeroDivisionError("a bug")
-        show(now)
-    run.server._show = fail
+        show(status)
+    run.console.update = fail
     run.starts()
     members += [run.member(worker) for worker in range(2)]
     all_end(members)
@@ -244,9 +245,9 @@ def test_a_fault_that_comes_again_and_again_still_leaves_everything(tmp_path):
     run.member(1, after_step=lambda step: step == 5 and go.wait(PATIENCE))
     until(lambda: run.server.engine and run.server.engine.store.accepted > 5, "pending updates")
 
-    def fail(now):
+    def fail(status):
         raise ZeroDivisionError("a bug")
-    run.server._show = fail
+    run.console.update = fail
     assert run.ends() == 1
     go.set()
     assert run.output.getvalue().count("stopping: the server failed") == 2

@@ -20,8 +20,9 @@ from wbsp.worker.transport import TransportError
 SIZE = 5  # floats in an integer worker's model
 IMPATIENT = """
 import runpy
-import wbsp.ps.initial, wbsp.ps.server
-wbsp.ps.initial.INITIAL_PATIENCE = wbsp.ps.server.GOODBYE_PATIENCE = {patience}
+import wbsp.ps.admission, wbsp.ps.run  # which take the following by name
+wbsp.ps.initial.INITIAL_PATIENCE = wbsp.ps.admission.INITIAL_PATIENCE = {patience}
+wbsp.ps.run.GOODBYE_PATIENCE = {patience}
 {fault}
 runpy.run_module("wbsp.ps", run_name="__main__")
 """

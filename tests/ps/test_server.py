@@ -62,7 +62,8 @@ def impossible(worker: int, version: int) -> list[tuple]:
     bad_report = Report(seconds={"compute": 1.0})
     return [
         push(worker=worker - 1), push(worker=-1), push(worker=2**40), push(seq=-1), push(seq=1),
-        push(seq=2**62), push(base_version=-1), push(base_version=version + 1_000_000), push(steps=0),
+        push(seq=2**62), push(base_version=-1), push(base_version=version + 1_000_000),
+        push(steps=0),
         push(steps=-5), push(steps=2**63), push(samples=-1), push(samples=2**63),
         push(seconds=float("nan")), push(seconds=float("inf")), push(seconds=-1.0),
         push(body=b""), push(body=BODY[:-1]), push(body=BODY + BODY), push(offset=1),

@@ -73,7 +73,7 @@ class Checkpoints:
     def poll(self, now: float) -> None:
         """Start what is due."""
         if self._writing and self._writing.done():
-            self._take_written(now)
+            self._take_written(self._writing, now)
         due = now >= self._write_at or not (self._limited or self.failed)
         if not self._writing and due and self._engine.store.latest.version > self._written:
             self._engine.at_rest(self._start_writing, now)
@@ -84,10 +84,10 @@ class Checkpoints:
         That is a thread's work here too: only who waits for one hears signals.
         """
         if self._writing:
-            self._take_written(now)
+            self._take_written(self._writing, now)
         self._engine.at_rest(self._start_writing, now)
         if self._writing:
-            self._take_written(now)
+            self._take_written(self._writing, now)
         if self.failed:
             self._say(f"version {self._engine.store.latest.version} could not be saved in "
                       f"{self._folder / CHECKPOINT}")
@@ -95,9 +95,9 @@ class Checkpoints:
     def _start_writing(self, now: float) -> None:
         self._writing = self._pool.submit(self._write, self._engine.store.latest, self._state(now))
 
-    def _take_written(self, now: float) -> None:
+    def _take_written(self, writing: Future, now: float) -> None:
         """What became of the checkpoint that was begun; the previous one stays if it failed."""
-        path, writing, self._writing = self._folder / CHECKPOINT, self._writing, None
+        path, self._writing = self._folder / CHECKPOINT, None
         try:
             took = writing.result()
         except OSError as error:
@@ -113,10 +113,17 @@ class Checkpoints:
 
     def _write(self, snapshot: Snapshot, state: dict) -> float:
         start = time.monotonic()
+        assert snapshot.vector is not None, "a real server's store holds tensors"
         checkpoint.save(self._folder / CHECKPOINT,
                         checkpoint.Checkpoint(snapshot.vector, self._layout, state))
         self._written = snapshot.version
         return time.monotonic() - start
+
+
+class _UnderWay(NamedTuple):
+    time: float
+    snapshot: Snapshot
+    result: Future
 
 
 class Evaluations:
@@ -133,7 +140,7 @@ class Evaluations:
         self.newest: Evaluation | None = None
         self.missing: str | None = None  # why the final version is not evaluated and saved
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="wbsp-evaluation")
-        self._under_way: tuple[float, Snapshot, Future] | None = None
+        self._under_way: _UnderWay | None = None
         self._evaluated = -1  # newest version that was
         self._due = 0.0
 
@@ -142,11 +149,11 @@ class Evaluations:
         if self._evaluator is None:
             return
         try:
-            if self._under_way and self._under_way[2].done():
-                self._finish_one()
+            if self._under_way and self._under_way.result.done():
+                self._finish(self._under_way)
             if not self._under_way and now >= self._due and self._newer:
                 self._due = now + self._period
-                self._start_one(now)
+                self._start(self._evaluator, now)
         except EvaluatorError as error:
             self.stop(str(error))
             self._lost(str(error))
@@ -160,10 +167,9 @@ class Evaluations:
             return
         try:
             while self._under_way or self._newer:
-                if not self._under_way:
-                    self._start_one(now)
-                _wait(self._under_way[2], wanted)
-                self._finish_one()
+                under_way = self._under_way or self._start(self._evaluator, now)
+                _wait(under_way.result, wanted)
+                self._finish(under_way)
             saving = self._pool.submit(self._evaluator.save, self._engine.store.latest, path)
             _wait(saving, wanted)
             saving.result()
@@ -185,15 +191,16 @@ class Evaluations:
     def _newer(self) -> bool:
         return self._engine.store.latest.version > self._evaluated
 
-    def _start_one(self, now: float) -> None:
+    def _start(self, evaluator: Evaluator, now: float) -> _UnderWay:
         snapshot = self._engine.store.latest
-        self._under_way = now, snapshot, self._pool.submit(self._evaluator.evaluate, snapshot)
+        self._under_way = _UnderWay(now, snapshot,
+                                    self._pool.submit(evaluator.evaluate, snapshot))
+        return self._under_way
 
-    def _finish_one(self) -> None:
-        time_, snapshot, future = self._under_way
+    def _finish(self, under_way: _UnderWay) -> None:
         self._under_way = None
-        self.newest, self._evaluated = future.result(), snapshot.version
-        self._take(time_, snapshot.version, self.newest)
+        self.newest, self._evaluated = under_way.result.result(), under_way.snapshot.version
+        self._take(under_way.time, self._evaluated, self.newest)
 
 
 def _wait(future: Future, wanted: Callable[[], bool]) -> None:

@@ -77,22 +77,21 @@ def decide(model: SyncModel, actions: Iterable[Action], version: int, push: Push
     records: list[Record] = []
     answered = push is None
     for action in actions:
-        kind = type(action)
-        if kind is Grant or kind is Direct:
+        if isinstance(action, Grant | Direct):
             if action.worker not in model.active:
                 raise ContractError(f"{model.name} answered with {action!r}, but worker "
                                     f"{action.worker} is not active")
-            if kind is Grant:
+            if isinstance(action, Grant):
                 records.append(Granted(action.worker, version))
             else:
                 records.append(Directed(action.worker, action))
-        elif kind is Commit:
+        elif isinstance(action, Commit):
             if not answered:
                 raise ContractError(f"{model.name} committed before it accepted or rejected "
                                     f"{push!r}")
             version += 1
             records.append(Committed(version))
-        elif kind is Accept or kind is Reject:
+        elif isinstance(action, Accept | Reject):
             if push is None or action.push != push:
                 raise ContractError(f"{model.name} answered with {action!r}, but the event was "
                                     f"{'no push' if push is None else repr(push)}")
@@ -116,7 +115,7 @@ def decide_cut(model: SyncModel, actions: Iterable[Action], version: int,
     cut: bool | None = None
     others: list[Action] = []
     for action in actions:
-        if type(action) is not Direct or action.worker != worker:
+        if not isinstance(action, Direct) or action.worker != worker:
             others.append(action)
         elif cut is not None or action.cut is None:
             raise ContractError(f"{model.name} answered the query of worker {worker} with "

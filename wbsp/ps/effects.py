@@ -54,32 +54,31 @@ class Final(NamedTuple):
 Effect = Ack | Granted | Directed | CutDecision | Model | Stop | Final
 
 
-def effects_of(records: Iterable[Record], push: Push | None = None) -> tuple[list[Effect],
-                                                                          Ack | None]:
-    """What the workers are told of `records`; the Ack is for the event `push`, if it was one.
-
-    A grant to the pusher and an order to hold travel in the Ack.
-    """
+def tell(records: Iterable[Record], pusher: int | None = None) -> list[Effect]:
+    """What the workers are told of `records`, but for what the Ack to the `pusher` says."""
     effects: list[Effect] = []
-    accepted, reason, granted, hold = False, None, None, False
-    pusher = None if push is None else push.worker
     for record in records:
-        kind = type(record)
-        if kind is Accepted:
-            accepted = True
-        elif kind is Rejected:
-            reason = record.reason
-        elif kind is Granted:
+        if isinstance(record, Granted) and record.worker != pusher:
+            effects.append(record)
+        elif isinstance(record, Directed):
+            direct = record.direct
             if record.worker == pusher:
-                granted = record.version
-            else:
-                effects.append(record)
-        elif kind is Directed:
-            worker, direct = record
-            if worker == pusher and direct.hold:
-                hold, direct = True, direct._replace(hold=None)
-            if direct != Direct(worker):
-                effects.append(Directed(worker, direct))
-    if push is None:
-        return effects, None
-    return effects, Ack(push.worker, push.seq, accepted, reason, granted, hold)
+                direct = direct._replace(hold=None)
+            if direct != Direct(record.worker):
+                effects.append(Directed(record.worker, direct))
+    return effects
+
+
+def acknowledge(push: Push, records: Iterable[Record]) -> Ack:
+    """The answer to `push`; a grant to its worker and an order to hold travel in it."""
+    accepted, reason, granted, hold = False, None, None, False
+    for record in records:
+        if isinstance(record, Accepted):
+            accepted = True
+        elif isinstance(record, Rejected):
+            reason = record.reason
+        elif isinstance(record, Granted) and record.worker == push.worker:
+            granted = record.version
+        elif isinstance(record, Directed) and record.worker == push.worker:
+            hold = hold or bool(record.direct.hold)
+    return Ack(push.worker, push.seq, accepted, reason, granted, hold)

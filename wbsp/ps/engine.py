@@ -20,7 +20,7 @@ import numpy as np
 
 from wbsp.member import COUNTED, Member
 from wbsp.ps.decision import Accepted, Committed, Record, Rejected, decide, decide_cut
-from wbsp.ps.effects import Ack, CutDecision, Effect, Final, Model, Stop, effects_of
+from wbsp.ps.effects import Ack, CutDecision, Effect, Final, Model, Stop, acknowledge, tell
 from wbsp.ps.store import Ledger, Store, is_finite
 from wbsp.sync.base import Action, Push, SyncModel
 
@@ -128,10 +128,10 @@ class Engine:
         self.steps += push.steps
         self.samples += push.samples
         self._apply(records, now, push, update)
-        effects, ack = effects_of(records, push)
+        ack = acknowledge(push, records)
         self.ledger.record(worker, push.seq, ack)
         self._rest(now)
-        effects += [ack, *self._send_along(ack, fetch)]
+        effects = [*tell(records, worker), ack, *self._send_along(ack, fetch)]
         if self.samples >= self.stop_samples and self.stop_reason is None:
             effects += self.stop(f"{self.samples:,} samples were trained", now)
         return effects
@@ -153,13 +153,13 @@ class Engine:
         known = self._cuts.get(worker)
         if known is not None and known.number == number:
             return [known]
-        cut, effects = False, []
+        cut, effects = False, list[Effect]()
         if self.stop_reason is None:
             actions = self.model.query(worker, steps, seconds, now)
             cut, records = decide_cut(self.model, actions, self.store.latest.version, worker)
             self._apply(records, now)
             self._rest(now)
-            effects, _ = effects_of(records)
+            effects = tell(records)
         self._cuts[worker] = decision = CutDecision(worker, number, cut)
         return [*effects, decision]
 
@@ -232,23 +232,25 @@ class Engine:
         records = decide(self.model, actions, self.store.latest.version)
         self._apply(records, now)
         self._rest(now)
-        return effects_of(records)[0]
+        return tell(records)
 
     def _apply(self, records: Iterable[Record], now: float, push: Push | None = None,
                update: np.ndarray | None = None) -> None:
         """Make the store what the records say, and log it; `update` is that of `push`."""
         for record in records:
-            if isinstance(record, Accepted):
+            if isinstance(record, Committed):
+                merged = self.store.accepted
+                self.store.commit()
+                self.log(now, "commit", version=record.version, merged=merged)
+            elif isinstance(record, Accepted):
+                assert push is not None, "only pushes are accepted"
                 self.store.accept(update, record.weight)
                 self.log(now, "accept", worker=push.worker, seq=push.seq, base=push.base_version,
                          version=self.store.latest.version, steps=push.steps, samples=push.samples,
                          seconds=push.seconds, weight=record.weight)
             elif isinstance(record, Rejected):
+                assert push is not None, "only pushes are rejected"
                 self.members[record.worker].rejected[record.reason] += 1
                 self.log(now, "reject", worker=push.worker, seq=push.seq, base=push.base_version,
                          reason=record.reason, steps=push.steps, samples=push.samples,
                          seconds=push.seconds, version=self.store.latest.version)
-            elif isinstance(record, Committed):
-                merged = self.store.accepted
-                self.store.commit()
-                self.log(now, "commit", version=record.version, merged=merged)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,39 +16,49 @@ from wbsp.wire.memory import BufferPool
 INITIAL_PATIENCE = 60.0  # seconds without a chunk after which another worker is asked
 
 
+class _Asked(NamedTuple):
+    session: WorkerSession
+    reassembler: Reassembler
+
+
 class InitialModel:
     """Asks one worker at a time for W_0, the first that has built its model."""
 
-    def __init__(self, spare: BufferPool):
-        self._spare = spare
-        self._initializer: WorkerSession | None = None
-        self._assembly: Reassembler | None = None
+    def __init__(self, pool: BufferPool):
+        self._pool = pool
+        self._asked: _Asked | None = None
         self._progress_at = 0.0
 
-    def choose(self, peers: Iterable[WorkerSession], now: float) -> WorkerSession | None:
+    def choose(self, sessions: Iterable[WorkerSession], now: float) -> WorkerSession | None:
         """The worker that is to be asked now; None if one was, or there is none yet."""
-        if self._initializer is not None:
+        if self._asked is not None:
             return None
-        self._initializer = next((peer for peer in peers if peer.joined), None)
-        if self._initializer is not None:
-            self._assembly = Reassembler(total_size(self._initializer.layout), self._spare)
-            self._progress_at = now
-        return self._initializer
+        for session in sessions:
+            if session.joined and session.layout is not None:
+                size = total_size(session.layout)
+                self._asked = _Asked(session, Reassembler(size, self._pool))
+                self._progress_at = now
+                return session
+        return None
 
-    def is_from(self, peer: WorkerSession) -> bool:
-        """True if `peer` is the worker that was asked."""
-        return peer is self._initializer
+    def is_from(self, session: WorkerSession) -> bool:
+        """True if `session` is that of the worker that was asked."""
+        return self._asked is not None and session is self._asked.session
 
     def add(self, initial: m.Initial, body: memoryview, now: float) -> np.ndarray | None:
         """Take a chunk; return W_0 (float32 [size]) when it was the last. Raises WireError."""
-        vector = self._assembly.add(initial.offset, initial.size, body)
+        if self._asked is None:
+            raise m.WireError("an initial model that nobody was asked for")
+        vector = self._asked.reassembler.add(initial.offset, initial.size, body)
         self._progress_at = now
         return vector
 
     def give_up(self) -> None:
-        """That worker will not bring it."""
-        self._initializer = self._assembly = None
+        """The worker that was asked will not bring W_0."""
+        self._asked = None
 
     def overdue(self, now: float) -> WorkerSession | None:
         """The worker that was asked and sends nothing, if so."""
-        return self._initializer if now - self._progress_at > INITIAL_PATIENCE else None
+        if self._asked is None or now - self._progress_at <= INITIAL_PATIENCE:
+            return None
+        return self._asked.session

@@ -1,4 +1,4 @@
-"""The workers' sessions: who is connected, who is alive, and what they are sent."""
+"""The workers' sessions: which are open, which workers are alive, and what they are sent."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from wbsp.wire.sockets import ServerSocket
 PROBE = 1.0  # seconds of silence after which a worker's connection is tried
 GONE = 5.0  # seconds without a connection after which a worker counts as dead
 SILENT = 300.0  # the same for one that is connected but says nothing: it hangs
+TELL = 1.0  # seconds between two words to a worker on how much of its vector has come
 
 
 class SessionManager:
@@ -28,93 +29,119 @@ class SessionManager:
 
     def __init__(self, socket: ServerSocket, bandwidth: float | None, clock: Callable[[], float],
                  say: Callable[[str], None], event: Callable[..., None]):
-        self.peers: dict[bytes, WorkerSession] = {}  # by identity
-        self.rejections = ProtocolErrors(say, event)
+        self.errors = ProtocolErrors(say, event)
         self.queues = PeerQueues(socket.socket, RateLimiter(bandwidth))
         self._socket, self._clock, self._say, self._event = socket, clock, say, event
+        self._by_identity: dict[bytes, WorkerSession] = {}
         self._by_worker: dict[int, WorkerSession] = {}
         self._refusals = TokenBucket()
+
+    def __len__(self) -> int:
+        return len(self._by_identity)
+
+    def __iter__(self) -> Iterator[WorkerSession]:
+        return iter(self._by_identity.values())
+
+    def get(self, identity: bytes) -> WorkerSession | None:
+        """The session of the socket with that identity, if there is one."""
+        return self._by_identity.get(identity)
 
     def of(self, worker: int) -> WorkerSession | None:
         """The session of that worker, if it has one."""
         return self._by_worker.get(worker)
 
     def open(self, identity: bytes, worker: int, earlier: Report | None) -> None:
-        """A worker has introduced itself; its `earlier` lives had reported so much."""
-        self.peers[identity] = self._by_worker[worker] = WorkerSession(
+        """A worker has introduced itself; its `earlier` incarnations had reported so much."""
+        self._by_identity[identity] = self._by_worker[worker] = WorkerSession(
             identity, worker, self._clock(), earlier=earlier)
 
-    def close(self, peer: WorkerSession) -> None:
+    def close(self, session: WorkerSession) -> None:
         """Forget a session; a message on its way to the worker may still arrive."""
-        self.peers.pop(peer.identity, None)
-        if self._by_worker.get(peer.worker) is peer:
-            del self._by_worker[peer.worker]
-        self.queues.drop_transfer(peer.identity)
+        self._by_identity.pop(session.identity, None)
+        if self._by_worker.get(session.worker) is session:
+            del self._by_worker[session.worker]
+        self.queues.drop_transfer(session.identity)
 
-    # Who is alive.
+    # Liveness.
 
     def watch(self) -> None:
         """Hold all connections to their limits, and count those that were cut or are nobody's."""
         for reason, count in self._socket.watch().items():
-            self.rejections.count(reason, self._clock(), count)
+            self.errors.count(reason, self._clock(), count)
 
-    def reaches(self, peer: WorkerSession) -> bool:
+    def reaches(self, session: WorkerSession) -> bool:
         """False when the worker's connection is gone."""
-        return self._socket.reaches(peer.identity, m.encode(peer.alive()))
+        return self._socket.reaches(session.identity, m.encode(session.alive()))
 
     def lost(self) -> Iterator[tuple[WorkerSession, str]]:
-        """Those that are gone, each with the reason.
+        """Sessions whose worker is gone, each with the reason.
 
         Slow is not dead: a worker whose Python thread is held up for long, by a compiler say, is
         silent but connected.
         """
         now = self._clock()
-        for peer in list(self.peers.values()):
-            if now - peer.heard > PROBE and now - peer.probed > PROBE:
-                peer.probed = now
-                if self.reaches(peer):
-                    peer.gone_since = None
-                elif peer.gone_since is None:
-                    peer.gone_since = now
-                elif now - peer.gone_since > GONE:
-                    yield peer, f"no connection for {now - peer.gone_since:.0f} s"
+        for session in list(self):
+            if now - session.heard > PROBE and now - session.probed > PROBE:
+                session.probed = now
+                if self.reaches(session):
+                    session.gone_since = None
+                elif session.gone_since is None:
+                    session.gone_since = now
+                elif now - session.gone_since > GONE:
+                    yield session, f"no connection for {now - session.gone_since:.0f} s"
                     continue
-            if now - peer.heard > SILENT:
-                yield peer, f"connected, but nothing heard for {SILENT:g} s"
-            elif peer.deaf:
-                yield peer, "it does not read what it is sent"
+            if now - session.heard > SILENT:
+                yield session, f"connected, but nothing heard for {SILENT:g} s"
+            elif session.deaf:
+                yield session, "it does not read what it is sent"
 
     def idle(self, since: float, patience: float) -> list[WorkerSession]:
-        """Those of whom nothing came through for `patience` seconds, from `since` on."""
+        """Sessions in which nothing came through for `patience` seconds, from `since` on."""
         now = self._clock()
-        return [p for p in self.peers.values() if now - max(since, p.progress) > patience]
+        return [s for s in self if now - max(since, s.progress.changed) > patience]
 
-    # What they are sent.
+    # Sending.
 
     def send(self, identity: bytes, message: m.Message) -> None:
         """Send a message, to a worker or to a stranger, when the line and the socket allow."""
         if not self.queues.post(identity, m.encode(message), now=self._clock()):
-            if peer := self.peers.get(identity):
-                peer.deaf = True
+            if session := self.get(identity):
+                session.deaf = True
 
-    def send_model(self, peer: WorkerSession, request: int, version: int,
+    def send_model(self, session: WorkerSession, request: int, version: int,
                    vector: np.ndarray) -> None:
         """Send a version (float32 [size]) instead of what is left of an earlier one."""
-        self.queues.transfer(peer.identity, (
+        self.queues.transfer(session.identity, (
             (m.encode(m.Model(request, version, offset, vector.size)), chunk)
             for offset, chunk in split(vector)), self._clock())
 
-    def tell_progress(self, peer: WorkerSession) -> None:
+    def resync(self, session: WorkerSession) -> None:
+        """The worker's connection was broken: repeat what it may have missed."""
+        self.queues.drop_transfer(session.identity)
+        for retained in session.retained.values():
+            self.send(session.identity, retained)
+
+    def note_chunk(self, session: WorkerSession) -> None:
+        """A chunk of the worker's push came in."""
+        session.progress.note_received(self._clock())
+        self.tell_progress_now_and_then(session)
+
+    def tell_progress_now_and_then(self, session: WorkerSession) -> None:
+        """To a worker whose vector comes in pieces: at most once in `TELL` seconds."""
+        if self._clock() - session.progress.told > TELL:
+            self.tell_progress(session)
+
+    def tell_progress(self, session: WorkerSession) -> None:
         """That the server lives, and how much has come of what this worker sends or waits for."""
-        peer.told = self._clock()
-        self.send(peer.identity, peer.alive())
+        session.progress.told = self._clock()
+        self.send(session.identity, session.alive())
 
     def refuse(self, identity: bytes, worker: int, reason: str) -> None:
-        """Tell somebody why it may not take part, and say so, but not without end."""
+        """Tell a peer why it may not take part, and say so, but not without end."""
         reason, now = one_line(reason), self._clock()
         self.send(identity, m.Refused(reason))
         if self._refusals.may(now):
             self._say(f"refused: {reason}")
             self._event(now, "refused", worker=worker, reason=reason)
         else:
-            self.rejections.count(reason, now)
+            self.errors.count(reason, now)

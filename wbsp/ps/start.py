@@ -13,7 +13,8 @@ from typing import Any
 from wbsp.ps.background import CHECKPOINT, Evaluator
 from wbsp.ps.checkpoint import load
 from wbsp.ps.interrupt import Interrupts
-from wbsp.ps.server import Server, ServerConfig
+from wbsp.ps.run import Outlet, ServerConfig
+from wbsp.ps.server import Server
 from wbsp.runlog.console import Console
 from wbsp.runlog.files import beside_of
 from wbsp.runlog.folder import hold_folder, read_settings, run_folder, write_settings
@@ -23,7 +24,7 @@ from wbsp.wire.sockets import ServerSocket, read_token
 
 
 def prepare_server(
-        settings: dict[str, str], sync: str, options: dict[str, Any], rules: ServerConfig, *,
+        settings: dict[str, str], sync: str, options: dict[str, Any], config: ServerConfig, *,
         host: str, port: int, token_file: str | None, base_dir: str, log_root: str, resume: bool,
         start_evaluator: Callable[[], Evaluator] | None = None) -> Server:
     """Check everything, make the run's folder, and return the server, listening.
@@ -33,7 +34,7 @@ def prepare_server(
     interrupts = Interrupts().install()
     model = create(sync, **options)
     token = read_token(token_file) if token_file else None
-    socket = ServerSocket(host, port, token, rules.worker_num)
+    socket = ServerSocket(host, port, token, config.worker_num)
     folder = run_folder(base_dir, log_root, resume)
     hold = hold_folder(folder, f"process {os.getpid()} on {platform.node()}, port {port}")
     beside_of(folder / CHECKPOINT).unlink(missing_ok=True)  # of one that was killed while writing
@@ -41,17 +42,17 @@ def prepare_server(
     # a worker keeps its files in the same folder below its own log root
     relative = not pathlib.Path(base_dir).is_absolute()
     settings = {**settings, "folder": str(folder.relative_to(log_root) if relative else folder)}
-    run = read_settings(folder) if resume else {
+    run: dict[str, Any] = read_settings(folder) if resume else {
         **settings, "sync": sync, "options": options, "clock": "real",
-        "workers": rules.worker_num, "check_period": rules.check_period,
-        "bandwidth": rules.bandwidth, "command": " ".join(sys.argv)}
+        "workers": config.worker_num, "check_period": config.check_period,
+        "bandwidth": config.bandwidth, "command": " ".join(sys.argv)}
     if "id" not in run:
         run["id"] = secrets.token_hex(4)
         write_settings(folder, run)
-    settings["id"] = run["id"]
+    settings["id"] = str(run["id"])
     console = Console(f"{sync} {folder}")
     log = ServerLog(folder, sync, append=resume, say=console.line)
-    server = Server(model, socket, rules, settings, folder, log, console,
+    server = Server(model, socket, config, settings, Outlet(folder, log, console),
                     start_evaluator() if start_evaluator else None, interrupts, hold)
     console.line(f"the files of this run are in {folder}")
     if saved:

@@ -47,7 +47,11 @@ class Store:
     def check(self, update: np.ndarray | None) -> None:
         """Raise ValueError if `update` cannot be one of this model."""
         vector = self.latest.vector
-        if vector is not None and (update.shape != vector.shape or update.dtype != np.float32):
+        if vector is None:
+            return
+        if update is None:
+            raise ValueError(f"there is no update, the model is float32{list(vector.shape)}")
+        if update.shape != vector.shape or update.dtype != np.float32:
             raise ValueError(f"update is {update.dtype}{list(update.shape)}, the model "
                              f"float32{list(vector.shape)}")
 
@@ -67,7 +71,7 @@ class Store:
     def commit(self) -> Snapshot:
         """Make the next version from all that was accepted since the last."""
         vector = self.latest.vector
-        if self._pending is not None:
+        if vector is not None and self._pending is not None:
             vector = np.add(vector, self._pending, out=self._pending)
             vector.flags.writeable = False
         self._pending = None

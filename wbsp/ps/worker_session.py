@@ -1,4 +1,4 @@
-"""One worker as the server's wire sees it, and what a correct one may send."""
+"""The server's session with one worker, and what a correct worker may send in it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from wbsp.layout import TensorSpec
-from wbsp.ps import effects
-from wbsp.ps.decision import Directed, Granted
 from wbsp.ps.store import is_finite
 from wbsp.runlog.report import PHASES, Report
 from wbsp.sync.base import Push
@@ -32,51 +30,58 @@ class UpdateReassembler(Reassembler):
 
 
 @dataclass
-class WorkerSession:
-    """A session: one life of one worker."""
+class Progress:
+    """Progress of a session's transfers, in chunks; `changed` is the time of the newest."""
 
-    identity: bytes
+    received: int = 0  # of what the worker sends, or of the W_0 that it waits for
+    fetched: int = 0  # of models, as the worker has reported
+    changed: float = 0.0
+    told: float = 0.0  # time at which the worker was last told `received`
+
+    def note_received(self, now: float) -> None:
+        """One more chunk of a vector that is not complete yet has come in."""
+        self.received, self.changed = self.received + 1, now
+
+    def note_fetched(self, chunks: int, now: float) -> None:
+        """The worker reports that so many chunks of models have come in there."""
+        if chunks != self.fetched:
+            self.fetched, self.changed = chunks, now
+
+
+@dataclass
+class WorkerSession:
+    """Session of one incarnation of a worker; times are seconds of the run."""
+
+    identity: bytes  # of the worker's socket
     worker: int
-    heard: float
-    probed: float = 0.0
+    heard: float  # time of its newest message
+    probed: float = 0.0  # time at which its connection was last tried
     gone_since: float | None = None  # its connection is broken
     layout: list[TensorSpec] | None = None  # of its model; None until it asks to join
-    joined: bool = False  # asked to, and has not left
+    joined: bool = False  # it asked to join, and has not left
     updates: UpdateReassembler | None = None  # set for good when it is admitted
     answer: m.Joined | None = None  # to its wish to join
-    chunks: int = 0  # of what it sends, or of the W_0 that it waits for, that have come in
-    told: float = 0.0  # when it was last told that number
-    chunks_there: int = 0  # of models, that have come in there
-    progress: float = 0.0  # when one of these numbers last changed
-    deaf: bool = False  # too much waits for it: it reads nothing
-    earlier: Report | None = None  # totals of its worker's former lives
+    progress: Progress = field(default_factory=Progress)
+    deaf: bool = False  # too many messages wait for it: it reads nothing
+    earlier: Report | None = None  # totals of the worker's earlier incarnations
     # the newest message of each kind that it was sent unasked, and may have missed
     retained: dict[type[m.Message], m.Message] = field(default_factory=dict)
 
-    def said_something(self, now: float) -> None:
-        """It is alive, and connected."""
+    def note_message(self, now: float) -> None:
+        """A message came in: the worker is alive, and connected."""
         self.heard, self.gone_since = now, None
 
     def alive(self) -> m.Alive:
-        """What it is told to know that the server lives."""
-        return m.Alive(self.chunks)
+        """The server's sign of life for this worker."""
+        return m.Alive(self.progress.received)
 
-    def chunk_came(self, now: float) -> None:
-        """Of a vector that is not complete yet."""
-        self.chunks, self.progress = self.chunks + 1, now
-
-    def fetched(self, chunks: int, now: float) -> None:
-        """It says that so many chunks of models have come in."""
-        if chunks != self.chunks_there:
-            self.chunks_there, self.progress = chunks, now
-
-    def remember(self, message: m.Message) -> None:
-        """Keep what must be repeated when the connection breaks."""
+    def retain(self, message: m.Message) -> None:
+        """Keep a message that must be repeated when the connection breaks."""
         if isinstance(message, m.Granted | m.Directed | m.Stop | m.Final):
             self.retained[type(message)] = message
 
-    def pushed(self) -> None:
-        """It has heard what it was directed to do before this push."""
+    def note_push(self) -> None:
+        """A push came in whole: the worker has heard what it was directed to do before."""
         self.retained.pop(m.Directed, None)
 
     def check_push(self, push: Push, newest: int) -> None:
@@ -87,11 +92,11 @@ class WorkerSession:
                 and all(use is None or 0 <= use <= 1 for use in (push.cpu, push.memory))):
             raise m.WireError(f"worker {self.worker} pushed with impossible metadata {push}")
 
-    def check_query(self, ask: m.CutQuery) -> None:
-        """Raise WireError for a question that this worker cannot have."""
-        if not (ask.number >= 0 and 1 <= ask.steps <= _MAX_COUNT
-                and 0 <= ask.seconds <= _MAX_SECONDS):
-            raise m.WireError(f"worker {self.worker} asked with impossible metadata {ask}")
+    def check_query(self, query: m.CutQuery) -> None:
+        """Raise WireError for a query that this worker cannot have."""
+        if not (query.number >= 0 and 1 <= query.steps <= _MAX_COUNT
+                and 0 <= query.seconds <= _MAX_SECONDS):
+            raise m.WireError(f"worker {self.worker} asked with impossible metadata {query}")
 
 
 def check_report(report: Report, worker: int) -> None:
@@ -101,22 +106,5 @@ def check_report(report: Report, worker: int) -> None:
 
 
 def one_line(text: str) -> str:
-    """What a peer wrote, fit for a line of a log."""
+    """Text that a peer wrote, fit for a line of a log."""
     return "".join(c if c.isprintable() else "?" for c in text[:400])
-
-
-def to_message(effect: effects.Effect) -> m.Message:
-    """What a worker is told of an effect of the engine."""
-    match effect:
-        case effects.Ack():
-            return m.Ack(*effect[1:])
-        case Granted():
-            return m.Granted(effect.version)
-        case Directed():
-            return m.Directed(effect.direct)
-        case effects.CutDecision():
-            return m.CutDecision(effect.number, effect.cut)
-        case effects.Stop():
-            return m.Stop(effect.reason)
-        case effects.Final():
-            return m.Final(effect.version)

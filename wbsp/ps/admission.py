@@ -1,0 +1,186 @@
+"""Admission of workers to a run: who may introduce itself, who may join, who brings W_0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from wbsp.layout import TensorSpec, difference, total_size
+from wbsp.ps.initial import INITIAL_PATIENCE, InitialModel
+from wbsp.ps.members import Members
+from wbsp.ps.session_manager import SessionManager
+from wbsp.ps.worker_session import UpdateReassembler, WorkerSession
+from wbsp.runlog.report import Report
+from wbsp.sync.base import WorkerRule
+from wbsp.wire import messages as m
+from wbsp.wire.memory import BufferPool
+
+
+class Terms(NamedTuple):
+    """What a worker joins.
+
+    settings:   what joining workers must agree on or take over (name -> text)
+    on_initial: takes W_0 and its layout from the first worker; None: no worker is asked
+    """
+
+    rule: WorkerRule
+    worker_num: int
+    settings: dict[str, str]
+    on_initial: Callable[[np.ndarray, list[TensorSpec]], None] | None
+
+
+class Admission:
+    """From a worker's first message to its membership; used by the event loop.
+
+    lose:    ends a session, with a reason
+    reports: each worker's totals, over all its incarnations
+    """
+
+    def __init__(self, terms: Terms, sessions: SessionManager, reports: dict[int, Report],
+                 clock: Callable[[], float], lose: Callable[[WorkerSession, str], None]):
+        self._terms, self._sessions, self._reports = terms, sessions, reports
+        self._clock, self._lose = clock, lose
+        self.layout: list[TensorSpec] | None = None  # of the run's model, once there is one
+        self._members: Members | None = None  # the same
+        self._pool = BufferPool()
+        self._initial = InitialModel(self._pool)
+        self._over: str | None = None  # why nobody can join any more
+
+    def begin(self, members: Members, layout: list[TensorSpec]) -> None:
+        """There is a model; admit the workers that wait for it."""
+        self._members, self.layout = members, layout
+        for session in list(self._sessions):
+            if session.joined:
+                self._admit(session)
+
+    def hello(self, identity: bytes, hello: m.Hello) -> None:
+        """A worker introduces itself."""
+        reason = self._objection(identity, hello)
+        if reason:
+            self._sessions.refuse(identity, hello.worker, reason)
+            return
+        old = self._sessions.of(hello.worker)
+        if old is not None and old.identity != identity:
+            self._lose(old, "its connection is gone, and another has come in its place")
+        if self._sessions.get(identity) is None:
+            self._sessions.open(identity, hello.worker, self._reports.get(hello.worker))
+        self._sessions.send(identity, m.Welcome(self._terms.settings, self._clock()))
+
+    def join(self, session: WorkerSession, join: m.Join) -> None:
+        """A worker has built its model. Raises WireError for a layout that cannot be."""
+        try:
+            size = total_size(join.layout)
+        except ValueError as error:
+            raise m.WireError(str(error)) from None
+        if not 0 < size <= m.MAX_MODEL:
+            raise m.WireError(f"a model of {size} floats")
+        if session.layout is not None:
+            if join.layout != session.layout:
+                raise m.WireError(f"worker {session.worker} joined twice")
+            if session.answer is not None:  # it was lost on its way
+                self._sessions.send(session.identity, session.answer)
+            return
+        session.layout, session.joined = join.layout, True
+        if self._members is not None:
+            self._admit(session)
+        else:
+            self._ask_for_initial()
+
+    def initial(self, session: WorkerSession, initial: m.Initial, body: memoryview) -> None:
+        """Take a chunk of W_0. Raises WireError where none was asked for."""
+        asked, take = self._initial.is_from(session), self._terms.on_initial
+        if asked and self._members is not None and session.answer is not None:
+            # W_0 came, but the answer to it was lost
+            self._sessions.send(session.identity, session.answer)
+            return
+        if not asked or self._members is not None or take is None or session.layout is None:
+            raise m.WireError(f"worker {session.worker} brought an initial model unasked")
+        now = self._clock()
+        try:
+            vector = self._initial.add(initial, body, now)
+            if vector is not None:
+                take(vector, session.layout)
+        except m.WireError:
+            raise
+        except (ValueError, MemoryError) as error:
+            self._refuse(session, f"worker {session.worker}: {error}")
+        else:
+            for waiting in self._sessions:
+                waiting.progress.note_received(now)
+            self._sessions.tell_progress_now_and_then(session)
+
+    def check(self) -> None:
+        """Refuse a worker that was asked for W_0 and sends nothing of it."""
+        late = self._initial.overdue(self._clock())
+        if self._members is None and late is not None:
+            self._refuse(late, f"worker {late.worker} was asked for the initial model and sent "
+                               f"nothing of it for {INITIAL_PATIENCE:g} s")
+
+    def forget(self, session: WorkerSession) -> None:
+        """A session was closed: another worker brings W_0, if this one was to."""
+        if self._initial.is_from(session) and self._members is None:
+            self._initial.give_up()
+            self._ask_for_initial()
+
+    def dismiss(self, reason: str) -> None:
+        """Nobody can join any more: refuse those who are about to, now or later."""
+        self._over = reason
+        for session in [s for s in self._sessions if s.updates is None]:
+            self._refuse(session, f"worker {session.worker} comes too late: {reason}")
+
+    def _objection(self, identity: bytes, hello: m.Hello) -> str | None:
+        """Why this worker may not take part, in one line for both sides; None if it may."""
+        me, terms = f"worker {hello.worker}", self._terms
+        if hello.protocol != m.PROTOCOL:
+            return (f"{me} speaks protocol {hello.protocol}, the server {m.PROTOCOL}; install the "
+                    "same wbsp on both")
+        if not 0 <= hello.worker < terms.worker_num:
+            return (f"{me} does not exist: the server was started with --worker_num="
+                    f"{terms.worker_num}, so the index must be 0 to {terms.worker_num - 1}")
+        for name, value in hello.expected.items():
+            if name in terms.settings and terms.settings[name] != value:
+                return (f"{me} and the server disagree: {name} is {value!r} on the worker and "
+                        f"{terms.settings[name]!r} on the server; start both with the same value")
+        old = self._sessions.of(hello.worker)
+        if old is not None and old.identity != identity and self._sessions.reaches(old):
+            return (f"{me} is already connected (heard {self._clock() - old.heard:.1f} s ago); "
+                    "start each worker with its own worker_index")
+        if self._over is not None:
+            return f"{me} comes too late: {self._over}"
+        return None
+
+    def _admit(self, session: WorkerSession) -> None:
+        assert self._members is not None and self.layout is not None
+        assert session.layout is not None
+        reason = difference(session.layout, self.layout)
+        if reason:
+            self._refuse(session, f"worker {session.worker} has another model than the server: "
+                                  f"{reason} (here: the worker, there: the server); use the same "
+                                  "model")
+            return
+        session.updates = UpdateReassembler(total_size(self.layout), self._pool)
+        self._answer(session, send_initial=False)
+        self._members.join(session)
+
+    def _ask_for_initial(self) -> None:
+        """Have a worker bring W_0, where nobody else makes it."""
+        if self._terms.on_initial is None:
+            return
+        if session := self._initial.choose(self._sessions, self._clock()):
+            self._answer(session, send_initial=True)
+
+    def _answer(self, session: WorkerSession, send_initial: bool) -> None:
+        seq = steps = 0
+        if self._members is not None:
+            engine = self._members.engine
+            seq = engine.ledger.next_seq(session.worker)
+            member = engine.members.get(session.worker)
+            steps = member.steps if member else 0
+        session.answer = m.Joined(self._terms.rule, seq, steps, send_initial, self._clock())
+        self._sessions.send(session.identity, session.answer)
+
+    def _refuse(self, session: WorkerSession, reason: str) -> None:
+        self._sessions.refuse(session.identity, session.worker, reason)
+        self._lose(session, reason)

@@ -1,0 +1,215 @@
+"""A run of training from its W_0 to its last file: checkpoints, evaluations, stop and farewell."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from wbsp.layout import TensorSpec
+from wbsp.ps.background import CHECKPOINT, Checkpoints, Evaluation, Evaluations, Evaluator
+from wbsp.ps.dispatcher import Dispatcher
+from wbsp.ps.engine import Engine
+from wbsp.ps.store import Store
+from wbsp.runlog.console import Console, Status, say
+from wbsp.runlog.report import Report
+from wbsp.runlog.server import ServerLog
+from wbsp.sync.base import SyncModel
+
+# Seconds without progress: for finishing a step and pushing it, for fetching the final version.
+STOP_PATIENCE, GOODBYE_PATIENCE = 120.0, 60.0
+INTERRUPT_PATIENCE = 15.0  # seconds for all of the former, after a signal or a failure
+
+
+@dataclass
+class ServerConfig:
+    """What ends a run, and its rates. Times in seconds, `bandwidth` in bytes per second."""
+
+    worker_num: int
+    stop_samples: float = math.inf
+    target_accuracy: float = math.inf
+    check_period: float = 5.0
+    connect_timeout: float = 120.0
+    bandwidth: float | None = None
+
+
+@dataclass
+class Outlet:
+    """Where a run's story goes: a folder with its log, and a console for people."""
+
+    folder: pathlib.Path
+    log: ServerLog
+    console: Console
+
+
+class Run:
+    """An engine at work; used by the event loop. Times are seconds since the run's time zero.
+
+    state:     of a checkpoint, to go on from; None: the run begins
+    evaluator: None: versions are not evaluated
+    """
+
+    def __init__(self, model: SyncModel, vector: np.ndarray, layout: list[TensorSpec],
+                 state: dict[str, Any] | None, config: ServerConfig, outlet: Outlet,
+                 dispatcher: Dispatcher, evaluator: Evaluator | None,
+                 clock: Callable[[], float]):
+        self._config, self._outlet, self._dispatcher = config, outlet, dispatcher
+        self._clock = clock
+        self.engine = Engine(model, Store(vector, state["version"] if state else 0),
+                             config.worker_num, config.stop_samples, log=outlet.log.event)
+        if state is not None:
+            self._go_on(state)
+        self.checkpoints = Checkpoints(outlet.folder, layout, self.engine, config.check_period,
+                                       self._state, self._say)
+        self.evaluations = Evaluations(self.engine, evaluator, config.check_period,
+                                       self._take_evaluation, self._go_without_evaluations)
+        self._hasty = False  # a signal or a failure ends the run early
+        self._alone_since = clock()  # no worker is there since then
+        self._stopping_since: float | None = None
+        self._done_since: float | None = None
+        self._members = dispatcher.begin(self.engine, layout)
+
+    def hasten(self, reason: str, now: float) -> None:
+        """End early: a checkpoint first, no more evaluations, and everyone finishes."""
+        self._hasty = True
+        self.checkpoints.hurry()
+        self.evaluations.stop(reason)
+        if not self.engine.done:
+            self._stop(reason, now)
+
+    def timers(self, now: float, evaluating: bool) -> bool | None:
+        """Everything that time alone brings about; a bool when the run is over: whether well.
+
+        evaluating: the evaluator has built its network
+        """
+        engine = self.engine
+        if len(self._dispatcher.sessions):
+            self._alone_since = now
+        if engine.done:
+            self.checkpoints.hurry()  # the final version is safe before it is fetched
+            self.checkpoints.poll(now)
+            return self._ending(now)
+        self._start_or_tick(now)
+        self.checkpoints.poll(now)
+        if evaluating:
+            self.evaluations.poll(now)
+        if engine.stop_reason is not None and self._stopping_since is None:
+            self._stopping_since = now
+            self._say(f"stopping: {engine.stop_reason}")
+        if self._stopping_since is not None:
+            self._press(now, self._stopping_since)
+        elif now - self._alone_since > self._config.connect_timeout:
+            self._say(f"no worker was there for {self._config.connect_timeout:g} s")
+            self._stop("no worker left", now)
+            return False
+        self._show(now)
+        return None
+
+    def finish(self, well: bool, wanted: Callable[[], bool]) -> bool:
+        """Leave everything in order, the newest version first; True if all could be written.
+
+        A good end also evaluates the last version and saves it as a model, while that is `wanted`.
+        """
+        now = self._clock()
+        for worker in self.engine.active:  # after two failures
+            self.engine.leave(worker, now, "the server failed")
+        if well:
+            self._say("saving the final version")
+        self.checkpoints.finish(now)
+        if well:
+            self._complete(now, wanted)
+        newest, log = self.engine.store.latest.version, self._outlet.log
+        self._outlet.console.close()
+        say(log.summary(now, self.engine.members, self._dispatcher.reports, newest,
+                        self.evaluations.accuracy_of(newest),
+                        self.engine.stop_reason or "all workers finished"), sys.stdout)
+        return not self.checkpoints.failed
+
+    def _go_on(self, state: dict[str, Any]) -> None:
+        """Take up what `_state` left."""
+        self.engine.restore(state)
+        self._dispatcher.reports.update(
+            {int(worker): Report(**totals) for worker, totals in state.get("reports", {}).items()})
+        self._outlet.log.resume(state["elapsed"], state["version"], state.get("staleness", {}))
+
+    def _state(self, now: float) -> dict[str, Any]:
+        """All but the tensors of a checkpoint made at `now`; the log says so before it is there."""
+        log, reports = self._outlet.log, self._dispatcher.reports
+        log.event(now, "checkpoint", version=self.engine.store.latest.version)
+        log.flush()
+        return {"elapsed": now, **self.engine.state(), "staleness": log.staleness,
+                "reports": {worker: asdict(report) for worker, report in reports.items()}}
+
+    def _start_or_tick(self, now: float) -> None:
+        engine, config = self.engine, self._config
+        alarm = engine.model.alarm
+        if not engine.started and engine.stop_reason is None:
+            if engine.active and now - self._members.first_came > config.connect_timeout:
+                self._say(f"starting with {len(engine.active)} of {config.worker_num} "
+                          f"workers: no other came within {config.connect_timeout:g} s")
+                self._members.deliver(engine.start(now))
+        elif alarm is not None and now >= alarm:
+            self._members.deliver(engine.tick(now))
+
+    def _press(self, now: float, since: float) -> None:
+        """After the stop: nobody waits for ever for a worker's last push."""
+        if not self._hasty:
+            self._dispatcher.lose_idle(since, STOP_PATIENCE)
+        elif now - since > INTERRUPT_PATIENCE:
+            for worker in self.engine.active:
+                if session := self._dispatcher.sessions.of(worker):
+                    self._dispatcher.lose(session,
+                                          f"did not finish within {INTERRUPT_PATIENCE:g} s")
+
+    def _ending(self, now: float) -> bool | None:
+        """Training is over; wait until the workers that want the final version have it."""
+        if self._done_since is None:
+            self._done_since = now
+            self._dispatcher.admission.dismiss(
+                f"the run has ended ({self.engine.stop_reason or 'done'})")
+        self._dispatcher.lose_idle(self._done_since, GOODBYE_PATIENCE)
+        return None if len(self._dispatcher.sessions) else True
+
+    def _stop(self, reason: str, now: float) -> None:
+        self._members.deliver(self.engine.stop(reason, now))
+        self._stopping_since = now
+
+    def _show(self, now: float) -> None:
+        engine, evaluation = self.engine, self.evaluations.newest
+        if self.evaluations.missing:
+            evaluation = None  # an old one would look like the newest
+        limit = self._config.stop_samples
+        done = engine.samples / limit if limit < math.inf else None
+        self._outlet.console.update(Status(
+            now, engine.store.latest.version, engine.members, self._dispatcher.reports, done,
+            evaluation and evaluation.loss, evaluation and evaluation.accuracy,
+            {session.worker: session.heard for session in self._dispatcher.sessions}))
+
+    def _take_evaluation(self, time_: float, version: int, result: Evaluation) -> None:
+        self._outlet.log.evaluation(time_, version, *result, self.engine.members,
+                                    self._dispatcher.reports)
+        if result.accuracy >= self._config.target_accuracy:
+            self._members.deliver(self.engine.stop(
+                f"target accuracy {self._config.target_accuracy:g} reached at {time_:.1f} s "
+                f"(version {version}: {result.accuracy:.4f})", self._clock()))
+
+    def _go_without_evaluations(self, reason: str) -> None:
+        target = self._config.target_accuracy
+        unseen = "" if target == math.inf else f"; nobody sees whether {target:g} is reached"
+        self._say(f"going on without evaluations: {reason}{unseen}")
+
+    def _complete(self, now: float, wanted: Callable[[], bool]) -> None:
+        """Evaluate the final version and save it as a model."""
+        self.evaluations.complete(now, self._outlet.folder / "model.keras", wanted)
+        if reason := self.evaluations.missing:
+            accuracy = self.evaluations.accuracy_of(self.engine.store.latest.version)
+            what = "no model.keras" if accuracy is not None else "no final accuracy, no model.keras"
+            self._say(f"{what}: {reason}; {CHECKPOINT} holds the final version")
+
+    def _say(self, text: str) -> None:
+        self._outlet.console.line(text, self._clock())
