@@ -58,8 +58,9 @@ def measure(model: str, dataset: str, batch_size: int, pairs: int, epochs: int) 
         return 1e3 * (clock.ends[-1] - clock.ends[0]) / (EPOCH * epochs)
 
     with server("pcc", workers=1) as address:
-        hook = _resident_hook(address)
-        step_ms(), step_ms(hook)  # traces what is to be traced
+        step_ms()  # traces what is to be traced
+        hook = _resident_hook(address, network)
+        step_ms(hook)
         plain, synced, inside = [], [], []
         for pair in range(pairs):
             hook.seconds.clear()
@@ -97,21 +98,22 @@ def _epoch_clock():
     return EpochClock()
 
 
-def _resident_hook(address: str):
-    """The synchronization hook of worker 0, a member of the run until it is told to leave."""
+def _resident_hook(address: str, network):
+    """The synchronization hook of worker 0, a member of the run until it is told to leave.
+
+    It joins outside of `fit`: a worker that joins in a `fit` leaves when that is over.
+    """
     import wbsp
 
     class ResidentHook(wbsp.SyncCallback):
-        joined = False
-
         def __init__(self, *args):
             super().__init__(*args)
             self.seconds = []  # spent here at each step's end
+            self.set_model(network)
+            super().on_train_begin()
 
         def on_train_begin(self, logs=None):
-            if not self.joined:
-                super().on_train_begin(logs)
-                self.joined = True
+            pass
 
         def on_train_batch_end(self, batch, logs=None):
             start = time.perf_counter()
