@@ -1,8 +1,8 @@
 """Checkpoints: the named variables of one version and what a server needs to go on from it.
 
 One safetensors file, readable elsewhere and free of pickle: float32 tensors in the order of the
-flat vector, and the server's state as JSON metadata. It is written here, since the vector is the
-file's data as it stands, and the library's own temporary files would outlive a kill.
+flat vector, and the server's state as JSON metadata. The file is written here, not by the library:
+the vector is the file's data as it stands, and the library's temporary files would outlive a kill.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wbsp.runlog.files import write_whole
 
 
 class Checkpoint(NamedTuple):
-    """`state` is JSON: version, elapsed seconds, next seq and counters of each worker."""
+    """One version. `state` is JSON: version, elapsed seconds, next seq and counters of workers."""
 
     vector: np.ndarray  # float32 [size]
     layout: list[TensorSpec]

@@ -26,11 +26,11 @@ from wbsp.sync.base import Action, Push, SyncModel
 
 
 def _ignore(now: float, kind: str, **fields: Any) -> None:
-    """The log of a run that keeps none."""
+    """Log of a run that keeps no log."""
 
 
 class Engine:
-    """Owns a model, a store and a ledger; used by one thread.
+    """A model, a store and a ledger at work; used by one thread.
 
     Nothing starts before `expected` workers have joined (or `start` is called): they begin
     together from W_0. After `stop_samples` pushed samples over all workers everyone is told to
@@ -45,7 +45,7 @@ class Engine:
         self.model, self.store, self.ledger = model, store, Ledger()
         self.expected, self.stop_samples, self.log = expected, stop_samples, log
         self.members: dict[int, Member] = {}
-        self._here: set[int] = set()  # the active ones: counting them must not cost O(N)
+        self._here: set[int] = set()  # the active workers: counting them must not cost O(N)
         self._cuts: dict[int, CutDecision] = {}  # worker -> answer to its newest query
         self._at_rest: Callable[[float], None] | None = None
         self.started = False
@@ -56,7 +56,7 @@ class Engine:
 
     @property
     def active(self) -> list[int]:
-        """Workers that are here, in the order of their numbers."""
+        """Workers that have joined and not left, in ascending order."""
         return sorted(self._here)
 
     def join(self, worker: int, now: float) -> list[Effect]:
@@ -238,13 +238,12 @@ class Engine:
                update: np.ndarray | None = None) -> None:
         """Make the store what the records say, and log it; `update` is that of `push`."""
         for record in records:
+            merged = self.store.accepted
+            self.store.apply(record, update)
             if isinstance(record, Committed):
-                merged = self.store.accepted
-                self.store.commit()
                 self.log(now, "commit", version=record.version, merged=merged)
             elif isinstance(record, Accepted):
                 assert push is not None, "only pushes are accepted"
-                self.store.accept(update, record.weight)
                 self.log(now, "accept", worker=push.worker, seq=push.seq, base=push.base_version,
                          version=self.store.latest.version, steps=push.steps, samples=push.samples,
                          seconds=push.seconds, weight=record.weight)

@@ -27,7 +27,7 @@ from wbsp.startup import heavy_imports
 
 
 class EvaluatorProcess:
-    """The server's side of the conversation.
+    """The server's handle of the evaluator process.
 
     make: called in the process; returns a compiled keras.Model with metrics `accuracy` and `top5`,
           and the test set as a tf.data.Dataset. Must be picklable.
@@ -42,7 +42,7 @@ class EvaluatorProcess:
             self._process.start()
         theirs.close()
         self.pid = self._process.pid
-        atexit.register(self.close)  # it does not hear the signal by which Python would end it
+        atexit.register(self.close)  # the process ignores the signal by which Python would end it
         self._initial: tuple[np.ndarray, list[TensorSpec]] | None = None
 
     def initial(self) -> tuple[np.ndarray, list[TensorSpec]] | None:
@@ -70,9 +70,9 @@ class EvaluatorProcess:
         self._process.join()
 
     def _ask(self, *request: Any) -> Any:
-        if self._initial is None:  # a resumed run begins without it
+        if self._initial is None:  # a resumed run begins without W_0
             self._initial = self._receive()
-        with contextlib.suppress(OSError):  # it is gone, as is then to be read, with the reason
+        with contextlib.suppress(OSError):  # the process is gone; what can still be read says why
             self._connection.send(request)
         return self._receive()
 
@@ -111,7 +111,7 @@ def _fate(code: int | None) -> str:
 
 
 def _serve(connection: Connection, make: Callable[[], tuple[Any, Any]]) -> None:
-    """The process: ends when the server's side of the pipe does."""
+    """Body of the process, which ends when the server's side of the pipe does."""
     try:
         _answer_requests(connection, make)
     except _ServerGone:
@@ -123,7 +123,7 @@ def _serve(connection: Connection, make: Callable[[], tuple[Any, Any]]) -> None:
 
 
 class _ServerGone(Exception):
-    """The other end of the pipe is closed: nobody wants anything any more."""
+    """The server's end of the pipe is closed."""
 
 
 def _answer_requests(connection: Connection, make: Callable[[], tuple[Any, Any]]) -> None:
@@ -131,7 +131,7 @@ def _answer_requests(connection: Connection, make: Callable[[], tuple[Any, Any]]
         import tensorflow as tf
 
         from wbsp.replica.tensorflow import KerasReplica
-        tf.config.list_physical_devices()  # whose absence is told at the first look
+        tf.config.list_physical_devices()  # TensorFlow says here, once, that there is no GPU
 
     model, test_set = make()
     replica = KerasReplica(model)

@@ -12,12 +12,12 @@ SIGNALS = signal.SIGINT, signal.SIGTERM
 
 
 class Interrupts:
-    """What has been asked by signals; used by the main thread.
+    """Signals that have come; used by the main thread.
 
-    Python may run a handler between any two instructions of it: within a lock, in the start of a
-    thread, in its own exit. An exception raised there leaves half of something done, and a thread
-    that is not known to anybody keeps Python from ending. So nothing is raised: the first signal
-    is kept for whoever looks, and the second leaves Python out.
+    Python may run a handler between any two of its instructions: within a lock, while a thread is
+    started, in its own exit. An exception raised there leaves half of something done, and a thread
+    that nobody knows of keeps Python from ending. So nothing is raised: the first signal is kept
+    for the event loop to see, and the second ends the process without Python's own exit.
     """
 
     def __init__(self):

@@ -1,4 +1,4 @@
-"""Counts what no correct peer sends, and says so without flooding the log."""
+"""Protocol errors of peers: counted, and logged without flooding the log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ _PERIOD = 1.0  # seconds between two lines
 
 
 class ProtocolErrors:
-    """`count` every rejection, `flush` now and then; at most one line a second is logged."""
+    """Counter of protocol errors; at most one line a second is logged.
+
+    `line` and `event` are the server's; `flush` must be called now and then.
+    """
 
     def __init__(self, line: Callable[[str], None], event: Callable[..., None]):
         self._line, self._event = line, event
@@ -32,14 +35,15 @@ class ProtocolErrors:
 
 
 class TokenBucket:
-    """Some at once, then one a second: strangers must not fill the disk."""
+    """Token bucket of `at_once` tokens, refilled by one a second: strangers must not fill the disk.
+    """
 
     def __init__(self, at_once: int = 8):
         self._at_once = at_once
         self._used, self._since = 0.0, 0.0
 
     def may(self, now: float) -> bool:
-        """True if one more is allowed; it is counted then."""
+        """Take a token; False if there is none."""
         self._used, self._since = max(0.0, self._used - (now - self._since)), now
         if self._used + 1 > self._at_once:
             return False

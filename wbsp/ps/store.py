@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from wbsp.ps.decision import Accepted, Committed, Record
+
 _BLOCK = 1 << 16  # floats; they stay in the second-level cache
 
 
@@ -54,6 +56,13 @@ class Store:
         if update.shape != vector.shape or update.dtype != np.float32:
             raise ValueError(f"update is {update.dtype}{list(update.shape)}, the model "
                              f"float32{list(vector.shape)}")
+
+    def apply(self, record: Record, update: np.ndarray | None) -> None:
+        """Do what a decision says of the global model; `update` is that of the push it is about."""
+        if isinstance(record, Accepted):
+            self.accept(update, record.weight)
+        elif isinstance(record, Committed):
+            self.commit()
 
     def accept(self, update: np.ndarray | None, weight: float) -> None:
         """Add weight * update (float32 [size], finite) to the pending sum.
