@@ -261,8 +261,8 @@ def test_a_tick_carries_out_what_the_model_wants():
     ([lambda p: Accept(p, 1.0), lambda p: Reject(p, "late")], "strict answered a second time"),
     ([lambda p: Accept(p._replace(seq=7), 1.0)], r"Push\(worker=0, seq=7.*but the event was Push"),
     ([lambda p: Accept(p, float("nan"))], r"strict accepted Push\(.*with weight nan"),
-    ([lambda p: Accept(p, 1.0), lambda p: Grant(7)], "worker 7 is not active"),
-    ([lambda p: Accept(p, 1.0), lambda p: Direct(7, cut=True)], "worker 7 is not active"),
+    ([lambda p: Accept(p, 1.0), lambda p: Grant(7)], "worker 7 has not joined"),
+    ([lambda p: Accept(p, 1.0), lambda p: Direct(7, cut=True)], "worker 7 has not joined"),
 ])
 def test_a_model_that_breaks_the_contract_stops_at_once_and_nothing_is_applied(answers, wrong):
     engine, log = strict(*answers)

@@ -7,7 +7,7 @@ that cannot refuse. So whoever follows the records (the store, a log) comes to t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from wbsp.sync.base import (
@@ -64,11 +64,13 @@ class Directed(NamedTuple):
 Record = Accepted | Rejected | Committed | Granted | Directed
 
 
-def decide(model: SyncModel, actions: Iterable[Action], version: int, push: Push | None = None,
-           finite: bool = True) -> list[Record]:
+def decide(model: SyncModel, actions: Iterable[Action], version: int, members: Container[int],
+           push: Push | None = None, finite: bool = True) -> list[Record]:
     """The records of a model's answer to one event.
 
     version: the newest one before the event
+    members: the workers that ever joined. To speak of one that has left is no error: a peer that
+             pushes without having been granted may bring a model to that.
     push:    the push that was the event, if it was one; an update that is not `finite` is rejected,
              whatever the model makes of it
 
@@ -78,9 +80,9 @@ def decide(model: SyncModel, actions: Iterable[Action], version: int, push: Push
     answered = push is None
     for action in actions:
         if isinstance(action, Grant | Direct):
-            if action.worker not in model.active:
+            if action.worker not in members:
                 raise ContractError(f"{model.name} answered with {action!r}, but worker "
-                                    f"{action.worker} is not active")
+                                    f"{action.worker} has not joined")
             if isinstance(action, Grant):
                 records.append(Granted(action.worker, version))
             else:
@@ -106,7 +108,7 @@ def decide(model: SyncModel, actions: Iterable[Action], version: int, push: Push
     return records
 
 
-def decide_cut(model: SyncModel, actions: Iterable[Action], version: int,
+def decide_cut(model: SyncModel, actions: Iterable[Action], version: int, members: Container[int],
                worker: int) -> tuple[bool, list[Record]]:
     """Whether the `worker` that asked is to cut, and the other records of the model's answer.
 
@@ -124,7 +126,7 @@ def decide_cut(model: SyncModel, actions: Iterable[Action], version: int,
             cut = action.cut
     if cut is None:
         raise ContractError(f"{model.name} did not answer the query of worker {worker}")
-    return cut, decide(model, others, version)
+    return cut, decide(model, others, version, members)
 
 
 def _judged(model: SyncModel, action: Accept | Reject, finite: bool) -> Accepted | Rejected:

@@ -122,8 +122,8 @@ class Engine:
         member = self._started(worker, "pushed")
         if finite is None:
             finite = update is None or is_finite(update)
-        records = decide(self.model, self.model.push(push, now), self.store.latest.version, push,
-                         finite)
+        records = decide(self.model, self.model.push(push, now), self.store.latest.version,
+                         self.members, push, finite)
         member.count(push.steps, push.samples, push.seconds, push.base_version)
         self.steps += push.steps
         self.samples += push.samples
@@ -156,7 +156,8 @@ class Engine:
         cut, effects = False, list[Effect]()
         if self.stop_reason is None:
             actions = self.model.query(worker, steps, seconds, now)
-            cut, records = decide_cut(self.model, actions, self.store.latest.version, worker)
+            cut, records = decide_cut(self.model, actions, self.store.latest.version,
+                                      self.members, worker)
             self._apply(records, now)
             self._rest(now)
             effects = tell(records)
@@ -229,7 +230,7 @@ class Engine:
 
     def _carry_out(self, actions: Iterable[Action], now: float) -> list[Effect]:
         """The model's answer to an event that is no push, from its records to what it tells."""
-        records = decide(self.model, actions, self.store.latest.version)
+        records = decide(self.model, actions, self.store.latest.version, self.members)
         self._apply(records, now)
         self._rest(now)
         return tell(records)
