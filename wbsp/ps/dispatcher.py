@@ -181,7 +181,7 @@ class Dispatcher:
             self.lose(hello.worker, "its connection is gone, and another has come in its place")
         if identity not in self.sessions.peers:
             self.sessions.open(identity, hello.worker, self.reports.get(hello.worker))
-        self.sessions.send(identity, m.Welcome(self.settings, now))
+        self.sessions.send(identity, m.Welcome(self.settings, now, self.rule))
 
     def _objection(self, identity: bytes, hello: m.Hello, now: float) -> str | None:
         """Why this worker may not take part, in one line for both sides; None if it may."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wbsp.sync import MODELS
-from wbsp.sync.base import SyncModel
+from wbsp.sync.base import Option, SyncModel
 
 
 def overview() -> str:
@@ -33,7 +33,7 @@ def page_of(name: str) -> str:
     return {"pcc": "wbsp"}.get(name, name) + ".md"
 
 
-def _range(option) -> str:
+def _range(option: Option) -> str:
     if option.choices:
         return ", ".join(option.choices)
     if isinstance(option.default, bool):

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from wbsp.sync.base import Push
-from wbsp.sync.predict import PREDICTORS, Ema, Last, Narx, Overhead
+from wbsp.sync.predict import PREDICTORS, Ema, Overhead, Predictor
 
 _INSTANT = 1e-9  # seconds: what took no measurable time took this
 _BISECTIONS = 100  # halvings of a time; what is undecided then ends at the same moment
@@ -124,7 +124,7 @@ class Solver:
 class Cost:
     """What is known of one worker: the terms of its t(x)."""
 
-    def __init__(self, speed: Last | Ema | Narx):
+    def __init__(self, speed: Predictor):
         self.speed, self.overhead, self.communication = speed, Overhead(), Ema()
 
     def observe(self, push: Push, communication: float) -> None:
@@ -171,13 +171,19 @@ class Shifter:
     again with the equal split, which is taken to fit everywhere.
     """
 
+    phase: Literal["coarse", "fine", "hold"]
+
     def __init__(self, batch: int, low: int, high: int, grain: int, window: int, coarse: int,
                  fine: int):
         self._batch, self._low, self._high, self._grain = batch, low, high, grain
         self._window, self._steps = window, {"coarse": coarse, "fine": fine}
         self._memory: dict[int, float] = {}  # worker -> share of its memory that one example takes
-        self._changed = True  # who is here
+        self._changed = True  # a worker came or went
         self._best: Trial | None = None
+        self._rounds = 0  # in this window
+        self._seconds: dict[int, list[float]] = {}  # worker -> of each step in this window
+        self._visited: set[int] = set()  # keys of this phase's allocations
+        self._last: tuple[int, int] | None = None  # (from, to) of the newest move
         self._begin("coarse")
 
     def join(self, worker: int) -> None:
@@ -203,7 +209,7 @@ class Shifter:
             return sizes
         times = {worker: median(self._seconds[worker]) for worker in sizes}
         self._rounds, self._seconds = 0, {}
-        straggler = max(times, key=times.get)
+        straggler = max(times, key=times.__getitem__)
         trial = Trial(sizes, straggler, times[straggler], min(times.values()))
         if self._best is not None and self._best.outdated_by(trial):
             self._best = None
@@ -212,12 +218,14 @@ class Shifter:
             return sizes
         if self._best is None or trial.slowest < self._best.slowest:
             self._best = trial
-        return self._move(sizes, times, straggler)
+        return self._move(trial, times) or self._best.sizes
 
-    def _move(self, sizes: dict[int, int], times: dict[int, float],
-              straggler: int) -> dict[int, int]:
+    def _move(self, trial: Trial, times: dict[int, float]) -> dict[int, int] | None:
+        """The next allocation to try; None when this phase has nothing more to try."""
+        sizes, straggler = trial.sizes, trial.straggler
         room = {worker: self._room(worker, size) for worker, size in sizes.items()}
-        leader = min((w for w in sizes if room[w] > 0), key=times.get, default=straggler)
+        leader = min((w for w in sizes if room[w] > 0), key=times.__getitem__,
+                     default=straggler)
         moved = dict(sizes)
         if times[leader] < times[straggler]:
             step = min(self._steps[self.phase], room[leader], sizes[straggler] - self._low)
@@ -226,7 +234,7 @@ class Shifter:
         self._visited.add(_key(sizes))
         if self._last == (leader, straggler) or _key(moved) in self._visited:  # or nothing moved
             self._begin("fine" if self.phase == "coarse" else "hold")
-            return self._best.sizes
+            return None
         self._last = straggler, leader
         return moved
 
@@ -239,10 +247,8 @@ class Shifter:
 
     def _begin(self, phase: Literal["coarse", "fine", "hold"]) -> None:
         self.phase = phase
-        self._rounds = 0  # in this window
-        self._seconds: dict[int, list[float]] = {}  # worker -> of each step in this window
-        self._visited: set[int] = set()  # keys of this phase's allocations
-        self._last: tuple[int, int] | None = None  # (from, to) of the newest move
+        self._rounds, self._seconds = 0, {}
+        self._visited, self._last = set(), None
 
 
 def _key(sizes: dict[int, int]) -> int:

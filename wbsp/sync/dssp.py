@@ -1,6 +1,6 @@
 """DSSP: dynamic stale synchronous parallel (Zhao et al., ICDCS 2019)."""
 
-from wbsp.sync.base import About, Action, Grant, Option, Push
+from wbsp.sync.base import About, Action, Option
 from wbsp.sync.ssp import SSP
 
 
@@ -62,6 +62,9 @@ class DSSP(SSP):
         "s_u": Option(15, "steps a worker may be ahead at most", low=0),
     }
 
+    s_l: int
+    s_u: int
+
     def __init__(self, **options):
         super().__init__(**options)
         if self.s_l > self.s_u:
@@ -88,23 +91,20 @@ class DSSP(SSP):
             self._max -= 1
         return actions
 
-    def push(self, push: Push, now: float) -> list[Action]:
-        worker = push.worker
+    def _advance(self, worker: int, now: float) -> None:
         self._stamps[worker] = [*self._stamps[worker][-1:], now]
         self._depart(worker, self.clock[worker])
-        actions = super().push(push, now)
+        super()._advance(worker, now)
         self._arrive(worker)
-        clock = self.clock[worker]
-        held = clock - self._min > self.s_l
+
+    def _may_go_on(self, worker: int) -> bool:
+        within = super()._may_go_on(worker)
         credit = self._credit.pop(worker, 0)
-        if held and not credit:
+        if not (within or credit):
             credit = self._extra(worker)
         if credit > 1:
             self._credit[worker] = credit - 1
-        if held and credit:
-            self._held[clock].pop()  # SSP has just put it there
-            actions.append(Grant(worker))
-        return actions
+        return within or credit > 0
 
     def _extra(self, worker: int) -> int:
         """Steps beyond the lower bound for a worker that is there."""

@@ -39,6 +39,8 @@ class ElasticBSP(SyncModel):
     rule = WorkerRule(push="every_step", wait="model", adopt="replace")
     OPTIONS = {"r": Option(15, "how many steps of each worker are predicted", low=1)}
 
+    r: int
+
     def __init__(self, **options):
         super().__init__(**options)
         self.choice: Choice | None = None  # ZipLine's newest, for the workers in ascending order
@@ -61,7 +63,7 @@ class ElasticBSP(SyncModel):
 
     def push(self, push: Push, now: float) -> list[Action]:
         worker = push.worker
-        accept = Accept(push, 1 / len(self.active))
+        accept = Accept(push, self.weight(push))
         if self.quota:
             if self.quota.get(worker, 1) == 1:
                 return [accept, *self._arrive(worker)]

@@ -1,6 +1,6 @@
 """ESync: local steps until the slowest worker is there (Li et al., IEEE TSC 2022)."""
 
-from wbsp.sync.base import About, Action, Commit, Direct, Option, Push, WorkerRule
+from wbsp.sync.base import About, Action, Direct, Option, WorkerRule
 from wbsp.sync.bsp import BSP
 from wbsp.sync.meter import SlowestMeter
 
@@ -10,7 +10,7 @@ class ESync(BSP):
 
         worker: step; ask. Go on? the next step. Cut? push; wait for the next version; x = W
         server: i asks at `now`, its step took c_i, s is the slowest of those who have asked:
-                    cut, if i = s, or s was told to cut in this round,
+                    cut, if i = s, or s was directed to cut in this round,
                             or now + c_i + epsilon > arrival_s; else go on
                     arrival_s = max(end of its last step, begin of the round) + c_s
                     (a round begins with the first step that anybody makes in it)
@@ -39,11 +39,13 @@ class ESync(BSP):
     OPTIONS = {"epsilon": Option(0.0, "seconds by which a further step must end before the slowest "
                                       "worker is there", low=0)}
 
+    epsilon: float
+
     def __init__(self, **options):
         super().__init__(**options)
         self.meter = SlowestMeter(smoothing=1.0)  # of those who have asked
         self._last: dict[int, tuple[float, float]] = {}  # worker -> (seconds, end) of its last step
-        self._cut: set[int] = set()  # workers that were told to cut in this round
+        self._cut: set[int] = set()  # workers directed to cut in this round
         self._begin = 0.0  # of the round
         self._fresh = True  # nobody has asked in it
 
@@ -51,10 +53,11 @@ class ESync(BSP):
         self.meter.leave(worker)
         self._last.pop(worker, None)
         self._cut.discard(worker)
-        return self._note_commit(super().leave(worker, now), now)
+        return super().leave(worker, now)
 
-    def push(self, push: Push, now: float) -> list[Action]:
-        return self._note_commit(super().push(push, now), now)
+    def on_commit(self, now: float) -> None:
+        self._cut.clear()
+        self._begin, self._fresh = now, True
 
     def query(self, worker: int, steps: int, seconds: float, now: float) -> list[Action]:
         if worker not in self._last:
@@ -64,6 +67,7 @@ class ESync(BSP):
         if self._fresh and steps == 1:  # the version has travelled since the commit
             self._begin, self._fresh = max(self._begin, now - seconds), False
         slowest = self.meter.slowest
+        assert slowest is not None  # the worker that asks has a measurement
         slow_seconds, end = self._last[slowest]
         arrival = max(end, self._begin) + slow_seconds
         cut = (worker == slowest or slowest in self._cut
@@ -71,9 +75,3 @@ class ESync(BSP):
         if cut:
             self._cut.add(worker)
         return [Direct(worker, cut=cut)]
-
-    def _note_commit(self, actions: list[Action], now: float) -> list[Action]:
-        if Commit() in actions[:2]:
-            self._cut.clear()
-            self._begin, self._fresh = now, True
-        return actions

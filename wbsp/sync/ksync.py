@@ -45,6 +45,8 @@ class KSync(SyncModel):
     rule = WorkerRule(push="every_step", wait="model", adopt="replace")
     OPTIONS = {"b": Option(1, "backup workers: how many a round does not wait for", low=0)}
 
+    b: int
+
     def __init__(self, **options):
         super().__init__(**options)
         self._version = 0  # newest
@@ -54,6 +56,9 @@ class KSync(SyncModel):
     def needed(self) -> int:
         """K: how many workers make a version."""
         return max(1, len(self.active) - self.b)
+
+    def weight(self, push: Push) -> float:
+        return 1 / self.needed
 
     def leave(self, worker: int, now: float) -> list[Action]:
         super().leave(worker, now)
@@ -65,7 +70,7 @@ class KSync(SyncModel):
         if push.base_version < self._version:
             return [Reject(push, LATE), Grant(push.worker)]
         self._pushed.add(push.worker)
-        return [Accept(push, 1 / self.needed), *self._commit_if_complete()]
+        return [Accept(push, self.weight(push)), *self._commit_if_complete()]
 
     def _commit_if_complete(self) -> list[Action]:
         if len(self._pushed) < self.needed:

@@ -70,12 +70,24 @@ class LBBSP(SyncModel):
         "fine": Option(4, "examples in a move later (gpu)", low=1),
     }
 
+    controller: str
+    predictor: str
+    batch: int
+    low: int
+    high: int
+    grain: int
+    tau: int
+    window: int
+    coarse: int
+    fine: int
+
     def __init__(self, **options):
         super().__init__(**options)
         self._check_options()
         federated = self.controller == "federated"
         self.rule = WorkerRule(push="every_step", wait="model", adopt="replace",
-                               every=self.tau if federated else 1, shared=not federated)
+                               every=self.tau if federated else 1, shared=not federated,
+                               batch=self.batch)
         self.round = Round(self.active)
         self.sizes: dict[int, int] = {}  # of the running round
         self._sum = 0  # of these
@@ -102,6 +114,9 @@ class LBBSP(SyncModel):
             raise ValueError(f"{self.name}: fine={self.fine} is above coarse={self.coarse}; a fine "
                              "step is the smaller one")
 
+    def weight(self, push: Push) -> float:
+        return push.samples / (self._sum * self.rule.every)
+
     def join(self, worker: int, now: float) -> list[Action]:
         self.round.join(worker)
         self.balancer.join(worker)
@@ -120,8 +135,7 @@ class LBBSP(SyncModel):
     def push(self, push: Push, now: float) -> list[Action]:
         self.round.push(push.worker)
         self.balancer.pushed(push, max(0.0, now - self._granted[push.worker] - push.seconds))
-        weight = push.samples / (self._sum * self.rule.every)
-        return [Accept(push, weight), *self._commit_if_complete(now)]
+        return [Accept(push, self.weight(push)), *self._commit_if_complete(now)]
 
     def _commit_if_complete(self, now: float) -> list[Action]:
         if not self.round.complete:

@@ -6,10 +6,23 @@ second, but any positive series will do.
 """
 
 from collections import deque
+from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
 _LEAST_BUSY = 0.1  # share of a step that is taken to depend on the batch, at the least
+
+
+class Predictor(Protocol):
+    """What all predictors of this file have in common."""
+
+    @property
+    def value(self) -> float:
+        """The predicted next speed."""
+
+    def observe(self, speed: float, cpu: float | None = None, memory: float | None = None) -> None:
+        """A speed was measured, at these shares (0..1) of processors and memory in use."""
 
 
 class Last:
@@ -66,7 +79,8 @@ class Narx:
 
     @property
     def value(self) -> float:
-        return self._guess if self.believed else self._average.value
+        guess, average = self._guess, self._average.value
+        return guess if guess is not None and self.believed else average
 
     @property
     def believed(self) -> bool:
@@ -149,4 +163,4 @@ class Overhead:
         self.seconds = min(found, (1 - _LEAST_BUSY) * seconds)
 
 
-PREDICTORS = {"last": Last, "ema": Ema, "narx": Narx}
+PREDICTORS: dict[str, Callable[[], Predictor]] = {"last": Last, "ema": Ema, "narx": Narx}

@@ -66,6 +66,12 @@ class SaPS(SyncModel):
                                 "(with policy=preempt)", low=1),
     }
 
+    s: float
+    h: float
+    policy: str
+    scale: str
+    micro_batches: int
+
     def __init__(self, **options):
         super().__init__(**options)
         preempt = self.policy == "preempt"

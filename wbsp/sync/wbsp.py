@@ -54,6 +54,9 @@ class WBSP(SyncModel):
                           choices=("all_pushed", "slowest")),
     }
 
+    commit: str
+    trigger: str
+
     def __init__(self, **options):
         super().__init__(**options)
         self.round = Round(self.active)
@@ -72,7 +75,7 @@ class WBSP(SyncModel):
 
     def push(self, push: Push, now: float) -> list[Action]:
         self.round.push(push.worker)
-        actions: list[Action] = [Accept(push, 1 / len(self.active))]
+        actions: list[Action] = [Accept(push, self.weight(push))]
         if self.commit == "every_push":
             actions.append(Commit())
         if self.trigger == "all_pushed":
