@@ -43,11 +43,6 @@ class Barrier(Witness):
     def share(self, push):
         return push.samples / self.sum
 
-    def _close(self):
-        # Steps move x by multiples of 60; with these weights x itself is no whole number.
-        self.received = [60 * np.rint(total / 60) for total in self.received]
-        super()._close()
-
 
 def _commits_and_grants_when_all_have_pushed(witness, effects, push):
     assert witness.committed == witness.round_complete

@@ -56,10 +56,6 @@ class Rounds(Witness):
             self.steps.append(push.steps)
         return super().push(push, update, now)
 
-    def _close(self):
-        self.received = [np.rint(update) for update in self.received]  # of float32, of whole steps
-        super()._close()
-
     def weighs(self, push):
         """What an accepted push must weigh with normalize=true."""
         factor = (self.mean or push.steps) / push.steps if self.regular else 1

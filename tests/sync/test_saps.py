@@ -30,10 +30,6 @@ class Bounded(Witness):
         assert model.version == self.accepted == len(self.merged)
         waits_for_itself_only(self, plan)
 
-    def _close(self):
-        self.received = [np.rint(update) for update in self.received]  # of float32, of whole steps
-        super()._close()
-
     def weighs(self, push):
         """What an accepted push must weigh; asked before its commit."""
         lag = self.cluster.engine.store.latest.version - push.base_version
