@@ -232,7 +232,7 @@ class Laws(Observer):
         self._adopt(worker, vector, how)
 
 
-def laws(make: Callable[[], SyncModel], examples: int = 300) -> Callable[[], None]:
+def laws(make: Callable[[], SyncModel], examples: int = 500) -> Callable[[], None]:
     """Return a test that runs so many random clusters, each under a new model of `make()`."""
     @settings(max_examples=examples, deadline=None)
     @given(plans())
