@@ -22,7 +22,7 @@ def _rule(model: type[SyncModel]) -> str:
     rule = model().rule
     pushes = {"every_step": "every step" if rule.every == 1 else f"every {rule.every} steps",
               "when_idle": "when the network is idle", "on_adopt": "when a version has come",
-              "directed": "when directed", "on_query": "when told, after asking"}[rule.push]
+              "directed": "when directed", "on_query": "when directed, after asking"}[rule.push]
     waits = {"model": "waits for the model", "ack": "waits for the answer",
              "never": "never waits"}[rule.wait]
     return f"pushes {pushes}; {waits}; {rule.adopt}s"

@@ -68,7 +68,7 @@ class Search:
         a period with C; a period with C + 1; better? C += 1 and go on; else stay with C
         the loss has risen by 30 % from one period's end to the next? search again, from C
 
-    C never falls, and the model is not rolled back after a trial that was worse [code].
+    C never falls, and the model is not rolled back after a worse trial [code].
     """
 
     def __init__(self):
@@ -84,11 +84,11 @@ class Search:
         return self.rate + (self.running and self._best is not None)
 
     def observe(self, now: float, loss: float | None) -> None:
-        """The loss in the middle of a period, where known."""
+        """Note the loss in the middle of a period, where known."""
         self._points.append((now, loss))
 
     def end(self, now: float, loss: float | None) -> None:
-        """A period is over and the next begins, with this loss."""
+        """End a period and begin the next, at this loss."""
         points, self._points = [*self._points, (now, loss)], [(now, loss)]
         known = [(time, loss) for time, loss in points if loss is not None]
         if len(known) < len(points):
@@ -140,8 +140,8 @@ class ADSP(SyncModel):
     and after every period all have committed equally often, within one. A worker that joins has
     made the commits due by then, and owes nothing for the time before.
 
-    Differs from ASP in who decides on a push, and from local SGD in that steps between two
-    pushes differ and nobody waits.
+    Differs from ASP in that the server decides on a push, and from local SGD in that the steps
+    between two pushes differ and nobody waits.
 
     Source: Hu, Wang, Wu, "Distributed machine learning through heterogeneous edge systems", AAAI
     2020, arXiv 1911.06949 [paper], and its code [code]. Ours: the server directs, where there the
@@ -172,8 +172,8 @@ class ADSP(SyncModel):
         self.search = Search()
         self.pace: dict[int, Pace] = {}
         self.target = 0  # commits of each worker by the end of this period
-        self._half = self._end = 0.0  # of this period; the half: infinite once it is past
-        self._loss: dict[int, float] = {}  # worker -> its newest
+        self._half = self._end = 0.0  # seconds, of this period; the half is infinite once past
+        self._loss: dict[int, float] = {}  # worker -> its newest training loss
         self._due: list[tuple[float, int]] = []  # heap of (due, worker); outdated ones are skipped
 
     def join(self, worker: int, now: float) -> list[Action]:

@@ -9,7 +9,7 @@ def extra_steps(fast: float, fast_interval: float, slow: float, slow_interval: f
     """How many more steps, 0 to `most`, the fastest worker makes so that it waits least.
 
     fast, slow: newest push of the fastest and of the slowest worker, in seconds; each is thought to
-    push on at its own interval. The answer is the r of the pair (r, k) with the least
+    push on at its own interval. Returns the r of the pair (r, k) with the least
 
         |fast + r fast_interval - (slow + k slow_interval)|,  0 <= r <= most, 1 <= k <= most + 1
 
@@ -41,7 +41,7 @@ class DSSP(SSP):
     Differs from SSP in the credit: a worker at the bound runs on, where waiting after r more steps
     is predicted to be shorter than waiting now. s_l = s_u is SSP(s_l). The prediction takes the
     time between a worker's two newest pushes for its interval, waiting included [paper]; without
-    two pushes of both there is none, and the worker is held [ours].
+    two pushes of both there is no prediction, and the worker is held [ours].
 
     Source: Zhao, An, Liu, Chen, "Dynamic stale synchronous parallel distributed training for deep
     learning", ICDCS 2019, arXiv 1908.11848, algorithms 1 and 2 [paper]. The printed algorithm gives
@@ -107,7 +107,7 @@ class DSSP(SSP):
         return within or credit > 0
 
     def _extra(self, worker: int) -> int:
-        """Steps beyond the lower bound for a worker that is there."""
+        """How many steps a worker at the lower bound may make beyond it."""
         clock = self.clock[worker]
         slowest = next(iter(self._there[self._min]))
         fast, slow = self._stamps[worker], self._stamps[slowest]

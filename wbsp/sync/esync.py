@@ -9,7 +9,7 @@ class ESync(BSP):
     """BSP in which a fast worker fills its waiting time with local steps.
 
         worker: step; ask. Go on? the next step. Cut? push; wait for the next version; x = W
-        server: i asks at `now`, its step took c_i, s is the slowest of those who have asked:
+        server: i asks at `now`, its step took c_i, s is the slowest worker that has asked:
                     cut, if i = s, or s was directed to cut in this round,
                             or now + c_i + epsilon > arrival_s; else go on
                     arrival_s = max(end of its last step, begin of the round) + c_s
@@ -22,8 +22,8 @@ class ESync(BSP):
     Source: Li, Zhou, Zhou, Yu, Xu, Sun, "ESync: Accelerating intra-domain federated learning in
     heterogeneous data centers", IEEE TSC 15(4), 2022, doi 10.1109/TSC.2020.3044043 [paper preprint,
     code]. c is the last step's time [code]. There a worker asks before its step, and the state
-    server counts a round from each worker's own begin, telling the others to go on until the
-    slowest has begun; here it asks after its step, and the round begins for all with the first step
+    server counts a round from each worker's own begin, and lets the others go on until the slowest
+    has begun; here it asks after its step, and the round begins for all with the first step
     made in it [ours]: one message a step less. The code's epsilon is 0.5 s; here it is 0, since
     steps may be shorter than that [ours].
     """
@@ -43,11 +43,11 @@ class ESync(BSP):
 
     def __init__(self, **options):
         super().__init__(**options)
-        self.meter = SlowestMeter(smoothing=1.0)  # of those who have asked
+        self.meter = SlowestMeter(smoothing=1.0)  # of the workers that have asked
         self._last: dict[int, tuple[float, float]] = {}  # worker -> (seconds, end) of its last step
         self._cut: set[int] = set()  # workers directed to cut in this round
         self._begin = 0.0  # of the round
-        self._fresh = True  # nobody has asked in it
+        self._fresh = True  # no worker has asked in this round
 
     def leave(self, worker: int, now: float) -> list[Action]:
         self.meter.leave(worker)

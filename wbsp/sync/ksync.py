@@ -22,17 +22,17 @@ class KSync(SyncModel):
         worker: step; push; wait for the newest version; x = W
         server: p computed from an older version than the newest? reject p, grant the pusher
                 accept(p, 1/K); K = max(1, N - b) workers have pushed in this round?
-                commit, grant those who pushed
+                commit, grant the workers that pushed
 
     Every version is the mean of updates computed from the version before it: no update is stale,
-    and what the b slowest computed is lost. b = 0 is BSP.
+    and the work of the b slowest is lost. b = 0 is BSP.
 
     Sources: Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting distributed synchronous SGD",
     arXiv 1604.00981, 2016 (N workers with b backups, late gradients dropped) [paper]; Dutta, Joshi,
     Ghosh, Dube, Nagpurkar, "Slow and stale gradients can win the race", AISTATS 2018, arXiv
-    1803.01113 (K-sync SGD) [paper]. Both take the mean over the K that came in time. In Dutta's
-    K-sync the server stops those who were late in the middle of their step; here, as in Chen et
-    al., they end it [paper].
+    1803.01113 (K-sync SGD) [paper]. Both take the mean over the K updates that came in time.
+    In Dutta's K-sync the server stops late workers in the middle of their step; here, as in Chen et
+    al., they end the step [paper].
     """
 
     name = "ksync"

@@ -43,9 +43,9 @@ class LBBSP(SyncModel):
                     time from the grant to the push, less the compute in it [ours]
 
     The examples of a round are consecutive in the stream: worker k takes [p, p + x_k), the next
-    goes on there, and so does the next round. Those of a worker that is lost are lost with it. A
-    worker that joins takes `batch` examples. X is the sum of the sizes of those who are here: it
-    changes when they come and go, and is N * batch again from the next commit on.
+    goes on there, and so does the next round. The examples of a lost worker are lost with it. A
+    worker that joins takes `batch` examples. X is the sum of the sizes of the active
+    workers: it changes when they come and go, and is N * batch again from the next commit on.
     """
 
     name = "lbbsp"
@@ -91,7 +91,7 @@ class LBBSP(SyncModel):
         self.round = Round(self.active)
         self.sizes: dict[int, int] = {}  # of the running round
         self._sum = 0  # of these
-        self._position = 0  # in the shared stream: nothing from here on was given away
+        self._position = 0  # in the shared stream: no example from here on was given away
         self._granted: dict[int, float] = {}  # worker -> when
         grain = self.grain
         bounds = -(-self.low // grain) * grain, (self.high or _NO_LIMIT) // grain * grain, grain
@@ -148,7 +148,7 @@ class LBBSP(SyncModel):
         return [Commit(), *map(self._direct, workers), *map(Grant, workers)]
 
     def _direct(self, worker: int) -> Direct:
-        """Its size and, in the shared stream, the next examples that nobody has."""
+        """The Direct with its size and, in the shared stream, the next examples not given away."""
         size = self.sizes[worker]
         if not self.rule.shared:
             return Direct(worker, batch=size)

@@ -24,16 +24,16 @@ class NBSync(BSP):
     trip lasts. Progress leaves the live model when it is handed over, and is back one round later,
     inside W [code]. The prototype goes on from the first step's end without taking its progress
     out, so that this step counts twice; here x returns to W_0 [derived]. A worker that joins starts
-    likewise, and the round that it came into waits for its first push [ours]: no round takes an
-    update from before the last version but one.
+    likewise, and the round of its join waits for its first push [ours]: no round takes an update
+    from before the last version but one.
 
     merge=add keeps the progress in the live model, x = W_n + what was handed over, as CoCoD-SGD
     does [ours]. Replacing swings almost undamped where many steps fit into a round [derived].
     normalize=true gives an update the weight (mean steps of the round before) / (its steps) / N,
-    so that fast workers do not pull W towards their own data (FedNova) [ours]. All of a round
-    share the mean, and that is what takes the bias away; that it is the last round's only scales
-    the round as a whole. What a worker trained from the newest version itself (its first step, the
-    rest when it ends) counts as it is: one step must not be blown up to a round of them.
+    so that fast workers do not pull W towards their own data (FedNova) [ours]. All updates
+    of a round share the mean, which takes the bias away; taking the mean of the last round only
+    scales the round as a whole. An update from the newest version itself (a worker's first step,
+    the rest when it ends) keeps its weight: one step must not be blown up to a round of them.
     """
 
     name = "nbsync"

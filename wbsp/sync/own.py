@@ -16,8 +16,9 @@ _FIT = re.compile(r"[A-Za-z0-9_-]+")  # names of files are made of a model's nam
 def import_model(path: str) -> type[SyncModel]:
     """Return the class that `module:Class` names; the current folder is searched for `module`.
 
-    Raises ValueError, in one line, for another form, and if there is no such module, no such name in it, or no subclass
-    of SyncModel with a `name` of its own. An error inside the module comes through as it is.
+    Raises ValueError, in one line, for another form, and if there is no such module, no such name
+    in it, or no subclass of SyncModel with a `name` of its own. An error inside the module comes
+    through as it is.
     """
     if not _PATH.fullmatch(path):
         raise ValueError(f"synchronization model {path!r} is not of the form module:Class")

@@ -51,7 +51,7 @@ class SSP(SyncModel):
         self.rule = WorkerRule(push="every_step", wait=wait, adopt="replace")
         self.clock: dict[int, int] = {}
         self._at: Counter[int] = Counter()  # clock -> active workers there; keeps min O(1)
-        self._held: dict[int, list[int]] = {}  # clock -> workers stopped there
+        self._held: dict[int, list[int]] = {}  # clock -> workers held there
         self._min = 0
 
     def join(self, worker: int, now: float) -> list[Action]:

@@ -46,11 +46,11 @@ class WBSP(SyncModel):
         waits="nobody, but for the own push and a granted fetch",
         traffic="a push a step, N fetches a version",
         source="Yang et al., Parallel Computing 2024",
-        certainty="exact; slowest told by who has pushed: derived")
+        certainty="exact; slowest known by its push: derived")
     rule = WorkerRule(push="every_step", wait="ack", adopt="replace")
     OPTIONS = {
         "commit": Option("slowest", "when a version is made", choices=("slowest", "every_push")),
-        "trigger": Option("all_pushed", "how the slowest worker's upload is told",
+        "trigger": Option("all_pushed", "how the slowest worker's upload is known",
                           choices=("all_pushed", "slowest")),
     }
 
