@@ -1,5 +1,6 @@
 """docs/new-model.md followed word for word, in a folder that knows nothing of the checkout."""
 
+import json
 import os
 import re
 import subprocess
@@ -88,8 +89,15 @@ def test_it_runs_on_a_real_server_whose_workers_know_nothing_of_it(folder):
         assert server.folder == folder / "runs/kasync/run-001"
 
 
-def test_the_launcher_takes_it():
-    assert "--sync=kasync:KAsync" in command("runcifar10gpu.py")
+@pytest.mark.parametrize("sync", ["kasync:KAsync", "kasync"])
+def test_the_launchers_server_and_workers_agree_on_its_name(folder, sync):
+    tell = ("import json, sys, runcifar10gpu as launcher; launcher.FLAGS(sys.argv); "
+            "print(json.dumps(launcher.run_wide_settings()))")
+    server = command("runcifar10gpu.py")
+    assert "--sync=kasync:KAsync" in server
+    worker = ["--job_name=worker", f"--sync={sync}", "--sync_option=k=1"]
+    told = [json.loads(run(folder, "-c", tell, *flags).stdout) for flags in (server[1:], worker)]
+    assert told[0] == told[1] and told[0]["sync"] == "kasync"
 
 
 # What --sync may not say.
