@@ -22,7 +22,7 @@ from absl import app, flags
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import folder_of_worker, sync_name
 from wbsp.startup import heavy_imports
-from wbsp.sync import MODELS, parse_options
+from wbsp.sync import MODELS, create, find, parse_options, with_batch_size
 
 FLAGS = flags.FLAGS
 RUN_WIDE = ("model", "dataset", "heterogeneity", "epochs", "target_accuracy", "lr", "seed",
@@ -54,8 +54,8 @@ flags.DEFINE_integer("s", None, "how many steps a worker may be ahead of the slo
 for name, default in KEPT.items():
     flags.DEFINE_float(name, default, "kept for compatibility; has no effect")
 # What the published runner did not have.
-flags.DEFINE_enum("sync", None, list(MODELS), "synchronization model; default: the last part of "
-                  "--base_dir (pcc: optimized WBSP)")
+flags.DEFINE_string("sync", None, f"synchronization model: {', '.join(MODELS)}, or module:Class "
+                    "of your own; default: the last part of --base_dir (pcc: optimized WBSP)")
 flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the synchronization model")
 flags.DEFINE_string("model", "cnn", "cnn, alexnet, small, or module:function of your own")
 flags.DEFINE_enum("dataset", "cifar10", ["cifar10", "shapes10"], "training and test set")
@@ -90,18 +90,27 @@ def main(argv):
 
 def run_wide_settings():
     """What all processes of a run must agree on: name -> text."""
-    sync = FLAGS.sync or sync_name(FLAGS.base_dir)
+    sync, model = chosen_sync(), None
+    if FLAGS.job_name == "ps" or sync in MODELS or ":" in sync:
+        model = find(sync)
+        sync = model.name
     options = parse_options(FLAGS.sync_option)
     if FLAGS.s is not None:
-        if sync in MODELS and "s" not in MODELS[sync].OPTIONS:
+        if model is not None and "s" not in model.OPTIONS:
             say(f"--s has no effect on {sync}")
         else:
             options["s"] = str(FLAGS.s)
-    if sync in MODELS and "batch" in MODELS[sync].OPTIONS:
-        options.setdefault("batch", str(FLAGS.batch_size))
+    if model is not None:
+        options = with_batch_size(model, str(FLAGS.batch_size), options)
     given = {name: getattr(FLAGS, name) for name in RUN_WIDE}
     return {"sync": sync, "sync_option": json.dumps(options, sort_keys=True),
             **{name: "" if value is None else str(value) for name, value in given.items()}}
+
+
+def chosen_sync():
+    """The synchronization model as the flags name it: what `find` takes or, on a worker, a name
+    that only the server knows."""
+    return FLAGS.sync or sync_name(FLAGS.base_dir)
 
 
 # The parameter server.
@@ -115,6 +124,7 @@ def parameter_server():
     from wbsp.ps.start import prepare_server
 
     settings = run_wide_settings()
+    options = json.loads(settings["sync_option"])
     target = math.inf if FLAGS.target_accuracy is None else FLAGS.target_accuracy
     rules = ServerConfig(FLAGS.worker_num, FLAGS.epochs * data.size(FLAGS.dataset), target,
                   FLAGS.check_period, FLAGS.connect_timeout,
@@ -122,7 +132,7 @@ def parameter_server():
     experiment = functools.partial(network_and_test_set, FLAGS.model, FLAGS.dataset,
                                    FLAGS.data_dir, FLAGS.seed, FLAGS.weight_decay)
     return prepare_server(
-        settings, settings["sync"], json.loads(settings["sync_option"]), rules, host=FLAGS.host,
+        settings, create(chosen_sync(), **options), options, rules, host=FLAGS.host,
         port=FLAGS.port_base, token_file=FLAGS.token_file, base_dir=FLAGS.base_dir,
         log_root=FLAGS.log_root, resume=FLAGS.resume,
         start_evaluator=lambda: EvaluatorProcess(experiment)).run
@@ -173,45 +183,40 @@ def worker():
                          "wbsp.ps` and knows neither model nor data set: start runcifar10gpu.py "
                          "--job_name=ps instead, or train a model of your own with SyncCallback")
     hook.write_log(WorkerLog(folder_of_run(run), index, run["sync"], append=True, say=say))
-    name, sync = run["model"], hook.sync
+    name, rule = run["model"], hook.rule
     devices = own_devices()  # before anything lies on one
-    batches, steps_per_epoch = training_set(run, sync, hook)
-    split = sync.rule.micro_batches
+    batches, steps_per_epoch = training_set(run, rule, hook)
+    split = rule.micro_batches
     with devices.scope():
         network = models.build(name, int(run["seed"]), float(run["weight_decay"]))
         # XLA compiles anew for every size of a batch, which takes longer than a step of it.
         training.compile(network, name, float(run["lr"]) if run["lr"] else None, split,
-                         jit_compile=False if balances(sync) else "auto")
+                         jit_compile="auto" if rule.batch is None else False)
     pace = pace_and_end(hook, seconds_before_step(run) / split, FLAGS.max_steps * split)
     say(f"worker {index}: training {name} on {run['dataset']} under {run['sync']}")
     return functools.partial(train, network, batches, steps_per_epoch, hook, pace, caught)
 
 
-def training_set(run, sync, hook):
+def training_set(run, rule, hook):
     """What this worker trains: (dataset, steps of an epoch). Raises ValueError or OSError."""
     import data
 
     name, seed = run["dataset"], int(run["seed"])
-    if balances(sync):
-        size = sync.batch
+    if rule.batch is not None:
+        size = rule.batch
         if FLAGS["batch_size"].present and FLAGS.batch_size != size:
             raise ValueError(f"--batch_size={FLAGS.batch_size}, but all workers begin with "
-                             f"{size} under {sync.name}: give the ps and the workers the same")
-        order = seed if sync.rule.shared else (seed, FLAGS.worker_index)
+                             f"{size} under {run['sync']}: give the ps and the workers the same")
+        order = seed if rule.shared else (seed, FLAGS.worker_index)
         batches = hook.stream(data.shared_batch(name, order, FLAGS.data_dir), size)
     else:
-        size, rest = divmod(FLAGS.batch_size, sync.rule.micro_batches)
+        size, rest = divmod(FLAGS.batch_size, rule.micro_batches)
         if rest:
             raise ValueError(f"--batch_size={FLAGS.batch_size} does not divide into the "
-                             f"{sync.rule.micro_batches} micro-batches of {sync.name}: choose a "
+                             f"{rule.micro_batches} micro-batches of {run['sync']}: choose a "
                              "multiple")
         batches = data.train_dataset(name, size, seed, FLAGS.worker_index, FLAGS.data_dir)
     return batches, max(1, data.size(name) // size)
-
-
-def balances(sync):
-    """True if the server says how large this worker's batches are."""
-    return "batch" in sync.OPTIONS
 
 
 def train(network, batches, steps_per_epoch, hook, pace, caught):

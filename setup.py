@@ -22,7 +22,6 @@ setup(
         "msgspec>=0.18",
         "numpy",
         "psutil>=5.9",
-        "scipy",
         "pyzmq>=26",
         "rich",
         'tomli; python_version < "3.11"',
@@ -31,9 +30,11 @@ setup(
         "tensorflow>=2.18",
     ],
     extras_require={
+        "adsp": ["scipy"],
         "cuda": ["tensorflow[and-cuda]>=2.18"],
         "figures": ["matplotlib"],
-        "test": ["hypothesis", "matplotlib", "pytest", "pytest-timeout", "pytest-xdist", "ruff"],
+        "test": ["hypothesis", "matplotlib", "pytest", "pytest-timeout", "pytest-xdist", "ruff",
+                 "scipy"],
     },
     classifiers=[
         "Operating System :: MacOS",

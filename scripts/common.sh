@@ -19,7 +19,7 @@ fail() {
     exit 1
 }
 
-# install EXTRA: make .venv and install wbsp[EXTRA] into it, unless that was done before.
+# install EXTRA: make .venv and install wbsp[adsp,EXTRA] into it, unless that was done before.
 install() {
     local host=${PYTHON:-python3} stamp=.venv/wbsp-$1
     [ "$stamp" -nt setup.py ] && return
@@ -35,7 +35,7 @@ install() {
     "$python" -m pip --version >/dev/null 2>&1 || fail ".venv is not complete; remove it" \
         "(rm -r .venv) and start again"
     echo "installing wbsp[$1] into .venv; TensorFlow is large: the first time takes minutes"
-    "$python" -m pip install --quiet --disable-pip-version-check --editable ".[$1]" ||
+    "$python" -m pip install --quiet --disable-pip-version-check --editable ".[adsp,$1]" ||
         fail "the installation failed, see above; where this Python is too new for TensorFlow:" \
             "rm -r .venv, and name an older one: PYTHON=python3.12 $0"
     touch "$stamp"

@@ -63,7 +63,7 @@ def again(run: Run, experiment) -> Run:
                 settings={"model": "small", "dataset": "shapes10", "recorded_in": str(run.folder)})
     progress.begin(f"{sync} in virtual time")
     try:
-        return simulate(plan, sync, run.settings["options"], 0,
+        return simulate(plan, MODELS[sync], run.settings["options"], 0,
                         run_folder(sync, pathlib.Path(FLAGS.out, "virtual")), progress)
     finally:
         progress.close()

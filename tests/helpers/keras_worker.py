@@ -42,9 +42,9 @@ class Pause(keras.callbacks.Callback):
 
 def run(plan: Plan) -> dict:
     hook = wbsp.SyncCallback(plan.address, plan.worker)
-    rule = hook.sync.rule
+    rule = hook.rule
     parts = rule.micro_batches
-    if "batch" in hook.sync.OPTIONS:
+    if rule.batch is not None:
         batches = hook.stream(data.shared_batch("shapes10", 0), plan.batch)
     else:
         batches = data.train_dataset("shapes10", plan.batch // parts, 0, plan.worker)

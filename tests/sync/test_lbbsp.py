@@ -36,17 +36,12 @@ class Barrier(Witness):
     def starts(self, worker, now):
         assert self.clock[worker] <= min(self.clock.values()), "started ahead of the slowest"
 
-    def push(self, push, update, now):
+    def push(self, push, update, now, fetch=0):
         self.sum = sum(self.model.sizes.values()) * self.model.rule.every
-        return super().push(push, update, now)
+        return super().push(push, update, now, fetch)
 
     def share(self, push):
         return push.samples / self.sum
-
-    def _close(self):
-        # Steps move x by multiples of 60; with these weights x itself is no whole number.
-        self.received = [60 * np.rint(total / 60) for total in self.received]
-        super()._close()
 
 
 def _commits_and_grants_when_all_have_pushed(witness, effects, push):

@@ -1,5 +1,7 @@
 """NBSync: nobody waits, and every version merges what was trained from the last but one."""
 
+from unittest.mock import ANY
+
 import numpy as np
 import pytest
 from clusters import Witness, many, plans
@@ -44,7 +46,7 @@ class Rounds(Witness):
             assert version == self.held[worker] + 1, "a version was left out"
         super().adopt(worker, now, version, how)
 
-    def push(self, push, update, now):
+    def push(self, push, update, now, fetch=0):
         worker, newest = push.worker, self.cluster.engine.store.latest.version
         # Apart from a worker's first push, and from its last in a round that has its push already.
         self.regular = worker not in self.new and worker in self.missing
@@ -54,11 +56,7 @@ class Rounds(Witness):
         self.new.discard(worker)
         if self.regular:
             self.steps.append(push.steps)
-        return super().push(push, update, now)
-
-    def _close(self):
-        self.received = [np.rint(update) for update in self.received]  # of float32, of whole steps
-        super()._close()
+        return super().push(push, update, now, fetch)
 
     def weighs(self, push):
         """What an accepted push must weigh with normalize=true."""
@@ -109,7 +107,8 @@ def train(model, descend, tau, last, doubled=False):
     x, anchor = versions * n, versions * n
     for worker, agent in enumerate(agents):
         assert model.join(worker, 0.0) == [Grant(worker)]
-        assert agent.granted(0) == [Fetch()] and agent.fetched(0) == [Adopt(0, "replace")]
+        assert agent.granted(0) == [Fetch(1, carried=False)]
+        assert agent.fetched(0) == [Adopt(0, "replace")]
     step = 0
     while len(versions) <= last:
         step += 1
@@ -135,7 +134,8 @@ def train(model, descend, tau, last, doubled=False):
                         versions.append(versions[-1] + pending)
                         pending = np.zeros(2)
                     else:
-                        assert agents[action.worker].granted(len(versions) - 1) == [Fetch()]
+                        commands = agents[action.worker].granted(len(versions) - 1)
+                        assert commands == [Fetch(ANY, carried=False)]
                         coming.setdefault(step + tau, []).append(action.worker)
     return versions
 

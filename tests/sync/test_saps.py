@@ -31,10 +31,6 @@ class Bounded(Witness):
         assert model.version == self.accepted == len(self.merged)
         waits_for_itself_only(self, plan)
 
-    def _close(self):
-        self.received = [np.rint(update) for update in self.received]  # of float32, of whole steps
-        super()._close()
-
     def weighs(self, push):
         """What an accepted push must weigh; asked before its commit."""
         lag = self.cluster.engine.store.latest.version - push.base_version
@@ -62,10 +58,9 @@ class Bounded(Witness):
         assert push.base_version >= self.granted[push.worker], "a worker went back"
         self.accepted += answer.accepted
         self.rejected += not answer.accepted
-        host = self.cluster._hosts[push.worker]
         assert push.steps <= model.rule.every
         if push.steps < model.rule.every:
-            assert push.worker in self.told or host.finishing, "nobody told it"
+            assert push.worker in self.told or self.finishing, "nobody told it"
         self.granted[push.worker] = newest
         self.told.discard(push.worker)
         due = set()

@@ -17,6 +17,7 @@ from proxy import Proxy
 
 from wbsp.layout import TensorSpec
 from wbsp.ps import checkpoint
+from wbsp.sync import BSP
 from wbsp.wire import messages as m
 from wbsp.wire.messages import CHUNK
 from wbsp.worker.runtime import WorkerRuntime
@@ -297,7 +298,7 @@ def test_a_server_that_says_welcome_and_no_more_is_given_up():
     member = Member(f"localhost:{port}", 0, steps=1, timeout=1.0)
     try:
         identity, _ = router.recv_multipart()
-        router.send_multipart([identity, m.encode(m.Welcome({}, 0.0))])
+        router.send_multipart([identity, m.encode(m.Welcome({}, 0.0, BSP.rule))])
         with pytest.raises(TransportError, match="sent no Joined within 1 s"):
             member.ends(30)
     finally:

@@ -243,4 +243,4 @@ def test_a_stream_cannot_serve_several_steps_at_once():
     hook.stream(examples, 8)
     hook.set_model(counting(steps_per_execution=4))
     with pytest.raises(ValueError, match="steps_per_execution=4: .*compile the model with"):
-        hook._check_stream(wbsp.sync.create("bsp"))
+        hook._check_stream(wbsp.sync.BSP.rule)

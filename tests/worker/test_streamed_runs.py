@@ -16,9 +16,13 @@ import wbsp.sync
 from wbsp.sync.base import Direct, Grant, Option
 
 class Varying(wbsp.sync.BSP):
-    name, rule = "varying", dataclasses.replace(wbsp.sync.BSP.rule, shared=True)
+    name = "varying"
     OPTIONS = {"batch": Option(8, "examples of a worker's first step", low=1)}
     position, pieces = 0, 0
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.rule = dataclasses.replace(wbsp.sync.BSP.rule, shared=True, batch=self.batch)
 
     def join(self, worker, now):
         return self._assign(super().join(worker, now))

@@ -12,13 +12,14 @@ from absl import app, flags
 from wbsp.cluster import tf_config
 from wbsp.ps.server import ServerConfig
 from wbsp.ps.start import prepare_server
-from wbsp.sync import MODELS, parse_options
+from wbsp.sync import MODELS, create, parse_options
 from wbsp.wire.sockets import split_address
 
 FLAGS = flags.FLAGS
 
 flags.DEFINE_integer("worker_num", None, "number of workers; default: TF_CONFIG's", lower_bound=1)
-flags.DEFINE_enum("sync", "pcc", list(MODELS), "synchronization model (pcc: optimized WBSP)")
+flags.DEFINE_string("sync", "pcc", f"synchronization model: {', '.join(MODELS)}, or module:Class "
+                    "of your own (pcc: optimized WBSP)")
 flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the synchronization model")
 flags.DEFINE_string("host", "localhost", "address to listen on")
 flags.DEFINE_integer("port_base", 2606, "port to listen on", lower_bound=1, upper_bound=65535)
@@ -43,13 +44,14 @@ def main(argv):
             spec = tf_config().must_be("ps")
             (host, port), workers = split_address(spec.server), spec.workers
         options = parse_options(FLAGS.sync_option)
+        model = create(FLAGS.sync, **options)
         rules = ServerConfig(workers, check_period=FLAGS.check_period,
                       connect_timeout=FLAGS.connect_timeout,
                       bandwidth=FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit)
-        settings = {"sync": FLAGS.sync, "sync_option": json.dumps(options, sort_keys=True)}
+        settings = {"sync": model.name, "sync_option": json.dumps(options, sort_keys=True)}
         server = prepare_server(
-            settings, FLAGS.sync, options, rules, host=host, port=port,
-            token_file=FLAGS.token_file, base_dir=FLAGS.base_dir or FLAGS.sync,
+            settings, model, options, rules, host=host, port=port,
+            token_file=FLAGS.token_file, base_dir=FLAGS.base_dir or model.name,
             log_root=FLAGS.log_root, resume=FLAGS.resume)
     except (ValueError, OSError) as error:
         print(f"wbsp.ps: {error}", file=sys.stderr)

@@ -66,7 +66,8 @@ class Admission:
             self._lose(old, "its connection is gone, and another has come in its place")
         if self._sessions.get(identity) is None:
             self._sessions.open(identity, hello.worker, self._reports.get(hello.worker))
-        self._sessions.send(identity, m.Welcome(self._terms.settings, self._clock()))
+        self._sessions.send(identity,
+                            m.Welcome(self._terms.settings, self._clock(), self._terms.rule))
 
     def join(self, session: WorkerSession, join: m.Join) -> None:
         """A worker has built its model. Raises WireError for a layout that cannot be."""

@@ -19,20 +19,19 @@ from wbsp.runlog.console import Console
 from wbsp.runlog.files import beside_of
 from wbsp.runlog.folder import hold_folder, read_settings, run_folder, write_settings
 from wbsp.runlog.server import ServerLog
-from wbsp.sync import create
+from wbsp.sync import SyncModel
 from wbsp.wire.sockets import ServerSocket, read_token
 
 
 def prepare_server(
-        settings: dict[str, str], sync: str, options: dict[str, Any], config: ServerConfig, *,
-        host: str, port: int, token_file: str | None, base_dir: str, log_root: str, resume: bool,
-        start_evaluator: Callable[[], Evaluator] | None = None) -> Server:
+        settings: dict[str, str], model: SyncModel, options: dict[str, Any], config: ServerConfig,
+        *, host: str, port: int, token_file: str | None, base_dir: str, log_root: str,
+        resume: bool, start_evaluator: Callable[[], Evaluator] | None = None) -> Server:
     """Check everything, make the run's folder, and return the server, listening.
 
     From here on the process's signals are the server's. Raises ValueError or OSError in one line.
     """
     interrupts = Interrupts().install()
-    model = create(sync, **options)
     token = read_token(token_file) if token_file else None
     socket = ServerSocket(host, port, token, config.worker_num)
     folder = run_folder(base_dir, log_root, resume)
@@ -43,15 +42,15 @@ def prepare_server(
     relative = not pathlib.Path(base_dir).is_absolute()
     settings = {**settings, "folder": str(folder.relative_to(log_root) if relative else folder)}
     run: dict[str, Any] = read_settings(folder) if resume else {
-        **settings, "sync": sync, "options": options, "clock": "real",
+        **settings, "sync": model.name, "options": options, "clock": "real",
         "workers": config.worker_num, "check_period": config.check_period,
         "bandwidth": config.bandwidth, "command": " ".join(sys.argv)}
     if "id" not in run:
         run["id"] = secrets.token_hex(4)
         write_settings(folder, run)
     settings["id"] = str(run["id"])
-    console = Console(f"{sync} {folder}")
-    log = ServerLog(folder, sync, append=resume, say=console.line)
+    console = Console(f"{model.name} {folder}")
+    log = ServerLog(folder, model.name, append=resume, say=console.line)
     server = Server(model, socket, config, settings, Outlet(folder, log, console),
                     start_evaluator() if start_evaluator else None, interrupts, hold)
     console.line(f"the files of this run are in {folder}")

@@ -26,7 +26,7 @@ from wbsp.simulate.progress import Progress
 from wbsp.simulate.runs import Plan, simulate
 from wbsp.simulate.spec import HETEROGENEITY, ClusterSpec, published, read_cluster
 from wbsp.startup import heavy_imports
-from wbsp.sync import MODELS, create, parse_options
+from wbsp.sync import MODELS, SyncModel, find, parse_options, with_batch_size
 
 FLAGS = flags.FLAGS
 TIMING = "timing"  # the model that has no tensors
@@ -38,7 +38,8 @@ DESCRIBING = ("workers", "heterogeneity", "bandwidth", "latency", "step_seconds"
 EPOCHS = 100.0
 ADVICE = {"model": "small", "dataset": "shapes10", "target_accuracy": 0.85, "epochs": 30.0}
 
-flags.DEFINE_list("sync", list(MODELS), "synchronization models, separated by commas")
+flags.DEFINE_list("sync", list(MODELS), "synchronization models, separated by commas; module:Class "
+                  "is one of your own")
 flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the models that have it; "
                           "model.key=value: of that model alone")
 flags.DEFINE_string("cluster", None, "TOML file that describes the cluster, in place of the flags "
@@ -105,8 +106,9 @@ def run() -> str:
     try:
         for sync, own in options.items():
             for seed in range(FLAGS.seed, FLAGS.seed + FLAGS.seeds):
-                progress.begin(f"{sync}, seed {seed}")
-                runs.append(simulate(plan, sync, own, seed, run_folder(sync, out), progress))
+                progress.begin(f"{sync.name}, seed {seed}")
+                folder = run_folder(sync.name, out)
+                runs.append(simulate(plan, sync, own, seed, folder, progress))
                 gc.collect()  # its replicas and readers, which TensorFlow is slow to end at exit
     finally:
         progress.close()
@@ -126,29 +128,30 @@ def _advised() -> None:
             setattr(FLAGS, name, value)
 
 
-def _options() -> dict[str, dict[str, str]]:
-    """Model -> those of the given options that it has, all checked."""
+def _options() -> dict[type[SyncModel], dict[str, str]]:
+    """Class of each model -> the given options that it has, all checked."""
     given = parse_options(FLAGS.sync_option)
     if not FLAGS.sync:
         raise ValueError(f"--sync names no model; known: {', '.join(MODELS)}")
-    options: dict[str, dict[str, str]] = {sync: {} for sync in FLAGS.sync}
+    options: dict[type[SyncModel], dict[str, str]] = {find(name): {} for name in FLAGS.sync}
+    models = {sync.name: sync for sync in options}
     for name in sorted(given, key=lambda name: "." in name):  # a model's own goes over the others
         value = given[name]
         model, _, key = name.rpartition(".")
-        if model and model not in options:
+        if model and model not in models:
             raise ValueError(f"--sync_option {name}={value}: {model} is not among the models of "
-                             f"--sync: {', '.join(options)}")
-        having = [sync for sync in options if sync in MODELS and key in MODELS[sync].OPTIONS
-                  and model in ("", sync)]
-        for sync in having or [model or FLAGS.sync[0]]:  # the latter will say what is known
+                             f"--sync: {', '.join(models)}")
+        named = [models[model]] if model else list(options)
+        # Where no model has the option, the first of them says what is known.
+        for sync in [sync for sync in named if key in sync.OPTIONS] or named[:1]:
             options[sync][key] = value
+    if len(models) < len(options):
+        raise ValueError(f"--sync={','.join(FLAGS.sync)}: two of these models have the same name")
     for sync, own in options.items():
-        balances = sync in MODELS and "batch" in MODELS[sync].OPTIONS
-        parts = create(sync, **({"batch": FLAGS.batch_size} if balances else {}) | own
-                       ).rule.micro_batches
+        parts = sync(**with_batch_size(sync, FLAGS.batch_size, own)).rule.micro_batches
         if FLAGS.batch_size % parts:
             raise ValueError(f"--batch_size={FLAGS.batch_size} does not divide into the {parts} "
-                             f"micro-batches of {sync}; choose a multiple")
+                             f"micro-batches of {sync.name}; choose a multiple")
     return options
 
 

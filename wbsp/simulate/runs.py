@@ -15,7 +15,7 @@ from wbsp.simulate.progress import Progress
 from wbsp.simulate.record import Recorder
 from wbsp.simulate.spec import ClusterSpec
 from wbsp.simulate.workload import TimingWorkload
-from wbsp.sync import MODELS, create
+from wbsp.sync import SyncModel, with_batch_size
 
 if TYPE_CHECKING:
     from wbsp.simulate.training import Experiment
@@ -50,23 +50,22 @@ class Plan:
         return self.experiment.model_bytes if self.experiment else 0.0
 
 
-def simulate(plan: Plan, sync: str, options: dict[str, Any], seed: int, folder: Path,
-             progress: Progress) -> Run:
-    """Run model `sync` and leave the run's files in `folder`, an empty one.
+def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: int,
+             folder: Path, progress: Progress) -> Run:
+    """Run a model of class `sync` and leave the run's files in `folder`, an empty one.
 
-    Raises ValueError for options, step times or batch sizes that are none; RuntimeError if workers
+    Raises ValueError for bad options, step times or batch sizes; RuntimeError if workers
     wait for something that will never happen.
     """
     description, experiment = plan.cluster, plan.experiment
-    if sync in MODELS and "batch" in MODELS[sync].OPTIONS:
-        options = {"batch": plan.batch_size, **options}
-    model = create(sync, **options)
+    options = with_batch_size(sync, plan.batch_size, options)
+    model = sync(**options)
     micro_batches = model.rule.micro_batches
     batch_size, rest = divmod(plan.batch_size, micro_batches)
     if rest:
         raise ValueError(f"batch_size={plan.batch_size} does not divide into the {micro_batches} "
-                         f"micro-batches of {sync}; choose a multiple")
-    write_settings(folder, {"sync": sync, "options": options, "clock": "virtual", "seed": seed,
+                         f"micro-batches of {sync.name}; choose a multiple")
+    write_settings(folder, {"sync": sync.name, "options": options, "clock": "virtual", "seed": seed,
                             "workers": description.size, "model_bytes": plan.model_bytes,
                             **plan.settings})
     if description.text is not None:
@@ -95,7 +94,7 @@ def simulate(plan: Plan, sync: str, options: dict[str, Any], seed: int, folder: 
         done = max(cluster.engine.samples / plan.stop_samples, now / plan.until)
         progress.update(now, min(done, 1.0), said())
 
-    recorder = Recorder(folder, sync, description.size, epoch_steps, heard)
+    recorder = Recorder(folder, sync.name, description.size, epoch_steps, heard)
     try:
         cluster = Cluster(
             model, description.machines(seed), workload, model_bytes=plan.model_bytes,

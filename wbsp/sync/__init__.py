@@ -4,12 +4,17 @@
 3
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 from wbsp.sync.adsp import ADSP
 from wbsp.sync.asp import ASP
 from wbsp.sync.base import (
     Accept,
     Action,
     Commit,
+    ContractError,
     Direct,
     Grant,
     Option,
@@ -26,6 +31,7 @@ from wbsp.sync.ksync import KSync
 from wbsp.sync.lbbsp import LBBSP
 from wbsp.sync.localsgd import LocalSGD
 from wbsp.sync.nbsync import NBSync
+from wbsp.sync.own import import_model
 from wbsp.sync.saps import SaPS
 from wbsp.sync.ssp import SSP
 from wbsp.sync.wbsp import WBSP, OptimizedWBSP
@@ -34,18 +40,40 @@ MODELS: dict[str, type[SyncModel]] = {m.name: m for m in (
     BSP, ASP, SSP, WBSP, OptimizedWBSP, DSSP, ADSP, LBBSP, NBSync, ElasticBSP, SaPS, ESync,
     LocalSGD, KSync)}
 
-__all__ = ["MODELS", "Accept", "Action", "Commit", "Direct", "Grant", "Option", "Push", "Reject",
-           "SyncModel", "WorkerRule", "create"]
+__all__ = ["MODELS", "Accept", "Action", "Commit", "ContractError", "Direct", "Grant", "Option",
+           "Push", "Reject", "SyncModel", "WorkerRule", "create", "find", "parse_options",
+           "with_batch_size"]
 
 
-def create(name: str, **options) -> SyncModel:
-    """Return a new model by its name in `MODELS`, with its options (text or Python values).
+def find(name: str) -> type[SyncModel]:
+    """Return a model's class: by its name in `MODELS`, or `module:Class` for one of your own.
+
+    Raises ValueError, in one line, if there is none.
+    """
+    if name in MODELS:
+        return MODELS[name]
+    if ":" not in name:
+        raise ValueError(f"unknown synchronization model {name!r}; known: {', '.join(MODELS)}, or "
+                         "module:Class of your own")
+    model = import_model(name)
+    if MODELS.get(model.name, model) is not model:
+        raise ValueError(f"synchronization model {name!r}: the name {model.name!r} belongs to a "
+                         "model of wbsp; give the class another one")
+    return model
+
+
+def create(name: str, **options: Any) -> SyncModel:
+    """Return a new model by what `find` takes, with its options (text or Python values).
 
     Raises ValueError, in one line, for an unknown name, an unknown option or a bad value.
     """
-    if name not in MODELS:
-        raise ValueError(f"unknown synchronization model {name!r}; known: {', '.join(MODELS)}")
-    return MODELS[name](**options)
+    return find(name)(**options)
+
+
+def with_batch_size(model: type[SyncModel], batch_size: Any, options: dict[str, Any]
+                    ) -> dict[str, Any]:
+    """`options`, completed by a launcher's batch size where the model has the option `batch`."""
+    return {"batch": batch_size, **options} if "batch" in model.OPTIONS else options
 
 
 def parse_options(pairs: list[str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wbsp.sync import MODELS
-from wbsp.sync.base import SyncModel
+from wbsp.sync.base import Option, SyncModel
 
 
 def overview() -> str:
@@ -22,7 +22,7 @@ def _rule(model: type[SyncModel]) -> str:
     rule = model().rule
     pushes = {"every_step": "every step" if rule.every == 1 else f"every {rule.every} steps",
               "when_idle": "when the network is idle", "on_adopt": "when a version has come",
-              "directed": "when directed", "on_query": "when told, after asking"}[rule.push]
+              "directed": "when directed", "on_query": "when directed, after asking"}[rule.push]
     waits = {"model": "waits for the model", "ack": "waits for the answer",
              "never": "never waits"}[rule.wait]
     return f"pushes {pushes}; {waits}; {rule.adopt}s"
@@ -33,7 +33,7 @@ def page_of(name: str) -> str:
     return {"pcc": "wbsp"}.get(name, name) + ".md"
 
 
-def _range(option) -> str:
+def _range(option: Option) -> str:
     if option.choices:
         return ", ".join(option.choices)
     if isinstance(option.default, bool):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -20,7 +21,7 @@ from wbsp.sync.base import (
 )
 
 RISE = 1.3  # the loss that begins a new search, relative to a period before
-HUGE = 1e100  # a loss of a training that is lost; sums of smaller ones are finite
+HUGE = 1e100  # a loss from here on is that of a diverged training; sums of smaller are finite
 GOAL = 0.5  # the loss whose time a reward predicts, relative to the search's first
 
 
@@ -42,7 +43,7 @@ def reward(times: list[float], losses: list[float], goal: float) -> float:
     if not (1e-6 * losses[0] < losses[-1] < losses[0] and goal < losses[0]
             and times[0] < times[-1]):
         return lowest
-    from scipy.optimize import least_squares  # half a second that no other model should pay
+    from scipy.optimize import least_squares  # an import of half a second, for ADSP alone
 
     span, height = times[-1] - times[0], losses[0]
     x = [(time - times[0]) / span for time in times]
@@ -67,7 +68,7 @@ class Search:
         a period with C; a period with C + 1; better? C += 1 and go on; else stay with C
         the loss has risen by 30 % from one period's end to the next? search again, from C
 
-    C never falls, and the model is not rolled back after a trial that was worse [code].
+    C never falls, and the model is not rolled back after a worse trial [code].
     """
 
     def __init__(self):
@@ -83,19 +84,20 @@ class Search:
         return self.rate + (self.running and self._best is not None)
 
     def observe(self, now: float, loss: float | None) -> None:
-        """The loss in the middle of a period, where known."""
+        """Note the loss in the middle of a period, where known."""
         self._points.append((now, loss))
 
     def end(self, now: float, loss: float | None) -> None:
-        """A period is over and the next begins, with this loss."""
+        """End a period and begin the next, at this loss."""
         points, self._points = [*self._points, (now, loss)], [(now, loss)]
-        if any(known is None for _, known in points):
+        known = [(time, loss) for time, loss in points if loss is not None]
+        if len(known) < len(points):
             return
         if not self.running:
-            if loss > RISE * points[0][1]:
+            if known[-1][1] > RISE * known[0][1]:
                 self.running, self._best, self._origin = True, None, None
-        elif len(points) > 2:
-            self._judge(points)
+        elif len(known) > 2:
+            self._judge(known)
 
     def _judge(self, points: list[tuple[float, float]]) -> None:
         if self._origin is None:
@@ -113,20 +115,21 @@ class Search:
 
 @dataclass
 class Pace:
-    """One worker's way to its commits of this period."""
+    """One worker's commits: how many it owes this period, and when the next is due."""
 
     count: int  # commits so far; one that joins has as many as are due by then
     share: int  # commits in this period
-    last: float  # time of its last commit, or of its coming
+    last: float  # time of its last commit, or of its join
     overhead: float = 0.0  # O: from its last Direct to the arrival of its push
     due: float = math.inf  # when to direct it next
-    told: float | None = None  # when it was directed and has not pushed since
+    directed: float | None = None  # time of a Direct that its push has not followed yet
 
 
 class ADSP(SyncModel):
     """Nobody waits; the server says when, so that all commit equally often.
 
-        worker: steps without end; told to cut? at the step's end: push; fetch the newest version
+        worker: steps without end; directed to cut? at the step's end: push; fetch the newest
+                version
         server: accept(p, 1/N), commit, grant the pusher at once
                 direct i to cut, period / dC_i - O_i after its last commit
                 at a period's end:  target += C,  dC_i = max(1, target - c_i)
@@ -137,8 +140,8 @@ class ADSP(SyncModel):
     and after every period all have committed equally often, within one. A worker that joins has
     made the commits due by then, and owes nothing for the time before.
 
-    Differs from ASP in who decides on a push, and from local SGD in that steps between two
-    pushes differ and nobody waits.
+    Differs from ASP in that the server decides on a push, and from local SGD in that the steps
+    between two pushes differ and nobody waits.
 
     Source: Hu, Wang, Wu, "Distributed machine learning through heterogeneous edge systems", AAAI
     2020, arXiv 1911.06949 [paper], and its code [code]. Ours: the server directs, where there the
@@ -159,13 +162,18 @@ class ADSP(SyncModel):
     OPTIONS = {"period": Option(60.0, "seconds in which all workers commit equally often",
                                 low=0.001)}
 
+    period: float
+
     def __init__(self, **options):
         super().__init__(**options)
+        if importlib.util.find_spec("scipy") is None:
+            raise ValueError("adsp fits losses with SciPy, which is not installed: "
+                             "pip install scipy")
         self.search = Search()
         self.pace: dict[int, Pace] = {}
         self.target = 0  # commits of each worker by the end of this period
-        self._half = self._end = 0.0  # of this period; the half: infinite once it is past
-        self._loss: dict[int, float] = {}  # worker -> its newest
+        self._half = self._end = 0.0  # seconds, of this period; the half is infinite once past
+        self._loss: dict[int, float] = {}  # worker -> its newest training loss
         self._due: list[tuple[float, int]] = []  # heap of (due, worker); outdated ones are skipped
 
     def join(self, worker: int, now: float) -> list[Action]:
@@ -187,15 +195,15 @@ class ADSP(SyncModel):
 
     def push(self, push: Push, now: float) -> list[Action]:
         pace = self.pace[push.worker]
-        if pace.told is not None:
-            pace.overhead, pace.told = now - pace.told, None
+        if pace.directed is not None:
+            pace.overhead, pace.directed = now - pace.directed, None
         pace.count += 1
         pace.last = now
         if push.loss is not None and abs(push.loss) < HUGE:
             self._loss[push.worker] = push.loss
         self._plan(push.worker)
         self._set_alarm()
-        return [Accept(push, 1 / len(self.active)), Commit(), Grant(push.worker)]
+        return [Accept(push, self.weight(push)), Commit(), Grant(push.worker)]
 
     def tick(self, now: float) -> list[Action]:
         actions = self._direct(now)
@@ -213,8 +221,8 @@ class ADSP(SyncModel):
         self._half, self._end = now + self.period / 2, now + self.period
         self.target += self.search.commits
         for worker, pace in self.pace.items():
-            pace.share = max(1, self.target - pace.count - (pace.told is not None))
-            if pace.told is None:
+            pace.share = max(1, self.target - pace.count - (pace.directed is not None))
+            if pace.directed is None:
                 self._plan(worker)
 
     def _plan(self, worker: int) -> None:
@@ -224,15 +232,15 @@ class ADSP(SyncModel):
 
     def _outdated(self, due: float, worker: int) -> bool:
         pace = self.pace.get(worker)
-        return pace is None or pace.told is not None or pace.due != due
+        return pace is None or pace.directed is not None or pace.due != due
 
     def _direct(self, now: float) -> list[Action]:
-        """Tell those whose time has come."""
+        """Direct the workers whose time has come."""
         actions: list[Action] = []
         while self._due and self._due[0][0] <= now:
             due, worker = heappop(self._due)
             if not self._outdated(due, worker):
-                self.pace[worker].told = now
+                self.pace[worker].directed = now
                 actions.append(Direct(worker, cut=True))
         return actions
 

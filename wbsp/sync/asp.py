@@ -22,4 +22,4 @@ class ASP(SyncModel):
     rule = WorkerRule(push="every_step", wait="model", adopt="replace")
 
     def push(self, push: Push, now: float) -> list[Action]:
-        return [Accept(push, 1 / len(self.active)), Commit(), Grant(push.worker)]
+        return [Accept(push, self.weight(push)), Commit(), Grant(push.worker)]

@@ -1,8 +1,8 @@
 """How many examples each worker should train, so that unequal machines end together.
 
-`Solver` predicts what a batch costs each worker and computes the best sizes; `Shifter` knows no
-costs, and moves examples from the slowest worker to the fastest until that helps no more. Both are
-told who joins and leaves, hear every push, and are asked for new sizes when a round is over.
+`Solver` predicts the cost of a batch on each worker and computes the best sizes; `Shifter` knows no
+costs, and moves examples from the slowest worker to the fastest until that helps no more. Both
+receive every join, leave and push, and give new sizes when a round is over.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from wbsp.sync.base import Push
-from wbsp.sync.predict import PREDICTORS, Ema, Last, Narx, Overhead
+from wbsp.sync.predict import PREDICTORS, Ema, Overhead, Predictor
 
-_INSTANT = 1e-9  # seconds: what took no measurable time took this
-_BISECTIONS = 100  # halvings of a time; what is undecided then ends at the same moment
-_GROWTH = 1.25  # of slowest / quickest, by which an allocation is no longer what it was
+_INSTANT = 1e-9  # seconds, in place of a step's time that is too short to measure
+_BISECTIONS = 100  # halvings of a time; examples that are undecided then end at the same moment
+_GROWTH = 1.25  # of slowest / quickest: from here on an allocation is judged anew
 
 
 def greedy(time: Callable[[int, int], float], sizes: Sequence[int], total: int,
@@ -51,16 +51,16 @@ def fastest(speed: Sequence[float], fixed: Sequence[float], total: int, low: int
             high: int) -> list[int]:
     """The sizes that `greedy` gives for time(i, x) = x / speed[i] + fixed[i], bounds for all alike.
 
-    Greedy takes the examples in the order of their times, so those that end by some time T are the
-    first it takes. A T that takes nearly enough is found by bisection, each step in O(N); greedy is
-    left with N examples at most, or with more where more than that end together.
+    Greedy takes the examples in the order of their times, hence first the examples that end by some
+    time T. Bisection finds a T by which nearly enough end, each step in O(N); at most N examples
+    are left to greedy, or more where more than N end at the same moment.
     """
     v, q = np.asarray(speed, float), np.asarray(fixed, float)
     _check([low] * len(v), total, [high] * len(v))
     high = min(high, total)
 
     def by(moment: float) -> np.ndarray:
-        """The most that each worker ends by then, float [N]; `low` even if that ends later."""
+        """The most examples that each worker ends by `moment`, float [N]; at least `low`."""
         return np.floor(np.clip((moment - q) * v, low, high))
 
     before, after = 0.0, float(np.max(high / v + q, initial=0.0))
@@ -88,9 +88,9 @@ def _check(low: Sequence[int], total: int, high: Sequence[int]) -> None:
 class Solver:
     """Sizes that minimize max_i t_i(x_i) with t_i(x) = steps (x / v_i + q_i) + c_i.
 
-    v_i is predicted by `predictor`, q_i found by `Overhead`, and c_i, a moving average of what the
-    messages of a round take, counts where `remote`. Sizes are multiples of `grain` and sum up to N
-    times `batch`.
+    v_i is predicted by `predictor`, q_i found by `Overhead`, and c_i, a moving average of the
+    seconds that the messages of a round take, counts where `remote`. Sizes are multiples of `grain`
+    and sum up to N times `batch`.
     """
 
     def __init__(self, predictor: str, batch: int, low: int, high: int, grain: int, steps: int,
@@ -106,11 +106,11 @@ class Solver:
         del self._costs[worker]
 
     def pushed(self, push: Push, communication: float) -> None:
-        """A worker has reported; its messages took `communication` seconds of the round."""
+        """Note a push whose messages took `communication` seconds of the round."""
         self._costs[push.worker].observe(push, communication if self._remote else 0.0)
 
     def sizes(self, sizes: dict[int, int]) -> dict[int, int]:
-        """The round is over: those of the next, from those of this one."""
+        """The sizes of the next round, from those of the one that is over: worker -> examples."""
         costs = [self._costs[worker] for worker in sizes]
         steps, grain = self._steps, self._grain
         grains = fastest([cost.speed.value / (steps * grain) for cost in costs],
@@ -122,13 +122,13 @@ class Solver:
 
 
 class Cost:
-    """What is known of one worker: the terms of its t(x)."""
+    """The cost of a batch on one worker: the terms of its t(x)."""
 
-    def __init__(self, speed: Last | Ema | Narx):
+    def __init__(self, speed: Predictor):
         self.speed, self.overhead, self.communication = speed, Overhead(), Ema()
 
     def observe(self, push: Push, communication: float) -> None:
-        """Learn from a push."""
+        """Update the terms from a push."""
         batch = max(push.samples, 1) / push.steps
         seconds = max(push.seconds, _INSTANT) / push.steps
         self.overhead.observe(batch, seconds)
@@ -157,27 +157,33 @@ class Shifter:
 
         every `window` rounds:
             T_i = median seconds of worker i; straggler = argmax T
-            leader = argmin T among those with room for more: `high`, and memory
+            leader = argmin T among the workers with room for more: `high`, and memory
             move `coarse` examples from the straggler to the leader
             a reversed pair, or an allocation visited before? go back to the best one;
                 coarse phase: fine phase (steps of `fine`, windows twice as long)
                 fine phase: hold still
             max T / min T has grown by a quarter, and not because of the sizes? coarse phase
 
-    Where it holds, the slowest is within one fine step of the optimum if times do not vary: in a
-    cycle of moves someone becomes the slowest by a step that it received as the quickest, and
-    nobody's sizes can beat the quickest of that moment. A bound cuts a step short. Memory is taken
-    to grow in proportion to the batch, which is never too little. Whoever comes or goes, it begins
-    again with the equal split, which is taken to fit everywhere.
+    In the phase "hold" the slowest is within one fine step of the optimum if times do not vary: in
+    a cycle of moves some worker becomes the slowest by a step that it received as the quickest, and
+    no sizes can beat the quickest of that moment. A bound cuts a step short. Memory is assumed to
+    grow in proportion to the batch, which never underestimates it. When a worker comes or goes, the
+    search begins again with the equal split, which is assumed to fit everywhere.
     """
+
+    phase: Literal["coarse", "fine", "hold"]
 
     def __init__(self, batch: int, low: int, high: int, grain: int, window: int, coarse: int,
                  fine: int):
         self._batch, self._low, self._high, self._grain = batch, low, high, grain
         self._window, self._steps = window, {"coarse": coarse, "fine": fine}
         self._memory: dict[int, float] = {}  # worker -> share of its memory that one example takes
-        self._changed = True  # who is here
+        self._changed = True  # a worker came or went
         self._best: Trial | None = None
+        self._rounds = 0  # in this window
+        self._seconds: dict[int, list[float]] = {}  # worker -> of each step in this window
+        self._visited: set[int] = set()  # keys of this phase's allocations
+        self._last: tuple[int, int] | None = None  # (from, to) of the newest move
         self._begin("coarse")
 
     def join(self, worker: int) -> None:
@@ -188,12 +194,12 @@ class Shifter:
         self._memory.pop(worker, None)
 
     def pushed(self, push: Push, communication: float) -> None:
-        """A worker has reported; what its messages took does not count."""
+        """Note a push; the seconds of its messages do not count."""
         self._seconds.setdefault(push.worker, []).append(push.seconds / push.steps)
         self._memory[push.worker] = (push.memory or 0.0) * push.steps / max(push.samples, 1)
 
     def sizes(self, sizes: dict[int, int]) -> dict[int, int]:
-        """The round is over: those of the next, from those of this one."""
+        """The sizes of the next round, from those of the one that is over: worker -> examples."""
         if self._changed:
             self._changed, self._best = False, None
             self._begin("coarse")
@@ -203,7 +209,7 @@ class Shifter:
             return sizes
         times = {worker: median(self._seconds[worker]) for worker in sizes}
         self._rounds, self._seconds = 0, {}
-        straggler = max(times, key=times.get)
+        straggler = max(times, key=times.__getitem__)
         trial = Trial(sizes, straggler, times[straggler], min(times.values()))
         if self._best is not None and self._best.outdated_by(trial):
             self._best = None
@@ -212,12 +218,14 @@ class Shifter:
             return sizes
         if self._best is None or trial.slowest < self._best.slowest:
             self._best = trial
-        return self._move(sizes, times, straggler)
+        return self._move(trial, times) or self._best.sizes
 
-    def _move(self, sizes: dict[int, int], times: dict[int, float],
-              straggler: int) -> dict[int, int]:
+    def _move(self, trial: Trial, times: dict[int, float]) -> dict[int, int] | None:
+        """The next allocation to try; None when this phase has nothing more to try."""
+        sizes, straggler = trial.sizes, trial.straggler
         room = {worker: self._room(worker, size) for worker, size in sizes.items()}
-        leader = min((w for w in sizes if room[w] > 0), key=times.get, default=straggler)
+        leader = min((w for w in sizes if room[w] > 0), key=times.__getitem__,
+                     default=straggler)
         moved = dict(sizes)
         if times[leader] < times[straggler]:
             step = min(self._steps[self.phase], room[leader], sizes[straggler] - self._low)
@@ -226,12 +234,12 @@ class Shifter:
         self._visited.add(_key(sizes))
         if self._last == (leader, straggler) or _key(moved) in self._visited:  # or nothing moved
             self._begin("fine" if self.phase == "coarse" else "hold")
-            return self._best.sizes
+            return None
         self._last = straggler, leader
         return moved
 
     def _room(self, worker: int, size: int) -> int:
-        """How many examples more it can train, in whole grains."""
+        """How many more examples the worker can train, in whole grains."""
         most, share = self._high, self._memory[worker]
         if share > 0:
             most = min(most, int(1 / share))
@@ -239,12 +247,10 @@ class Shifter:
 
     def _begin(self, phase: Literal["coarse", "fine", "hold"]) -> None:
         self.phase = phase
-        self._rounds = 0  # in this window
-        self._seconds: dict[int, list[float]] = {}  # worker -> of each step in this window
-        self._visited: set[int] = set()  # keys of this phase's allocations
-        self._last: tuple[int, int] | None = None  # (from, to) of the newest move
+        self._rounds, self._seconds = 0, {}
+        self._visited, self._last = set(), None
 
 
 def _key(sizes: dict[int, int]) -> int:
-    """A number for an allocation, in place of it: allocations of thousands are not kept."""
+    """A number in place of an allocation: the sizes of thousands of workers are not kept."""
     return hash(tuple(sizes.values()))

@@ -1,13 +1,43 @@
 """The contract between a synchronization model and everything around it.
 
-A model decides; it never acts. It is told what happened (a worker joined, left, pushed; time
-passed) and answers with actions. In this folder there are no sockets, threads, tensors or clocks:
-the time comes in as an argument, in seconds, so that the same object serves the real parameter
-server, the virtual-time cluster and a property test that runs in microseconds.
+A model decides and never acts. It receives events (a worker joined, left, pushed or asked; its
+alarm time came) and answers each with actions. In this folder there are no sockets, threads,
+tensors or clocks: the time comes in as an argument, in seconds, so that the same object serves the
+real parameter server, the virtual-time cluster and a property test that runs in microseconds.
 
 Words: a *push* is an update on its way to the server; to *accept* it is to fold weight * update
 into the pending sum; to *commit* is to make the next version W + pending; a *grant* permits one
-worker to fetch the newest version.
+worker to fetch the newest version. A worker is *active* from its `join` to its `leave`.
+
+What the caller guarantees:
+
+- One thread calls, one event at a time, and `now` never decreases.
+- `join` is called for all workers of the first moment together, in ascending order, and then for
+  each worker that comes later or comes back. It is not called after the stop of a run.
+- `push` is called once for each update of an active worker, also after the stop. A repeated message
+  never reaches the model.
+- `leave` is called for a worker that is lost, and for a worker that finishes before the stop. A
+  worker that finishes after the stop stays active, so that the last pushes of the others keep
+  their weights.
+- `query` is called only under the rule push="on_query", once for a question, not after the stop.
+- `tick` is called when `now` >= `alarm`: perhaps late, never early. The caller reads `alarm` after
+  every event.
+- A resumed run has a new model: its versions and sequence numbers begin above 0.
+
+What a model guarantees (a violation raises `ContractError` where the answer is received):
+
+- The answer to a push holds exactly one Accept or Reject, of that push; no other answer holds any.
+- Accept stands before Commit, so that nothing is pending when the event has ended: checkpoints are
+  made at such moments.
+- The answer to a query holds exactly one Direct to that worker with `cut` True or False.
+- Grant and Direct name active workers only.
+
+What a model guarantees and no caller can check at once:
+
+- Every waiting worker receives a Grant some day, whoever leaves meanwhile; without it the run
+  stands still. A worker waits from its join on, and after a push where the rule says wait="model"
+  or the answer to the push says Direct(worker, hold=True).
+- `tick` sets `alarm` to a later time, or to None.
 """
 
 from __future__ import annotations
@@ -17,11 +47,14 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 
 class ContractError(RuntimeError):
-    """A model's answer is not one that `SyncModel` allows; the run cannot go on with it."""
+    """A synchronization model answered an event with what the contract forbids.
+
+    The fault is the model's: the message names the model, the event and the action.
+    """
 
 
 class Push(NamedTuple):
-    """What is known of one update; the tensor itself never reaches a model."""
+    """Metadata of one update; the tensor itself never reaches a model."""
 
     worker: int
     seq: int  # 0, 1, 2 ... per worker over the whole run
@@ -49,11 +82,7 @@ class Reject(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """Make the next version: W + pending.
-
-    An event's Accept comes before its Commit, so that nothing is pending when the event has ended:
-    checkpoints are made at such moments.
-    """
+    """Make the next version: W + pending."""
 
 
 class Grant(NamedTuple):
@@ -63,7 +92,7 @@ class Grant(NamedTuple):
 
 
 class Direct(NamedTuple):
-    """Tell one worker something beyond its rule. A field left at None says nothing."""
+    """An instruction to one worker beyond its rule. A field left at None changes nothing."""
 
     worker: int
     hold: bool | None = None  # after this push, wait for a grant before the next step
@@ -71,7 +100,7 @@ class Direct(NamedTuple):
     #                          worker asked); False: the answer "go on" to a worker that asked
     batch: int | None = None  # examples of its next step and those after it
     start: int | None = None  # with `batch`: where in the shared stream the next step's examples
-    #                           begin; positions given to one worker increase
+    #                           begin; the positions given to one worker increase
 
 
 Action = Accept | Reject | Commit | Grant | Direct
@@ -79,7 +108,7 @@ Action = Accept | Reject | Commit | Grant | Direct
 
 @dataclass(frozen=True)
 class WorkerRule:
-    """What every worker of a model does on its own.
+    """What every worker of a model does on its own. It is all that workers know of the model.
 
     push:  at which step's end the progress is cut and pushed: at every one (or every `every`-th),
            whenever the network is idle, when a version has come in, when the server directs it,
@@ -91,7 +120,11 @@ class WorkerRule:
     every: with push="every_step": steps in a push
     micro_batches: steps into which a mini-batch is split; each trains batch / micro_batches
            examples
-    shared: examples come from one stream that all workers share; the server says who trains which
+    shared: examples come from one stream that all workers share; the server says which worker
+           trains which
+    batch: examples of a worker's first step, where the server directs the sizes of batches; None:
+           the size is each worker's own
+    Raises ValueError for fields that contradict each other.
     """
 
     push: Literal["every_step", "when_idle", "on_adopt", "directed", "on_query"]
@@ -100,8 +133,9 @@ class WorkerRule:
     every: int = 1
     micro_batches: int = 1
     shared: bool = False
+    batch: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.push == "every_step" and self.wait == "never":
             raise ValueError("push='every_step' needs wait='model' or 'ack': a worker that never "
                              "waits may meet a busy sender; use push='when_idle'")
@@ -154,10 +188,17 @@ class About(NamedTuple):
 
 
 class SyncModel:
-    """Base of all synchronization models: checks the options, keeps who is active.
+    """Base of all synchronization models: checks the options, keeps the active workers.
 
-    A subclass sets `name`, `about`, `rule` and `OPTIONS`, and answers events. It may be driven from
-    one thread only. `alarm` is the time (seconds) at which it wants `tick` to be called, or None.
+    A subclass sets `name`, `rule` (in the class, or in __init__ where options decide it) and
+    OPTIONS, and answers events as the head of this module says. A model of this package says
+    `about`, too.
+
+    name:    the model in logs, figures and names of files: letters, digits, "_" and "-"
+    OPTIONS: each is an attribute of the instance. The option `batch`, where a model has one, is the
+             size of batches: its default is the batch size that a launcher was given.
+    active:  the workers that are here; N is their number
+    alarm:   the time (seconds) from which `tick` is due, or None
     """
 
     name: ClassVar[str]
@@ -175,24 +216,28 @@ class SyncModel:
             setattr(self, key, option.parse(self.name, key, options.get(key, option.default)))
         self.active: set[int] = set()
 
+    def weight(self, push: Push) -> float:
+        """The factor of an accepted update: 1 / N, unless a model weighs otherwise."""
+        return 1 / len(self.active)
+
     def join(self, worker: int, now: float) -> list[Action]:
-        """A worker entered the run; it needs a grant before its first step."""
+        """A worker has joined; it needs a grant before its first step."""
         self.active.add(worker)
         return [Grant(worker)]
 
     def leave(self, worker: int, now: float) -> list[Action]:
-        """A worker finished or died; what it had pushed stays accepted."""
+        """A worker has finished or was lost; its accepted updates stay accepted."""
         self.active.discard(worker)
         return []
 
     def push(self, push: Push, now: float) -> list[Action]:
-        """An update arrived; exactly one Accept or Reject of it is among the answer."""
+        """An update has arrived; the answer holds exactly one Accept or Reject of it."""
         raise NotImplementedError
 
     def query(self, worker: int, steps: int, seconds: float, now: float) -> list[Action]:
         """A worker with push="on_query" ended a step of `seconds`, and holds `steps` uncut ones.
 
-        Exactly one Direct to it with `cut` True or False is among the answer.
+        The answer holds exactly one Direct to it with `cut` True or False.
         """
         raise NotImplementedError
 
@@ -202,7 +247,7 @@ class SyncModel:
 
 
 class Round:
-    """Who has yet to push since the last commit: the barrier of BSP and the trigger of WBSP.
+    """The workers that have yet to push since the last commit: BSP's barrier, WBSP's trigger.
 
     A round is complete when every active worker has pushed at least once in it. Each call costs
     O(1) amortized over the pushes of a round.

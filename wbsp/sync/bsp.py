@@ -33,14 +33,18 @@ class BSP(SyncModel):
     def leave(self, worker: int, now: float) -> list[Action]:
         super().leave(worker, now)
         self.round.leave(worker)
-        return self._commit_if_complete()
+        return self._commit_if_complete(now)
 
     def push(self, push: Push, now: float) -> list[Action]:
         self.round.push(push.worker)
-        return [Accept(push, 1 / len(self.active)), *self._commit_if_complete()]
+        return [Accept(push, self.weight(push)), *self._commit_if_complete(now)]
 
-    def _commit_if_complete(self) -> list[Action]:
+    def on_commit(self, now: float) -> None:
+        """A round is over; for models that keep books of it."""
+
+    def _commit_if_complete(self, now: float) -> list[Action]:
         if not self.round.complete:
             return []
         self.round.restart()
+        self.on_commit(now)
         return [Commit(), *map(Grant, sorted(self.active))]

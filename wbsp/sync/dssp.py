@@ -1,6 +1,6 @@
 """DSSP: dynamic stale synchronous parallel (Zhao et al., ICDCS 2019)."""
 
-from wbsp.sync.base import About, Action, Grant, Option, Push
+from wbsp.sync.base import About, Action, Option
 from wbsp.sync.ssp import SSP
 
 
@@ -9,7 +9,7 @@ def extra_steps(fast: float, fast_interval: float, slow: float, slow_interval: f
     """How many more steps, 0 to `most`, the fastest worker makes so that it waits least.
 
     fast, slow: newest push of the fastest and of the slowest worker, in seconds; each is thought to
-    push on at its own interval. The answer is the r of the pair (r, k) with the least
+    push on at its own interval. Returns the r of the pair (r, k) with the least
 
         |fast + r fast_interval - (slow + k slow_interval)|,  0 <= r <= most, 1 <= k <= most + 1
 
@@ -41,7 +41,7 @@ class DSSP(SSP):
     Differs from SSP in the credit: a worker at the bound runs on, where waiting after r more steps
     is predicted to be shorter than waiting now. s_l = s_u is SSP(s_l). The prediction takes the
     time between a worker's two newest pushes for its interval, waiting included [paper]; without
-    two pushes of both there is none, and the worker is held [ours].
+    two pushes of both there is no prediction, and the worker is held [ours].
 
     Source: Zhao, An, Liu, Chen, "Dynamic stale synchronous parallel distributed training for deep
     learning", ICDCS 2019, arXiv 1908.11848, algorithms 1 and 2 [paper]. The printed algorithm gives
@@ -61,6 +61,9 @@ class DSSP(SSP):
         "s_l": Option(3, "steps a worker may always be ahead of the slowest", low=0),
         "s_u": Option(15, "steps a worker may be ahead at most", low=0),
     }
+
+    s_l: int
+    s_u: int
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -88,26 +91,23 @@ class DSSP(SSP):
             self._max -= 1
         return actions
 
-    def push(self, push: Push, now: float) -> list[Action]:
-        worker = push.worker
+    def _advance(self, worker: int, now: float) -> None:
         self._stamps[worker] = [*self._stamps[worker][-1:], now]
         self._depart(worker, self.clock[worker])
-        actions = super().push(push, now)
+        super()._advance(worker, now)
         self._arrive(worker)
-        clock = self.clock[worker]
-        held = clock - self._min > self.s_l
+
+    def _may_go_on(self, worker: int) -> bool:
+        within = super()._may_go_on(worker)
         credit = self._credit.pop(worker, 0)
-        if held and not credit:
+        if not (within or credit):
             credit = self._extra(worker)
         if credit > 1:
             self._credit[worker] = credit - 1
-        if held and credit:
-            self._held[clock].pop()  # SSP has just put it there
-            actions.append(Grant(worker))
-        return actions
+        return within or credit > 0
 
     def _extra(self, worker: int) -> int:
-        """Steps beyond the lower bound for a worker that is there."""
+        """How many steps a worker at the lower bound may make beyond it."""
         clock = self.clock[worker]
         slowest = next(iter(self._there[self._min]))
         fast, slow = self._stamps[worker], self._stamps[slowest]

@@ -22,11 +22,11 @@ class ElasticBSP(SyncModel):
                      quota_p > 0: commit, grant the pusher; else hold it               [paper]
                      all held: commit, grant all, monitor again                        [paper]
 
-    Differs from BSP, where every quota is 1, in what it predicts: with intervals that stay as they
-    were, the worker that arrives first waits d, the least that one end per worker allows. A quota
-    counts pushes, so that a wrong prediction costs waiting but never a worker's part in the barrier
-    [ours]. N is the number of active workers when the push is accepted [ours]. Who joins while the
-    quotas run waits for the barrier, without delaying it [ours].
+    Differs from BSP, where every quota is 1, in the prediction: if intervals stay as they were, the
+    worker that arrives first waits d, the least that one end per worker allows. A quota counts
+    pushes, so that a wrong prediction costs waiting but never a worker's part in the barrier
+    [ours]. N is the number of active workers when the push is accepted [ours]. A worker that joins
+    while the quotas run waits for the barrier, without delaying it [ours].
     """
 
     name = "elasticbsp"
@@ -39,10 +39,12 @@ class ElasticBSP(SyncModel):
     rule = WorkerRule(push="every_step", wait="model", adopt="replace")
     OPTIONS = {"r": Option(15, "how many steps of each worker are predicted", low=1)}
 
+    r: int
+
     def __init__(self, **options):
         super().__init__(**options)
         self.choice: Choice | None = None  # ZipLine's newest, for the workers in ascending order
-        self.quota: dict[int, int] = {}  # pushes to go; empty while monitoring, no 0 in it
+        self.quota: dict[int, int] = {}  # worker -> pushes to go, never 0; empty while monitoring
         self._last: dict[int, float] = {}  # of the pushes since the barrier
         self._interval: dict[int, float] = {}  # between the last two
 
@@ -61,7 +63,7 @@ class ElasticBSP(SyncModel):
 
     def push(self, push: Push, now: float) -> list[Action]:
         worker = push.worker
-        accept = Accept(push, 1 / len(self.active))
+        accept = Accept(push, self.weight(push))
         if self.quota:
             if self.quota.get(worker, 1) == 1:
                 return [accept, *self._arrive(worker)]
@@ -74,7 +76,7 @@ class ElasticBSP(SyncModel):
         return [accept, Commit(), Grant(worker)]
 
     def _predict_if_due(self, now: float) -> None:
-        """Once everyone was heard twice, set the quotas."""
+        """Set the quotas, once every active worker has pushed twice."""
         if not self.active or len(self._interval) < len(self.active):
             return
         workers = sorted(self.active)
@@ -87,7 +89,7 @@ class ElasticBSP(SyncModel):
         self.quota = dict(zip(workers, self.choice.indices, strict=True))
 
     def _arrive(self, worker: int) -> list[Action]:
-        """The worker is at the barrier, or gone; who was the last opens it."""
+        """The worker is at the barrier, or gone; the last one opens the barrier."""
         self.quota.pop(worker, None)
         if self.quota:
             return []

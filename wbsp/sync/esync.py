@@ -1,6 +1,6 @@
 """ESync: local steps until the slowest worker is there (Li et al., IEEE TSC 2022)."""
 
-from wbsp.sync.base import About, Action, Commit, Direct, Option, Push, WorkerRule
+from wbsp.sync.base import About, Action, Direct, Option, WorkerRule
 from wbsp.sync.bsp import BSP
 from wbsp.sync.meter import SlowestMeter
 
@@ -9,8 +9,8 @@ class ESync(BSP):
     """BSP in which a fast worker fills its waiting time with local steps.
 
         worker: step; ask. Go on? the next step. Cut? push; wait for the next version; x = W
-        server: i asks at `now`, its step took c_i, s is the slowest of those who have asked:
-                    cut, if i = s, or s was told to cut in this round,
+        server: i asks at `now`, its step took c_i, s is the slowest worker that has asked:
+                    cut, if i = s, or s was directed to cut in this round,
                             or now + c_i + epsilon > arrival_s; else go on
                     arrival_s = max(end of its last step, begin of the round) + c_s
                     (a round begins with the first step that anybody makes in it)
@@ -22,8 +22,8 @@ class ESync(BSP):
     Source: Li, Zhou, Zhou, Yu, Xu, Sun, "ESync: Accelerating intra-domain federated learning in
     heterogeneous data centers", IEEE TSC 15(4), 2022, doi 10.1109/TSC.2020.3044043 [paper preprint,
     code]. c is the last step's time [code]. There a worker asks before its step, and the state
-    server counts a round from each worker's own begin, telling the others to go on until the
-    slowest has begun; here it asks after its step, and the round begins for all with the first step
+    server counts a round from each worker's own begin, and lets the others go on until the slowest
+    has begun; here it asks after its step, and the round begins for all with the first step
     made in it [ours]: one message a step less. The code's epsilon is 0.5 s; here it is 0, since
     steps may be shorter than that [ours].
     """
@@ -39,22 +39,25 @@ class ESync(BSP):
     OPTIONS = {"epsilon": Option(0.0, "seconds by which a further step must end before the slowest "
                                       "worker is there", low=0)}
 
+    epsilon: float
+
     def __init__(self, **options):
         super().__init__(**options)
-        self.meter = SlowestMeter(smoothing=1.0)  # of those who have asked
+        self.meter = SlowestMeter(smoothing=1.0)  # of the workers that have asked
         self._last: dict[int, tuple[float, float]] = {}  # worker -> (seconds, end) of its last step
-        self._cut: set[int] = set()  # workers that were told to cut in this round
+        self._cut: set[int] = set()  # workers directed to cut in this round
         self._begin = 0.0  # of the round
-        self._fresh = True  # nobody has asked in it
+        self._fresh = True  # no worker has asked in this round
 
     def leave(self, worker: int, now: float) -> list[Action]:
         self.meter.leave(worker)
         self._last.pop(worker, None)
         self._cut.discard(worker)
-        return self._note_commit(super().leave(worker, now), now)
+        return super().leave(worker, now)
 
-    def push(self, push: Push, now: float) -> list[Action]:
-        return self._note_commit(super().push(push, now), now)
+    def on_commit(self, now: float) -> None:
+        self._cut.clear()
+        self._begin, self._fresh = now, True
 
     def query(self, worker: int, steps: int, seconds: float, now: float) -> list[Action]:
         if worker not in self._last:
@@ -64,6 +67,7 @@ class ESync(BSP):
         if self._fresh and steps == 1:  # the version has travelled since the commit
             self._begin, self._fresh = max(self._begin, now - seconds), False
         slowest = self.meter.slowest
+        assert slowest is not None  # the worker that asks has a measurement
         slow_seconds, end = self._last[slowest]
         arrival = max(end, self._begin) + slow_seconds
         cut = (worker == slowest or slowest in self._cut
@@ -71,9 +75,3 @@ class ESync(BSP):
         if cut:
             self._cut.add(worker)
         return [Direct(worker, cut=cut)]
-
-    def _note_commit(self, actions: list[Action], now: float) -> list[Action]:
-        if Commit() in actions[:2]:
-            self._cut.clear()
-            self._begin, self._fresh = now, True
-        return actions

@@ -22,17 +22,17 @@ class KSync(SyncModel):
         worker: step; push; wait for the newest version; x = W
         server: p computed from an older version than the newest? reject p, grant the pusher
                 accept(p, 1/K); K = max(1, N - b) workers have pushed in this round?
-                commit, grant those who pushed
+                commit, grant the workers that pushed
 
     Every version is the mean of updates computed from the version before it: no update is stale,
-    and what the b slowest computed is lost. b = 0 is BSP.
+    and the work of the b slowest is lost. b = 0 is BSP.
 
     Sources: Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting distributed synchronous SGD",
     arXiv 1604.00981, 2016 (N workers with b backups, late gradients dropped) [paper]; Dutta, Joshi,
     Ghosh, Dube, Nagpurkar, "Slow and stale gradients can win the race", AISTATS 2018, arXiv
-    1803.01113 (K-sync SGD) [paper]. Both take the mean over the K that came in time. In Dutta's
-    K-sync the server stops those who were late in the middle of their step; here, as in Chen et
-    al., they end it [paper].
+    1803.01113 (K-sync SGD) [paper]. Both take the mean over the K updates that came in time.
+    In Dutta's K-sync the server stops late workers in the middle of their step; here, as in Chen et
+    al., they end the step [paper].
     """
 
     name = "ksync"
@@ -45,6 +45,8 @@ class KSync(SyncModel):
     rule = WorkerRule(push="every_step", wait="model", adopt="replace")
     OPTIONS = {"b": Option(1, "backup workers: how many a round does not wait for", low=0)}
 
+    b: int
+
     def __init__(self, **options):
         super().__init__(**options)
         self._version = 0  # newest
@@ -54,6 +56,9 @@ class KSync(SyncModel):
     def needed(self) -> int:
         """K: how many workers make a version."""
         return max(1, len(self.active) - self.b)
+
+    def weight(self, push: Push) -> float:
+        return 1 / self.needed
 
     def leave(self, worker: int, now: float) -> list[Action]:
         super().leave(worker, now)
@@ -65,7 +70,7 @@ class KSync(SyncModel):
         if push.base_version < self._version:
             return [Reject(push, LATE), Grant(push.worker)]
         self._pushed.add(push.worker)
-        return [Accept(push, 1 / self.needed), *self._commit_if_complete()]
+        return [Accept(push, self.weight(push)), *self._commit_if_complete()]
 
     def _commit_if_complete(self) -> list[Action]:
         if len(self._pushed) < self.needed:

@@ -43,9 +43,9 @@ class LBBSP(SyncModel):
                     time from the grant to the push, less the compute in it [ours]
 
     The examples of a round are consecutive in the stream: worker k takes [p, p + x_k), the next
-    goes on there, and so does the next round. Those of a worker that is lost are lost with it. A
-    worker that joins takes `batch` examples. X is the sum of the sizes of those who are here: it
-    changes when they come and go, and is N * batch again from the next commit on.
+    goes on there, and so does the next round. The examples of a lost worker are lost with it. A
+    worker that joins takes `batch` examples. X is the sum of the sizes of the active
+    workers: it changes when they come and go, and is N * batch again from the next commit on.
     """
 
     name = "lbbsp"
@@ -70,16 +70,28 @@ class LBBSP(SyncModel):
         "fine": Option(4, "examples in a move later (gpu)", low=1),
     }
 
+    controller: str
+    predictor: str
+    batch: int
+    low: int
+    high: int
+    grain: int
+    tau: int
+    window: int
+    coarse: int
+    fine: int
+
     def __init__(self, **options):
         super().__init__(**options)
         self._check_options()
         federated = self.controller == "federated"
         self.rule = WorkerRule(push="every_step", wait="model", adopt="replace",
-                               every=self.tau if federated else 1, shared=not federated)
+                               every=self.tau if federated else 1, shared=not federated,
+                               batch=self.batch)
         self.round = Round(self.active)
         self.sizes: dict[int, int] = {}  # of the running round
         self._sum = 0  # of these
-        self._position = 0  # in the shared stream: nothing from here on was given away
+        self._position = 0  # in the shared stream: no example from here on was given away
         self._granted: dict[int, float] = {}  # worker -> when
         grain = self.grain
         bounds = -(-self.low // grain) * grain, (self.high or _NO_LIMIT) // grain * grain, grain
@@ -102,6 +114,9 @@ class LBBSP(SyncModel):
             raise ValueError(f"{self.name}: fine={self.fine} is above coarse={self.coarse}; a fine "
                              "step is the smaller one")
 
+    def weight(self, push: Push) -> float:
+        return push.samples / (self._sum * self.rule.every)
+
     def join(self, worker: int, now: float) -> list[Action]:
         self.round.join(worker)
         self.balancer.join(worker)
@@ -120,8 +135,7 @@ class LBBSP(SyncModel):
     def push(self, push: Push, now: float) -> list[Action]:
         self.round.push(push.worker)
         self.balancer.pushed(push, max(0.0, now - self._granted[push.worker] - push.seconds))
-        weight = push.samples / (self._sum * self.rule.every)
-        return [Accept(push, weight), *self._commit_if_complete(now)]
+        return [Accept(push, self.weight(push)), *self._commit_if_complete(now)]
 
     def _commit_if_complete(self, now: float) -> list[Action]:
         if not self.round.complete:
@@ -134,7 +148,7 @@ class LBBSP(SyncModel):
         return [Commit(), *map(self._direct, workers), *map(Grant, workers)]
 
     def _direct(self, worker: int) -> Direct:
-        """Its size and, in the shared stream, the next examples that nobody has."""
+        """The Direct with its size and, in the shared stream, the next examples not given away."""
         size = self.sizes[worker]
         if not self.rule.shared:
             return Direct(worker, batch=size)

@@ -29,6 +29,8 @@ class LocalSGD(BSP):
         certainty="exact")
     OPTIONS = {"tau": Option(8, "steps between two averages", low=1)}
 
+    tau: int
+
     def __init__(self, **options):
         super().__init__(**options)
         self.rule = WorkerRule(push="every_step", wait="model", adopt="replace", every=self.tau)

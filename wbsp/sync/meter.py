@@ -1,13 +1,13 @@
-"""Small meters that decisions rest on."""
+"""Measurements that models decide by."""
 
 from heapq import heapify, heappop, heappush
 
 
 class SlowestMeter:
-    """Who is slowest, by an exponential moving average of the seconds a step takes.
+    """The slowest worker, by an exponential moving average of the seconds a step takes.
 
-    A worker without a measurement counts as the slowest, so that nothing is decided before
-    everyone was heard. Every call costs O(log n) amortized over the updates.
+    A worker without a measurement counts as the slowest, so that nothing is decided before every
+    worker has one. Every call costs O(log n) amortized over the updates.
     """
 
     def __init__(self, smoothing: float = 0.3):

@@ -5,7 +5,9 @@ for fast distributed machine learning in WANs", IEEE Transactions on Services Co
 doi 10.1109/TSC.2023.3304312. The rule follows the first author's public prototype.
 """
 
-from wbsp.sync.base import About, Accept, Action, Option, Push, WorkerRule
+from typing import Literal
+
+from wbsp.sync.base import About, Option, Push, WorkerRule
 from wbsp.sync.bsp import BSP
 
 
@@ -22,16 +24,16 @@ class NBSync(BSP):
     trip lasts. Progress leaves the live model when it is handed over, and is back one round later,
     inside W [code]. The prototype goes on from the first step's end without taking its progress
     out, so that this step counts twice; here x returns to W_0 [derived]. A worker that joins starts
-    likewise, and the round that it came into waits for its first push [ours]: no round takes an
-    update from before the last version but one.
+    likewise, and the round of its join waits for its first push [ours]: no round takes an update
+    from before the last version but one.
 
     merge=add keeps the progress in the live model, x = W_n + what was handed over, as CoCoD-SGD
     does [ours]. Replacing swings almost undamped where many steps fit into a round [derived].
     normalize=true gives an update the weight (mean steps of the round before) / (its steps) / N,
-    so that fast workers do not pull W towards their own data (FedNova) [ours]. All of a round
-    share the mean, and that is what takes the bias away; that it is the last round's only scales
-    the round as a whole. What a worker trained from the newest version itself (its first step, the
-    rest when it ends) counts as it is: one step must not be blown up to a round of them.
+    so that fast workers do not pull W towards their own data (FedNova) [ours]. All updates
+    of a round share the mean, which takes the bias away; taking the mean of the last round only
+    scales the round as a whole. An update from the newest version itself (a worker's first step,
+    the rest when it ends) keeps its weight: one step must not be blown up to a round of them.
     """
 
     name = "nbsync"
@@ -47,17 +49,25 @@ class NBSync(BSP):
         "normalize": Option(False, "weigh an update by the inverse of its steps"),
     }
 
+    merge: str
+    normalize: bool
+
     def __init__(self, **options):
         super().__init__(**options)
-        adopt = "rebase" if self.merge == "add" else "replace"
+        adopt: Literal["replace", "rebase"] = "rebase" if self.merge == "add" else "replace"
         self.rule = WorkerRule(push="on_adopt", wait="never", adopt=adopt)
         self._version = 0  # newest
         self._mean_steps: float | None = None  # of the pushes in the last round that had any
         self._steps = self._pushes = 0  # in this round
 
-    def push(self, push: Push, now: float) -> list[Action]:
-        weight = self._factor(push) / len(self.active)
-        return [Accept(push, weight), *super().push(push, now)[1:]]
+    def weight(self, push: Push) -> float:
+        return self._factor(push) / len(self.active)
+
+    def on_commit(self, now: float) -> None:
+        self._version += 1
+        if self._pushes:
+            self._mean_steps = self._steps / self._pushes
+        self._steps = self._pushes = 0
 
     def _factor(self, push: Push) -> float:
         self._version = max(self._version, push.base_version)  # a resumed run starts above 0
@@ -66,12 +76,3 @@ class NBSync(BSP):
         self._steps += push.steps
         self._pushes += 1
         return (self._mean_steps or push.steps) / push.steps
-
-    def _commit_if_complete(self) -> list[Action]:
-        actions = super()._commit_if_complete()
-        if actions:
-            self._version += 1
-            if self._pushes:
-                self._mean_steps = self._steps / self._pushes
-            self._steps = self._pushes = 0
-        return actions

@@ -1,15 +1,28 @@
-"""How fast a worker will be in its next step, from what it has reported.
+"""Predictors of a worker's speed in its next step, from its earlier ones.
 
-A predictor is told each speed as it is measured, with the shares of the processors and of the
+A predictor receives each speed as it is measured, with the shares of the processors and of the
 memory that were in use then; `value` is its prediction of the next speed. Speeds are examples a
 second, but any positive series will do.
 """
 
 from collections import deque
+from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
 _LEAST_BUSY = 0.1  # share of a step that is taken to depend on the batch, at the least
+
+
+class Predictor(Protocol):
+    """The interface of all predictors."""
+
+    @property
+    def value(self) -> float:
+        """The predicted next speed."""
+
+    def observe(self, speed: float, cpu: float | None = None, memory: float | None = None) -> None:
+        """A speed was measured, at these shares (0..1) of processors and memory in use."""
 
 
 class Last:
@@ -45,7 +58,7 @@ class Narx:
     weights on the newest `WINDOW` of them, a fraction of a millisecond [ours: the paper names the
     method, not its sizes]. The network is believed only while its own predictions have been better
     than the moving average's, which is the answer otherwise; and never by more than a factor of
-    two beyond the speeds it has seen.
+    two beyond the speeds that it has seen.
     """
 
     LAGS, HIDDEN, WINDOW = 2, 4, 50
@@ -53,7 +66,8 @@ class Narx:
     DECAY = 1e-3  # of the weights, against fits to noise
 
     def __init__(self):
-        draw = np.random.default_rng(0).standard_normal  # alike for all: equal pasts, equal guesses
+        # One seed for all workers: equal pasts give equal predictions.
+        draw = np.random.default_rng(0).standard_normal
         inputs = 3 * self.LAGS
         self._weights = np.concatenate([  # A [HIDDEN, inputs], a [HIDDEN], w [HIDDEN], b
             draw(self.HIDDEN * inputs) / inputs ** 0.5, np.zeros(self.HIDDEN),
@@ -66,7 +80,8 @@ class Narx:
 
     @property
     def value(self) -> float:
-        return self._guess if self.believed else self._average.value
+        guess, average = self._guess, self._average.value
+        return guess if guess is not None and self.believed else average
 
     @property
     def believed(self) -> bool:
@@ -123,9 +138,9 @@ class Overhead:
 
     Two steps in a row, of x examples in s seconds and x' in s', lie on a line of intercept
     (x s' - x' s) / (x - x'). `seconds` is the mean of these with weights (x - x')^2 that fade by
-    0.9 a pair: the speed may drift meanwhile, the intercept stays. It is 0 until two sizes were
-    seen, and never so large that a worker looks more than ten times faster than it was; a step
-    that is shorter than its overhead proves that wrong, and all is forgotten.
+    0.9 a pair: the speed may drift meanwhile, the intercept stays. `seconds` is 0 until two sizes
+    were seen, and never so large that a worker looks more than ten times faster than it was; a step
+    that is shorter than its overhead proves the mean wrong, and all pairs are forgotten.
     """
 
     FADE = 0.9
@@ -149,4 +164,4 @@ class Overhead:
         self.seconds = min(found, (1 - _LEAST_BUSY) * seconds)
 
 
-PREDICTORS = {"last": Last, "ema": Ema, "narx": Narx}
+PREDICTORS: dict[str, Callable[[], Predictor]] = {"last": Last, "ema": Ema, "narx": Narx}

@@ -26,16 +26,16 @@ class SaPS(SyncModel):
     """ASP that drops what is too old, and fetches a straggler's work before it is.
 
         worker: x = W_v; train the mini-batch in M micro-batches, a step each
-                told to hand over? end after this one
+                directed to hand over? end after this one
                 push x - W_v; wait for the newest version; x = W
         server: lag = V - v of the push
                 lag <= s N: accept(p, scale(lag) / (N M)), commit; else reject
                 grant the pusher at once
-                after a commit: V - v_j >= h N for a worker j: tell it to hand over, once a grant
+                after a commit: V - v_j >= h N for a worker j: direct it to hand over, once a grant
 
-    Known of the paper are the aims: asynchronous, never waiting for stragglers, which show in the
+    The paper's aims are known: asynchronous, never waiting for stragglers, which show in the
     version of their parameters; a coordinator bounds the staleness without waiting [paper]. The
-    rule is [ours], of which ASP is the part without bounds. In ASP the natural lag is N - 1, and
+    rule is [ours]; without bounds it is ASP. In ASP the natural lag is N - 1, and
     f (N - 1) for a worker f times slower [derived]; therefore s and h are given in multiples of N.
     A worker with f (N - 1) > s N would never be heard by policy=reject, which has the bound alone
     and M = 1; policy=preempt hears it if (a micro-batch and its messages) * version rate is at most
@@ -56,8 +56,8 @@ class SaPS(SyncModel):
     OPTIONS = {
         "s": Option(4.0, "largest lag of an accepted push, in multiples of the workers; inf: any",
                     low=0),
-        "h": Option(2.0, "lag at which a worker is told to hand over, in multiples of the workers",
-                    low=0),
+        "h": Option(2.0, "lag at which a worker is directed to hand over, in multiples of the "
+                    "workers", low=0),
         "policy": Option("preempt", "only reject what is too old, or also hurry the stragglers",
                          choices=("preempt", "reject")),
         "scale": Option("constant", "weight of a lagging push: 1, or 1 / (1 + lag)",
@@ -65,6 +65,12 @@ class SaPS(SyncModel):
         "micro_batches": Option(4, "parts of a mini-batch at whose ends a worker may hand over "
                                 "(with policy=preempt)", low=1),
     }
+
+    s: float
+    h: float
+    policy: str
+    scale: str
+    micro_batches: int
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -78,7 +84,8 @@ class SaPS(SyncModel):
                                every=self._parts, micro_batches=self._parts)
         self.version = 0  # commits
         self._start = 0  # version of the store before them; above 0 in a resumed run
-        self._granted: OrderedDict[int, int] = OrderedDict()  # untold worker -> version, by age
+        # Worker that was not directed since its grant -> the granted version, oldest first.
+        self._granted: OrderedDict[int, int] = OrderedDict()
 
     def join(self, worker: int, now: float) -> list[Action]:
         self._granted[worker] = self.version
@@ -103,7 +110,7 @@ class SaPS(SyncModel):
         return [*actions, Grant(push.worker)]
 
     def _preempt(self, n: int) -> list[Action]:
-        """Tell those whose version has become old."""
+        """Direct the workers whose version has become old."""
         orders: list[Action] = []
         held = self._granted
         while held and self.version - next(iter(held.values())) >= self._late * n:

@@ -1,6 +1,7 @@
 """SSP: stale synchronous parallel (Ho et al., NIPS 2013)."""
 
 from collections import Counter
+from typing import Literal
 
 from wbsp.sync.base import (
     About,
@@ -41,13 +42,16 @@ class SSP(SyncModel):
         "lazy": Option(False, "fetch only when the bound stops the worker"),
     }
 
+    s: int
+    lazy: bool
+
     def __init__(self, **options):
         super().__init__(**options)
-        wait = "ack" if self.lazy else "model"
+        wait: Literal["model", "ack"] = "ack" if self.lazy else "model"
         self.rule = WorkerRule(push="every_step", wait=wait, adopt="replace")
         self.clock: dict[int, int] = {}
         self._at: Counter[int] = Counter()  # clock -> active workers there; keeps min O(1)
-        self._held: dict[int, list[int]] = {}  # clock -> workers stopped there
+        self._held: dict[int, list[int]] = {}  # clock -> workers held there
         self._min = 0
 
     def join(self, worker: int, now: float) -> list[Action]:
@@ -65,21 +69,29 @@ class SSP(SyncModel):
         return self._release()
 
     def push(self, push: Push, now: float) -> list[Action]:
-        clock = self.clock[push.worker] + 1
-        self.clock[push.worker] = clock
-        self._at[clock - 1] -= 1
-        self._at[clock] += 1
-        actions = [Accept(push, 1 / len(self.active)), Commit(), *self._release()]
-        if clock - self._min > self.s:
-            self._held.setdefault(clock, []).append(push.worker)
+        worker = push.worker
+        self._advance(worker, now)
+        actions = [Accept(push, self.weight(push)), Commit(), *self._release()]
+        if not self._may_go_on(worker):
+            self._held.setdefault(self.clock[worker], []).append(worker)
             if self.lazy:
-                actions.append(Direct(push.worker, hold=True))
+                actions.append(Direct(worker, hold=True))
         elif not self.lazy:
-            actions.append(Grant(push.worker))
+            actions.append(Grant(worker))
         return actions
 
+    def _advance(self, worker: int, now: float) -> None:
+        """Count the push on the worker's clock."""
+        clock = self.clock[worker] = self.clock[worker] + 1
+        self._at[clock - 1] -= 1
+        self._at[clock] += 1
+
+    def _may_go_on(self, worker: int) -> bool:
+        """True unless the worker, which has just pushed, is beyond its bound."""
+        return self.clock[worker] - self._min <= self.s
+
     def _release(self) -> list[Action]:
-        """Advance the lowest clock and grant those whom it held back."""
+        """Advance the lowest clock and grant the workers that it held back."""
         freed: list[int] = []
         while self.active and not self._at[self._min]:
             del self._at[self._min]

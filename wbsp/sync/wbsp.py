@@ -46,13 +46,16 @@ class WBSP(SyncModel):
         waits="nobody, but for the own push and a granted fetch",
         traffic="a push a step, N fetches a version",
         source="Yang et al., Parallel Computing 2024",
-        certainty="exact; slowest told by who has pushed: derived")
+        certainty="exact; slowest known by its push: derived")
     rule = WorkerRule(push="every_step", wait="ack", adopt="replace")
     OPTIONS = {
         "commit": Option("slowest", "when a version is made", choices=("slowest", "every_push")),
-        "trigger": Option("all_pushed", "how the slowest worker's upload is told",
+        "trigger": Option("all_pushed", "how the slowest worker's upload is known",
                           choices=("all_pushed", "slowest")),
     }
+
+    commit: str
+    trigger: str
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -72,7 +75,7 @@ class WBSP(SyncModel):
 
     def push(self, push: Push, now: float) -> list[Action]:
         self.round.push(push.worker)
-        actions: list[Action] = [Accept(push, 1 / len(self.active))]
+        actions: list[Action] = [Accept(push, self.weight(push))]
         if self.commit == "every_push":
             actions.append(Commit())
         if self.trigger == "all_pushed":

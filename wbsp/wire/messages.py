@@ -107,6 +107,7 @@ class Welcome(Message):
 
     settings: dict[str, str]
     now: float  # seconds since the run's time zero
+    rule: WorkerRule
 
 
 class Joined(Message):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,7 +20,7 @@ from wbsp.cluster import Task
 from wbsp.replica.tensorflow import KerasReplica
 from wbsp.runlog.console import say
 from wbsp.runlog.worker import WorkerLog
-from wbsp.sync import SyncModel, create
+from wbsp.sync.base import WorkerRule
 from wbsp.wire.sockets import read_token, split_address
 from wbsp.worker.fit import Fit
 from wbsp.worker.meter import LossMeter
@@ -74,6 +73,7 @@ class SyncCallback(keras.callbacks.Callback):
         self._link: Transport | None = None  # once connected, and after that
         self._session: WorkerRuntime | None = None
         self.settings: dict[str, str] | None = None  # the server's, once connected
+        self._rule: WorkerRule | None = None  # the synchronization model's, likewise
         self._log: WorkerLog | None = None
         self._assignments = Assignments()
         self._batch_size: int | None = None  # of `stream`, where it was called
@@ -91,19 +91,20 @@ class SyncCallback(keras.callbacks.Callback):
             self._make_place()
             self._link = self._new_link()
             try:
-                self.settings = self._link.hello(self._claims, self._timeout).settings
+                welcome = self._link.hello(self._claims, self._timeout)
             except BaseException:
                 self._link.close()
                 raise
+            self.settings, self._rule = welcome.settings, welcome.rule
             _in_run[self._place] = self
             atexit.register(self._abandon)
         return self.settings
 
     @property
-    def sync(self) -> SyncModel:
-        """The run's synchronization model with its options, as the server has it; connects."""
-        run = self.connect()
-        return create(run["sync"], **json.loads(run["sync_option"]))
+    def rule(self) -> WorkerRule:
+        """What the run's synchronization model lets every worker do on its own; connects."""
+        self.connect()
+        return self._rule
 
     def stream(self, examples: Callable[[tf.Tensor, tf.Tensor], Any],
                batch_size: int) -> tf.data.Dataset:
@@ -111,7 +112,7 @@ class SyncCallback(keras.callbacks.Callback):
 
         examples:   (start, count), int64 scalars in a graph -> what a step trains: the examples at
                     positions start ... start + count - 1 of an endless stream, in the same order on
-                    every worker if the model shares it (`sync.rule.shared`)
+                    every worker if the model shares it (`rule.shared`)
         batch_size: examples of a step, where the model leaves that to the worker
         The dataset is endless: give `fit` its steps_per_epoch.
         """
@@ -158,7 +159,7 @@ class SyncCallback(keras.callbacks.Callback):
         self._fit = fit = Fit(self._fit_is_over)
         self._signals.hold(needed=lambda: not fit.over)
         with self._ending_on_error():
-            self._check_stream(self.sync)
+            self._check_stream(self.rule)
             self._session = WorkerRuntime(
                 self._link, KerasReplica(self.model), self._log, self._say,
                 lambda: self._interrupt is not None, usage=Usage(),
@@ -217,10 +218,11 @@ class SyncCallback(keras.callbacks.Callback):
             self._say(f"worker {self.worker}: connecting again to {self._link.address}")
             self._interrupt = None
 
-    def _check_stream(self, sync: SyncModel) -> None:
-        if sync.rule.shared and self._batch_size is None:
-            raise ValueError(f"under {sync.name} the server says who trains which examples: give "
-                             "fit a dataset that was made by this callback's stream()")
+    def _check_stream(self, rule: WorkerRule) -> None:
+        if rule.shared and self._batch_size is None:
+            raise ValueError(f"under {self.settings['sync']} the server says who trains which "
+                             "examples: give fit a dataset that was made by this callback's "
+                             "stream()")
         if self._batch_size is not None and self.model.steps_per_execution != 1:
             raise ValueError(f"steps_per_execution={self.model.steps_per_execution}: a batch of "
                              "stream() is not known before the step ahead of it has ended; "

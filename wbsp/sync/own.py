@@ -1,0 +1,47 @@
+"""A synchronization model of one's own, from a module outside this package."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+from wbsp.sync.base import SyncModel
+
+_PATH = re.compile(r"\w+(\.\w+)*:\w+")
+_FIT = re.compile(r"[A-Za-z0-9_-]+")  # names of files are made of a model's name
+
+
+def import_model(path: str) -> type[SyncModel]:
+    """Return the class that `module:Class` names; the current folder is searched for `module`.
+
+    Raises ValueError, in one line, for another form, and if there is no such module, no such name
+    in it, or no subclass of SyncModel with a `name` of its own. An error inside the module comes
+    through as it is.
+    """
+    if not _PATH.fullmatch(path):
+        raise ValueError(f"synchronization model {path!r} is not of the form module:Class")
+    module_name, _, class_name = path.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # an import inside that module has failed
+        raise ValueError(f"synchronization model {path!r}: no module {module_name!r} in {here}"
+                         ) from None
+    found = getattr(module, class_name, None)
+    if found is None:
+        source = getattr(module, "__file__", module_name)
+        raise ValueError(f"synchronization model {path!r}: {source} has no class {class_name!r}")
+    if not (isinstance(found, type) and issubclass(found, SyncModel)):
+        raise ValueError(f"synchronization model {path!r}: {class_name} is not a subclass of "
+                         "wbsp.sync.SyncModel")
+    name = vars(found).get("name")
+    if not (isinstance(name, str) and _FIT.fullmatch(name)):
+        raise ValueError(f"synchronization model {path!r}: the class needs a `name` of its own, "
+                         f"of letters, digits, '_' and '-', not {name!r}")
+    return found

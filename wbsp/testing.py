@@ -1,0 +1,241 @@
+"""Properties of a synchronization model, checked on random clusters in virtual time.
+
+    from wbsp.testing import laws
+
+    test_laws = laws(lambda: KAsync(k=2))
+
+is a whole test for pytest: hypothesis draws some hundred small clusters (slow and fast workers and
+links, workers that come late, are lost, return or leave), each runs to its end under a new model,
+and the smallest cluster in which a law is broken is reported. Needs hypothesis: `pip install
+hypothesis`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wbsp.ps.effects import Ack
+from wbsp.simulate.cluster import Cluster
+from wbsp.simulate.machine import Incarnation, Machine, Observer
+from wbsp.simulate.speeds import StepTime, trace
+from wbsp.sync.base import Push, SyncModel
+
+INF = float("inf")
+SIZE = 3  # floats of the trained vector
+MAX_EVENTS = 20_000  # of a run that comes to its end
+
+LIVES = [
+    (Incarnation(),), (Incarnation(),), (Incarnation(),),
+    (Incarnation(2.0),),  # comes late
+    (Incarnation(0.0, 5.0),),  # is lost
+    (Incarnation(0.0, 4.0), Incarnation(4.25)),  # returns at once
+    (Incarnation(0.0, 3.5), Incarnation(6.0, 9.0), Incarnation(9.5)),
+    (Incarnation(0.0, 4.5, lost=False),),  # leaves in good order
+    (Incarnation(3.0, 7.0, lost=False), Incarnation(12.0)),
+]
+# All values of each kind, the simplest first: one draw in place of one per value saves a third of
+# the time of these tests.
+RATES = INF, 1.0, 4.0
+STEPS = [list(times) for n in (1, 2, 3) for times in product((1.0, 0.5, 1.25, 2.0, 4.0), repeat=n)
+         for _ in range(5 ** (3 - n))]  # as many of each length
+MACHINES = [{"latency": latency, "up": up, "down": down, "lives": lives}
+            for latency, up, down, lives in product((0.0, 0.25, 1.0), RATES, RATES, LIVES)]
+SETTINGS = [{"model_bytes": size, "ingress": ingress, "egress": egress, "apply_seconds": apply,
+             "detect_seconds": detect} for size, ingress, egress, apply, detect
+            in product((0.0, 1.0, 3.0), RATES, RATES, (0.0, 0.125), (0.0, 0.75))]
+RESEND = [flags for n in (1, 2, 3, 4) for flags in product((False, True), repeat=n)]
+
+
+class Plan(NamedTuple):
+    """A random cluster: what `Cluster` is made of, and which pushes are sent twice."""
+
+    traces: list[list[float]]
+    workers: list[dict]
+    settings: dict
+    resend: tuple[bool, ...]
+
+
+@st.composite
+def plans(draw):
+    """1 to 5 workers. Values come from coarse grids, so that ties are common.
+
+    Worker 0 stays for good. No worker is lost before all have come.
+    """
+    n = draw(st.integers(1, 5))
+    workers = [draw(st.sampled_from(MACHINES)) for _ in range(n)]
+    workers[0] = workers[0] | {"lives": (Incarnation(),)}
+    return Plan([draw(st.sampled_from(STEPS)) for _ in range(n)], workers,
+                draw(st.sampled_from(SETTINGS)) | {"stop_samples": draw(st.integers(1, 6 * n))},
+                draw(st.sampled_from(RESEND)))
+
+
+class IntegerWorkload:
+    """Workers whose every step moves x by a random multiple of 60: sums of updates are exact.
+
+    A step counts one sample, whatever size the server directed.
+    """
+
+    batch = 1
+
+    def __init__(self, workers: int):
+        self._draws = [np.random.default_rng(worker) for worker in range(workers)]
+        self.x = [self.initial() for _ in range(workers)]
+        self.anchor = [self.initial() for _ in range(workers)]
+        self.progress = [self.initial() for _ in range(workers)]  # sum of all steps
+
+    def initial(self):
+        return np.zeros(SIZE, np.float32)
+
+    def step(self, worker, samples=None, start=None):
+        move = (60 * self._draws[worker].integers(-4, 5, SIZE)).astype(np.float32)
+        self.x[worker] = self.x[worker] + move
+        self.progress[worker] += move
+        return 1, 0.0
+
+    def cut(self, worker):
+        update = self.x[worker] - self.anchor[worker]
+        self.anchor[worker] = self.x[worker]
+        return update
+
+    def adopt(self, worker, vector, how):
+        uncut = self.x[worker] - self.anchor[worker]
+        self.x[worker] = vector + uncut if how == "rebase" else vector
+        self.anchor[worker] = vector
+
+
+class Laws(Observer):
+    """One run of a plan under a model, held against the laws of every run.
+
+    - The run comes to its end: no worker waits for ever, nothing goes on for ever.
+    - W_v = W_0 + sum of weight * update over the accepted pushes of the versions 1..v.
+    - Every update of a worker that is not lost arrives once, in order, and has one answer.
+    - All workers that adopt version v adopt the same bytes, and versions only go up.
+
+    The books are this object's own: it shares no state with the model, the engine or the store.
+    """
+
+    def __init__(self, plan: Plan, model: SyncModel):
+        self.model = model
+        self.workload = IntegerWorkload(len(plan.workers))
+        workers = [Machine(self._timed(index, trace(times)), **kwargs)
+                   for index, (times, kwargs) in enumerate(zip(plan.traces, plan.workers,
+                                                               strict=True))]
+        self.cluster = Cluster(model, workers, self.workload, log=self.log, observer=self,
+                               **plan.settings)
+        self.due = [0] * len(workers)  # next seq
+        self.received = [self.workload.initial() for _ in workers]  # sum of all updates
+        self.joining: set[int] = set()  # workers that have yet to adopt their first version
+        self.lossy: set[int] = set()  # workers that were lost
+        self.update = np.zeros(SIZE)  # of the newest push
+        self.expect = np.zeros(SIZE)  # the newest version, in float64
+        self.pending = np.zeros(SIZE)
+        self.bytes = {0: self.workload.initial().tobytes()}  # version -> its bytes
+        self.held = [-1] * len(workers)  # newest adopted version
+        engine = self.cluster.engine
+        self._push, self._leave, self._adopt = engine.push, engine.leave, self.workload.adopt
+        vars(engine).update(push=self.push, leave=self.leave)
+        vars(self.workload).update(adopt=self._check_bytes)
+
+    def run(self) -> None:
+        """Run to the end. Raises AssertionError where a law is broken."""
+        self.cluster.run()
+        cluster, engine = self.cluster, self.cluster.engine
+        assert engine.done and cluster.ended is not None, "the run did not reach its end"
+        assert engine.samples >= engine.stop_samples
+        assert not engine.active and engine.store.accepted == 0
+        assert self.equal(engine.store.latest.vector), "conservation, at the end"
+        assert self.due == [engine.ledger.next_seq(w) for w in range(len(self.due))]
+        for worker, report in enumerate(cluster.reports):
+            if worker in self.lossy:
+                continue  # what a lost worker had not delivered is lost with it
+            member = engine.members.get(worker)
+            assert report.steps == (member.steps if member else 0)
+            assert np.array_equal(self.whole(self.received[worker]),
+                                  self.workload.progress[worker])
+
+    # What the server receives.
+
+    def push(self, push: Push, update: Any, now: float, fetch: int = 0) -> list:
+        """An update reaches the engine."""
+        worker = push.worker
+        assert push.seq == self.due[worker], "a seq was skipped or came twice"
+        assert push.steps >= 1 and push.samples >= 1 and push.seconds > 0
+        self.due[worker] += 1
+        self.received[worker] += update
+        self.update = update.copy()
+        effects = self._push(push, update, now, fetch)
+        answers = [effect for effect in effects if isinstance(effect, Ack)]
+        assert [(answer.worker, answer.seq) for answer in answers] == [(worker, push.seq)]
+        assert answers[0].accepted or answers[0].reason
+        return effects
+
+    def leave(self, worker: int, now: float, reason: str, finished: bool = False) -> list:
+        """A worker's end reaches the engine."""
+        if not finished:
+            self.lossy.add(worker)
+        return self._leave(worker, now, reason, finished)
+
+    def log(self, now: float, kind: str, **f: Any) -> None:
+        """The engine says what it did."""
+        if kind == "join":
+            self.joining.add(f["worker"])
+        elif kind == "accept":
+            self.pending += self.part(f["weight"] * self.update.astype(float))
+        elif kind == "commit":
+            snapshot = self.cluster.engine.store.latest
+            self.expect, self.pending = self.expect + self.pending, np.zeros(SIZE)
+            assert self.equal(snapshot.vector), "conservation"
+            assert snapshot.version == f["version"] == len(self.bytes)
+            if snapshot.vector is not None:
+                self.bytes[snapshot.version] = snapshot.vector.tobytes()
+
+    def part(self, weighted: np.ndarray) -> np.ndarray:
+        """What a weighted update adds to the next version, in float64."""
+        return weighted
+
+    def equal(self, vector: np.ndarray | None) -> bool:
+        """True if the model `vector` is the expected one."""
+        return vector is not None and np.allclose(vector, self.expect, rtol=1e-5, atol=1e-2)
+
+    def whole(self, total: np.ndarray) -> np.ndarray:
+        """A sum of updates without the rounding errors of float32: a multiple of 60."""
+        return 60 * np.rint(total / 60)
+
+    # What the workers do.
+
+    def _timed(self, worker: int, seconds: StepTime) -> StepTime:
+        def step_time(index, now):
+            assert self.cluster.clock.events < MAX_EVENTS, "the run does not end"
+            self.starts(worker, now)
+            return seconds(index, now)
+        return step_time
+
+    def starts(self, worker: int, now: float) -> None:
+        """A worker starts a step."""
+
+    def adopt(self, worker: int, now: float, version: int, how: str) -> None:
+        member = self.cluster.engine.members[worker]
+        again = worker in self.joining or member.finished
+        assert version > self.held[worker] or (version == self.held[worker] and again), \
+            f"worker {worker} went from version {self.held[worker]} to {version}"
+        self.joining.discard(worker)
+        self.held[worker] = version
+
+    def _check_bytes(self, worker: int, vector: np.ndarray, how: str) -> None:
+        assert vector.tobytes() == self.bytes[self.held[worker]]
+        self._adopt(worker, vector, how)
+
+
+def laws(make: Callable[[], SyncModel], examples: int = 500) -> Callable[[], None]:
+    """Return a test that runs so many random clusters, each under a new model of `make()`."""
+    @settings(max_examples=examples, deadline=None)
+    @given(plans())
+    def test(plan: Plan) -> None:
+        Laws(plan, make()).run()
+    return test
