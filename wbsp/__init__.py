@@ -7,8 +7,8 @@ __version__ = "0.1.0"
 __all__ = ["SyncCallback"]
 
 
-def __getattr__(name: str):
-    """TensorFlow is imported with the first use of what needs it, and not by the server."""
+def __getattr__(name: str) -> object:
+    """The attribute, imported at its first use: the server must not import TensorFlow."""
     if name == "SyncCallback":
         from wbsp.worker.callback import SyncCallback
         return SyncCallback
