@@ -16,6 +16,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["wbsp", "wbsp.*"]),
+    package_data={"wbsp": ["py.typed"]},
     python_requires=">=3.10",
     install_requires=[
         "absl-py",
@@ -33,13 +34,19 @@ setup(
     extras_require={
         "cuda": ["tensorflow[and-cuda]>=2.18"],
         "figures": ["matplotlib"],
-        "test": ["hypothesis", "matplotlib", "pytest", "pytest-timeout", "pytest-xdist", "ruff"],
+        "test": ["hypothesis", "matplotlib", "mypy", "pytest", "pytest-timeout", "pytest-xdist",
+                 "ruff"],
     },
     classifiers=[
         "Operating System :: MacOS",
         "Operating System :: POSIX :: Linux",
         "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Topic :: System :: Distributed Computing",
+        "Typing :: Typed",
     ],
 )

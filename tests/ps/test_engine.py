@@ -1,11 +1,16 @@
 """The engine: start, stop, the end, and answers that stay the same."""
 
+from functools import partial
+
 import numpy as np
 import pytest
+from pushes import push
 
 from wbsp.ps.engine import Ack, CutDecision, Directed, Engine, Final, Granted, Stop
 from wbsp.ps.store import Store
 from wbsp.sync import Accept, Direct, Push, Reject, SyncModel, WorkerRule, create
+
+push = partial(push, samples=10)
 
 
 def f32(*values):
@@ -34,10 +39,6 @@ def engine_with(name="bsp", workers=2, options=(), **settings):
     for worker in range(workers):
         engine.join(worker, 0.0)
     return engine, log
-
-
-def push(worker, seq=0, steps=1, samples=10):
-    return Push(worker, seq, 0, steps, samples, 1.0)
 
 
 def ack(effects):

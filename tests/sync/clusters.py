@@ -20,7 +20,7 @@ INF = float("inf")
 SIZE = 3
 MAX_EVENTS = 20_000
 
-many = settings(max_examples=500, derandomize=True, deadline=None, database=None)
+many = settings(max_examples=5 * settings.default.max_examples)
 
 LIVES = [
     (Incarnation(),), (Incarnation(),), (Incarnation(),),
