@@ -3,6 +3,11 @@
 `SyncCallback` makes a `keras.Model.fit` one worker of a run; `python -m wbsp.ps` is its server.
 """
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wbsp.worker.callback import SyncCallback
+
 __version__ = "0.1.0"
 __all__ = ["SyncCallback"]
 
