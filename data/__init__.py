@@ -1,8 +1,8 @@
 """The experiment's data sets by name, and the batches that a worker trains on.
 
-Every worker reads the whole training set in an order of its own, or its pieces of one order that
-all share. Batches are a pure function of (seed, worker index, position in the stream): a run can be
-repeated, whatever the threads do. TensorFlow is imported when a pipeline is built.
+A worker reads the whole training set in an order of its own, or takes its part of one stream that
+all workers share. Batches are a pure function of (seed, worker index, position in the stream): a
+run can be repeated, whatever the threads do. TensorFlow is imported when a pipeline is built.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ KNOWN = ("cifar10", "shapes10")
 def load(
     name: str, data_dir: str | PathLike | None = None, split: str = "train"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (images uint8 [n, 32, 32, 3], labels int32 [n]) of the "train" or "test" split.
+    """Images uint8 [n, 32, 32, 3] and labels int32 [n] of the "train" or "test" split.
 
-    `data_dir` says where files lie, for the sets that have files.
+    `data_dir` is the folder of the set's files, if the set has files.
     """
     if split not in ("train", "test"):
         raise ValueError(f"unknown split {split!r}: choose train or test")
@@ -57,7 +57,7 @@ def shared_batch(
     """A function (start, count) -> (images float32 [count, 32, 32, 3], labels int32 [count]).
 
     The examples at positions start ... start + count - 1 of an endless shuffled stream, the same
-    for everyone who has the same `seed`.
+    for all callers with the same `seed`.
     """
     from data import pipeline
 

@@ -1,8 +1,8 @@
 """CIFAR-10 from its binary version, or through Keras's own loader.
 
-Looked for in `data_dir`, else in the folder that the environment variable WBSP_DATA_DIR names, else
-in Keras's data folder; either the folder that contains `cifar-10-batches-bin` or that one itself.
-Only the last of the three may download.
+The files are looked for in `data_dir`, else in the folder that the environment variable
+WBSP_DATA_DIR names, else in Keras's data folder; each may be the folder that contains
+`cifar-10-batches-bin` or that folder itself. Only Keras's loader may download.
 """
 
 from __future__ import annotations

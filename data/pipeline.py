@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 LOWEST, HIGHEST = 0.2, 1.8  # contrast
-PART = 16  # examples that a batch of any size is made of
+PART = 16  # examples in each of the parts that make up a batch of any size
 
 
 def train(
@@ -61,11 +61,11 @@ def train(
 def shared_batch(
     images: np.ndarray, labels: np.ndarray, seed: int | Sequence[int], augmented: bool
 ) -> Callable[[int | tf.Tensor, int | tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-    """Return a function (start, count) -> (images float32 [count, ...], labels int32 [count]).
+    """A function (start, count) -> (images float32 [count, ...], labels int32 [count]).
 
-    It gives the examples at positions start ... start + count - 1 of an endless stream, one
-    shuffled pass over the set after another. What is at a position is a pure function of it and
-    of `seed`: the same in whatever batch it comes, and on whatever worker.
+    It returns the examples at positions start ... start + count - 1 of an endless stream, one
+    shuffled pass over the set after another. The example at a position is a pure function of the
+    position and of `seed`: it depends neither on the batch nor on the worker.
     """
     images, labels = _in_memory(images, labels)
     order_key, augment_key = _keys(seed)
@@ -81,7 +81,7 @@ def shared_batch(
             x = standardize(x)
         return x, tf.gather(labels, chosen)
 
-    # Traced once for all counts. So is what XLA compiles, since all parts are of one size.
+    # Traced once for all counts; XLA compiles once as well, since all parts have one size.
     @tf.function(input_signature=2 * [tf.TensorSpec([], tf.int64)])
     def batch(start, count):
         with tf.device("CPU:0"):
@@ -105,8 +105,8 @@ def test(images: np.ndarray, labels: np.ndarray, batch_size: int) -> tf.data.Dat
 
 
 def _untuned() -> tf.data.Options:
-    """No thread that tunes buffers: there are none to tune, and when an iterator is deleted
-    TensorFlow 2.21 now and then waits until that thread wakes by itself, up to a minute.
+    """Options without TensorFlow's autotuning thread: these pipelines have no buffers to tune, and
+    when an iterator is deleted TensorFlow 2.21 sometimes waits for that thread, up to a minute.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -145,14 +145,14 @@ def standardize(images: tf.Tensor, contrast: tf.Tensor | float = 1.0) -> tf.Tens
 
 
 def _flip_and_contrast(draws: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """What is drawn for each image, [batch] both, from numbers of [0, 1): draws [2, batch]."""
+    """Flips and contrasts, both [batch], from uniform numbers of [0, 1): draws [2, batch]."""
     return draws[0] < 0.5, LOWEST + (HIGHEST - LOWEST) * draws[1]
 
 
 def _shuffled(position: tf.Tensor, size: int, key: int) -> tf.Tensor:
-    """Which of `size` images is at each position, int64 [batch].
+    """Index of the image, 0 ... size - 1, at each position, int64 [batch].
 
-    A pass's permutation is computed where it is looked at, and never laid out.
+    Only the asked-for elements of a pass's permutation are computed.
     """
     seed = tf.stack([position // size, *2 * [tf.fill(tf.shape(position), np.int64(key))]], 1)
     # With TensorFlow's usual 4 rounds one pass over 50,000 images looks like the next.
@@ -181,6 +181,6 @@ def _keys(seed: int | Sequence[int]) -> tuple[int, int]:
 
 
 def _in_memory(images: np.ndarray, labels: np.ndarray) -> tuple[tf.Tensor, tf.Tensor]:
-    """Keep the set in host memory: batches are made on the CPU also where there is a GPU."""
+    """The set as tensors in host memory: batches are made on the CPU also where there is a GPU."""
     with tf.device("CPU:0"):
         return tf.constant(images), tf.constant(labels)

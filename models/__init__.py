@@ -63,12 +63,12 @@ def _build_own(name: str, seed: int) -> keras.Model:
 
 
 def _function(name: str) -> Callable[..., keras.Model]:
-    """Import what `module:function` names."""
+    """The function that `module:function` names, imported. Raises ValueError if there is none."""
     module_name, _, function_name = name.partition(":")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        # A broken import *inside* that module is its author's to see, not ours to rename.
+        # A broken import *inside* that module must reach its author unchanged.
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise ValueError(f"model {name!r}: no module {module_name!r} in {Path.cwd()}") from None

@@ -1,4 +1,4 @@
-"""How each network is trained: optimizer, loss and metrics of the published experiment.
+"""Training of each network: optimizer, loss and metrics of the published experiment.
 
 The schedule counts *local* steps: every worker owns its optimizer, whose state is never sent. A
 mini-batch that is split into micro-batches, each a step to Keras, counts as one.
@@ -14,7 +14,7 @@ SCHEDULES = {
     "alexnet": (0.001, {}),
     "small": (0.1, {}),
 }
-OWN = (0.1, {})  # for a model of the user's own that comes without an optimizer
+OWN = (0.1, {})  # for a user's model that is not compiled
 
 
 def optimizer(

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Everything that must hold before a commit: ruff, then all tests, the slow ones included.
+# Everything that must hold before a commit: ruff, the type checker, then all tests, the slow ones
+# included.
 source "$(dirname "$0")/common.sh"
 
 install test
 status=0
 "$python" -m ruff check . || status=$?
+"$python" -m mypy || status=$?
 "$python" -m pytest -q -n 3 --dist loadscope --no-loadscope-reorder --durations=10 || status=$?
 exit $status

@@ -1,20 +1,39 @@
-"""What holds for all tests: how they share the machine."""
+"""Configuration of all tests: hypothesis profiles, processes, and how tests share the machine."""
 
 import gc
 import os
 from collections import Counter
 
+import pytest
+from hypothesis import settings
+from jobs import Jobs
+
+# The same examples in every run; a test takes a multiple of this max_examples.
+settings.register_profile("repeatable", max_examples=100, derandomize=True, deadline=None,
+                          database=None)
+# For long nights, other examples in each run: pytest --hypothesis-profile=night. Hypothesis keeps
+# what fails in .hypothesis/ and tries that first the next time.
+settings.register_profile("night", max_examples=10_000, deadline=None, print_blob=True)
+settings.load_profile("repeatable")
+
 # Several processes run tests, and many tests start more: there are no cores left over.
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 
 
+@pytest.fixture
+def jobs(tmp_path):
+    """Starts processes in `tmp_path`; those that still run are killed after the test."""
+    with Jobs(tmp_path) as jobs:
+        yield jobs
+
+
 def pytest_collection_modifyitems(items):
-    """Files with many slow tests come first: at the end no process is left alone with one."""
+    """Order of the files: many slow tests first, so that no process ends up alone with one."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
 
 
 def pytest_collection_finish():
-    """What has been imported stays, so that the garbage collector can leave it alone."""
+    """Exempt all imported objects, which stay to the end, from garbage collection."""
     gc.collect()
     gc.freeze()

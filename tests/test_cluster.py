@@ -28,7 +28,7 @@ def test_tf_config_names_the_server_and_this_worker(monkeypatch):
 
 def test_an_index_may_come_as_text(monkeypatch):
     config(monkeypatch, index="1")
-    assert Task.complete(None, None).index == 1
+    assert Task.complete(None, None).worker == 1
 
 
 def test_arguments_go_before_tf_config(monkeypatch):

@@ -6,15 +6,9 @@ import signal
 import numpy as np
 import pytest
 from integers import conserved, read_result, recorded
-from jobs import Jobs, interrupted, until
+from jobs import interrupted, until
 
 from wbsp.ps import checkpoint
-
-
-@pytest.fixture
-def jobs(tmp_path):
-    with Jobs(tmp_path) as jobs:
-        yield jobs
 
 
 def check(server, folder, workers):

@@ -5,7 +5,7 @@ import signal
 
 import psutil
 import pytest
-from jobs import ROOT, Jobs, ServerJob, free_port, interrupted, until
+from jobs import ROOT, ServerJob, free_port, interrupted, until
 
 from wbsp.ps import checkpoint
 
@@ -23,12 +23,6 @@ assert not [name for name in sys.modules if name.startswith("wbsp")]
 print("accuracy", model.evaluate(data.test_dataset("shapes10"), verbose=0,
                                  return_dict=True)["accuracy"])
 """
-
-
-@pytest.fixture
-def jobs(tmp_path):
-    with Jobs(tmp_path) as jobs:
-        yield jobs
 
 
 def ps(jobs, port, *flags):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from wbsp.layout import TensorSpec, canonical_names, difference
 
-many = settings(max_examples=300, derandomize=True, deadline=None, database=None)
+many = settings(max_examples=3 * settings.default.max_examples)
 
 
 def layout(*names):

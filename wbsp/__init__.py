@@ -3,12 +3,17 @@
 `SyncCallback` makes a `keras.Model.fit` one worker of a run; `python -m wbsp.ps` is its server.
 """
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wbsp.worker.callback import SyncCallback
+
 __version__ = "0.1.0"
 __all__ = ["SyncCallback"]
 
 
-def __getattr__(name: str):
-    """TensorFlow is imported with the first use of what needs it, and not by the server."""
+def __getattr__(name: str) -> object:
+    """The attribute, imported at its first use: the server must not import TensorFlow."""
     if name == "SyncCallback":
         from wbsp.worker.callback import SyncCallback
         return SyncCallback

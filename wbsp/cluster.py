@@ -1,6 +1,6 @@
-"""Who is who in a run: from arguments, from TF_CONFIG, or from a tf.distribute cluster resolver.
+"""Membership of a run: from arguments, from TF_CONFIG, or from a tf.distribute cluster resolver.
 
-TF_CONFIG is what TensorFlow's users and their schedulers already set:
+TF_CONFIG is the environment variable that TensorFlow's users and their schedulers already set:
 {"cluster": {"ps": ["host:port"], "worker": [...]}, "task": {"type": "worker", "index": 0}}
 """
 
@@ -12,26 +12,32 @@ from typing import Any, NamedTuple
 
 
 class Task(NamedTuple):
-    """One process's place: the server's address, and this worker's index."""
+    """A worker's place in the run: the server's address, and the worker's index."""
 
     address: str
-    index: int
+    worker: int
 
     @classmethod
     def complete(cls, address: str | None, index: int | None) -> Task:
-        """Fill in from TF_CONFIG what is None. Raises ValueError if it is not there either."""
+        """The task, with what is None taken from TF_CONFIG.
+
+        Raises ValueError, in one line, for a bad index or TF_CONFIG.
+        """
         if address is None or index is None:
             spec = tf_config()
             address = spec.server if address is None else address
             if index is None:
-                index = spec.must_be("worker").index
+                index = spec.must_be("worker").task_index
         if index < 0:
             raise ValueError(f"worker_index must be 0 or more, not {index}")
         return cls(address, index)
 
     @classmethod
     def of(cls, resolver: Any) -> Task:
-        """From a `tf.distribute.cluster_resolver` (Slurm, Kubernetes, TF_CONFIG, ...)."""
+        """The task that a `tf.distribute.cluster_resolver` names (Slurm, Kubernetes, ...).
+
+        Raises ValueError where the resolver names no worker of exactly one server.
+        """
         servers = resolver.cluster_spec().as_dict().get("ps", [])
         if len(servers) != 1:
             raise ValueError(f"the cluster resolver names {len(servers)} ps tasks; wbsp needs one")
@@ -44,15 +50,15 @@ class Task(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """What TF_CONFIG says."""
+    """The content of TF_CONFIG: the cluster, and this process's task in it."""
 
     server: str
-    workers: int
-    kind: str  # "ps" or "worker"
-    index: int
+    workers: int  # how many
+    kind: str  # of this task: "ps" or "worker"
+    task_index: int
 
     def must_be(self, kind: str) -> Spec:
-        """Itself. Raises ValueError where this process is to be something else."""
+        """This Spec. Raises ValueError where the task is of another kind."""
         if self.kind != kind:
             raise ValueError(f"TF_CONFIG makes this process a task of type {self.kind!r}, not a "
                              f"{kind}")
@@ -60,7 +66,7 @@ class Spec(NamedTuple):
 
 
 def tf_config() -> Spec:
-    """Read the environment variable TF_CONFIG. Raises ValueError, in one line."""
+    """The content of the environment variable TF_CONFIG. Raises ValueError, in one line."""
     text = os.environ.get("TF_CONFIG")
     if not text:
         raise ValueError("neither the server's address and worker_index nor the environment "

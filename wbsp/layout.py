@@ -1,4 +1,4 @@
-"""The layout of the flat vector: which variables of a model it holds, in which order.
+"""Layout of the flat vector: the variables of a model, in a fixed order.
 
 Trainable float variables first, then the float non-trainable ones (BatchNorm statistics).
 """
@@ -34,9 +34,9 @@ def total_size(layout: Sequence[TensorSpec]) -> int:
 
 
 def difference(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> str | None:
-    """The first thing in which two layouts differ, in words; None if they agree.
+    """The first difference of two layouts, in words; None if they agree.
 
-    A variable is known by its shape and its canonical name.
+    Variables are compared by shape and canonical name.
     """
     ours, others = (
         [(name, tuple(spec.shape)) for name, spec in
@@ -44,7 +44,7 @@ def difference(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> str 
         for layout in (mine, theirs))
     unlike = [i for i, (a, b) in enumerate(zip(ours, others, strict=False)) if a != b]
     if unlike:
-        # a model that is not quite the other may have other canonical names for the same
+        # in models that differ, the same variable may have two canonical names
         index = next((i for i in unlike if _said(mine[i]) != _said(theirs[i])), unlike[0])
         text = f"variable {index} is {_said(mine[index])} here and {_said(theirs[index])} there"
         if sorted(ours) == sorted(others):
@@ -57,17 +57,18 @@ def difference(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> str 
 
 
 def canonical_names(names: Sequence[str]) -> list[str]:
-    """The names without what depends on the process that built the model; the order is kept.
+    """Names that do not depend on the process that built the model, in the order of `names`.
 
-    Keras numbers layers by what the process has built before: dense_7/kernel and dense_8/kernel of
-    one process are dense/kernel and dense_1/kernel of another. So a number counts only by its rank
-    among those that go with the same word at the same depth. What all paths begin with (the
-    model's own name, say) is left out. A name's answer does not depend on the order of the names.
+    Keras numbers layers by the layers that the process has built before: dense_7/kernel and
+    dense_8/kernel of one process are dense/kernel and dense_1/kernel of another. So a number counts
+    only by its rank among the numbers of the same word at the same depth. Components that all paths
+    begin with (the model's own name, for example) are left out. The canonical name of a variable
+    does not depend on the order of `names`.
     """
     paths = [name.split("/") for name in names]
     while len({path[0] for path in paths}) == 1 and min(map(len, paths)) > 1:
         paths = [path[1:] for path in paths]
-    numbers = defaultdict(set)  # (depth, word) -> those that it occurs with
+    numbers = defaultdict(set)  # (depth, word) -> the numbers behind that word
     for path in paths:
         for depth, component in enumerate(path):
             word, number = _split(component)
@@ -81,7 +82,9 @@ def canonical_names(names: Sequence[str]) -> list[str]:
 
 def _split(component: str) -> tuple[str, tuple[int, ...]]:
     """"block_2_1" -> "block", (2, 1); a user's own number may stand before Keras's."""
-    word, number = _NUMBERED.fullmatch(component).groups()
+    found = _NUMBERED.fullmatch(component)
+    assert found is not None  # every text matches
+    word, number = found.groups()
     return word, tuple(map(int, number.split("_")[1:]))
 
 

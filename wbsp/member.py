@@ -1,4 +1,4 @@
-"""What is known of one worker over a whole run: counted by the server, shown by its logs."""
+"""Statistics of one worker over a whole run: the server counts, its logs and console show."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ COUNTED = "steps", "samples", "seconds", "pushes", "base", "rejected"
 
 @dataclass
 class Member:
-    """Book-keeping of one worker, its deaths and returns and those of the server included.
+    """Totals of one worker over all its incarnations, also across restarts of the server.
 
-    Counted is what the server received, rejected pushes included.
+    Pushes count when the server receives them, rejected pushes included.
     """
 
     active: bool = False
@@ -21,7 +21,7 @@ class Member:
     samples: int = 0
     seconds: float = 0.0  # of compute
     pushes: int = 0
-    base: int = 0  # version its newest push started from
+    base: int = 0  # base version of its newest push
     rejected: Counter[str] = field(default_factory=Counter)  # reason -> pushes
 
     def count(self, steps: int, samples: int, seconds: float, base: int) -> None:

@@ -12,7 +12,7 @@ import data
 from data import pipeline
 
 SIZE = 40
-many = settings(max_examples=500, derandomize=True, deadline=None, database=None)
+many = settings(max_examples=5 * settings.default.max_examples)
 sizes = st.lists(st.integers(1, 60), min_size=1, max_size=4)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def full_at(size: int) -> Iterator[None]:
-    """No file of this process grows beyond `size` bytes; what lies within is still written."""
+    """A context in which no file of this process grows beyond `size` bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

@@ -24,7 +24,7 @@ from wbsp.worker.transport import Transport, TransportError
 
 @dataclass
 class Plan:
-    """What the worker does."""
+    """The worker's run, and the faults in it."""
 
     address: str
     worker: int

@@ -66,7 +66,7 @@ class IntegerReplica:
 
 
 def recorded(folder: Path, worker: int) -> list[int]:
-    """The k of each cut of a worker's process, in the order of its seq, over all its lives."""
+    """The k of each cut of a worker, in the order of seq, over all its incarnations."""
     return [int(line) for line in (folder / f"cuts-{worker}.jsonl").read_text().split()]
 
 
@@ -95,5 +95,5 @@ def write_result(path: Path, replica: IntegerReplica, **facts: object) -> None:
 
 
 def read_result(folder: Path, worker: int) -> dict:
-    """What a worker's process left: first and final vector (lists), version, steps, seconds."""
+    """A worker's result file: first and final vector (lists), version, steps, seconds."""
     return json.loads((folder / f"result-{worker}.json").read_text())

@@ -1,4 +1,4 @@
-"""Peers of a server that say what they are told to, right or wrong."""
+"""Peers of a server that send any message a test asks for, right or wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wbsp.wire import messages as m
 
 
 class Peer(contextlib.AbstractContextManager):
-    """Speaks ZMTP to the server, and says what it is told to."""
+    """A ZeroMQ peer of the server that sends the messages of a test."""
 
     def __init__(self, address: str):
         self._context = zmq.Context()

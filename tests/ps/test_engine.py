@@ -1,7 +1,10 @@
 """The engine: start, stop, the end, and answers that stay the same."""
 
+from functools import partial
+
 import numpy as np
 import pytest
+from pushes import push
 
 from wbsp.ps.decision import Directed, Granted
 from wbsp.ps.effects import Ack, CutDecision, Final, Model, Stop
@@ -19,6 +22,8 @@ from wbsp.sync import (
     create,
 )
 from wbsp.sync.base import ContractError
+
+push = partial(push, samples=10)
 
 
 def f32(*values):
@@ -47,10 +52,6 @@ def engine_with(name="bsp", workers=2, options=(), **settings):
     for worker in range(workers):
         engine.join(worker, 0.0)
     return engine, log
-
-
-def push(worker, seq=0, steps=1, samples=10):
-    return Push(worker, seq, 0, steps, samples, 1.0)
 
 
 def ack(effects):

@@ -9,18 +9,12 @@ import pytest
 import zmq
 from crew import Member, all_end
 from integers import IntegerReplica
-from jobs import Jobs, until
+from jobs import until
 from peers import Peer, RawPeer
 
 from wbsp.wire import messages as m
 
 SECONDS = 3.0
-
-
-@pytest.fixture
-def jobs(tmp_path):
-    with Jobs(tmp_path) as jobs:
-        yield jobs
 
 
 def endless(port, end):

@@ -8,7 +8,7 @@ import time
 import pytest
 from crew import Member, all_end
 from integers import IntegerReplica, conserved
-from jobs import Jobs, ServerJob, free_port
+from jobs import ServerJob, free_port
 from peers import Peer
 from proxy import Proxy
 
@@ -26,12 +26,6 @@ wbsp.ps.run.GOODBYE_PATIENCE = {patience}
 {fault}
 runpy.run_module("wbsp.ps", run_name="__main__")
 """
-
-
-@pytest.fixture
-def jobs(tmp_path):
-    with Jobs(tmp_path) as jobs:
-        yield jobs
 
 
 def impatient(jobs, *flags, workers, patience=1.0, sync="asp", fault=""):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from crew import Member, all_end
 from integers import IntegerReplica, conserved
-from jobs import Jobs, free_port, until
+from jobs import free_port, until
 from peers import Peer
 
 from wbsp.layout import TensorSpec
@@ -24,12 +24,6 @@ from wbsp.worker.transport import TransportError
 SIZE = 5  # floats in the model
 BODY = bytes(4 * SIZE)
 TOKEN = b"0123456789abcdef0123456789abcdef"
-
-
-@pytest.fixture
-def jobs(tmp_path):
-    with Jobs(tmp_path) as jobs:
-        yield jobs
 
 
 def raw_tcp(address: str, data: bytes) -> None:

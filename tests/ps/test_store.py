@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wbsp.ps.store import Ledger, Store, is_finite
@@ -14,7 +14,6 @@ def f32(*values):
     return np.array(values, np.float32)
 
 
-@settings(max_examples=100, derandomize=True, deadline=None, database=None)
 @given(st.lists(st.lists(st.tuples(st.floats(0, 1, width=32), st.integers(0, 99)), max_size=4),
                 max_size=4))
 def test_a_version_is_the_initial_model_plus_all_that_was_accepted(rounds):

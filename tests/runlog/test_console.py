@@ -2,17 +2,21 @@
 
 import fcntl
 import io
+import logging
 import os
 import pty
 import struct
+import subprocess
+import sys
 import termios
 import threading
 
 import pytest
 from full_disk import full_at
+from jobs import ROOT
 
 from wbsp.member import Member
-from wbsp.runlog.console import Console, Status, say
+from wbsp.runlog.console import Console, DefaultHandler, Status, say
 
 
 def status(t, cluster, **known):
@@ -161,9 +165,82 @@ def test_a_full_disk_is_waited_for(tmp_path):
     assert path.read_text().endswith("\n[   20.0s] there is room again\n")
 
 
-def test_what_cannot_be_said_stops_nobody(tmp_path):
+@pytest.fixture
+def logger():
+    """The logger "wbsp"; its configuration is restored after the test."""
+    logger = logging.getLogger("wbsp")
+    before = logger.handlers[:], logger.propagate, logger.level
+    yield logger
+    logger.handlers[:], logger.propagate, logger.level = before
+
+
+def unconfigured(logger):
+    """Remove pytest's handlers, which come with the call of a test."""
+    logger.handlers[:] = [DefaultHandler()]
+
+
+@pytest.fixture
+def records():
+    """A handler of a program's own; `records.lines` are the lines that the handler received."""
+    class Kept(logging.Handler):
+        def emit(self, record):
+            kept.lines.append(self.format(record))
+
+    kept = Kept()
+    kept.lines = []
+    kept.setFormatter(logging.Formatter("%(name)s %(levelname)s %(message)s"))
+    yield kept
+    logging.getLogger().removeHandler(kept)
+
+
+def test_what_cannot_be_said_stops_nobody(tmp_path, logger):
+    unconfigured(logger)
     with full_at(3), open(tmp_path / "wk.log", "wb", buffering=0) as raw:
         say("nobody reads this", io.TextIOWrapper(raw, write_through=True))
     out = io.StringIO()
     out.close()
     say("nor this", out)
+
+
+def test_what_the_library_says_is_printed_once_whatever_root_does(capsys, logger, records):
+    unconfigured(logger)
+    logging.getLogger().addHandler(records)
+    say("worker 0: 100 %s")
+    say("summary", sys.stdout)
+    assert capsys.readouterr() == ("summary\n", "worker 0: 100 %s\n")
+    assert records.lines == []
+
+
+def test_a_handler_of_the_programs_own_takes_the_place_of_printing(capsys, logger, records):
+    unconfigured(logger)
+    logger.addHandler(records)
+    say("worker 0: done")
+    say("summary", sys.stdout)
+    assert records.lines == ["wbsp INFO worker 0: done", "wbsp INFO summary"]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_propagation_takes_the_place_of_printing(capsys, logger, records):
+    unconfigured(logger)
+    logging.getLogger().addHandler(records)
+    logger.propagate = True
+    say("worker 0: done")
+    assert records.lines == ["wbsp INFO worker 0: done"]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_level_silences_the_library(capsys, logger):
+    unconfigured(logger)
+    logger.setLevel(logging.WARNING)
+    say("worker 0: done")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_logger_configured_before_the_import_stays_as_it_is():
+    code = ("import logging, sys; logger = logging.getLogger('wbsp'); "
+            "logger.addHandler(logging.StreamHandler(sys.stdout)); logger.setLevel('ERROR'); "
+            "from wbsp.runlog.console import say; say('nobody hears this'); "
+            "logger.setLevel('INFO'); say('once'); "
+            "assert len(logger.handlers) == 1 and logger.propagate")
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (result.stdout, result.stderr) == ("once\n", "")

@@ -16,7 +16,7 @@ from wbsp.testing import INF, IntegerWorkload, Laws, Plan, plans
 
 __all__ = ["INF", "Incarnation", "IntegerWorkload", "Witness", "many", "plans"]
 
-many = settings(max_examples=500, derandomize=True, deadline=None, database=None)
+many = settings(max_examples=5 * settings.default.max_examples)
 
 
 class Witness(Laws):

@@ -82,13 +82,13 @@ def test_a_message_of_the_other_side_is_refused():
         m.decode(m.FromWorker, m.encode(m.Alive()))
 
 
-@settings(max_examples=500, derandomize=True, deadline=None, database=None)
+@settings(max_examples=5 * settings.default.max_examples)
 @given(PHASES, st.binary(max_size=200))
 def test_random_bytes_raise_wire_error_alone(kind, data):
     _decodes_or_wire_error(kind, data)
 
 
-@settings(max_examples=1000, derandomize=True, deadline=None, database=None)
+@settings(max_examples=10 * settings.default.max_examples)
 @given(PHASES, st.sampled_from(BOTH), st.data())
 def test_mutated_messages_raise_wire_error_alone(kind, example, data):
     mutant = bytearray(m.encode(example[1]))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from wbsp.wire.rate import RateLimitedReceiver, RateLimiter
 from wbsp.wire.send_queue import SendQueue
 
-quick = settings(max_examples=200, derandomize=True, deadline=None, database=None)
+quick = settings(max_examples=2 * settings.default.max_examples)
 
 
 class Wire:

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from jobs import Jobs, free_port
+from jobs import free_port
 
 from wbsp.ps import checkpoint
 
@@ -48,12 +48,6 @@ model.compile("sgd", "mse")
 model.fit(np.ones((8, 1)), np.ones((8, 1)), epochs=1, verbose=0, callbacks=[wbsp.SyncCallback()])
 print("trained")
 """
-
-
-@pytest.fixture
-def jobs(tmp_path):
-    with Jobs(tmp_path) as jobs:
-        yield jobs
 
 
 def script(jobs, text):

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from crew import Member
 from integers import IntegerReplica
-from jobs import Jobs, interrupted, until
+from jobs import interrupted, until
 
 import wbsp
 from wbsp.layout import TensorSpec
@@ -23,12 +23,6 @@ pytestmark = [
 X = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
 Y = X.sum(1, keepdims=True)
 FAILED = "its fit was interrupted or failed"
-
-
-@pytest.fixture
-def jobs(tmp_path):
-    with Jobs(tmp_path) as jobs:
-        yield jobs
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 import zmq
 from crew import Member, all_end
 from integers import IntegerReplica, conserved, pattern
-from jobs import Jobs, free_port, until
+from jobs import free_port, until
 from proxy import Proxy
 
 from wbsp.layout import TensorSpec
@@ -24,12 +24,6 @@ from wbsp.worker.runtime import WorkerRuntime
 from wbsp.worker.transport import Transport, TransportError
 
 SYNCS = ["bsp", "asp", "ssp", "wbsp", "pcc"]
-
-
-@pytest.fixture
-def jobs(tmp_path):
-    with Jobs(tmp_path) as jobs:
-        yield jobs
 
 
 def check(server, members):

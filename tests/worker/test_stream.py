@@ -15,7 +15,7 @@ from wbsp.worker.pipeline import batches
 from wbsp.worker.stream import LOOK, NOTHING, Assignments
 
 PATIENCE = 20.0  # seconds; only there so that nothing hangs for ever
-many = settings(max_examples=500, derandomize=True, deadline=None, database=None)
+many = settings(max_examples=5 * settings.default.max_examples)
 
 
 def test_before_training_begins_there_is_a_look_and_no_more():

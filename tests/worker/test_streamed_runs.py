@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from jobs import ROOT, Jobs, ServerJob, free_port
+from jobs import ROOT, ServerJob, free_port
 
 from models import training
 
@@ -90,12 +90,6 @@ model.fit(data, epochs=2, steps_per_epoch=10, verbose=0, callbacks=[hook, Fails(
 np.save(f"trained{index}.npy", np.concatenate(trained))
 print("sizes", *map(len, trained))
 """
-
-
-@pytest.fixture
-def jobs(tmp_path):
-    with Jobs(tmp_path) as jobs:
-        yield jobs
 
 
 def start(jobs, name, text, *arguments):

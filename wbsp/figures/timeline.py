@@ -6,11 +6,12 @@ it) can be seen. Open the trace at https://ui.perfetto.dev or in chrome://tracin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from wbsp.figures.load import MOST_WORKERS, RunStatistics
 from wbsp.figures.style import KIND_COLORS, kinds_legend, new_figure, save, set_title
@@ -44,13 +45,43 @@ def draw_timeline(fact: RunStatistics, path: Path,
     chosen = window or default_window(fact)
     if chosen is None:
         return None
-    start, end = chosen
-    workers = [w for w in fact.pick_workers(MOST_WORKERS) if w in fact.run.spans]
-    seen = {w: [s for s in fact.run.spans[w] if s["t"] < end and s["t"] + s["seconds"] > start]
-            for w in workers}
+    seen = _seen(fact, chosen)
     if not any(seen.values()):
         return None
-    figure, [[axes]] = new_figure(1, 1, 11, 1.5 + 0.62 * len(workers))
+    figure, [[axes]] = new_figure(1, 1, 11, 1.5 + 0.62 * len(seen))
+    _draw(axes, fact, seen, chosen)
+    of = f" ({len(seen)} of {len(fact.workers)} workers)" if [*seen] != fact.workers else ""
+    set_title(axes, fact.name + of, 110, pad=16)
+    kinds_legend(figure, *axes.lines[:1])
+    return save(figure, path)
+
+
+def draw_timelines(facts: Sequence[RunStatistics], titles: Sequence[str], path: Path,
+                   window: tuple[float, float]) -> Path:
+    """Gantt charts of several runs, one below the other, over the same `window` (seconds)."""
+    seen = [_seen(fact, window) for fact in facts]
+    figure, panels = new_figure(len(facts), 1, 11, 1.0 + sum(0.6 + 0.5 * len(s) for s in seen),
+                                sharex=True)
+    for axes, fact, spans, title in zip(panels[:, 0], facts, seen, titles, strict=True):
+        _draw(axes, fact, spans, window)
+        set_title(axes, title, 110, pad=16)
+        axes.label_outer()
+    kinds_legend(figure, *panels[0, 0].lines[:1])
+    return save(figure, path)
+
+
+def _seen(fact: RunStatistics, window: tuple[float, float]) -> dict[int, list[dict]]:
+    """Worker -> its spans that lie in `window`, at least in part; of at most 12 workers."""
+    start, end = window
+    return {w: [s for s in fact.run.spans[w] if s["t"] < end and s["t"] + s["seconds"] > start]
+            for w in fact.pick_workers(MOST_WORKERS) if w in fact.run.spans}
+
+
+def _draw(axes: Axes, fact: RunStatistics, seen: dict[int, list[dict]],
+          window: tuple[float, float]) -> None:
+    """Two lanes for each worker of `seen`, and the commits of versions as dashed lines."""
+    start, end = window
+    workers = [*seen]
     # White edges tell one step from the next, but would hide spans of a pixel or two.
     edge = 0.5 if max(map(len, seen.values())) < 150 else 0.0
     for row, worker in enumerate(workers):
@@ -72,13 +103,9 @@ def draw_timeline(fact: RunStatistics, path: Path,
     rows = np.arange(len(workers))[:, None] + [offset + h / 2 for offset, h in _LANES.values()]
     axes.set_yticks(rows.ravel(), [text for w in workers
                                    for text in (f"worker {w}  compute", "network")], fontsize=7.5)
-    of = f" ({len(workers)} of {len(fact.workers)} workers)" if workers != fact.workers else ""
     axes.set(xlim=(start, end), ylim=(len(workers) - 0.12, -0.12), xlabel="time since start (s)")
-    set_title(axes, fact.name + of, 110, pad=16)
     axes.grid(visible=False)
     axes.tick_params(axis="y", length=0)
-    kinds_legend(figure, *axes.lines[:1])
-    return save(figure, path)
 
 
 def write_trace(fact: RunStatistics, path: Path) -> Path:

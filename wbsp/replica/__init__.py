@@ -1,1 +1,1 @@
-"""A live model as one flat vector, for whoever trains or evaluates it: one file a back end."""
+"""Replicas: a live model as one flat vector, for training and evaluation; one file a back end."""

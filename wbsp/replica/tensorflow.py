@@ -6,6 +6,8 @@ BatchNorm statistics take part as deltas like the rest. Optimizer state is not i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -14,14 +16,15 @@ from wbsp.layout import TensorSpec, total_size
 
 
 class KerasReplica:
-    """The live model x and its anchor; used by the thread that trains.
+    """The live model x and its anchor; only the compute thread may use it.
 
-    Under a mirrored strategy all devices of this worker hold the same x; it is read from the first
-    and written to all.
+    Under a mirrored strategy all devices of this worker hold the same x: `read` takes the first
+    device's copy, `adopt` writes all copies.
     """
 
     def __init__(self, model: keras.Model):
-        """Raises ValueError for a model that is not built, is empty, or is not TensorFlow's."""
+        """Raises ValueError for a model that is not built, has no float variables, or does not
+        run on TensorFlow."""
         if keras.backend.backend() != "tensorflow":
             raise ValueError(f"wbsp needs Keras on TensorFlow, not {keras.backend.backend()}; set "
                              "KERAS_BACKEND=tensorflow")
@@ -33,7 +36,8 @@ class KerasReplica:
         if not self._variables:
             raise ValueError(f"model {model.name} has no variables of floats: there is nothing to "
                              "train together")
-        self.layout = [TensorSpec(v.path, tuple(v.shape)) for v in self._variables]
+        self.layout: Sequence[TensorSpec] = [
+            TensorSpec(v.path, tuple(v.shape)) for v in self._variables]
         strategy = model.distribute_strategy or tf.distribute.get_strategy()
         # Called at every step: a concrete function costs half of a tf.function, and half again
         # where XLA makes it one loop in the calling thread.
@@ -44,29 +48,30 @@ class KerasReplica:
             self._scatter = tf.function(
                 self._assign, jit_compile=one_cpu).get_concrete_function(
                     tf.TensorSpec([total_size(self.layout)], tf.float32))
-        self._x: np.ndarray | None = None  # the live vector while it is known
+        self._x: np.ndarray | None = None  # x, until the next step changes it
         self._anchor = self.read()
-        self.adopt(self._anchor, "replace")  # whatever compiles at first use does so now
+        self.adopt(self._anchor, "replace")  # compile now what compiles at first use
 
     def read(self) -> np.ndarray:
-        """The live model, float32 [size]; not to be written to."""
+        """The live model x, float32 [size]; callers must not write to the array."""
         if self._x is None:
             self._x = self._gather().numpy()
         return self._x
 
     def stepped(self) -> None:
-        """A step has changed the variables."""
+        """Notification that a step has changed the variables."""
         self._x = None
 
     def cut(self) -> np.ndarray:
-        """Return the progress since the last cut or adoption, and begin anew from here."""
+        """The update x - anchor, float32 [size], a new array; then anchor = x."""
         x = self.read()
         update = x - self._anchor
         self._anchor = x
         return update
 
     def adopt(self, vector: np.ndarray, how: str) -> None:
-        """Take over W (float32 [size], kept): `replace` x = W, `rebase` x = W + x - anchor."""
+        """Adopt `vector` W, float32 [size], which is kept: `replace` sets x = W, `rebase` sets
+        x = W + (x - anchor); then anchor = W."""
         x = vector if how == "replace" else vector + (self.read() - self._anchor)
         self._scatter(tf.constant(x))
         self._x, self._anchor = x, vector

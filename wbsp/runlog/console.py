@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import math
 import os
 import sys
@@ -30,9 +31,41 @@ _SHOW_CURSOR = b"\x1b[?25h\n"  # which a live table hides
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
-    """Print on `stream` (default: standard error); that it cannot be printed stops nobody."""
-    with contextlib.suppress(OSError, ValueError):
-        print(text, file=stream or sys.stderr, flush=True)
+    """Log `text` as a record of the logger "wbsp", level INFO; `stream` is where it is printed
+    (default: standard error) unless the program has configured that logger."""
+    _LOGGER.info(text, extra={"stream": stream}, stacklevel=2)
+
+
+class DefaultHandler(logging.Handler):
+    """Handler of the logger "wbsp" as long as the program has not configured that logger.
+
+    It prints the bare line, and nothing once the logger has a handler of the program's own or
+    propagates to the root logger. A stream that cannot be written to must not end the training.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if _LOGGER.handlers == [self] and not _LOGGER.propagate:
+            with contextlib.suppress(OSError, ValueError):
+                print(self.format(record), flush=True,
+                      file=getattr(record, "stream", None) or sys.stderr)
+
+
+def _library_logger() -> logging.Logger:
+    """The logger "wbsp" with its default handler, where the program has not given it one before.
+
+    It does not propagate: absl and TensorFlow put a handler of their own on the root logger, which
+    would print each line once more.
+    """
+    logger = logging.getLogger("wbsp")
+    if not logger.handlers:
+        logger.addHandler(DefaultHandler())
+        logger.propagate = False
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
+    return logger
+
+
+_LOGGER = _library_logger()
 
 
 @dataclass

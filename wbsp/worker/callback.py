@@ -61,14 +61,14 @@ class SyncCallback(keras.callbacks.Callback):
         super().__init__()
         task = Task.complete(address, worker_index)
         split_address(task.address)
-        self.worker = task.index
+        self.worker = task.worker
         self._timeout = connect_timeout
         self._claims = expected or {}
         self._say = say
         self._interrupt: str | None = None
         token = None if token_file is None else read_token(token_file)
         rate = None if band_width_limit is None else 1e6 * band_width_limit
-        self._new_link = lambda: Transport(task.address, task.index, token, rate, say,
+        self._new_link = lambda: Transport(task.address, task.worker, token, rate, say,
                                       lambda: self._interrupt is not None)
         self._link: Transport | None = None  # once connected, and after that
         self._session: WorkerRuntime | None = None
@@ -77,7 +77,7 @@ class SyncCallback(keras.callbacks.Callback):
         self._log: WorkerLog | None = None
         self._assignments = Assignments()
         self._batch_size: int | None = None  # of `stream`, where it was called
-        self._place = task.address, task.index
+        self._place = task.address, task.worker
         self._fit: Fit | None = None  # from on_train_begin to the end, whichever comes
         self._signals = Signals(self.interrupt)
         self._ending = threading.RLock()

@@ -1,0 +1,45 @@
+#!/usr/bin/env python
+"""Draw docs/figures/timelines.png: the timelines of three workers under bsp, wbsp and pcc.
+
+    scripts/draw_timelines.py
+
+The runs are simulated, in some seconds; their files stay in a temporary folder.
+"""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+from absl import app, flags
+
+from wbsp.figures import find_runs
+from wbsp.figures.load import gather
+from wbsp.figures.timeline import draw_timelines
+
+ROOT = pathlib.Path(__file__).parents[1]
+TITLES = {
+    "bsp": "bsp, bulk synchronous parallel: a worker waits for the next version",
+    "wbsp": "wbsp, worker-busy synchronous parallel: a worker waits for the answer to its push",
+    "pcc": "pcc, parallel computing and communication: a worker waits for nothing",
+}
+WINDOW = 2.0, 5.0  # seconds
+
+flags.DEFINE_string("out", str(ROOT / "docs/figures/timelines.png"), "file to write")
+
+
+def main(argv):
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, "-m", "wbsp.simulate", "--model=timing", "--nofigures",
+                        f"--cluster={ROOT / 'scripts/clusters/three.toml'}", "--until=10s",
+                        f"--sync={','.join(TITLES)}", f"--out={folder}"], cwd=ROOT, check=True,
+                       stdout=subprocess.DEVNULL)
+        found = {fact.sync: fact for fact in gather(find_runs([folder]))}
+        facts = [found[sync] for sync in TITLES]
+        titles = [f"{TITLES[fact.sync]} ({fact.total_shares['compute']:.0%} of the time computing)"
+                  for fact in facts]
+        print(draw_timelines(facts, titles, pathlib.Path(flags.FLAGS.out), WINDOW))
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,68 @@
+"""The documentation: its links lead somewhere, and what it says of the code is so."""
+
+import re
+import runpy
+
+import pytest
+from jobs import ROOT
+
+PAGE = ROOT / "docs/architecture.md"
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+PUBLISHED = [
+    "CUDA_VISIBLE_DEVICES= nohup python -u runcifar10gpu.py --job_name=ps --worker_num=2 "
+    "--base_dir=wbsp/ --port_base=2606 >ps.log 2>&1 &",
+    "CUDA_VISIBLE_DEVICES=0 nohup python -u runcifar10gpu.py --job_name=worker --worker_index=0 "
+    "--base_dir=wbsp/ --port_base=2606 >wk0.log 2>&1 &",
+    "CUDA_VISIBLE_DEVICES=1 nohup python -u runcifar10gpu.py --job_name=worker --worker_index=1 "
+    "--base_dir=wbsp/ --port_base=2606 >wk1.log 2>&1 &",
+]
+
+
+def anchors(page):
+    """The names of the headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page):
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
+        path, _, anchor = target.partition("#")
+        file = page.parent / path if path else page
+        assert file.exists(), f"{page.name}: {target}"
+        assert not anchor or anchor in anchors(file), f"{page.name}: {target}"
+
+
+def test_every_page_is_listed():
+    listed = (ROOT / "docs/README.md").read_text()
+    assert not [page.name for page in ROOT.glob("docs/*.md")
+                if page.name != "README.md" and f"({page.name})" not in listed]
+
+
+def test_the_published_commands_are_word_for_word():
+    assert [line.strip() for line in (ROOT / "README.md").read_text().splitlines()
+            if "nohup" in line] == PUBLISHED
+
+
+def test_the_states_of_a_worker_are_those_of_the_agent():
+    states = runpy.run_path(str(ROOT / "scripts/agent_states.py"))
+    _, _, rest = PAGE.read_text().partition(states["BEGIN"])
+    assert rest.partition(states["END"])[0].strip() == states["text"]().strip(), (
+        "docs/architecture.md is out of date: run scripts/agent_states.py")
+
+
+def test_the_diagrams_hold_every_arrow():
+    states = runpy.run_path(str(ROOT / "scripts/agent_states.py"))
+    assert states["text"](states["DEPTH"] + 1).strip() in PAGE.read_text()
+
+
+def test_every_file_and_package_that_the_page_names_exists():
+    page = PAGE.read_text()
+    named = re.findall(r"`((?:ps|worker|tests|scripts)/[\w/]+\.py)`", page)
+    packages = re.findall(r"^\| (`.*?`) \|", page.partition("## The journey")[0], re.MULTILINE)
+    packages = [name for cell in packages for name in re.findall(r"`(\w+)`", cell)]
+    assert named and packages
+    for path in named:
+        assert (ROOT / path).exists() or (ROOT / "wbsp" / path).exists(), path
+    for name in packages:
+        assert (ROOT / "wbsp" / name).is_dir() or (ROOT / f"wbsp/{name}.py").exists(), name
