@@ -50,7 +50,7 @@ def driven(sync, events):
 
 
 @pytest.mark.parametrize("sync", MODELS)
-@settings(max_examples=25, derandomize=True, deadline=None, database=None)
+@settings(max_examples=settings.default.max_examples // 4)
 @given(EVENTS)
 def test_a_follower_comes_to_the_same_versions(sync, events):
     store = driven(sync, events)
@@ -66,7 +66,7 @@ def test_a_follower_comes_to_the_same_versions(sync, events):
 
 
 @pytest.mark.parametrize("sync", MODELS)
-@settings(max_examples=25, derandomize=True, deadline=None, database=None)
+@settings(max_examples=settings.default.max_examples // 4)
 @given(EVENTS)
 def test_every_push_is_in_the_records_once_and_versions_follow_one_another(sync, events):
     records = [record for record, _ in driven(sync, events).told]

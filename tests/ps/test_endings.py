@@ -19,7 +19,7 @@ from wbsp.ps.run import Outlet, ServerConfig
 from wbsp.ps.server import Server
 from wbsp.runlog.console import Console
 from wbsp.runlog.server import ServerLog
-from wbsp.sync import create
+from wbsp.sync import BSP, create
 from wbsp.wire.sockets import ServerSocket
 from wbsp.worker.transport import TransportError
 
@@ -69,9 +69,10 @@ class Run:
         config = ServerConfig(workers, samples, **{"check_period": 0.01, **config})
         socket = ServerSocket("localhost", 0)
         self.address = f"localhost:{socket.port}"
+        model = create(sync) if isinstance(sync, str) else sync
         self.console = Console("", self.output)
-        outlet = Outlet(folder, ServerLog(folder, sync, tensorboard=False), self.console)
-        self.server = Server(create(sync), socket, config, {}, outlet, judge, self.interrupts)
+        outlet = Outlet(folder, ServerLog(folder, model.name, tensorboard=False), self.console)
+        self.server = Server(model, socket, config, {}, outlet, judge, self.interrupts)
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def starts(self):
@@ -253,3 +254,22 @@ def test_a_fault_that_comes_again_and_again_still_leaves_everything(tmp_path):
     assert run.output.getvalue().count("stopping: the server failed") == 2
     assert run.left()["total"]["steps"] >= 10
     assert not run.server.engine.store.accepted, "what was accepted is in no version"
+
+
+class Forgetful(BSP):
+    """Answers nothing to the fifth push."""
+
+    name = "forgetful"
+
+    def push(self, push, now):
+        return super().push(push, now) if push.seq != 4 else []
+
+
+def test_a_model_that_breaks_its_contract_ends_the_run_in_one_line(tmp_path):
+    run = Run(tmp_path, sync=Forgetful()).starts()
+    run.member()
+    assert run.ends() == 1
+    run.says("stopping: the synchronization model broke its contract: forgetful neither accepted "
+             "nor rejected Push(worker=0, seq=4,")
+    assert "Traceback" not in run.output.getvalue()
+    assert run.left()["total"]["steps"] == 4
