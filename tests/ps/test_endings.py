@@ -265,7 +265,8 @@ class Forgetful(BSP):
         return super().push(push, now) if push.seq != 4 else []
 
 
-def test_a_model_that_breaks_its_contract_ends_the_run_in_one_line(tmp_path):
+def test_a_model_that_breaks_its_contract_ends_the_run_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("wbsp.ps.run.INTERRUPT_PATIENCE", 1.0)  # its worker waits for an answer
     run = Run(tmp_path, sync=Forgetful()).starts()
     run.member()
     assert run.ends() == 1
