@@ -15,6 +15,7 @@ import sys
 
 from absl import app, flags
 
+from wbsp import heterogeneity
 from wbsp.runlog.folder import run_folder
 from wbsp.runlog.reader import Run, read_run
 from wbsp.sync import MODELS
@@ -27,7 +28,7 @@ flags.DEFINE_integer("seeds", 3, "runs of each, with seeds 0, 1, ...", lower_bou
 flags.DEFINE_integer("workers", 2, "workers of each run", lower_bound=1)
 flags.DEFINE_string("model", "small", "network")
 flags.DEFINE_string("dataset", "shapes10", "data set")
-flags.DEFINE_string("heterogeneity", "H1", "published sleeps of odd workers")
+flags.DEFINE_enum("heterogeneity", "H1", list(heterogeneity.SLEEPS), heterogeneity.FLAG_HELP)
 flags.DEFINE_float("target_accuracy", 0.85, "a run ends when a version reaches it")
 flags.DEFINE_float("epochs", 100, "... or after so many passes over the training set")
 flags.DEFINE_float("check_period", 0.5, "seconds between two evaluations")

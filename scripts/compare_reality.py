@@ -17,6 +17,7 @@ import sys
 
 from absl import app, flags
 
+from wbsp import heterogeneity
 from wbsp.figures import find_runs
 from wbsp.runlog.folder import run_folder
 from wbsp.runlog.reader import Run
@@ -32,7 +33,7 @@ BATCH = 128  # of the launcher's workers
 
 flags.DEFINE_list("sync", ["bsp", "asp", "ssp", "wbsp", "pcc"], "synchronization models")
 flags.DEFINE_integer("workers", 2, "workers of each run", lower_bound=1)
-flags.DEFINE_string("heterogeneity", "H1", "published sleeps of odd workers")
+flags.DEFINE_enum("heterogeneity", "H1", list(heterogeneity.SLEEPS), heterogeneity.FLAG_HELP)
 flags.DEFINE_float("epochs", 30, "passes over the training set, summed over all workers")
 flags.DEFINE_float("check_period", 5.0, "seconds between two evaluations")
 flags.DEFINE_string("out", "runs/reality", "folder of the runs")

@@ -20,11 +20,12 @@ from pathlib import Path
 
 from absl import app, flags
 
+from wbsp import heterogeneity
 from wbsp.runlog.folder import run_folder
 from wbsp.simulate import compare, units
 from wbsp.simulate.progress import Progress
 from wbsp.simulate.runs import Plan, simulate
-from wbsp.simulate.spec import HETEROGENEITY, ClusterSpec, published, read_cluster
+from wbsp.simulate.spec import ClusterSpec, published, read_cluster
 from wbsp.startup import heavy_imports
 from wbsp.sync import MODELS, create, parse_options
 
@@ -46,8 +47,7 @@ flags.DEFINE_string("cluster", None, "TOML file that describes the cluster, in p
 flags.DEFINE_string("advise", None, "TOML file of a cluster: rank all models on it, by default "
                     + ", ".join(f"--{name}={value}" for name, value in ADVICE.items()))
 flags.DEFINE_integer("workers", 2, "number of workers", lower_bound=1)
-flags.DEFINE_enum("heterogeneity", "none", list(HETEROGENEITY),
-                  "published sleeps: odd workers sleep 0.5, 1.0 or 1.5 s before each step")
+flags.DEFINE_enum("heterogeneity", "none", list(heterogeneity.SLEEPS), heterogeneity.FLAG_HELP)
 flags.DEFINE_string("bandwidth", "none", "of each worker's link in each direction: 1Gbit, 20MB, "
                     "none for no limit")
 flags.DEFINE_string("latency", "0s", "of each worker's link, one way: 1ms")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from wbsp.heterogeneity import sleep_seconds
 from wbsp.simulate import speeds, units
 from wbsp.simulate.machine import INF, Incarnation, Machine
 
@@ -18,9 +19,6 @@ try:
     import tomllib
 except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
-
-# Published sleeps: seconds before every step of an odd worker.
-HETEROGENEITY = {"none": 0.0, "H1": 0.5, "H2": 1.0, "H3": 1.5}
 
 
 @dataclass(frozen=True)
@@ -104,12 +102,12 @@ class ClusterSpec:
 def published(workers: int, heterogeneity: str, step: float, jitter: float = 0.0,
               latency: float = 0.0, bandwidth: float = INF, server_bandwidth: float | None = None,
               apply: float = 0.0, model_bytes: float | None = None) -> ClusterSpec:
-    """`workers` like machines on like links, of which the odd ones sleep before each step."""
-    sleep = HETEROGENEITY[heterogeneity]
+    """The spec of `workers` like machines on like links, of which the odd ones sleep before each
+    step. heterogeneity: "none", "H1", "H2" or "H3", the published settings."""
     server = bandwidth if server_bandwidth is None else server_bandwidth
     return ClusterSpec(
-        tuple(Group(step=step, jitter=jitter, sleep=sleep * (index % 2), latency=latency,
-                    up=bandwidth, down=bandwidth) for index in range(workers)),
+        tuple(Group(step=step, jitter=jitter, sleep=sleep_seconds(heterogeneity, index),
+                    latency=latency, up=bandwidth, down=bandwidth) for index in range(workers)),
         ingress=server, egress=server, apply=apply, model_bytes=model_bytes)
 
 
