@@ -15,8 +15,9 @@ import sys
 import pytest
 
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Incarnation, Machine, Observer
+from wbsp.simulate.machine import Incarnation, Machine
 from wbsp.simulate.speeds import changing, constant, lognormal
+from wbsp.simulate.worker import Observer
 from wbsp.simulate.workload import QuadraticWorkload
 from wbsp.sync import create
 

@@ -13,8 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Incarnation, Machine, Observer
+from wbsp.simulate.machine import Incarnation, Machine
 from wbsp.simulate.speeds import trace
+from wbsp.simulate.worker import Observer
 
 INF = float("inf")
 SIZE = 3
@@ -248,7 +249,7 @@ class Witness(Observer):
         return set(kinds[steps[0]:steps[-1]]) - {"compute"} if steps else set()
 
     def adopt(self, worker, now, version, how):
-        agent = self.cluster._hosts[worker].agent
+        agent = self.cluster.workers[worker].agent
         again = worker in self.joining or agent.finished
         assert version > self.held[worker] or (version == self.held[worker] and again), \
             f"worker {worker} went from version {self.held[worker]} to {version}"

@@ -22,8 +22,8 @@ class Barrier(Witness):
 def a_round_is_tau_steps_of_all(witness, effects, push):
     assert witness.committed == witness.round_complete
     if push:
-        leaving = witness.cluster._hosts[push.worker].agent.finished or (
-            witness.cluster._hosts[push.worker].agent._finishing)
+        leaving = witness.cluster.workers[push.worker].agent.finished or (
+            witness.cluster.workers[push.worker].agent._finishing)
         assert push.steps == witness.model.tau or (leaving and push.steps < witness.model.tau)
     if witness.committed:
         witness.restart_round()

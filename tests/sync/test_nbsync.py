@@ -40,7 +40,7 @@ class Rounds(Witness):
             return
         if worker in self.joining:
             self.unreset.add(worker)
-        elif not self.cluster._hosts[worker].agent.finished:
+        elif not self.cluster.workers[worker].agent.finished:
             assert version == self.held[worker] + 1, "a version was left out"
         super().adopt(worker, now, version, how)
 

@@ -62,10 +62,10 @@ class Bounded(Witness):
         assert push.base_version >= self.granted[push.worker], "a worker went back"
         self.accepted += answer.accepted
         self.rejected += not answer.accepted
-        host = self.cluster._hosts[push.worker]
+        sender = self.cluster.workers[push.worker]
         assert push.steps <= model.rule.every
         if push.steps < model.rule.every:
-            assert push.worker in self.told or host.finishing, "nobody told it"
+            assert push.worker in self.told or sender.agent._finishing, "nobody told it"
         self.granted[push.worker] = newest
         self.told.discard(push.worker)
         due = set()

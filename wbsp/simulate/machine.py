@@ -1,11 +1,10 @@
-"""A simulated machine, and who may listen to what it does."""
+"""A simulated machine."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from wbsp.runlog.report import Report
 from wbsp.simulate.speeds import StepTime, stalled
 
 INF = float("inf")
@@ -65,20 +64,3 @@ class Machine:
         """
         seconds = self.fixed / parts + self.step(index, now) * share
         return stalled(seconds, now, self.stalls) if self.stalls else seconds
-
-
-class Observer:
-    """Hears what happens on the workers; override what you need. Times in seconds.
-
-    What happens on the server goes to the engine's `log`.
-    """
-
-    def span(self, worker: int, lane: str, kind: str, start: float, end: float) -> None:
-        """A piece of time has ended. Lane "compute": the thread was busy with `kind` of `KINDS`;
-        lane "network": a push until its answer, or a pull until the model was there."""
-
-    def step(self, worker: int, now: float, loss: float, report: Report) -> None:
-        """A step has ended; `report` holds the running totals up to it."""
-
-    def adopt(self, worker: int, now: float, version: int, how: str) -> None:
-        """A version is about to become the live model."""

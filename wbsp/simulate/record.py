@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from wbsp.runlog.report import Report
+from wbsp.runlog.report import Lane, Phase, Report
 from wbsp.runlog.server import ServerLog
 from wbsp.runlog.worker import WorkerLog
-from wbsp.simulate.machine import Observer
+from wbsp.simulate.worker import Observer
 
 MOST_LOGS = 100  # workers that keep files of their own; a larger cluster's are picked evenly
 
@@ -33,7 +33,7 @@ class Recorder(Observer):
         self._computed = dict.fromkeys(self._workers, 0.0)  # seconds, up to the last step
         self._epoch_steps, self._heard = epoch_steps, heard
 
-    def span(self, worker: int, lane: str, kind: str, start: float, end: float) -> None:
+    def span(self, worker: int, lane: Lane, kind: Phase, start: float, end: float) -> None:
         if worker in self._workers:
             self._workers[worker].span(lane, kind, start, end)
 

@@ -7,17 +7,20 @@ served by no tensors at all, by a small problem in NumPy, or by a real network.
 from __future__ import annotations
 
 import math
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
 
+Vector: TypeAlias = Any  # np.ndarray, float32 [size]; None in a study of time alone
+
+
 class Workload(Protocol):
-    """One replica a worker. Vectors are float32 [size], or None in a study of time alone."""
+    """The training of all workers, each with a replica of its own."""
 
     batch: int  # examples of a step, unless the server says how many
 
-    def initial(self) -> np.ndarray | None:
+    def initial(self) -> Vector:
         """W_0."""
 
     def step(self, worker: int, samples: int | None = None,
@@ -28,11 +31,10 @@ class Workload(Protocol):
         start:   from here on in the stream that all workers share; None: the worker's own next
         """
 
-    def cut(self, worker: int) -> np.ndarray | None:
+    def cut(self, worker: int) -> Vector:
         """Return x - anchor as a new array; anchor = x."""
 
-    def adopt(self, worker: int, vector: np.ndarray | None,
-              how: Literal["replace", "rebase"]) -> None:
+    def adopt(self, worker: int, vector: Vector, how: Literal["replace", "rebase"]) -> None:
         """replace: x = W; rebase: x = W + (x - anchor); anchor = W, which is never written."""
 
 
