@@ -15,8 +15,7 @@ import sys
 import pytest
 
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Incarnation, Machine
-from wbsp.simulate.speeds import changing, constant, lognormal
+from wbsp.simulate.machine import Incarnation, Machine, changing, constant, lognormal
 from wbsp.simulate.worker import Observer
 from wbsp.simulate.workload import QuadraticWorkload
 from wbsp.sync import create
@@ -168,27 +167,27 @@ def test_the_server_applies_one_push_after_the_other():
 
 
 def test_a_lost_worker_frees_the_round_when_it_is_missed():
-    workers = [*free(1.0), Machine(constant(2.0), lives=(Incarnation(0.0, 5.0),))]
+    workers = [*free(1.0), Machine(constant(2.0), incarnations=(Incarnation(0.0, 5.0),))]
     run = Run(create("bsp"), workers, until=8.0, detect_seconds=0.75)
     assert run.commits == exactly([2.0, 4.0, 5.75, 6.75, 7.75])
     assert run.seconds[1]["compute"] == exactly(5.0)
 
 
 def test_a_push_that_has_not_arrived_is_lost_with_its_worker():
-    dying = Machine(constant(1.0), up=2.0, lives=(Incarnation(0.0, 2.5),))
+    dying = Machine(constant(1.0), up=2.0, incarnations=(Incarnation(0.0, 2.5),))
     run = Run(create("asp"), [dying], until=10.0, model_bytes=4.0)
     assert run.pushes == []
 
 
 def test_a_lost_worker_leaves_the_interface_to_the_others():
-    dying = Machine(constant(1.0), lives=(Incarnation(0.0, 3.0),))
+    dying = Machine(constant(1.0), incarnations=(Incarnation(0.0, 3.0),))
     run = Run(create("asp"), [dying, *free(1.0)], until=5.0, model_bytes=4.0, ingress=2.0)
     # Both upload at 1 B/s from 1 s on; from 3 s on the 2 bytes left have 2 B/s.
     assert (run.arrived(0), run.arrived(1)) == ([], exactly([4.0]))
 
 
 def test_a_joiner_counts_in_the_round_it_comes_to():
-    workers = [*free(1.0), Machine(constant(2.0), lives=(Incarnation(2.5),))]
+    workers = [*free(1.0), Machine(constant(2.0), incarnations=(Incarnation(2.5),))]
     run = Run(create("wbsp"), workers, until=9.0)
     assert run.commits == exactly([1.0, 2.0, 4.5, 6.5, 8.5])
 
@@ -283,7 +282,7 @@ def test_a_run_whose_first_version_is_good_enough_trains_nothing():
 
 
 def test_nothing_is_evaluated_after_the_last_version():
-    workers = [*free(1.0), Machine(constant(1.0), lives=(Incarnation(50.0),))]
+    workers = [*free(1.0), Machine(constant(1.0), incarnations=(Incarnation(50.0),))]
     cluster = Cluster(create("asp"), workers, evaluate=lambda snapshot: {}, check_period=4.5,
                       stop_samples=7)
     cluster.run()
@@ -312,9 +311,9 @@ def test_the_models_alarm_rings():
 @pytest.mark.parametrize("make, message", [
     (lambda: Machine(constant(1.0), latency=-1.0), "latency must be 0 s or more.*-1.0"),
     (lambda: Machine(constant(1.0), up=0.0), "up and down must be above 0"),
-    (lambda: Machine(constant(1.0), lives=(Incarnation(0.0, 5.0), Incarnation(4.0))),
-     "lives must follow"),
-    (lambda: Machine(constant(1.0), lives=()), "lives must follow"),
+    (lambda: Machine(constant(1.0), incarnations=(Incarnation(0.0, 5.0), Incarnation(4.0))),
+     "incarnations must follow"),
+    (lambda: Machine(constant(1.0), incarnations=()), "incarnations must follow"),
     (lambda: Machine(constant(1.0), fixed=-1.0), "fixed must be 0 s or more.*-1.0"),
     (lambda: Machine(constant(1.0), stalls=((5.0, 6.0), (1.0, 2.0))), "stalls must follow"),
     (lambda: Cluster(create("bsp"), []), "at least one worker"),

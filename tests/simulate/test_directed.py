@@ -3,8 +3,7 @@
 import pytest
 
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Incarnation, Machine
-from wbsp.simulate.speeds import constant
+from wbsp.simulate.machine import Incarnation, Machine, constant
 from wbsp.simulate.workload import QuadraticWorkload, TimingWorkload
 from wbsp.sync.asp import ASP
 from wbsp.sync.base import Accept, Commit, Direct, Grant, WorkerRule
@@ -150,8 +149,9 @@ def test_a_question_costs_a_round_trip():
 
 
 def test_who_asks_when_the_run_stops_hands_over_and_leaves():
-    workers = [Machine(constant(1.0), **LINK), Machine(constant(9.0), latency=0.1,
-                                                     lives=(Incarnation(0.0, 5.0, lost=False),))]
+    workers = [Machine(constant(1.0), **LINK),
+               Machine(constant(9.0), latency=0.1,
+                       incarnations=(Incarnation(0.0, 5.0, lost=False),))]
     run = Run(Asked(), workers, float("inf"), model_bytes=10.0, stop_samples=4)
     # Worker 1 ends its one step and leaves.
     assert sum(push.steps for push in run.pushes) == sum(r.steps for r in run.cluster.reports)
@@ -216,7 +216,8 @@ def test_a_version_that_nobody_wants_any_more_uses_the_interface_all_the_same():
 
 
 def test_a_lost_worker_takes_the_version_on_its_way_with_it():
-    workers = [Machine(constant(1.0), lives=(Incarnation(0.0, 5.5),)), Machine(constant(1.25))]
+    workers = [Machine(constant(1.0), incarnations=(Incarnation(0.0, 5.5),)),
+               Machine(constant(1.25))]
     run = Run(ASP(), workers, 8.0, model_bytes=4.0, egress=2.0)
     # W_0 is there at 4 s. Worker 1 pushes at 5.25 s and shares with the version of worker 0 until
     # that is lost, 0.25 bytes later.

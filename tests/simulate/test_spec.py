@@ -47,7 +47,7 @@ def test_a_file_is_what_it_says(tmp_path):
     a, b, late = cluster.machines(seed=0)
     assert a.seconds(0, 0.0) == b.seconds(0, 0.0) == 0.01
     assert (a.latency, a.up, a.down) == (1e-3, 2.5e6, 12.5e6)
-    assert late.lives == (Incarnation(5.0, 60.0, lost=True),)
+    assert late.incarnations == (Incarnation(5.0, 60.0, lost=True),)
     assert (late.up, late.down) == (INF, INF)
     # a sleep does not get longer when the machine gets slower; a stall adds what is left of it
     assert [late.seconds(0, t) for t in (0.0, 9.0, 100.0, 250.0)] == [1.5, 11.5, 4.5, 1.5]

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine
-from wbsp.simulate.speeds import lognormal
+from wbsp.simulate.machine import Machine, lognormal
 from wbsp.simulate.workload import QuadraticWorkload
 from wbsp.sync import create
 from wbsp.sync.localsgd import LocalSGD

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from wbsp.ps.decision import Granted
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine
-from wbsp.simulate.speeds import constant
+from wbsp.simulate.machine import Machine, constant
 from wbsp.sync import Accept, Commit, Grant, Push
 from wbsp.sync.nbsync import NBSync
 from wbsp.worker.agent import Adopt, Agent, Fetch
@@ -24,7 +23,7 @@ class Rounds(Witness):
         self.steps, self.mean = [], None  # of the regular pushes in this round; of the last such
         super().__init__(plan, model, Rounds.judge, self.weighs if model.normalize else None)
         for worker in set(range(len(plan.workers))) - self.lossy:
-            if len(plan.workers[worker]["lives"]) == 1:
+            if len(plan.workers[worker]["incarnations"]) == 1:
                 assert self.idle(worker) == set(), "it waited"
 
     def log(self, now, kind, **fields):

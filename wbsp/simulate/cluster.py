@@ -59,8 +59,8 @@ class Cluster:
         if not machines:
             raise ValueError("a cluster needs at least one worker")
         trained: Workload = TimingWorkload() if workload is None else workload
-        first = min(machine.lives[0].start for machine in machines)
-        together = sum(machine.lives[0].start == first for machine in machines)
+        first = min(machine.incarnations[0].start for machine in machines)
+        together = sum(machine.incarnations[0].start == first for machine in machines)
         self.clock = Clock()
         self.machines = list(machines)
         self.workers: dict[int, SimulatedWorker] = {}  # index -> newest incarnation
@@ -77,8 +77,8 @@ class Cluster:
         self._context = ClusterContext(self.clock, trained, observer, self.server,
                                        FairShareLink(self.clock, ingress), model_bytes)
         for index, machine in enumerate(machines):
-            self.server.present += len(machine.lives)
-            for incarnation in machine.lives:
+            self.server.present += len(machine.incarnations)
+            for incarnation in machine.incarnations:
                 self.clock.at(incarnation.start, self._come, index, incarnation)
         if evaluator is not None:
             self.clock.at(0.0, self.server.check)

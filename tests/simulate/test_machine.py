@@ -4,8 +4,7 @@ import statistics
 
 import pytest
 
-from wbsp.simulate.machine import Machine
-from wbsp.simulate.speeds import changing, constant, lognormal, trace
+from wbsp.simulate.machine import Machine, changing, constant, lognormal, trace
 
 
 def test_lognormal_has_the_mean_it_was_given_and_repeats_with_its_seed():
