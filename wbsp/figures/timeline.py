@@ -1,7 +1,7 @@
-"""Who did what when: a Gantt chart for print, and a trace of everything for Perfetto.
+"""Timelines of a run: a Gantt chart for print, and a trace of all spans and events for Perfetto.
 
-Each worker has two lanes, for its compute thread and its network, so that overlap (or the lack of
-it) can be seen. Open the trace at https://ui.perfetto.dev or in chrome://tracing.
+Each worker has two lanes, for its compute thread and its network, which show how much the two
+overlap. Open the trace at https://ui.perfetto.dev or in chrome://tracing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from statistics import median
 import numpy as np
 
 from wbsp.figures.load import MOST_WORKERS, RunStatistics
-from wbsp.figures.style import KIND_COLORS, kinds_legend, new_figure, save, set_title
+from wbsp.figures.style import PHASE_COLORS, new_figure, phases_legend, save, set_title
 from wbsp.runlog.files import to_json
 
 _STEPS = 12  # of the slowest worker in the default window
@@ -21,11 +21,11 @@ _WARM_UP = 3  # steps of the slowest worker that are passed over, where there ar
 _LANES = {"compute": (0.0, 0.5), "network": (0.52, 0.24)}  # offset and height in a worker's row
 
 
-def default_window(fact: RunStatistics) -> tuple[float, float] | None:
-    """Seconds from and to: about 12 steps of the slowest worker after a warm-up; None without
-    compute spans. The slowest is the one with the longest median step."""
+def default_window(stats: RunStatistics) -> tuple[float, float] | None:
+    """The seconds (from, to) of about 12 steps of the slowest worker after a warm-up; None without
+    compute spans. The slowest worker has the longest median step."""
     steps = {worker: [s for s in spans if s["lane"] == "compute" and s["kind"] == "compute"]
-             for worker, spans in fact.run.spans.items()}
+             for worker, spans in stats.run.spans.items()}
     steps = {worker: spans for worker, spans in steps.items() if spans}
     if not steps:
         return None
@@ -35,18 +35,18 @@ def default_window(fact: RunStatistics) -> tuple[float, float] | None:
     return slowest[first]["t"], slowest[last]["t"] + slowest[last]["seconds"]
 
 
-def draw_timeline(fact: RunStatistics, path: Path,
+def draw_timeline(stats: RunStatistics, path: Path,
                   window: tuple[float, float] | None = None) -> Path | None:
     """Gantt chart of `window` (seconds from, to); None for a run that left no spans in it.
 
     A run of many workers shows 12 of them. Dashed lines are commits of versions.
     """
-    chosen = window or default_window(fact)
+    chosen = window or default_window(stats)
     if chosen is None:
         return None
     start, end = chosen
-    workers = [w for w in fact.pick_workers(MOST_WORKERS) if w in fact.run.spans]
-    seen = {w: [s for s in fact.run.spans[w] if s["t"] < end and s["t"] + s["seconds"] > start]
+    workers = [w for w in stats.pick_workers(MOST_WORKERS) if w in stats.run.spans]
+    seen = {w: [s for s in stats.run.spans[w] if s["t"] < end and s["t"] + s["seconds"] > start]
             for w in workers}
     if not any(seen.values()):
         return None
@@ -57,9 +57,9 @@ def draw_timeline(fact: RunStatistics, path: Path,
         for lane, (offset, height) in _LANES.items():
             spans = [s for s in seen[worker] if s["lane"] == lane]
             axes.broken_barh([(s["t"], s["seconds"]) for s in spans], (row + offset, height),
-                             facecolors=[KIND_COLORS[s["kind"]] for s in spans],
+                             facecolors=[PHASE_COLORS[s["kind"]] for s in spans],
                              edgecolor="white", linewidth=edge)
-    versions = {e["version"]: e["t"] for e in fact.run.events
+    versions = {e["version"]: e["t"] for e in stats.run.events
                 if e["kind"] == "commit" and start <= e["t"] <= end}
     named = -np.inf  # time of the last commit there was room to number
     for version, t in versions.items():
@@ -72,32 +72,32 @@ def draw_timeline(fact: RunStatistics, path: Path,
     rows = np.arange(len(workers))[:, None] + [offset + h / 2 for offset, h in _LANES.values()]
     axes.set_yticks(rows.ravel(), [text for w in workers
                                    for text in (f"worker {w}  compute", "network")], fontsize=7.5)
-    of = f" ({len(workers)} of {len(fact.workers)} workers)" if workers != fact.workers else ""
+    of = f" ({len(workers)} of {len(stats.workers)} workers)" if workers != stats.workers else ""
     axes.set(xlim=(start, end), ylim=(len(workers) - 0.12, -0.12), xlabel="time since start (s)")
-    set_title(axes, fact.name + of, 110, pad=16)
+    set_title(axes, stats.name + of, 110, pad=16)
     axes.grid(visible=False)
     axes.tick_params(axis="y", length=0)
-    kinds_legend(figure, *axes.lines[:1])
+    phases_legend(figure, *axes.lines[:1])
     return save(figure, path)
 
 
-def write_trace(fact: RunStatistics, path: Path) -> Path:
+def write_trace(stats: RunStatistics, path: Path) -> Path:
     """All spans and server events of a run as a Chrome trace (JSON, times in microseconds)."""
     with open(path, "wb") as file:
         file.write(b'{"displayTimeUnit": "ms", "traceEvents": [')
-        for number, event in enumerate(_trace_events(fact)):
+        for number, event in enumerate(_trace_events(stats)):
             file.write((b",\n" if number else b"\n") + to_json(event))
         file.write(b"\n]}\n")
     return path
 
 
-def _trace_events(fact: RunStatistics) -> Iterator[dict]:
+def _trace_events(stats: RunStatistics) -> Iterator[dict]:
     """Process 0 is the server, process i + 1 worker i; a thread is a lane."""
     lanes = {lane: thread for thread, lane in enumerate(_LANES)}
-    yield _name("process_name", 0, 0, f"server ({fact.sync})")
+    yield _name("process_name", 0, 0, f"server ({stats.sync})")
     yield _name("thread_name", 0, 0, "commits")
     yield _name("thread_name", 0, 1, "other events")
-    for worker, spans in fact.run.spans.items():
+    for worker, spans in stats.run.spans.items():
         yield _name("process_name", worker + 1, 0, f"worker {worker}")
         for lane, thread in lanes.items():
             yield _name("thread_name", worker + 1, thread, lane)
@@ -106,7 +106,7 @@ def _trace_events(fact: RunStatistics) -> Iterator[dict]:
             yield {"name": span["kind"], "cat": span["lane"], "ph": "X", "ts": span["t"] * 1e6,
                    "dur": span["seconds"] * 1e6, "pid": worker + 1, "tid": lanes[span["lane"]],
                    "args": extra}
-    for event in fact.run.events:
+    for event in stats.run.events:
         fields = {k: v for k, v in event.items() if k not in ("t", "kind")}
         commit = event["kind"] == "commit"
         # A commit is drawn through all processes ("g"), anything else on the server's ("p").
