@@ -1,4 +1,4 @@
-"""What is worked out of a run before anything is drawn."""
+"""Statistics of runs, computed before anything is drawn."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""figures.md says in numbers what the figures show."""
+"""figures.md holds the numbers of the figures."""
 
 from wbsp.figures.load import gather
 from wbsp.figures.table import write_table
@@ -36,7 +36,7 @@ def test_table_has_the_numbers_of_the_runs(make_run, tmp_path):
     assert [row["compute %"] for row in tables["Workers"]] == ["20.0", "70.0", "60.0", "70.0"]
 
 
-def test_what_was_not_measured_is_a_dash(make_run, tmp_path):
+def test_a_missing_measurement_is_a_dash(make_run, tmp_path):
     statistics = gather([make_run("run", "wbsp", rounds=0, ended=False)])
     tables = read(write_table(statistics, tmp_path / "figures.md", target=0.5))
     [row] = tables["Runs"]
