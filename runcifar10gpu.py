@@ -19,6 +19,7 @@ import time
 
 from absl import app, flags
 
+from wbsp import heterogeneity
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import folder_of_worker, sync_name
 from wbsp.startup import heavy_imports
@@ -30,8 +31,6 @@ RUN_WIDE = ("model", "dataset", "heterogeneity", "epochs", "target_accuracy", "l
 KEPT = {"BUFF_SIZE": 1024, "class_num": 10, "base_time_step": 1.0, "training_end": 0.1,
         "epsilon": 0.3}  # published flags that nothing reads
 SAY_EVERY = 5.0  # seconds between two lines of a worker
-# Published sleeps: seconds before every step of an odd worker.
-HETEROGENEITY = {"none": 0.0, "H1": 0.5, "H2": 1.0, "H3": 1.5}
 
 # The published flags, with their names and defaults.
 flags.DEFINE_enum("job_name", None, ["ps", "worker"], "what this process is", required=True)
@@ -59,8 +58,7 @@ flags.DEFINE_string("sync", None, f"synchronization model: {', '.join(MODELS)}, 
 flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the synchronization model")
 flags.DEFINE_string("model", "cnn", "cnn, alexnet, small, or module:function of your own")
 flags.DEFINE_enum("dataset", "cifar10", ["cifar10", "shapes10"], "training and test set")
-flags.DEFINE_enum("heterogeneity", "none", list(HETEROGENEITY),
-                  "published sleeps: odd workers sleep 0.5, 1.0 or 1.5 s before each step")
+flags.DEFINE_enum("heterogeneity", "none", list(heterogeneity.SLEEPS), heterogeneity.FLAG_HELP)
 flags.DEFINE_float("epochs", 100, "passes over the training set, summed over all workers",
                    lower_bound=0)
 flags.DEFINE_float("target_accuracy", None, "stop when a version reaches it (0..1)")
@@ -277,9 +275,8 @@ def own_devices():
 
 
 def seconds_before_step(run):
-    """How long to sleep; the published heterogeneity slows every odd worker."""
-    published = HETEROGENEITY[run["heterogeneity"]] if FLAGS.worker_index % 2 else 0.0
-    return FLAGS.sleep_time + published
+    """Seconds to sleep, those of the run's published heterogeneity included."""
+    return FLAGS.sleep_time + heterogeneity.sleep_seconds(run["heterogeneity"], FLAGS.worker_index)
 
 
 def pace_and_end(hook, seconds, max_steps):

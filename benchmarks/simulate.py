@@ -67,8 +67,7 @@ def measure_timing(sizes: list[int], events: int) -> list[dict]:
 def count_events(sync: str, workers: int, events: int) -> dict:
     """Run a cluster of `workers` for about `events` events; its making does not count."""
     from wbsp.simulate.cluster import Cluster
-    from wbsp.simulate.machine import Machine
-    from wbsp.simulate.speeds import lognormal
+    from wbsp.simulate.machine import Machine, lognormal
     from wbsp.sync import create
 
     machines = [Machine(lognormal(1.0 + index % 2, 0.2, seed=index), 0.001, 1e8, 1e8)
@@ -123,8 +122,7 @@ def _turns(model: str, batch_size: int) -> dict[str, Callable[[int], int]]:
     import models
     from models import training
     from wbsp.simulate.cluster import Cluster
-    from wbsp.simulate.machine import Machine
-    from wbsp.simulate.speeds import constant
+    from wbsp.simulate.machine import Machine, constant
     from wbsp.simulate.training import KerasWorkload, SharedNetwork
     from wbsp.sync import create
 

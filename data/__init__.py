@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from os import PathLike
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def test_dataset(
     return pipeline.test(*load(name, data_dir, "test"), batch_size)
 
 
-def _module(name: str):
+def _module(name: str) -> ModuleType:
     if name not in KNOWN:
         raise ValueError(f"unknown data set {name!r}: choose one of {', '.join(KNOWN)}")
     return importlib.import_module(f"data.{name}")

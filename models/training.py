@@ -6,15 +6,17 @@ mini-batch that is split into micro-batches, each a step to Keras, counts as one
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 
 # Per network: the initial learning rate, and {local steps: factor from there on}.
-SCHEDULES = {
+SCHEDULES: dict[str, tuple[float, dict[int, float]]] = {
     "cnn": (0.1, {7_812: 0.1, 13_671: 0.01}),
     "alexnet": (0.001, {}),
     "small": (0.1, {}),
 }
-OWN = (0.1, {})  # for a user's model that is not compiled
+OWN: tuple[float, dict[int, float]] = (0.1, {})  # for a user's model that is not compiled
 
 
 def optimizer(
@@ -31,7 +33,7 @@ def optimizer(
 
 
 def compile(
-    model: keras.Model, name: str, lr: float | None = None, micro_batches: int = 1, **options
+    model: keras.Model, name: str, lr: float | None = None, micro_batches: int = 1, **options: Any
 ) -> keras.Model:
     """Compile `model` as the named network is trained, with top-1 and top-5 accuracy.
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python
-"""Which synchronization model is fastest to a target here? Real processes, several seeds, a table.
+"""A comparison of synchronization models with real processes on this machine, over several seeds.
 
     scripts/compare_models.py --heterogeneity=H1 --target_accuracy=0.85 --out=runs/compare
 
 runs a server and two workers on this machine for every model and seed, one run after another, and
-prints a Markdown table. A run that is in --out already is not repeated.
+prints a Markdown table of the times to the target. A run in --out is not repeated.
 """
 
 import contextlib
@@ -15,6 +15,7 @@ import sys
 
 from absl import app, flags
 
+from wbsp import heterogeneity
 from wbsp.runlog.folder import run_folder
 from wbsp.runlog.reader import Run, read_run
 from wbsp.sync import MODELS
@@ -27,7 +28,7 @@ flags.DEFINE_integer("seeds", 3, "runs of each, with seeds 0, 1, ...", lower_bou
 flags.DEFINE_integer("workers", 2, "workers of each run", lower_bound=1)
 flags.DEFINE_string("model", "small", "network")
 flags.DEFINE_string("dataset", "shapes10", "data set")
-flags.DEFINE_string("heterogeneity", "H1", "published sleeps of odd workers")
+flags.DEFINE_enum("heterogeneity", "H1", list(heterogeneity.SLEEPS), heterogeneity.FLAG_HELP)
 flags.DEFINE_float("target_accuracy", 0.85, "a run ends when a version reaches it")
 flags.DEFINE_float("epochs", 100, "... or after so many passes over the training set")
 flags.DEFINE_float("check_period", 0.5, "seconds between two evaluations")
@@ -41,7 +42,7 @@ def main(argv):
 
 
 def run_once(sync: str, seed: int) -> Run:
-    """One server and its workers, from start to end; or the same run, done before."""
+    """The run of a server and its workers, from start to end, or the same run, done before."""
     base = pathlib.Path(FLAGS.out).absolute() / f"seed-{seed}" / sync
     with contextlib.suppress(FileNotFoundError):
         done = read_run(run_folder(base, resume=True))
@@ -75,7 +76,7 @@ def run_once(sync: str, seed: int) -> Run:
 
 
 def table(runs: list[Run]) -> str:
-    """One row a model: mean and range over its seeds."""
+    """A Markdown table with one row a model: mean and range over its seeds."""
     rows = ["| model | seconds to target | versions | steps of workers | compute % of workers | "
             "wait % of workers |", "|---|---|---|---|---|---|"]
     by_sync: dict[str, list[Run]] = {}

@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""Does virtual time tell the truth? Real runs on this machine beside the same runs in virtual time.
+"""The truth of virtual time: real runs on this machine beside the same runs in virtual time.
 
     scripts/compare_reality.py --out=runs/reality
 
 runs a server and two workers as processes under the published setting H1, for every model, and
 then the same in virtual time, where a step takes what that very worker's steps really took, one by
-one, and a push or a pull what it took on average. Prints a Markdown table. A real run that is in
+one, and a push or a fetch what it took on average. Prints a Markdown table. A real run that is in
 --out already is not repeated. The machine should have nothing else to do.
 """
 
@@ -17,6 +17,7 @@ import sys
 
 from absl import app, flags
 
+from wbsp import heterogeneity
 from wbsp.figures import find_runs
 from wbsp.runlog.folder import run_folder
 from wbsp.runlog.reader import Run
@@ -32,7 +33,7 @@ BATCH = 128  # of the launcher's workers
 
 flags.DEFINE_list("sync", ["bsp", "asp", "ssp", "wbsp", "pcc"], "synchronization models")
 flags.DEFINE_integer("workers", 2, "workers of each run", lower_bound=1)
-flags.DEFINE_string("heterogeneity", "H1", "published sleeps of odd workers")
+flags.DEFINE_enum("heterogeneity", "H1", list(heterogeneity.SLEEPS), heterogeneity.FLAG_HELP)
 flags.DEFINE_float("epochs", 30, "passes over the training set, summed over all workers")
 flags.DEFINE_float("check_period", 5.0, "seconds between two evaluations")
 flags.DEFINE_string("out", "runs/reality", "folder of the runs")
@@ -70,10 +71,10 @@ def again(run: Run, experiment) -> Run:
 
 
 def measured(run: Run, model_bytes: int) -> ClusterSpec:
-    """The cluster that `run` had: each worker's steps one by one, its pushes and pulls on average.
+    """The cluster of `run`: each worker's steps one by one, its pushes and fetches on average.
 
-    What a push costs is what the compute thread waits for it, cutting included; where it never
-    waits, what the network took beside it.
+    The duration of a push is the time that the compute thread waits for it, cutting included; for a
+    compute thread that never waits, the time on the network.
     """
     own = own_work(run)
     lane = "network" if "push" in own else "compute"
@@ -87,7 +88,7 @@ def measured(run: Run, model_bytes: int) -> ClusterSpec:
 
 
 def steps(spans: list[dict], own: set[str]) -> list[float]:
-    """Seconds of each step of a worker: of its compute, and of what else of its `own` followed."""
+    """Seconds of each step of a worker: of its compute phase, and of `own` phases behind it."""
     result = []
     for span in spans:
         if span["lane"] == "compute" and span["kind"] == "compute":
@@ -98,14 +99,14 @@ def steps(spans: list[dict], own: set[str]) -> list[float]:
 
 
 def own_work(run: Run) -> set[str]:
-    """The kinds of time in which a worker's compute thread is busy by itself. What a thread that
-    never waits does for a push or a pull is work, too."""
+    """The phases, beside compute, in which a worker's compute thread works. A thread that never
+    waits also works for a push or a fetch."""
     never_waits = MODELS[run.settings["sync"]](**run.settings["options"]).rule.wait == "never"
     return {"data", "push", "pull"} if never_waits else {"data"}
 
 
 def table(pairs: list[tuple[Run, Run]]) -> str:
-    """One row a model: real / virtual, and the difference of the virtual from the real."""
+    """A Markdown table with one row a model: real / virtual, and the difference from the real."""
     rows = []
     for real, virtual in pairs:
         busy = {"compute", *own_work(real)}

@@ -34,11 +34,12 @@ def main(argv):
                         f"--cluster={ROOT / 'scripts/clusters/three.toml'}", "--until=10s",
                         f"--sync={','.join(TITLES)}", f"--out={folder}"], cwd=ROOT, check=True,
                        stdout=subprocess.DEVNULL)
-        found = {fact.sync: fact for fact in gather(find_runs([folder]))}
-        facts = [found[sync] for sync in TITLES]
-        titles = [f"{TITLES[fact.sync]} ({fact.total_shares['compute']:.0%} of the time computing)"
-                  for fact in facts]
-        print(draw_timelines(facts, titles, pathlib.Path(flags.FLAGS.out), WINDOW))
+        found = {stats.sync: stats for stats in gather(find_runs([folder]))}
+        statistics = [found[sync] for sync in TITLES]
+        titles = [f"{TITLES[stats.sync]} "
+                  f"({stats.total_shares['compute']:.0%} of the time computing)"
+                  for stats in statistics]
+        print(draw_timelines(statistics, titles, pathlib.Path(flags.FLAGS.out), WINDOW))
 
 
 if __name__ == "__main__":

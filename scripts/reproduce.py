@@ -21,14 +21,14 @@ import time
 
 from absl import app, flags
 from reproduction import report, settings
-from reproduction.results import Book
+from reproduction.results import Results
 from reproduction.work import ROOT, Reality, Simulation, carry_out
 
 from wbsp.simulate import units
 
 FLAGS = flags.FLAGS
 PAGE = ROOT / "docs/reproduction.md"
-SAY_SECONDS = 30.0  # between two lines where there is no terminal
+LINE_SECONDS = 30.0  # between two lines where there is no terminal
 
 flags.DEFINE_bool("quick", False, "fewer settings, lower targets, one seed")
 flags.DEFINE_bool("miniature", False, "the whole chain on a handful of tiny runs: does it work?")
@@ -76,16 +76,16 @@ def run(argv) -> int:
         stopped = True
     display.end()
     print("writing the report", file=sys.stderr)
-    report.write(Book([*first, *last]), reality, PAGE, pathlib.Path(page))
+    report.write(Results([*first, *last]), reality, PAGE, pathlib.Path(page))
     print(page)
-    for job, part, said in failures:
-        print(f"reproduce: {job.name}, {part} failed: {said} (see {job.folder}/log.txt)",
+    for job, part, last_line in failures:
+        print(f"reproduce: {job.name}, {part} failed: {last_line} (see {job.folder}/log.txt)",
               file=sys.stderr)
     return 130 if stopped else 1 if failures else 0
 
 
 def _budget() -> float:
-    """Seconds until nothing new begins."""
+    """Seconds after which nothing new begins."""
     try:
         return math.inf if FLAGS.budget is None else units.seconds(FLAGS.budget)
     except ValueError as error:
@@ -93,7 +93,7 @@ def _budget() -> float:
 
 
 def _fetch_data(jobs) -> None:
-    """See that CIFAR-10 is there before many processes look for it at once."""
+    """Fetch CIFAR-10 if a job needs it, before many processes do so at once."""
     trained = any(job.left() for job in jobs if isinstance(job, Simulation)
                   and job.setting.flags.get("dataset") == "cifar10")
     if not trained:
@@ -105,7 +105,7 @@ def _fetch_data(jobs) -> None:
 
 
 class Display:
-    """How far it is and how long it will take: one line on a terminal, else one now and then."""
+    """Display of the progress: one line on a terminal, else a line every `LINE_SECONDS`."""
 
     def __init__(self):
         self._begin = time.monotonic()
@@ -116,7 +116,7 @@ class Display:
         now = time.monotonic()
         if now < self._due:
             return
-        self._due = now + (0 if self._terminal else SAY_SECONDS)
+        self._due = now + (0 if self._terminal else LINE_SECONDS)
         left = "" if math.isnan(seconds) else f", about {_clock(seconds)} left"
         line = f"{done} of {total} runs, {_clock(now - self._begin)} gone{left}; now {names}"
         if self._terminal:

@@ -10,9 +10,8 @@ from functools import cache
 import pytest
 
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine
-from wbsp.simulate.sample import SampledExperiment
-from wbsp.simulate.speeds import constant, lognormal
+from wbsp.simulate.machine import Machine, constant, lognormal
+from wbsp.simulate.training import Experiment
 from wbsp.simulate.workload import QuadraticWorkload, TimingWorkload
 from wbsp.sync import create
 
@@ -25,7 +24,7 @@ RIVALS = "bsp", "ssp", "asp"  # those of the WBSP paper
 @cache
 def network(batch, rate):
     """(seed, workers, micro_batches) -> (workload, what a version has reached: its accuracy)."""
-    trained = SampledExperiment(250, "small", "shapes10", batch, rate)
+    trained = Experiment("small", "shapes10", batch, rate, test_images=250)
 
     def begin(*arguments):
         workload = trained.workload(*arguments)

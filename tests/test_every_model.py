@@ -47,15 +47,15 @@ def survives(sync: str, folder) -> None:
     assert len(handled) == len(accepts) + len(rejects), "a push was counted twice"
     cuts = {worker: recorded(folder, worker) for worker in range(3)}
     lost = len(cuts[2]) - sum(worker == 2 for worker, _ in handled)
-    assert 0 <= lost <= 1, "the first life may have handed over one update in vain, no more"
+    assert 0 <= lost <= 1, "the first incarnation may have handed over one update in vain, no more"
     del cuts[2][first_seq:first_seq + lost]
     initial = np.array(read_result(folder, 0)["first"])
     conserved(initial, accepts, cuts, saved.vector)
 
 
 def contributors(sync: str, accepts, rejects, since: float = 0.0) -> set[int]:
-    """Workers whose pushes counted. K-sync is there to do without the slowest, whose pushes may all
-    come late: there it is those who pushed."""
+    """Workers whose pushes were accepted; under K-sync, which may reject all pushes of the slowest
+    workers, all workers that pushed."""
     counted = [*accepts, *rejects] if sync == "ksync" else accepts
     return {event["worker"] for event in counted if event["t"] > since}
 
@@ -93,7 +93,7 @@ def crew():
 
 
 def result(worker):
-    """What a process of the crew answers; nothing else in it may end the line early."""
+    """The answer of a process of the crew, one line."""
     for line in worker.stdout:
         if line.startswith("RESULT "):
             return json.loads(line.removeprefix("RESULT "))

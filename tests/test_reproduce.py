@@ -1,4 +1,4 @@
-"""One command makes the report: what it runs, how it resumes and fails, and what it writes."""
+"""The one command that makes the report: its settings, its work, its failures, its tables."""
 
 import importlib
 import itertools
@@ -127,7 +127,7 @@ def test_a_part_that_fails_does_not_keep_the_others_from_being_done(work, tmp_pa
     jobs = [Fake(tmp_path, "a", ["1", "2", "3"], fails=(bad,)), Fake(tmp_path, "b", ["1"])]
     told = []
     failures = work.carry_out(jobs, 2, math.inf, lambda *shown: told.append(shown))
-    assert [(f.job.name, f.part, f.said) for f in failures] == [("a", "2", f"no {bad}")]
+    assert [(f.job.name, f.part, f.last_line) for f in failures] == [("a", "2", f"no {bad}")]
     assert [job.left() for job in jobs] == [["2"], []]
     assert told[-1][:3] == (4, 4, 0.0) and told[-1][3] == ""
     assert (tmp_path / "b" / work.TABLE).read_text().startswith(str(tmp_path / "b/1"))
@@ -199,15 +199,15 @@ def test_a_model_that_missed_the_target_once_is_not_compared(module):
     rows = [row(module, "pcc", [4.0, 6.0]), row(module, "asp", [10.0, 10.0]),
             row(module, "bsp", [1.0, None])]
 
-    class Book:
+    class Results:
         def of(self, setting):
             return rows
 
-    claim = claims._headline(Book(), rows[0].setting)
+    claim = claims._headline(Results(), rows[0].setting)
     assert claim.ours == "50 % less: pcc 5.0 s, asp 10.0 s"
     assert "--sync=pcc,asp " in claim.command
     assert module("tables").spread(rows[2]) == "1.0, 1 of 2 seeds"
-    ranked = module("tables").ranking(Book(), [rows[0].setting]).splitlines()[-1]
+    ranked = module("tables").ranking(Results(), [rows[0].setting]).splitlines()[-1]
     assert ranked == ("| CNN, H1, 2 workers, 100 Mbit | pcc, 5.0 s | 1 of 2 seeds | - | "
                       "asp, 2.00 times | bsp |")
 
@@ -265,7 +265,7 @@ def test_a_further_seed_counts_when_all_models_have_run_under_it(made, module, t
     jobs = [module("work").Simulation(setting, seed, out) for setting, seed in planned]
 
     def seeds(model):
-        return module("results").Book(jobs).row("nbsync", jobs[1].setting.name, model).outcomes
+        return module("results").Results(jobs).row("nbsync", jobs[1].setting.name, model).outcomes
 
     assert len(seeds("bsp")) == len(seeds("pcc")) == 2
     shutil.rmtree(jobs[2].folder / "pcc")
@@ -318,9 +318,9 @@ def test_bad_input_gets_one_line(flags, words):
 
 def test_the_page_has_no_part_that_the_report_does_not_know(module, tmp_path):
     report, results, work = (module(name) for name in ("report", "results", "work"))
-    report.write(results.Book([]), work.Reality(("bsp",), 1, tmp_path),
+    report.write(results.Results([]), work.Reality(("bsp",), 1, tmp_path),
                  ROOT / "docs/reproduction.md", tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text()
-    known = report._parts(results.Book([]), work.Reality(("bsp",), 1, tmp_path))
+    known = report._parts(results.Results([]), work.Reality(("bsp",), 1, tmp_path))
     marks = set(re.findall(r"<!-- (?!end)(\S+) -->", page))
     assert marks == {*known, *(f"figure-{name}" for name in report.FIGURES)}

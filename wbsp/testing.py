@@ -22,15 +22,15 @@ from hypothesis import strategies as st
 
 from wbsp.ps.effects import Ack
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Incarnation, Machine, Observer
-from wbsp.simulate.speeds import StepTime, trace
+from wbsp.simulate.machine import Incarnation, Machine, StepTime, trace
+from wbsp.simulate.worker import Observer
 from wbsp.sync.base import Push, SyncModel
 
 INF = float("inf")
 SIZE = 3  # floats of the trained vector
 MAX_EVENTS = 20_000  # of a run that comes to its end
 
-LIVES = [
+INCARNATIONS = [
     (Incarnation(),), (Incarnation(),), (Incarnation(),),
     (Incarnation(2.0),),  # comes late
     (Incarnation(0.0, 5.0),),  # is lost
@@ -44,8 +44,9 @@ LIVES = [
 RATES = INF, 1.0, 4.0
 STEPS = [list(times) for n in (1, 2, 3) for times in product((1.0, 0.5, 1.25, 2.0, 4.0), repeat=n)
          for _ in range(5 ** (3 - n))]  # as many of each length
-MACHINES = [{"latency": latency, "up": up, "down": down, "lives": lives}
-            for latency, up, down, lives in product((0.0, 0.25, 1.0), RATES, RATES, LIVES)]
+MACHINES = [{"latency": latency, "up": up, "down": down, "incarnations": incarnations}
+            for latency, up, down, incarnations
+            in product((0.0, 0.25, 1.0), RATES, RATES, INCARNATIONS)]
 SETTINGS = [{"model_bytes": size, "ingress": ingress, "egress": egress, "apply_seconds": apply,
              "detect_seconds": detect} for size, ingress, egress, apply, detect
             in product((0.0, 1.0, 3.0), RATES, RATES, (0.0, 0.125), (0.0, 0.75))]
@@ -69,7 +70,7 @@ def plans(draw):
     """
     n = draw(st.integers(1, 5))
     workers = [draw(st.sampled_from(MACHINES)) for _ in range(n)]
-    workers[0] = workers[0] | {"lives": (Incarnation(),)}
+    workers[0] = workers[0] | {"incarnations": (Incarnation(),)}
     return Plan([draw(st.sampled_from(STEPS)) for _ in range(n)], workers,
                 draw(st.sampled_from(SETTINGS)) | {"stop_samples": draw(st.integers(1, 6 * n))},
                 draw(st.sampled_from(RESEND)))

@@ -1,5 +1,5 @@
-"""The report: the parts of a Markdown page between marks are written anew, the words around them
-are people's.
+"""The report: the parts of a Markdown page between marks are generated, the text around them is
+written by hand.
 
     <!-- NAME -->
     ...
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from reproduction import claims, tables, timelines
-from reproduction.results import Book
+from reproduction.results import Results
 from reproduction.tables import NOT_RUN
 from reproduction.work import TABLE, Reality
 
@@ -23,10 +23,11 @@ from wbsp.simulate.compare import markdown
 _PART = re.compile(r"(<!-- (?!end -->)(\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def write(book: Book, reality: Reality, template: Path, path: Path) -> None:
-    """Write `path` from the page `template` (which may be the same), and the figures beside it."""
-    figures = draw(book, path.parent / "figures")
-    parts = {**_parts(book, reality), **{
+def write(results: Results, reality: Reality, template: Path, path: Path) -> None:
+    """Write the report to `path` from the page `template` (which may be the same file), and the
+    figures beside it."""
+    figures = draw(results, path.parent / "figures")
+    parts = {**_parts(results, reality), **{
         f"figure-{name}": f"![{title}](figures/{name}.png)" if name in figures else NOT_RUN
         for name, title in FIGURES.items()}}
     write_whole(path, refresh(template.read_text(encoding="utf-8"), parts).encode())
@@ -41,52 +42,52 @@ def refresh(page: str, parts: dict[str, str]) -> str:
     return _PART.sub(part, page)
 
 
-def _parts(book: Book, reality: Reality) -> dict[str, str]:
-    clusters = [*book.of_page("wide"), *book.of_page("core")]
-    parts = {f"claims-{name}": claims.table(of(book)) for name, of in claims.PAGES.items()}
+def _parts(results: Results, reality: Reality) -> dict[str, str]:
+    clusters = [*results.of_page("wide"), *results.of_page("core")]
+    parts = {f"claims-{name}": claims.table(of(results)) for name, of in claims.PAGES.items()}
     parts |= {
-        "scope": scope(book),
-        "ranking": tables.ranking(book, clusters),
-        "times": tables.times(book, book.of_page("wide")),
-        "shares": tables.shares(book, book.of_page("wide")),
-        "core-times": tables.times(book, book.of_page("core")),
-        "core-shares": tables.shares(book, book.of_page("core")),
-        "core-timelines": timelines.table(book, book.of_page("core"), ("wbsp", "pcc")),
-        "rate": tables.times(book, book.of_page("rate")),
+        "scope": scope(results),
+        "ranking": tables.ranking(results, clusters),
+        "times": tables.times(results, results.of_page("wide")),
+        "shares": tables.shares(results, results.of_page("wide")),
+        "core-times": tables.times(results, results.of_page("core")),
+        "core-shares": tables.shares(results, results.of_page("core")),
+        "core-timelines": timelines.table(results, results.of_page("core"), ("wbsp", "pcc")),
+        "rate": tables.times(results, results.of_page("rate")),
         "reality": _printed(reality),
         "reality-command": f"    scripts/compare_reality.py {' '.join(reality.arguments())}",
-        "commands": commands(book),
+        "commands": commands(results),
     }
     for page, form in {"wide": tables.trained, "core": tables.trained, "saps": tables.trained,
                        "elasticbsp": tables.trained, "drift": tables.drifted,
                        "nbsync": lambda rows: tables.timed(rows, "esync"),
                        "lbbsp": lambda rows: tables.timed(rows, "bsp")}.items():
-        parts[page] = _each_cluster(book, page, form)
+        parts[page] = _each_cluster(results, page, form)
     return parts
 
 
-def _each_cluster(book: Book, page: str, form: Callable) -> str:
-    """A table a cluster; settings of one title are variants in the same cluster."""
+def _each_cluster(results: Results, page: str, form: Callable) -> str:
+    """A table for each cluster; settings of one title are variants in the same cluster."""
     by_title: dict[str, list] = {}
-    for setting in book.of_page(page):
-        by_title.setdefault(setting.title, []).extend(book.of(setting))
+    for setting in results.of_page(page):
+        by_title.setdefault(setting.title, []).extend(results.of(setting))
     return "\n\n".join(f"{title[0].upper() + title[1:]}:\n\n{form(rows)}"
                        for title, rows in by_title.items()) or NOT_RUN
 
 
-def scope(book: Book) -> str:
-    """How much of what is planned was run."""
+def scope(results: Results) -> str:
+    """A table of how many of the planned runs are done."""
     planned = {(job.setting.page, job.setting.name, job.seed): len(job.setting.models)
-               for job in book.jobs}
+               for job in results.jobs}
     done = {key: len(job.setting.models) - len(job.left())
-            for key, job in zip(planned, book.jobs, strict=True)}
+            for key, job in zip(planned, results.jobs, strict=True)}
     seeds = sorted({seed for _, _, seed in planned})
     rows = []
     for page in dict.fromkeys(page for page, _, _ in planned):
         keys = [key for key in planned if key[0] == page]
         whole = [sum(done[key] == planned[key] for key in keys if key[2] == seed)
                  for seed in sorted({key[2] for key in keys})]
-        targets = sorted({setting.target for setting in book.settings.values()
+        targets = sorted({setting.target for setting in results.settings.values()
                           if setting.page == page and setting.target <= 1})
         rows.append([page, str(len({key[1] for key in keys})),
                      ", ".join(f"{100 * target:g} %" for target in targets) or "none",
@@ -96,11 +97,11 @@ def scope(book: Book) -> str:
                      f"settings complete under seed {', '.join(map(str, seeds))}"], rows)
 
 
-def commands(book: Book) -> str:
-    """The command of each setting, under seed 0."""
+def commands(results: Results) -> str:
+    """A table of each setting's command, under seed 0."""
     return markdown(["page", "setting", "command"], [
         [setting.page, f"{setting.name}: {setting.title}", f"`{setting.command()}`"]
-        for setting in book.settings.values()])
+        for setting in results.settings.values()])
 
 
 def _printed(reality: Reality) -> str:
@@ -118,8 +119,8 @@ FIGURES = {
 }
 
 
-def draw(book: Book, folder: Path) -> set[str]:
-    """Draw what there are runs for; return the names of the figures."""
+def draw(results: Results, folder: Path) -> set[str]:
+    """Draw the figures for which there are runs; return their names."""
     from wbsp.figures.bars import draw_shares
     from wbsp.figures.curves import draw_curves
     from wbsp.figures.load import gather
@@ -127,9 +128,9 @@ def draw(book: Book, folder: Path) -> set[str]:
 
     folder.mkdir(parents=True, exist_ok=True)
     drawn = {}
-    clusters = book.of_page("wide")
+    clusters = results.of_page("wide")
     if clusters:
-        rows = [(setting, row) for setting in clusters for row in book.of(setting)]
+        rows = [(setting, row) for setting in clusters for row in results.of(setting)]
         cells = {(row.model, setting.title): Cell(row.seconds, row.mean(lambda one: one.best))
                  for setting, row in rows}
         drawn["overview"] = draw_overview(
@@ -140,12 +141,12 @@ def draw(book: Book, folder: Path) -> set[str]:
             "core": ("core", "h1-2-100mbit"), "wan": ("wide", "wan"),
             "straggler": ("saps", "straggler", "straggler-reject", "straggler-preempt"),
             "drift": ("drift", "h3", "h3-add")}.items():
-        runs = book.runs(page, *settings)
+        runs = results.runs(page, *settings)
         if runs:
-            target = book.settings[page, settings[0]].target
+            target = results.settings[page, settings[0]].target
             drawn[name] = draw_curves(gather(runs), folder / f"{name}.png",
                                       target if target <= 1 else None)
-    runs = [run for run in book.runs("core", "h1-2-100mbit") if run.settings["seed"] == 0]
+    runs = [run for run in results.runs("core", "h1-2-100mbit") if run.settings["seed"] == 0]
     if runs:
         drawn["core-shares"] = draw_shares(gather(runs), folder / "core-shares.png")
     return {name for name, file in drawn.items() if file}

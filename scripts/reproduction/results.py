@@ -1,4 +1,4 @@
-"""What the runs came to: an outcome each, those that differ by the seed alone together."""
+"""Results of the finished runs: an outcome for each run, a row for runs that differ by the seed."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from wbsp.runlog.reader import Run
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run, in numbers. Times in virtual seconds, shares and accuracies 0..1."""
+    """The numbers of one run. Times in virtual seconds, shares and accuracies 0..1."""
 
     seed: int
-    seconds: float | None  # to the target; None: not reached, or there is none
-    best: float  # accuracy of any evaluated version; NaN without evaluations
-    final: float  # that of the last version
-    end: float  # when the run ended
+    seconds: float | None  # to the target; None: not reached, or no target
+    best: float  # highest accuracy of an evaluated version; NaN without evaluations
+    final: float  # accuracy of the last version
+    end: float  # time of the run's end
     needed: float  # mini-batches of all workers, up to the target or else the end
     pace: float  # mini-batches a second
     compute: float  # share of the workers' time
-    least: float  # that of the worker that computes least
+    least: float  # `compute` of the worker that computes least
     pushes: int
     versions: int
     staleness: float  # mean of the accepted pushes, in versions
@@ -56,10 +56,10 @@ def outcome(run: Run, target: float) -> Outcome:
 
 @dataclass(frozen=True)
 class Row:
-    """The runs of one model, with one set of options, in one setting; means are over the seeds."""
+    """The runs of one model with one set of options in one setting. Means are over the seeds."""
 
     model: str
-    label: str  # the model, and the options that it was given
+    label: str  # the model and its options
     setting: Setting
     outcomes: tuple[Outcome, ...]
 
@@ -75,17 +75,17 @@ class Row:
 
     @property
     def seconds(self) -> float | None:
-        """To the target, on average; None unless every run reached it."""
+        """Mean seconds to the target; None unless every run reached it."""
         return fmean(self.times) if self.reached else None
 
     def mean(self, of: Callable[[Outcome], float]) -> float:
         return fmean(map(of, self.outcomes))
 
 
-class Book:
+class Results:
     """The finished runs of some settings, read once.
 
-    A further seed of a setting counts when all its models are done.
+    A further seed of a setting counts only if the runs of all its models are finished.
     """
 
     def __init__(self, jobs: Sequence[Simulation]):

@@ -1,7 +1,7 @@
-"""What is run: every setting of the report, in the order of importance.
+"""The settings of the report, in the order of importance.
 
-A setting is a cluster and something to train on it, given as flags of `python -m wbsp.simulate`;
-all its models are compared. A page is a chapter of the report.
+A setting is a cluster and a training on it, given as flags of `python -m wbsp.simulate`; all its
+models are compared. A page is a chapter of the report.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ ALEXNET = {"step_seconds": "50ms", "model_bytes": 7134248}
 SMALL = {"model": "small", "dataset": "cifar10", "test_images": 2000, "jitter": 0.1}
 WAN = {"workers": 4, "heterogeneity": "H1", "step_seconds": "220ms", "jitter": 0.1,
        "bandwidth": "100Mbit", "server_bandwidth": "none", "latency": "5ms"}
-RTTS = (0.4, 0.8, 1.2, 1.8)  # a push and a pull, in steps of the slowest worker
+RTTS = (0.4, 0.8, 1.2, 1.8)  # a push and a fetch, in steps of the slowest worker
 
 
 @dataclass(frozen=True)
 class Setting:
-    """page, name: where its runs lie; title: what the report calls it
-    flags:   of wbsp.simulate; models: their names; options: model -> its options
-    cost:    seconds of a run on one core, a guess from which the time left is first told
+    """One setting.
+
+    page, name: the folder of its runs; title: its name in the report
+    flags:      of wbsp.simulate; models: their names; options: model -> its options
+    cost:       estimated seconds of a run on one core, for the first estimate of the time left
     """
 
     page: str
@@ -46,7 +48,7 @@ class Setting:
         return float(self.flags.get("target_accuracy", "inf"))
 
     def arguments(self, models: Iterable[str], seed: int) -> list[str]:
-        """Of wbsp.simulate, but for --out: the runs of some of the models."""
+        """Arguments of wbsp.simulate, without --out, for the runs of some of the models."""
         models = list(models)
         return [f"--sync={','.join(models)}",
                 *(f"--sync_option={model}.{key}={value}" for model in models
@@ -55,7 +57,7 @@ class Setting:
                 f"--seed={seed}", "--nofigures"]
 
     def command(self, models: Iterable[str] | None = None, seed: int = 0) -> str:
-        """For people to repeat it."""
+        """The command line with which a reader can repeat the runs."""
         return " ".join(["python -m wbsp.simulate",
                          *self.arguments(self.models if models is None else models, seed)])
 
@@ -64,9 +66,9 @@ Runs = list[tuple[Setting, int]]  # with their seeds
 
 
 def full() -> tuple[Runs, Runs]:
-    """Everything, so ordered that it can be cut anywhere: one seed of the published experiment, of
-    the papers' own grounds and of all clusters, more of the published experiment, real processes;
-    and what comes after these.
+    """All settings, in an order that can be cut anywhere: first one seed of the published
+    experiment, of the other papers' settings and of all clusters, and more of the published
+    experiment; then (after the real processes) the rest.
     """
     *clusters, large = wide(0.4, SMALL)
     published, own = core(0.4, 2, "100Mbit"), grounds(0.4, SMALL)
@@ -81,7 +83,8 @@ def full() -> tuple[Runs, Runs]:
 
 
 def quick() -> tuple[Runs, Runs]:
-    """Some eight minutes on two cores: fewer settings, lower targets, one seed."""
+    """A reduced version of some eight minutes on two cores: fewer settings, lower targets, one
+    seed."""
     easy = {**SMALL, "test_images": 1000}
     settings = [*(s for s in wide(0.3, easy) if s.name in ("base", "none", "20mbit", "wan")),
                 *(s for s in grounds(0.3, easy) if s.page != "drift"),
@@ -90,7 +93,7 @@ def quick() -> tuple[Runs, Runs]:
 
 
 def miniature() -> tuple[Runs, Runs]:
-    """The whole chain in a minute, without files to download. It says that all works, no more."""
+    """A check in a minute, without files to download, that the whole chain works."""
     drawn = {**SMALL, "dataset": "shapes10", "test_images": 200}
     base, ground = wide(0.3, drawn)[0], grounds(0.3, drawn)[0]
     base = replace(base, flags={**base.flags, "workers": 2, "max_steps": 300}, cost=3,
@@ -99,12 +102,12 @@ def miniature() -> tuple[Runs, Runs]:
 
 
 def known(*names: str) -> tuple[str, ...]:
-    """Those that there are."""
+    """The names that are names of models."""
     return tuple(name for name in names if name in MODELS)
 
 
 def wide(target: float, trained: dict) -> list[Setting]:
-    """One thing at a time changed around H1, 8 workers, 100 Mbit: all models."""
+    """All models around H1, 8 workers, 100 Mbit, with one thing changed at a time."""
     base = {**trained, **CNN, "workers": 8, "heterogeneity": "H1", "bandwidth": "100Mbit",
             "latency": "1ms", "target_accuracy": target, "check_period": "0.5s",
             "max_steps": 8000}
@@ -121,7 +124,7 @@ def wide(target: float, trained: dict) -> list[Setting]:
         changed("1gbit", "1 Gbit", bandwidth="1Gbit", check_period="0.2s"),
         changed("20mbit", "20 Mbit", bandwidth="20Mbit", check_period="2s"),
         changed("alexnet", "AlexNet's bytes", **ALEXNET, check_period="5s"),
-        # The ground of NBSync: a round trip of 1.2 steps of the slow half.
+        # The setting of NBSync's paper: a round trip of 1.2 steps of the slow half.
         changed("wan", "WAN, 4 workers", **{**WAN, "model_bytes": 5_340_000}, check_period="1s",
                 max_steps=4000),
         changed("workers-32", "32 workers", 60, workers=32, max_steps=24000, check_period="1s"),
@@ -142,7 +145,7 @@ def core(target: float, workers: int, bandwidth: str) -> list[Setting]:
 
 
 def rates(trained: dict) -> list[Setting]:
-    """Where the order of asp, wbsp and pcc turns round: other learning rates, 2 workers."""
+    """Other learning rates, 2 workers, where the order of asp, wbsp and pcc changes."""
     flags = {**trained, **CNN, "workers": 2, "heterogeneity": "H1", "latency": "1ms",
              "target_accuracy": 0.35, "check_period": "0.25s", "max_steps": 3000}
     models = known("asp", "wbsp", "pcc")
@@ -156,15 +159,15 @@ def rates(trained: dict) -> list[Setting]:
 
 
 def grounds(target: float, trained: dict) -> list[Setting]:
-    """What each of the other papers says it is best at."""
+    """For each of the other papers, the setting that its model is made for."""
     return [*(_wan(rtt) for rtt in RTTS), *_balanced(), *_straggler(target, trained),
             *_mild(target, trained), *_many_steps(trained)]
 
 
 def _wan(rtt: float) -> Setting:
-    """NBSync's: a push and a pull take `rtt` steps of the slow half, most of it for the bytes.
+    """NBSync's setting: a push and a fetch take `rtt` steps of the slow half, mostly for the bytes.
 
-    A fast step of 220 ms fits three times into a slow one of 720 ms, questions of ESync included.
+    A fast step of 220 ms fits three times into a slow one of 720 ms, queries of ESync included.
     """
     latency, rate = 0.005, 100e6 / 8
     size = round((rtt * 0.72 / 2 - latency) * rate)
@@ -175,7 +178,7 @@ def _wan(rtt: float) -> Setting:
 
 
 def _balanced() -> Iterable[Setting]:
-    """LB-BSP's: machines whose speeds differ, and whose speeds change as others use them."""
+    """LB-BSP's settings: machines of unequal speeds, and of speeds that change with other load."""
     for name, title in (("stable", "unequal speeds"), ("changing", "changing speeds")):
         flags = {"model": "timing", "cluster": f"scripts/clusters/{name}.toml",
                  "model_bytes": 593192, "max_steps": 8000}
@@ -187,7 +190,7 @@ def _balanced() -> Iterable[Setting]:
 
 
 def _straggler(target: float, trained: dict) -> Iterable[Setting]:
-    """SaPS's: one of eight machines is four times slower."""
+    """SaPS's setting: one of eight machines is four times slower."""
     flags = {**trained, "cluster": "scripts/clusters/one-slow.toml", "model_bytes": 593192,
              "target_accuracy": target, "check_period": "0.2s", "max_steps": 8000}
     flags.pop("jitter")
@@ -201,7 +204,7 @@ def _straggler(target: float, trained: dict) -> Iterable[Setting]:
 
 
 def _mild(target: float, trained: dict) -> Iterable[Setting]:
-    """ElasticBSP's: four machines that differ a little."""
+    """ElasticBSP's setting: four machines that differ a little."""
     flags = {**trained, "cluster": "scripts/clusters/mild.toml", "model_bytes": 593192,
              "target_accuracy": target, "check_period": "0.2s", "max_steps": 4000}
     flags.pop("jitter")
@@ -210,7 +213,8 @@ def _mild(target: float, trained: dict) -> Iterable[Setting]:
 
 
 def _many_steps(trained: dict) -> Iterable[Setting]:
-    """Where local steps hurt: H3 and steps of 5 ms are 300 of one worker to one of the other."""
+    """A setting in which local steps hurt: with H3 and steps of 5 ms, one worker makes 300 steps
+    during one of the other."""
     flags = {**trained, "workers": 2, "heterogeneity": "H3", "step_seconds": "5ms",
              "model_bytes": 593192, "bandwidth": "1Gbit", "latency": "1ms", "until": "30s",
              "check_period": "1.5s"}

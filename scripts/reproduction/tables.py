@@ -1,4 +1,4 @@
-"""Rows of outcomes as Markdown tables."""
+"""Markdown tables of results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from reproduction.results import Book, Row
+from reproduction.results import Results, Row
 from reproduction.settings import Setting
 
 from wbsp.simulate.compare import in_bytes, markdown
@@ -15,24 +15,24 @@ NONE = "-"
 NOT_RUN = "Not run."
 
 
-def times(book: Book, settings: Sequence[Setting]) -> str:
-    """Seconds to the target: a row a model, a column a setting, the fastest in bold."""
-    return _grid(book, settings, spread, lambda row: row.seconds)
+def times(results: Results, settings: Sequence[Setting]) -> str:
+    """Table of the seconds to the target: a row a model, a column a setting, the lowest in bold."""
+    return _grid(results, settings, spread, lambda row: row.seconds)
 
 
-def shares(book: Book, settings: Sequence[Setting]) -> str:
-    """Percent of the workers' time that they computed, and of the one's that computed least."""
-    return _grid(book, settings, lambda row: f"{percent(row.mean(lambda one: one.compute))} "
+def shares(results: Results, settings: Sequence[Setting]) -> str:
+    """Table of the computing time in percent, of all workers and of the one that computed least."""
+    return _grid(results, settings, lambda row: f"{percent(row.mean(lambda one: one.compute))} "
                  f"({percent(row.mean(lambda one: one.least))})")
 
 
-def _grid(book: Book, settings: Sequence[Setting], text: Callable[[Row], str],
+def _grid(results: Results, settings: Sequence[Setting], text: Callable[[Row], str],
           least: Callable[[Row], float | None] = lambda row: None) -> str:
     if not settings:
         return NOT_RUN
     columns = []
     for setting in settings:
-        rows = {row.label: row for row in book.of(setting)}
+        rows = {row.label: row for row in results.of(setting)}
         bold = min((v for row in rows.values() if (v := least(row)) is not None), default=None)
         columns.append({label: f"**{text(row)}**" if bold is not None and least(row) == bold
                         else text(row) for label, row in rows.items()})
@@ -43,7 +43,7 @@ def _grid(book: Book, settings: Sequence[Setting], text: Callable[[Row], str],
 
 
 def trained(rows: Sequence[Row]) -> str:
-    """What the time to the target of one cluster's models is made of."""
+    """Table of one cluster's models: the time to the target and what explains it."""
     if not rows:
         return NOT_RUN
     fastest = min((row.seconds for row in rows if row.reached), default=math.nan)
@@ -60,7 +60,7 @@ def trained(rows: Sequence[Row]) -> str:
 
 
 def timed(rows: Sequence[Row], reference: str) -> str:
-    """How fast the models step where nothing is trained; `reference` is the model that is 1."""
+    """Table of how fast the models step without a training; the ratios are to `reference`."""
     if not rows:
         return NOT_RUN
     base = next((row.mean(lambda one: one.pace) for row in rows if row.model == reference),
@@ -76,7 +76,7 @@ def timed(rows: Sequence[Row], reference: str) -> str:
 
 
 def drifted(rows: Sequence[Row]) -> str:
-    """What many local steps do: accuracy after the same time."""
+    """Table of the accuracy after the same time, with many local steps."""
     if not rows:
         return NOT_RUN
     return markdown(
@@ -87,13 +87,13 @@ def drifted(rows: Sequence[Row]) -> str:
          for row in rows])
 
 
-def ranking(book: Book, settings: Sequence[Setting]) -> str:
-    """The fastest of each cluster, and who else is about as fast."""
+def ranking(results: Results, settings: Sequence[Setting]) -> str:
+    """Table of the fastest model of each cluster, and of the models that are about as fast."""
     if not settings:
         return NOT_RUN
     rows = []
     for setting in settings:
-        here = book.of(setting)
+        here = results.of(setting)
         ranked = sorted((row for row in here if row.reached), key=lambda row: row.seconds)
         missed = [row.label for row in here if not row.reached]
         if not ranked:
@@ -111,7 +111,7 @@ def ranking(book: Book, settings: Sequence[Setting]) -> str:
 
 
 def _unbeaten(first: Row, rows: Sequence[Row]) -> str:
-    """In how many of its seeds no model was faster than `first`, which always got there."""
+    """In how many seeds no model was faster than `first`, which reached the target in all."""
     finished = [one for row in rows for one in row.outcomes if one.seconds is not None]
     unbeaten = sum(all(own.seconds <= one.seconds for one in finished if one.seed == own.seed)
                    for own in first.outcomes)
@@ -119,7 +119,7 @@ def _unbeaten(first: Row, rows: Sequence[Row]) -> str:
 
 
 def spread(row: Row) -> str:
-    """Seconds to the target: their mean and range over the seeds."""
+    """Text on the seconds to the target: their mean and range over the seeds."""
     if not row.times:
         best = row.mean(lambda one: one.best)
         return f"not reached ({percent(best)} %)"
@@ -130,7 +130,7 @@ def spread(row: Row) -> str:
 
 
 def rejected(row: Row) -> str:
-    """The highest share of a worker's pushes that was dropped, percent, and whose."""
+    """Text on the worker with the highest share of rejected pushes, in percent."""
     worst = max(row.outcomes[0].rejected, default=None,
                 key=lambda worker: row.mean(lambda one: one.rejected.get(worker, 0.0)))
     share = 0.0 if worst is None else row.mean(lambda one: one.rejected.get(worst, 0.0))

@@ -1,4 +1,4 @@
-"""What a fast worker's timeline says of a version that it takes over."""
+"""The effect of adopting a version on a fast worker's loss."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
-from reproduction.results import Book
+from reproduction.results import Results
 from reproduction.settings import Setting
 from reproduction.tables import NOT_RUN
 
@@ -18,16 +18,17 @@ WIDTH = 5  # mini-batches before and after
 
 
 class Change(NamedTuple):
-    """Mean loss of worker 0's mini-batches just before and after it took over a version."""
+    """Mean loss of worker 0's mini-batches just before and after the adoption of a version."""
 
     before: float
     after: float
 
 
 def changes(folder: Path, sync: str, spans: Sequence[dict]) -> list[Change]:
-    """Of a run: one for each version but the first that has enough mini-batches on both sides.
+    """The changes of a run: one for each version but the first that has enough mini-batches on both
+    sides.
 
-    spans: worker 0's. The mini-batch under way when the version came is left out.
+    spans: of worker 0. The mini-batch under way when the version arrived is left out.
     """
     steps = np.loadtxt(folder / f"wk_loss_0_{sync}.txt", delimiter=",", ndmin=2)
     ended, loss = steps[:, 0], steps[:, -1]
@@ -41,12 +42,12 @@ def changes(folder: Path, sync: str, spans: Sequence[dict]) -> list[Change]:
     return found
 
 
-def table(book: Book, settings: Sequence[Setting], models: Sequence[str]) -> str:
-    """A row a setting and model, over all seeds."""
+def table(results: Results, settings: Sequence[Setting], models: Sequence[str]) -> str:
+    """A Markdown table with a row for each setting and model, over all seeds."""
     rows = []
     for setting in settings:
         for model in models:
-            runs = [run for run in book.runs(setting.page, setting.name)
+            runs = [run for run in results.runs(setting.page, setting.name)
                     if run.settings["sync"] == model]
             found = [change for run in runs
                      for change in changes(run.folder, model, run.spans[0])]

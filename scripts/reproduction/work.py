@@ -1,5 +1,5 @@
-"""Carries out jobs side by side: what was done before is not repeated, and what fails does not keep
-the rest from being done."""
+"""Jobs of the reproduction, carried out side by side. Finished parts are not repeated, and a failed
+part does not keep the others from being done."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from wbsp.runlog.reader import Run, read_run
 
 ROOT = Path(__file__).parents[2]
 TABLE = "table.md"  # in a job's folder: what its last process printed, if all went well
-PRINTED = "printed.txt"  # and before that
+PRINTED = "printed.txt"  # the output of a process that has not ended
 PATIENCE = 20.0  # seconds for a process to end when it is asked to
 LOOK_SECONDS = 1.0  # between two looks at what runs
 
 
 class Job(Protocol):
-    """One process that does several parts in their order.
+    """A job: one process that does several parts in their order.
 
-    cost:  seconds of a part, a guess
-    alone: nothing else may run beside it
+    cost:  estimated seconds of a part
+    alone: no other job may run at the same time
     """
 
     name: str
@@ -43,12 +43,12 @@ class Job(Protocol):
         """The parts that are still to be done."""
 
     def command(self, parts: Sequence[str]) -> list[str]:
-        """Of the process that does them."""
+        """The command line of a process that does `parts`."""
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """All models of a setting under one seed; a part is a model's run."""
+    """The job of all models of a setting under one seed; a part is a model's run."""
 
     setting: Setting
     seed: int
@@ -80,7 +80,7 @@ class Simulation:
         return [model for model in self.setting.models if self.run(model) is None]
 
     def command(self, parts: Sequence[str]) -> list[str]:
-        for model in parts:  # what was torn, or made with other flags
+        for model in parts:  # remove runs that were killed, or made with other flags
             shutil.rmtree(self.folder / model, ignore_errors=True)
         out = self.folder.relative_to(ROOT) if self.folder.is_relative_to(ROOT) else self.folder
         return [sys.executable, "-m", "wbsp.simulate", *self.setting.arguments(parts, self.seed),
@@ -88,20 +88,20 @@ class Simulation:
 
 
 def _same(done: str, wanted: str) -> bool:
-    """Whether a command did what is wanted of one model, perhaps beside others."""
+    """Whether the command `done` included the run of one model that `wanted` asks for."""
     done, wanted = (set(command.split()) for command in (done, wanted))
     models = next(word for word in wanted if word.startswith("--sync=")).removeprefix("--sync=")
     ours = f"--sync_option={models}."
 
-    def heard(words: set[str]) -> set[str]:
+    def relevant(words: set[str]) -> set[str]:
         return {word for word in words if word.startswith(ours)
                 or not word.startswith(("--sync", "--out="))}
-    return heard(done) == heard(wanted)
+    return relevant(done) == relevant(wanted)
 
 
 @dataclass(frozen=True)
 class Reality:
-    """Real processes beside their twins in virtual time; one part, which leaves a table."""
+    """The job of real processes and the same runs in virtual time; its one part leaves a table."""
 
     models: tuple[str, ...]
     epochs: int
@@ -129,23 +129,27 @@ class Reality:
 
 
 class Failure(NamedTuple):
+    """A part of a job that failed."""
+
     job: Job
     part: str
-    said: str  # the last line of its log
+    last_line: str  # of the job's log
 
 
 class _Running(NamedTuple):
+    """A job and its process."""
+
     job: Job
     process: subprocess.Popen
 
 
 def carry_out(jobs: Sequence[Job], slots: int, until: float,
               show: Callable[[int, int, float, str], None]) -> list[Failure]:
-    """Do the jobs in their order, `slots` at a time; return what failed.
+    """Do the jobs in their order, `slots` at a time; return the failures.
 
-    until: of time.monotonic(); no job begins later
-    show:  called again and again with the parts done, their number, a guess of the seconds left
-           (NaN when there is none yet), and what runs
+    until: a time of time.monotonic(), after which no job begins
+    show:  called again and again with the number of parts done, the number of all parts, the
+           estimated seconds left (NaN before there is an estimate), and the names of running jobs
     """
     queue, running = deque(jobs), []
     failed: dict[tuple[str, str], Failure] = {}
@@ -160,7 +164,7 @@ def carry_out(jobs: Sequence[Job], slots: int, until: float,
                 if left[job.name]:
                     running.append(_start(job, left[job.name]))
             if not running:
-                break  # all is done, or the time is over
+                break  # all parts are done, or `until` is over
             time.sleep(LOOK_SECONDS)
             for one in running[:]:
                 job, code = one.job, one.process.poll()
@@ -170,7 +174,7 @@ def carry_out(jobs: Sequence[Job], slots: int, until: float,
                 if code is None:
                     continue
                 running.remove(one)
-                if left[job.name]:  # its first part failed; the others are yet to be tried
+                if left[job.name]:  # the first part failed; the others are still to be tried
                     part = left[job.name][0]
                     failed[job.name, part] = Failure(job, part, _last_line(job, code))
                     left[job.name] = _left(job, failed)
@@ -206,8 +210,8 @@ def _start(job: Job, parts: list[str]) -> _Running:
 
 
 def _stop(processes: Sequence[subprocess.Popen]) -> None:
-    """End them, and what they have started: in good order if they can. Not by SIGINT, which an
-    import of TensorFlow may swallow."""
+    """End the processes and their children, in good order if possible. The signal is not SIGINT,
+    which an import of TensorFlow may swallow."""
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)

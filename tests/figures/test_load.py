@@ -1,4 +1,4 @@
-"""What is worked out of a run before anything is drawn."""
+"""Statistics of runs, computed before anything is drawn."""
 
 import pytest
 
@@ -6,46 +6,48 @@ from wbsp.figures.load import by_group, gather
 
 
 def test_runs_that_differ_by_the_seed_form_one_group(make_run):
-    facts = gather([make_run("a", "wbsp", 0), make_run("b", "wbsp", 1), make_run("c", "bsp", 0)])
-    assert {group: len(members) for group, members in by_group(facts).items()} == {"wbsp": 2,
+    statistics = gather([make_run("a", "wbsp", 0), make_run("b", "wbsp", 1),
+                         make_run("c", "bsp", 0)])
+    assert {group: len(members) for group, members in by_group(statistics).items()} == {"wbsp": 2,
                                                                                   "bsp": 1}
-    assert [f.name for f in facts] == ["wbsp #1 (seed 0)", "wbsp #2 (seed 1)", "bsp"]
+    assert [one.name for one in statistics] == ["wbsp #1 (seed 0)", "wbsp #2 (seed 1)", "bsp"]
 
 
 def test_a_group_names_the_settings_that_tell_it_from_others(make_run):
-    facts = gather([make_run("a", "ssp", options={"s": 3}), make_run("b", "ssp", options={"s": 10}),
+    statistics = gather([make_run("a", "ssp", options={"s": 3}),
+                         make_run("b", "ssp", options={"s": 10}),
                     make_run("c", "bsp")])
-    assert [f.group for f in facts] == ["ssp s=3", "ssp s=10", "bsp"]
+    assert [one.group for one in statistics] == ["ssp s=3", "ssp s=10", "bsp"]
 
 
 def test_an_unequal_comparison_shows_in_the_names(make_run):
-    facts = gather([make_run("a", "wbsp", batch=128), make_run("b", "bsp", batch=64)])
-    assert [f.group for f in facts] == ["wbsp batch=128", "bsp batch=64"]
+    statistics = gather([make_run("a", "wbsp", batch=128), make_run("b", "bsp", batch=64)])
+    assert [one.group for one in statistics] == ["wbsp batch=128", "bsp batch=64"]
 
 
 @pytest.mark.parametrize("ended", [True, False], ids=["from the summary", "from the spans"])
 def test_shares_are_those_of_the_compute_lane(make_run, ended):
-    [fact] = gather([make_run("run", "wbsp", ended=ended)])
-    assert fact.shares[0] == pytest.approx(
+    [stats] = gather([make_run("run", "wbsp", ended=ended)])
+    assert stats.shares[0] == pytest.approx(
         {"compute": 0.6, "push": 0.3, "pull": 0.1, "wait": 0, "data": 0})
-    assert fact.shares[1] == pytest.approx(
+    assert stats.shares[1] == pytest.approx(
         {"compute": 0.7, "push": 0.1, "pull": 0.1, "wait": 0, "data": 0.1})
-    assert fact.total_shares["compute"] == pytest.approx(0.65)
+    assert stats.total_shares["compute"] == pytest.approx(0.65)
 
 
 def test_steps_staleness_and_commits_come_from_the_events(make_run):
-    [fact] = gather([make_run("run", "wbsp", rounds=10, stale=(0, 2))])
-    assert fact.steps == {0: 30, 1: 10}
-    assert len(fact.staleness) == 40 and set(fact.staleness) == {0, 1, 2}
-    assert fact.commits == pytest.approx([r + 0.9 for r in range(10)])
-    assert fact.duration == 10
+    [stats] = gather([make_run("run", "wbsp", rounds=10, stale=(0, 2))])
+    assert stats.steps == {0: 30, 1: 10}
+    assert len(stats.staleness) == 40 and set(stats.staleness) == {0, 1, 2}
+    assert stats.commits == pytest.approx([r + 0.9 for r in range(10)])
+    assert stats.duration == 10
 
 
 def test_of_many_workers_the_slowest_and_the_fastest_are_kept(make_run):
-    [fact] = gather([make_run("run", "wbsp")])
-    fact.workers = list(range(100))
-    fact.steps = {worker: (worker * 37) % 100 for worker in range(100)}
-    picked = fact.pick_workers(12)
+    [stats] = gather([make_run("run", "wbsp")])
+    stats.workers = list(range(100))
+    stats.steps = {worker: (worker * 37) % 100 for worker in range(100)}
+    picked = stats.pick_workers(12)
     assert len(picked) == 12 and picked == sorted(picked)
-    assert {0, 99} <= {fact.steps[worker] for worker in picked}
-    assert fact.pick_workers(100) == list(range(100))
+    assert {0, 99} <= {stats.steps[worker] for worker in picked}
+    assert stats.pick_workers(100) == list(range(100))

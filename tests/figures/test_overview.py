@@ -1,4 +1,4 @@
-"""The overview: who is how fast where, ordered, with what was not reached told apart."""
+"""The overview: models in order, seconds and colors of cells, cells without the target reached."""
 
 import numpy as np
 import pytest

@@ -11,24 +11,24 @@ from wbsp.figures.timeline import default_window, draw_timeline, write_trace
 
 
 def test_default_window_is_a_dozen_steps_of_the_slowest_worker_after_a_warm_up(make_run):
-    [fact] = gather([make_run("run", "wbsp", rounds=20)])
-    assert default_window(fact) == pytest.approx((3.1, 14.8))  # worker 1 computes 0.1 .. 0.8
+    [stats] = gather([make_run("run", "wbsp", rounds=20)])
+    assert default_window(stats) == pytest.approx((3.1, 14.8))  # worker 1 computes 0.1 .. 0.8
 
 
 def test_default_window_of_a_short_run_is_all_of_it(make_run):
-    [fact] = gather([make_run("run", "wbsp", rounds=2)])
-    assert default_window(fact) == pytest.approx((0.1, 1.8))
+    [stats] = gather([make_run("run", "wbsp", rounds=2)])
+    assert default_window(stats) == pytest.approx((0.1, 1.8))
 
 
 def test_nothing_is_drawn_for_a_window_in_which_nothing_happened(make_run, tmp_path):
-    [fact] = gather([make_run("run", "wbsp", rounds=2)])
-    assert draw_timeline(fact, tmp_path / "timeline.png", (50, 60)) is None
+    [stats] = gather([make_run("run", "wbsp", rounds=2)])
+    assert draw_timeline(stats, tmp_path / "timeline.png", (50, 60)) is None
     assert not (tmp_path / "timeline.png").exists()
 
 
 def test_trace_holds_every_span_and_every_event(make_run, tmp_path):
-    [fact] = gather([make_run("run", "wbsp", rounds=10)])
-    trace = json.loads(write_trace(fact, tmp_path / "trace.json").read_text())["traceEvents"]
+    [stats] = gather([make_run("run", "wbsp", rounds=10)])
+    trace = json.loads(write_trace(stats, tmp_path / "trace.json").read_text())["traceEvents"]
     names = {(e["pid"], e["tid"]): e["args"]["name"] for e in trace if e["name"] == "thread_name"}
     seconds = defaultdict(float)
     for event in trace:
@@ -46,8 +46,8 @@ def test_trace_holds_every_span_and_every_event(make_run, tmp_path):
 
 
 def test_trace_is_valid_json_for_numbers_that_json_lacks(make_run, tmp_path):
-    [fact] = gather([make_run("run", "wbsp", rounds=2, accuracy=lambda t: float("nan"))])
-    text = write_trace(fact, tmp_path / "trace.json").read_text()
+    [stats] = gather([make_run("run", "wbsp", rounds=2, accuracy=lambda t: float("nan"))])
+    text = write_trace(stats, tmp_path / "trace.json").read_text()
     assert json.loads(text, parse_constant=pytest.fail)["traceEvents"]
 
 

@@ -13,8 +13,7 @@ from wbsp.ps.background import CHECKPOINT, Checkpoints
 from wbsp.ps.engine import Engine
 from wbsp.ps.store import Store
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine
-from wbsp.simulate.speeds import constant
+from wbsp.simulate.machine import Machine, constant
 from wbsp.simulate.workload import TimingWorkload
 from wbsp.sync import MODELS, Push, create
 

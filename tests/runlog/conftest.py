@@ -1,4 +1,4 @@
-"""A small run that two unequal workers could have left."""
+"""A small run of two unequal workers."""
 
 from collections import Counter
 from types import SimpleNamespace

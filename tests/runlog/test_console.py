@@ -1,4 +1,4 @@
-"""A person sees the run, in a file or on a terminal, and never disturbs it."""
+"""The display of a run, in a file or on a terminal; its failures never end the run."""
 
 import fcntl
 import io
@@ -35,7 +35,7 @@ def test_a_plain_line_every_few_seconds(cluster):
                         "accuracy 0.7500 | worker 0: 30 60% | worker 1: 10 80%")
 
 
-def test_what_is_not_known_is_not_shown(cluster):
+def test_unknown_values_are_not_shown(cluster):
     out = io.StringIO()
     cluster.reports.clear()
     cluster.members[1].active = False
@@ -119,7 +119,7 @@ def test_a_dumb_terminal_gets_plain_lines(terminal, cluster, monkeypatch):
     assert terminal.text().startswith("[    0.0s] version 1,234")
 
 
-def test_a_terminal_that_goes_away_disturbs_nobody(monkeypatch, cluster):
+def test_a_terminal_that_goes_away_does_not_end_the_run(monkeypatch, cluster):
     monkeypatch.setenv("TERM", "xterm")
     master, slave = pty.openpty()
     stream = os.fdopen(slave, "w", buffering=1)
@@ -134,7 +134,7 @@ def test_a_terminal_that_goes_away_disturbs_nobody(monkeypatch, cluster):
     print("others still print")
 
 
-def test_a_broken_pipe_disturbs_nobody(cluster):
+def test_a_broken_pipe_does_not_end_the_run(cluster):
     read, write = os.pipe()
     os.close(read)
     console = Console("wbsp", open(write, "w", closefd=False))
@@ -144,7 +144,7 @@ def test_a_broken_pipe_disturbs_nobody(cluster):
     os.close(write)
 
 
-def test_a_closed_stream_disturbs_nobody(cluster):
+def test_a_closed_stream_does_not_end_the_run(cluster):
     out = io.StringIO()
     console = Console("wbsp", out)
     out.close()
@@ -153,7 +153,7 @@ def test_a_closed_stream_disturbs_nobody(cluster):
     console.close()
 
 
-def test_a_full_disk_is_waited_for(tmp_path):
+def test_lines_are_printed_again_after_a_full_disk(tmp_path):
     path = tmp_path / "ps.log"
     with open(path, "w") as out:
         console = Console("wbsp", out)

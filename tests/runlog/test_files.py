@@ -1,4 +1,4 @@
-"""Lines survive a kill; a file holds whole lines only, whatever becomes of the disk."""
+"""Lines survive a kill; a file holds whole lines only, even after a full disk."""
 
 import pytest
 from full_disk import full_at
@@ -33,7 +33,7 @@ def test_append_goes_on_after_the_last_whole_line(tmp_path, left, kept):
     assert (tmp_path / "a.txt").read_text() == kept + "5 6\n"
 
 
-def test_append_begins_a_file_that_is_not_there(tmp_path):
+def test_append_makes_a_missing_file(tmp_path):
     LineFile(tmp_path / "new" / "a.txt", append=True).close()
     assert (tmp_path / "new" / "a.txt").read_bytes() == b""
 
@@ -77,7 +77,7 @@ def test_a_disk_that_stays_full_is_accounted_for_at_the_end(tmp_path, monkeypatc
     assert said[1:] == [f"{path} lacks 30 lines"]
 
 
-def test_what_no_longer_stands_is_cut_off(tmp_path):
+def test_lines_from_the_first_invalid_one_on_are_cut_off(tmp_path):
     file = LineFile(tmp_path / "a.txt")
     for number in range(5):
         file.write(number, line(number))
@@ -96,7 +96,7 @@ def test_a_document_that_does_not_fit_leaves_the_one_before(tmp_path):
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("a.json", b"before")]
 
 
-def test_what_a_kill_left_half_written_is_used_up(tmp_path):
+def test_a_file_that_a_kill_left_beside_is_overwritten(tmp_path):
     files.beside_of(tmp_path / "a.json").write_bytes(b"half")
     write_whole(tmp_path / "a.json", b"who", b"le")
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("a.json", b"whole")]

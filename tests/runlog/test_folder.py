@@ -1,4 +1,4 @@
-"""Every run has its own folder, and says in it what it was."""
+"""Every run has its own folder, which holds its settings."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -108,7 +108,7 @@ def test_a_worker_does_not_touch_another_run_of_the_same_name(tmp_path, older):
     named = tmp_path / "pcc" / "run-001"
     named.mkdir(parents=True)
     (named / older).write_text('{"id": "a"}')
-    for _ in range(2):  # the second: a later life, or another worker of the run
+    for _ in range(2):  # the second time: a later incarnation, or another worker of the run
         folder = folder_of_worker(named, {"id": "b", "sync": "pcc"})
         assert folder == tmp_path / "pcc" / "run-001-b"
         assert read_settings(folder) == {"id": "b", "sync": "pcc"}

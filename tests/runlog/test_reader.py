@@ -1,4 +1,4 @@
-"""A run's folder is read back, finished or killed."""
+"""The reader of a run's folder, after a finished or a killed run."""
 
 import math
 
@@ -27,7 +27,7 @@ def folder(tmp_path, cluster):
     return folder
 
 
-def test_what_was_written_is_read(folder):
+def test_all_that_was_written_can_be_read(folder):
     run = read_run(folder)
     assert run.settings == {"sync": "wbsp", "clock": "virtual"}
     assert run.events[0] == {"t": 0.0, "kind": "start", "workers": [0, 1]}
@@ -88,7 +88,7 @@ def seen(folder, *kinds):
     return [(e["t"], e["version"]) for e in read_run(folder).events if e["kind"] in kinds]
 
 
-def test_what_came_after_the_checkpoint_is_left_out(tmp_path):
+def test_events_after_the_checkpoint_of_a_resumed_run_are_left_out(tmp_path):
     write_events(
         tmp_path, commit(1.0, 1), checkpoint(1.0, 1), commit(2.0, 2), checkpoint(2.0, 2),
         commit(2.0, 3), commit(3.0, 4), checkpoint(3.0, 4),  # whose file was never there
@@ -112,7 +112,7 @@ def test_without_a_logged_checkpoint_time_decides(tmp_path):
     assert seen(tmp_path, "commit") == [(1.0, 1), (2.0, 2), (2.5, 3)]
 
 
-def test_an_evaluation_of_a_version_that_stands_stands(tmp_path):
+def test_evaluations_of_versions_up_to_the_checkpoint_stay(tmp_path):
     write_events(tmp_path, commit(1.0, 1), checkpoint(2.0, 1), commit(3.0, 2), evaluation(1.5, 1),
                  evaluation(3.5, 2), resume(2.0, 1))
     assert seen(tmp_path, "evaluation") == [(1.5, 1)]
@@ -138,7 +138,7 @@ def test_spans_that_were_done_again_are_left_out(tmp_path):
     assert [s["life"] for s in spans if s["lane"] == "network"] == [0, 0, 0, 0, 1, 1, 1]
 
 
-def test_damage_elsewhere_is_told_with_its_place(folder):
+def test_damage_in_another_line_is_an_error_that_names_the_line(folder):
     text = (folder / "events.jsonl").read_text()
     (folder / "events.jsonl").write_text("rubbish\n" + text)
     with pytest.raises(ValueError, match=r"events\.jsonl, line 1 is damaged"):
@@ -152,6 +152,6 @@ def test_a_run_without_any_event_is_empty(tmp_path):
     assert run.time_to(0.0) is None
 
 
-def test_no_run_no_reading(tmp_path):
+def test_a_folder_without_a_run_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError, match="is not a run's folder"):
         read_run(tmp_path)

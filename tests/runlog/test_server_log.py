@@ -1,4 +1,4 @@
-"""What the server leaves: events, the published evaluation file, TensorBoard, the summary."""
+"""The files of the server: events, the published evaluation file, TensorBoard, the summary."""
 
 import json
 import subprocess
@@ -70,7 +70,7 @@ def test_a_lost_worker_is_not_the_slowest(tmp_path, cluster):
     assert rows[:, 1].tolist() == [30, 10] and rows[:, 2].tolist() == [40, 40]
 
 
-def test_an_evaluation_before_anyone_came_is_written(tmp_path):
+def test_an_evaluation_before_the_first_join_is_written(tmp_path):
     log = ServerLog(tmp_path, "wbsp", tensorboard=False)
     log.evaluation(0.0, 0, 2.5, 0.125, 0.5, {}, {})
     log.close()
@@ -154,7 +154,7 @@ def test_a_resumed_run_appends(tmp_path, cluster):
         ServerLog(tmp_path, "wbsp")
 
 
-def test_a_resumed_run_leaves_out_what_was_evaluated_since(tmp_path, cluster):
+def test_a_resumed_run_cuts_off_later_evaluations(tmp_path, cluster):
     log = ServerLog(tmp_path, "wbsp", tensorboard=False)
     for t in (1.0, 2.123456789123, 3.0):
         log.event(t, "accept", worker=0, seq=0, base=0, version=4)
@@ -176,7 +176,7 @@ def test_a_resumed_run_leaves_out_what_was_evaluated_since(tmp_path, cluster):
     assert summary["staleness"] == {"mean": 4.0, "max": 4, "pushes": 2}
 
 
-def test_a_full_disk_ends_nothing(tmp_path, cluster):
+def test_a_full_disk_does_not_end_the_run(tmp_path, cluster):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     said = []

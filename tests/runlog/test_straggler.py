@@ -33,7 +33,7 @@ def test_a_worker_without_any_speed_has_no_score():
     assert StragglerScore().update({0: member(0, 0.0)}) == {}
 
 
-def test_a_worker_that_left_is_no_yardstick():
+def test_a_worker_that_left_is_not_compared_with():
     scores = StragglerScore()
     scores.update({0: member(1000, 1.0), 1: member(100, 1.0)})
     assert scores.update({1: member(200, 2.0)})[1].vs_best == 1.0

@@ -1,4 +1,4 @@
-"""What one worker leaves: the published files and the spans of its timeline."""
+"""The files of one worker: the published ones and the spans of its timeline."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor

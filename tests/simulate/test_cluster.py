@@ -2,10 +2,10 @@
 
 With latency L, S bytes, and up and down bandwidths u and d, a worker alone on its links takes
 
-    push = L + S/u (arrival at the server) + L (the Ack),   pull = L (request) + S/d + L
+    push = L + S/u (arrival at the server) + L (the Ack),   fetch = L (request) + S/d + L
 
-and starts its first step at hello + grant + pull = 4 L + S/d. With an Ack that grants the server
-sends the model along, which is there S/d after the Ack.
+and starts its first step at join + grant + fetch = 4 L + S/d. With an Ack that grants, the server
+sends the model, which arrives S/d after the Ack.
 """
 
 import gc
@@ -15,18 +15,18 @@ import sys
 import pytest
 
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Incarnation, Machine, Observer
-from wbsp.simulate.speeds import changing, constant, lognormal
+from wbsp.simulate.machine import Incarnation, Machine, changing, constant, lognormal
+from wbsp.simulate.worker import Observer
 from wbsp.simulate.workload import QuadraticWorkload
 from wbsp.sync import create
 
-# with 10 bytes: push 0.3 s, pull 0.4 s, of which 0.2 s when the model comes along
+# with 10 bytes: push 0.3 s, fetch 0.4 s, or 0.2 s for a model that follows an Ack
 LINK = {"latency": 0.1, "up": 100.0, "down": 50.0}
 PAIR = [Machine(constant(1.0), **LINK), Machine(constant(3.0), **LINK)]  # steps start at 0.6 s
 
 
 class Run:
-    """Runs a cluster until `until`; commits: times of the versions."""
+    """A cluster run until `until`; commits: times of the versions."""
 
     def __init__(self, model, workers, until, **options):
         self.commits, self.pushes = [], []
@@ -61,9 +61,9 @@ def test_bsp_without_network_commits_at_multiples_of_the_slowest():
     assert [s["compute"] for s in run.seconds] == exactly([4.0, 10.0, 8.0])
 
 
-def test_bsp_pays_push_and_pull_in_every_round():
+def test_bsp_pays_push_and_fetch_in_every_round():
     run = Run(create("bsp"), PAIR, until=11.3, model_bytes=10.0)
-    # The slow one makes the version, which comes along with its Ack: every 3 + 0.3 + 0.2.
+    # The slow worker makes the version, which follows its Ack: every 3 + 0.3 + 0.2.
     assert run.commits == exactly([0.6 + 3 + 0.2, 7.3, 10.8])
     fast, slow = run.seconds
     assert fast == exactly({"compute": 3.0, "push": 0.9, "pull": 4 * 0.4, "wait": 0.2 + 2 + 2 * 1.8,
@@ -74,7 +74,7 @@ def test_bsp_pays_push_and_pull_in_every_round():
     assert (slow.pulls, slow.pull_seconds) == (4, exactly(1.0))
 
 
-def test_asp_gets_every_version_along_with_its_ack():
+def test_asp_receives_every_version_behind_its_ack():
     run = Run(create("asp"), PAIR, until=8.1, model_bytes=10.0)
     assert run.arrived(0) == exactly([1.8, 3.3, 4.8, 6.3, 7.8])  # every 1 + 0.3 + 0.2
     assert run.arrived(1) == exactly([3.8, 7.3])
@@ -82,12 +82,12 @@ def test_asp_gets_every_version_along_with_its_ack():
                                       "wait": 0.2, "data": 0.0})
 
 
-def test_wbsp_keeps_the_period_of_its_slowest_and_nobody_waits_for_it():
+def test_wbsp_keeps_the_period_of_its_slowest_worker_without_waiting_for_it():
     run = Run(create("wbsp"), PAIR, until=11.2, model_bytes=10.0)
     assert run.commits == exactly([3.8, 7.3, 10.8])
     assert [s["wait"] for s in run.seconds] == exactly([0.2, 0.2])
-    # The fast one: steps of 1 s and pushes of 0.3 s; granted at 3.9 s and 7.4 s while it steps or
-    # pushes, it asks for the version after that push.
+    # The fast worker: steps of 1 s and pushes of 0.3 s. Granted at 3.9 s and 7.4 s during a step
+    # or a push, it fetches the version after that push.
     assert run.arrived(0) == exactly([1.8, 3.1, 4.4, 6.1, 7.4, 9.1, 10.4])
     assert [s["pull"] for s in run.seconds] == exactly([0.4 + 2 * 0.4, 0.4 + 3 * 0.2])
 
@@ -102,13 +102,13 @@ def test_pcc_hides_the_network_behind_a_longer_step():
 
 def test_pcc_carries_several_steps_when_the_network_is_the_longer_part():
     run = Run(create("pcc"), [Machine(constant(0.4), **LINK)], until=3.7, model_bytes=10.0)
-    # A push and a pull take 0.5 s: every second step finds the version in and the sender idle.
+    # A push and a fetch take 0.5 s: at every second step the version is in and the network idle.
     assert run.commits == exactly([0.6 + 0.4 + 0.2, 2.0, 2.8, 3.6])
     assert [steps for *_, steps in run.pushes] == [1, 2, 2, 2]
 
 
-def test_pcc_is_bound_by_push_plus_pull_of_whole_steps():
-    slow_net = Machine(constant(1.0), latency=0.5, up=10.0, down=4.0)  # push 2 s, pull 2.5 s
+def test_pcc_is_bound_by_push_plus_fetch_in_whole_steps():
+    slow_net = Machine(constant(1.0), latency=0.5, up=10.0, down=4.0)  # push 2 s, fetch 2.5 s
     run = Run(create("pcc"), [slow_net], until=20.0, model_bytes=10.0)
     assert run.commits == exactly([4.5 + 1.0 + 1.5, 12.0, 17.0])  # every ceil(2 + 2.5)
     assert run.seconds[0]["compute"] == exactly(20.0 - 4.5)
@@ -134,10 +134,10 @@ def test_asp_makes_a_version_of_every_push():
     assert [s["wait"] for s in run.seconds] == [0.0, 0.0]
 
 
-def test_the_servers_interface_is_shared_by_all():
+def test_all_workers_share_the_servers_interface():
     run = Run(create("bsp"), free(1.0, 1.0, 1.0, 1.0), until=16.0, model_bytes=8.0,
               ingress=16.0, egress=32.0)
-    assert run.commits == exactly([4.0, 8.0, 12.0, 16.0])  # pull 1 s, step 1 s, push 2 s
+    assert run.commits == exactly([4.0, 8.0, 12.0, 16.0])  # fetch 1 s, step 1 s, push 2 s
     for seconds in run.seconds:
         assert (seconds["pull"], seconds["push"]) == exactly((4.0, 8.0))
 
@@ -166,28 +166,28 @@ def test_the_server_applies_one_push_after_the_other():
     assert [s["wait"] for s in run.seconds] == exactly([2.0, 1.0, 0.0])
 
 
-def test_a_lost_worker_frees_the_round_when_it_is_missed():
-    workers = [*free(1.0), Machine(constant(2.0), lives=(Incarnation(0.0, 5.0),))]
+def test_a_round_goes_on_when_the_loss_of_a_worker_is_detected():
+    workers = [*free(1.0), Machine(constant(2.0), incarnations=(Incarnation(0.0, 5.0),))]
     run = Run(create("bsp"), workers, until=8.0, detect_seconds=0.75)
     assert run.commits == exactly([2.0, 4.0, 5.75, 6.75, 7.75])
     assert run.seconds[1]["compute"] == exactly(5.0)
 
 
 def test_a_push_that_has_not_arrived_is_lost_with_its_worker():
-    dying = Machine(constant(1.0), up=2.0, lives=(Incarnation(0.0, 2.5),))
+    dying = Machine(constant(1.0), up=2.0, incarnations=(Incarnation(0.0, 2.5),))
     run = Run(create("asp"), [dying], until=10.0, model_bytes=4.0)
     assert run.pushes == []
 
 
 def test_a_lost_worker_leaves_the_interface_to_the_others():
-    dying = Machine(constant(1.0), lives=(Incarnation(0.0, 3.0),))
+    dying = Machine(constant(1.0), incarnations=(Incarnation(0.0, 3.0),))
     run = Run(create("asp"), [dying, *free(1.0)], until=5.0, model_bytes=4.0, ingress=2.0)
     # Both upload at 1 B/s from 1 s on; from 3 s on the 2 bytes left have 2 B/s.
     assert (run.arrived(0), run.arrived(1)) == ([], exactly([4.0]))
 
 
-def test_a_joiner_counts_in_the_round_it_comes_to():
-    workers = [*free(1.0), Machine(constant(2.0), lives=(Incarnation(2.5),))]
+def test_a_joiner_counts_in_the_round_in_which_it_joins():
+    workers = [*free(1.0), Machine(constant(2.0), incarnations=(Incarnation(2.5),))]
     run = Run(create("wbsp"), workers, until=9.0)
     assert run.commits == exactly([1.0, 2.0, 4.5, 6.5, 8.5])
 
@@ -282,7 +282,7 @@ def test_a_run_whose_first_version_is_good_enough_trains_nothing():
 
 
 def test_nothing_is_evaluated_after_the_last_version():
-    workers = [*free(1.0), Machine(constant(1.0), lives=(Incarnation(50.0),))]
+    workers = [*free(1.0), Machine(constant(1.0), incarnations=(Incarnation(50.0),))]
     cluster = Cluster(create("asp"), workers, evaluate=lambda snapshot: {}, check_period=4.5,
                       stop_samples=7)
     cluster.run()
@@ -311,9 +311,9 @@ def test_the_models_alarm_rings():
 @pytest.mark.parametrize("make, message", [
     (lambda: Machine(constant(1.0), latency=-1.0), "latency must be 0 s or more.*-1.0"),
     (lambda: Machine(constant(1.0), up=0.0), "up and down must be above 0"),
-    (lambda: Machine(constant(1.0), lives=(Incarnation(0.0, 5.0), Incarnation(4.0))),
-     "lives must follow"),
-    (lambda: Machine(constant(1.0), lives=()), "lives must follow"),
+    (lambda: Machine(constant(1.0), incarnations=(Incarnation(0.0, 5.0), Incarnation(4.0))),
+     "incarnations must follow"),
+    (lambda: Machine(constant(1.0), incarnations=()), "incarnations must follow"),
     (lambda: Machine(constant(1.0), fixed=-1.0), "fixed must be 0 s or more.*-1.0"),
     (lambda: Machine(constant(1.0), stalls=((5.0, 6.0), (1.0, 2.0))), "stalls must follow"),
     (lambda: Cluster(create("bsp"), []), "at least one worker"),
@@ -330,7 +330,7 @@ def test_thousands_of_workers_cost_a_handful_of_events_each_step():
     cluster = Cluster(create("bsp"), workers, model_bytes=1e6, stop_samples=6000)
     cluster.run()
     assert cluster.engine.steps == 6000
-    # A step: its end, push, Ack, Grant, request, model. A worker: to come, to stop and to leave.
+    # A step: its end, push, Ack, Grant, request, model. A worker: its join, stop and leave.
     assert cluster.clock.events <= 6 * 6000 + 10 * 2000
 
 

@@ -1,4 +1,4 @@
-"""`python -m wbsp.simulate` without tensors: what it leaves, prints, repeats and refuses."""
+"""`python -m wbsp.simulate` without tensors: files, output, repeatability, errors."""
 
 import os
 import subprocess
@@ -45,7 +45,7 @@ def test_the_same_command_leaves_the_same_bytes(two):
                      "wk_time_0_wbsp.txt", "wk_loss_0_wbsp.txt", "ps_global_loss_wbsp.txt"}
 
 
-def test_a_run_says_what_it_was_and_adds_up(two):
+def test_the_files_of_a_run_hold_its_settings_and_add_up(two):
     (folder, _), _ = two
     run = read_run(folder / "o/bsp/run-002")
     assert run.settings["clock"] == "virtual"
@@ -158,5 +158,5 @@ def test_the_command_needs_no_tensorflow_for_time_alone():
 
 @pytest.mark.parametrize("size, text", [(0, "0 B"), (999, "999 B"), (1.5e3, "1.5 kB"),
                                         (24.12e9, "24.1 GB"), (3e15, "3e+03 TB")])
-def test_bytes_for_people(size, text):
+def test_sizes_get_a_unit_that_suits_them(size, text):
     assert compare.in_bytes(size) == text

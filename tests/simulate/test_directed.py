@@ -1,16 +1,15 @@
-"""What a server tells its workers, in closed form: which examples, when to cut, what to fetch."""
+"""Directions of the server, in closed form: which examples, when to cut, what to fetch."""
 
 import pytest
 
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Incarnation, Machine
-from wbsp.simulate.speeds import constant
+from wbsp.simulate.machine import Incarnation, Machine, constant
 from wbsp.simulate.workload import QuadraticWorkload, TimingWorkload
 from wbsp.sync.asp import ASP
 from wbsp.sync.base import Accept, Commit, Direct, Grant, WorkerRule
 from wbsp.sync.bsp import BSP
 
-LINK = {"latency": 0.1, "up": 100.0, "down": 50.0}  # with 10 bytes: push 0.3 s, pull 0.4 s
+LINK = {"latency": 0.1, "up": 100.0, "down": 50.0}  # with 10 bytes: push 0.3 s, fetch 0.4 s
 
 
 def exactly(values):
@@ -18,7 +17,7 @@ def exactly(values):
 
 
 class Trained(TimingWorkload):
-    """Writes down (worker, samples, start) of every step."""
+    """A workload that records (worker, samples, start) of every step."""
 
     def __init__(self, batch):
         super().__init__(batch)
@@ -30,17 +29,18 @@ class Trained(TimingWorkload):
 
 
 class Run:
-    """commits: times of the versions; pushes: all of them; seconds: of each worker's thread."""
+    """A cluster run until `until`. commits: times of the versions; pushes: all pushes; seconds: of
+    each worker's compute thread, by phase."""
 
     def __init__(self, model, workers, until, workload=None, **options):
         self.commits, self.pushes = [], []
         self.cluster = Cluster(model, workers, workload, log=self._log, **options)
         push = self.cluster.engine.push
 
-        def heard(update, *args):
-            self.pushes.append(update)
-            return push(update, *args)
-        self.cluster.engine.push = heard
+        def recorded(metadata, *args):
+            self.pushes.append(metadata)
+            return push(metadata, *args)
+        self.cluster.engine.push = recorded
         self.cluster.run(until)
         self.seconds = [report.seconds for report in self.cluster.reports]
 
@@ -71,7 +71,7 @@ class Pieces(BSP):
 
 
 @pytest.mark.parametrize("repeat", [1, 2])
-def test_workers_train_the_examples_they_are_told_once(repeat):
+def test_workers_train_assigned_examples_once(repeat):
     model, workload = Pieces(), Trained(batch=20)
     model.repeat = repeat
     run = Run(model, 2 * [Machine(constant(1.0), fixed=0.5)], 6.0, workload)
@@ -82,14 +82,14 @@ def test_workers_train_the_examples_they_are_told_once(repeat):
     assert [s["wait"] for s in run.seconds] == exactly([0.0, 3.0])
 
 
-def test_what_to_train_arrives_with_the_grant():
+def test_an_assignment_arrives_with_the_grant():
     run = Run(Pieces(), 2 * [Machine(constant(1.0), **LINK)], 8.0, Trained(batch=20),
               model_bytes=10.0)
     assert run.commits == exactly([0.6 + 1.5 + 0.2, 4.3, 6.3])  # every 1.5 + 0.3 + 0.2
     assert [s["data"] for s in run.seconds] == [0.0, 0.0]
 
 
-def test_a_worker_that_was_told_of_no_examples_waits_for_them():
+def test_a_worker_without_an_assignment_waits_for_one():
     class Late(BSP):
         rule = WorkerRule("every_step", "model", "replace", shared=True)
         alarm = 2.0
@@ -125,40 +125,41 @@ def test_micro_batches_split_the_work_and_the_sleep():
 
 
 class Asked(ASP):
-    """Says "cut" to every third question, and counts how long it was in between."""
+    """Cuts after three uncut steps; records all queries."""
 
     rule = WorkerRule("on_query", "model", "replace")
 
     def __init__(self):
         super().__init__()
-        self.questions = []
+        self.queries = []
 
     def query(self, worker, steps, seconds, now):
-        self.questions.append((now, steps, seconds))
+        self.queries.append((now, steps, seconds))
         return [Direct(worker, cut=steps == 3)]
 
 
-def test_a_question_costs_a_round_trip():
+def test_a_query_costs_a_round_trip():
     run = Run(Asked(), [Machine(constant(1.0), **LINK)], 9.0, model_bytes=10.0)
-    # Steps begin at 0.6 s; each ends with 0.2 s of asking; a push takes 0.3 s and a pull 0.2 s.
+    # Steps begin at 0.6 s; each ends with a query of 0.2 s; a push takes 0.3 s and a fetch 0.2 s.
     model = run.cluster.engine.model
-    assert [time for time, *_ in model.questions] == exactly(
+    assert [time for time, *_ in model.queries] == exactly(
         [1.7, 2.9, 4.1, 5.8, 7.0, 8.2])
-    assert [asked[1:] for asked in model.questions] == [(1, 1.0), (2, 1.0), (3, 1.0)] * 2
+    assert [asked[1:] for asked in model.queries] == [(1, 1.0), (2, 1.0), (3, 1.0)] * 2
     assert run.commits == exactly([4.2 + 0.2, 8.3 + 0.2])
     assert run.seconds[0]["push"] == exactly(6 * 0.2 + 2 * 0.3)
 
 
-def test_who_asks_when_the_run_stops_hands_over_and_leaves():
-    workers = [Machine(constant(1.0), **LINK), Machine(constant(9.0), latency=0.1,
-                                                     lives=(Incarnation(0.0, 5.0, lost=False),))]
+def test_a_worker_with_an_open_query_at_the_stop_hands_over_and_leaves():
+    workers = [Machine(constant(1.0), **LINK),
+               Machine(constant(9.0), latency=0.1,
+                       incarnations=(Incarnation(0.0, 5.0, lost=False),))]
     run = Run(Asked(), workers, float("inf"), model_bytes=10.0, stop_samples=4)
     # Worker 1 ends its one step and leaves.
     assert sum(push.steps for push in run.pushes) == sum(r.steps for r in run.cluster.reports)
     assert run.cluster.ended is not None
 
 
-def test_the_server_hears_of_the_loss_of_what_was_pushed():
+def test_a_push_carries_the_mean_loss_of_its_steps():
     class Pairs(ASP):
         rule = WorkerRule("every_step", "model", "replace", every=2)
     one, again = QuadraticWorkload(1), QuadraticWorkload(1)
@@ -169,7 +170,7 @@ def test_the_server_hears_of_the_loss_of_what_was_pushed():
     assert Run(Pairs(), [Machine(constant(1.0))], 2.0).pushes[0].loss is None  # there is none
 
 
-def test_positions_of_the_shared_stream_are_rows_whoever_trains_them():
+def test_a_position_of_the_shared_stream_is_the_same_row_for_all_workers():
     workload = QuadraticWorkload(2, rows=10)
     rows = [workload.draw(worker, 7, start) for worker, start in ((0, 7), (1, 0), (0, 14))]
     stream = [*rows[1], *rows[0], *rows[2]]
@@ -188,7 +189,7 @@ def test_a_granted_push_needs_four_events_a_step():
     assert cluster.clock.events <= 4 * cluster.engine.steps + 15
 
 
-def test_a_version_that_comes_along_shares_the_interface_from_the_acks_sending():
+def test_a_version_that_follows_an_ack_shares_the_interface_from_the_moment_of_the_ack():
     class Free(ASP):
         def push(self, push, now):  # worker 1 goes on at once, worker 0 fetches
             return [Accept(push, 1.0), Commit(), Grant(push.worker)]
@@ -203,9 +204,9 @@ def test_a_version_that_comes_along_shares_the_interface_from_the_acks_sending()
         [3.25 + 0.1 - 2.6, 3.5 + 0.1 - 2.85])
 
 
-def test_a_version_that_nobody_wants_any_more_uses_the_interface_all_the_same():
+def test_a_version_that_no_worker_wants_any_more_still_uses_the_interface():
     # The run stops with the first push. Its version is on its way from 2.1 to 2.6 s; the fetch of
-    # the final one, told at 2.4 s, is there at 2.5 s, and shares until 2.7 s.
+    # the final one, announced at 2.4 s, arrives at 2.5 s, and shares until 2.7 s.
     cluster = Cluster(ASP(), [Machine(constant(1.0), latency=0.1, up=100.0)], model_bytes=10.0,
                       egress=20.0, stop_samples=1)
     cluster.run()
@@ -215,8 +216,9 @@ def test_a_version_that_nobody_wants_any_more_uses_the_interface_all_the_same():
     assert cluster.clock.now == exactly(3.2)
 
 
-def test_a_lost_worker_takes_the_version_on_its_way_with_it():
-    workers = [Machine(constant(1.0), lives=(Incarnation(0.0, 5.5),)), Machine(constant(1.25))]
+def test_a_version_on_its_way_to_a_lost_worker_is_lost_with_it():
+    workers = [Machine(constant(1.0), incarnations=(Incarnation(0.0, 5.5),)),
+               Machine(constant(1.25))]
     run = Run(ASP(), workers, 8.0, model_bytes=4.0, egress=2.0)
     # W_0 is there at 4 s. Worker 1 pushes at 5.25 s and shares with the version of worker 0 until
     # that is lost, 0.25 bytes later.

@@ -1,4 +1,4 @@
-"""The shared interface: max-min fair, against a brute-force fluid model."""
+"""Fair-share links: max-min fair, against a brute-force fluid model."""
 
 import random
 
@@ -24,7 +24,7 @@ def ends(capacity, transfers):
 
 
 def brute_force(capacity, transfers):
-    """The same by water-filling anew at every change."""
+    """The same times, by water-filling anew at every change."""
     left = {i: size for i, (_, size, _) in enumerate(transfers)}
     now, result = 0.0, [0.0] * len(transfers)
     while left:

@@ -43,12 +43,11 @@ def test_bad_input_gets_one_line(tmp_path, flags, words):
 
 
 def test_evaluation_on_a_part_of_the_test_set():
-    from wbsp.simulate.sample import SampledExperiment
     from wbsp.simulate.training import Experiment
 
     whole = Experiment("small", "shapes10", 128)
     size = sum(len(labels) for _, labels in whole._test)
-    parts = [SampledExperiment(images, "small", "shapes10", 128) for images in (50, 50, size)]
+    parts = [Experiment("small", "shapes10", 128, test_images=images) for images in (50, 50, size)]
     workload = whole.workload(3, 1)
     vector = workload.initial()
     first, again, everything = (
@@ -56,4 +55,4 @@ def test_evaluation_on_a_part_of_the_test_set():
     assert first == again and 50 * first == pytest.approx(round(50 * first))
     assert everything == pytest.approx(whole.evaluate(workload, vector)["accuracy"])
     with pytest.raises(ValueError, match=f"the test set of shapes10 has {size}"):
-        SampledExperiment(size + 1, "small", "shapes10", 128)
+        Experiment("small", "shapes10", 128, test_images=size + 1)

@@ -1,4 +1,4 @@
-"""How far a simulation is, on a terminal and in a file."""
+"""Progress of simulations, on a terminal and in a file."""
 
 import io
 

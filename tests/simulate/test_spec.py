@@ -1,4 +1,4 @@
-"""Clusters from TOML files."""
+"""Specs of clusters, from TOML files and flags."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ lose = "1min"
 """
 
 
-def test_a_file_is_what_it_says(tmp_path):
+def test_the_keys_of_a_file_become_machines(tmp_path):
     cluster = described(tmp_path, FULL)
     assert (cluster.size, cluster.model_bytes) == (3, 4e6)
     assert (cluster.ingress, cluster.egress) == (125e6, 250e6)
@@ -47,7 +47,7 @@ def test_a_file_is_what_it_says(tmp_path):
     a, b, late = cluster.machines(seed=0)
     assert a.seconds(0, 0.0) == b.seconds(0, 0.0) == 0.01
     assert (a.latency, a.up, a.down) == (1e-3, 2.5e6, 12.5e6)
-    assert late.lives == (Incarnation(5.0, 60.0, lost=True),)
+    assert late.incarnations == (Incarnation(5.0, 60.0, lost=True),)
     assert (late.up, late.down) == (INF, INF)
     # a sleep does not get longer when the machine gets slower; a stall adds what is left of it
     assert [late.seconds(0, t) for t in (0.0, 9.0, 100.0, 250.0)] == [1.5, 11.5, 4.5, 1.5]
@@ -108,7 +108,7 @@ WORKER = "[[workers]]\nstep_seconds = 1\n"
     ("model_size = 3\n" + WORKER, "mine.toml: unknown key 'model_size'; known: model_bytes, "),
     ("[[workers]\n", "mine.toml: .*line 1"),
 ])
-def test_what_is_not_understood_is_named(tmp_path, text, words):
+def test_an_error_names_file_and_key(tmp_path, text, words):
     with pytest.raises(ValueError, match=words) as error:
         described(tmp_path, text)
     assert "\n" not in str(error.value)

@@ -13,8 +13,7 @@ import tensorflow as tf
 from wbsp.figures import draw, find_runs
 from wbsp.runlog.reader import read_run
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine
-from wbsp.simulate.speeds import constant
+from wbsp.simulate.machine import Machine, constant
 from wbsp.simulate.training import KerasWorkload, SharedNetwork
 from wbsp.sync import create
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine
-from wbsp.simulate.speeds import trace
+from wbsp.simulate.machine import Machine, trace
 from wbsp.sync import Accept, Commit, Direct, Grant, Push
 from wbsp.sync.adsp import ADSP, Search, interval, reward
 
@@ -54,7 +53,7 @@ def test_random_clusters_keep_the_laws_and_wait_for_nobody(plan, period, commits
     model.search.rate = commits
     witness = Witness(plan, model, every_push_is_a_version)
     for worker, report in enumerate(witness.cluster.reports):
-        if worker not in witness.lossy and len(plan.workers[worker]["lives"]) == 1:
+        if worker not in witness.lossy and len(plan.workers[worker]["incarnations"]) == 1:
             assert witness.idle(worker) <= {"push", "pull"}
             blocked = report.seconds["push"] + report.seconds["pull"]
             assert blocked <= report.push_seconds + report.pull_seconds + 1e-9

@@ -18,5 +18,5 @@ def every_push_is_a_version(witness, effects, push):
 def test_random_clusters_keep_the_laws_and_nobody_waits(plan):
     witness = Witness(plan, create("asp"), every_push_is_a_version)
     for worker in set(range(len(plan.workers))) - witness.lossy:
-        if len(plan.workers[worker]["lives"]) == 1:
+        if len(plan.workers[worker]["incarnations"]) == 1:
             assert "wait" not in witness.idle(worker)

@@ -6,8 +6,7 @@ from clusters import Witness, many, plans
 from hypothesis import given
 
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine
-from wbsp.simulate.speeds import constant
+from wbsp.simulate.machine import Machine, constant
 from wbsp.simulate.workload import QuadraticWorkload
 from wbsp.sync import Accept, Commit, Grant, Push, create
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from wbsp.ps.decision import Granted
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine
-from wbsp.simulate.speeds import trace
+from wbsp.simulate.machine import Machine, trace
 from wbsp.sync import Grant, Push, create
 from wbsp.sync.dssp import DSSP, extra_steps
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from wbsp.ps.decision import Granted
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine
-from wbsp.simulate.speeds import constant
+from wbsp.simulate.machine import Machine, constant
 from wbsp.sync import Accept, Commit, Grant, Push, create
 from wbsp.sync.elasticbsp import ElasticBSP
 
@@ -114,7 +113,7 @@ def instant(plan):
 def steady(plan):
     """Speeds without noise, and nobody comes or goes."""
     return instant(plan)._replace(traces=[times[:1] for times in plan.traces],
-                                  workers=[worker | {"lives": (Incarnation(),)}
+                                  workers=[worker | {"incarnations": (Incarnation(),)}
                                            for worker in instant(plan).workers])
 
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from wbsp.ps.decision import Granted
 from wbsp.ps.effects import Ack
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine
-from wbsp.simulate.speeds import constant, lognormal
+from wbsp.simulate.machine import Machine, constant, lognormal
 from wbsp.simulate.workload import QuadraticWorkload
 from wbsp.sync import Accept, Commit, Grant, Push, Reject, create
 from wbsp.sync.ksync import LATE, KSync

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine
-from wbsp.simulate.speeds import lognormal
+from wbsp.simulate.machine import Machine, lognormal
 from wbsp.simulate.workload import QuadraticWorkload
 from wbsp.sync import create
 from wbsp.sync.localsgd import LocalSGD
@@ -22,8 +21,8 @@ class Barrier(Witness):
 def a_round_is_tau_steps_of_all(witness, effects, push):
     assert witness.committed == witness.round_complete
     if push:
-        leaving = witness.cluster._hosts[push.worker].agent.finished or (
-            witness.cluster._hosts[push.worker].agent._finishing)
+        leaving = witness.cluster.workers[push.worker].agent.finished or (
+            witness.cluster.workers[push.worker].agent._finishing)
         assert push.steps == witness.model.tau or (leaving and push.steps < witness.model.tau)
     if witness.committed:
         witness.restart_round()

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from wbsp.ps.decision import Granted
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine
-from wbsp.simulate.speeds import constant
+from wbsp.simulate.machine import Machine, constant
 from wbsp.sync import Accept, Commit, Grant, Push
 from wbsp.sync.nbsync import NBSync
 from wbsp.worker.agent import Adopt, Agent, Fetch
@@ -26,7 +25,7 @@ class Rounds(Witness):
         self.steps, self.mean = [], None  # of the regular pushes in this round; of the last such
         super().__init__(plan, model, Rounds.judge, self.weighs if model.normalize else None)
         for worker in set(range(len(plan.workers))) - self.lossy:
-            if len(plan.workers[worker]["lives"]) == 1:
+            if len(plan.workers[worker]["incarnations"]) == 1:
                 assert self.idle(worker) == set(), "it waited"
 
     def log(self, now, kind, **fields):
@@ -42,7 +41,7 @@ class Rounds(Witness):
             return
         if worker in self.joining:
             self.unreset.add(worker)
-        elif not self.cluster._hosts[worker].agent.finished:
+        elif not self.cluster.workers[worker].agent.finished:
             assert version == self.held[worker] + 1, "a version was left out"
         super().adopt(worker, now, version, how)
 

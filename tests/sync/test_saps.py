@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from wbsp.ps.decision import Directed
 from wbsp.ps.effects import Ack
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine
-from wbsp.simulate.speeds import constant, trace
+from wbsp.simulate.machine import Machine, constant, trace
 from wbsp.simulate.workload import QuadraticWorkload
 from wbsp.sync import Accept, Commit, Direct, Grant, Push, Reject, create
 from wbsp.sync.saps import SaPS
@@ -76,7 +75,7 @@ class Bounded(Witness):
 def waits_for_itself_only(witness, plan):
     """Blocked no longer than the worker's own pushes and pulls take, whatever others do."""
     for worker, report in enumerate(witness.cluster.reports):
-        if worker not in witness.lossy and len(plan.workers[worker]["lives"]) == 1:
+        if worker not in witness.lossy and len(plan.workers[worker]["incarnations"]) == 1:
             assert witness.idle(worker) <= {"push", "pull"}
             blocked = report.seconds["push"] + report.seconds["pull"]
             assert blocked <= report.push_seconds + report.pull_seconds + 1e-9

@@ -10,8 +10,7 @@ from wbsp.ps.decision import Granted
 from wbsp.ps.engine import Engine
 from wbsp.ps.store import Store
 from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine
-from wbsp.simulate.speeds import constant
+from wbsp.simulate.machine import Machine, constant
 from wbsp.simulate.workload import QuadraticWorkload
 from wbsp.sync import Accept, Commit, Grant, Push, create
 
@@ -48,7 +47,7 @@ class Judge:
 def waits_for_itself_only(witness, plan):
     """Blocked no longer than the worker's own pushes and pulls take, whatever others do."""
     for worker, report in enumerate(witness.cluster.reports):
-        if worker not in witness.lossy and len(plan.workers[worker]["lives"]) == 1:
+        if worker not in witness.lossy and len(plan.workers[worker]["incarnations"]) == 1:
             assert witness.idle(worker) <= {"push", "pull"}
             blocked = report.seconds["push"] + report.seconds["pull"]
             assert blocked <= report.push_seconds + report.pull_seconds + 1e-9
@@ -56,7 +55,7 @@ def waits_for_itself_only(witness, plan):
 
 def never_waits(witness, plan):
     for worker in set(range(len(plan.workers))) - witness.lossy:
-        if len(plan.workers[worker]["lives"]) == 1:
+        if len(plan.workers[worker]["incarnations"]) == 1:
             assert witness.idle(worker) == set()
 
 

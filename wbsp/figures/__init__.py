@@ -1,4 +1,4 @@
-"""Figures and tables from what runs left in their folders, real or simulated alike.
+"""Figures and tables from the folders of runs, real or simulated.
 
 Needs matplotlib, the package's extra `figures`; importing this package alone does not.
 """
@@ -17,7 +17,7 @@ __all__ = ["draw", "find_runs"]
 
 def draw(runs: Sequence[Run], out: Path | str, target: float | None = None,
          window: tuple[float, float] | None = None) -> list[Path]:
-    """Draw every figure that the runs have data for into the folder `out`; return the files.
+    """Draw all figures for which the runs have data into the folder `out`; return the files.
 
     target: accuracy 0..1 for the time-to-target bars, which are left out without it
     window: seconds from and to shown in the timelines; by default a dozen steps of the slowest
@@ -42,21 +42,21 @@ def draw(runs: Sequence[Run], out: Path | str, target: float | None = None,
                                   "'wbsp[figures]'", name="matplotlib") from None
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    facts = gather(runs)
-    files = [curves.draw_curves(facts, out / "curves.png", target)]
+    statistics = gather(runs)
+    files = [curves.draw_curves(statistics, out / "curves.png", target)]
     if target is not None:
-        files.append(bars.draw_time_to_target(facts, out / "time_to_target.png", target))
-    files += [bars.draw_shares(facts, out / "time_shares.png"),
-              bars.draw_staleness(facts, out / "staleness.png")]
-    names = [f"{number}_{re.sub('[^A-Za-z0-9_-]', '_', fact.sync)}"
-             for number, fact in enumerate(facts, 1)]
-    timelines = [timeline.draw_timeline(fact, out / f"timeline_{name}.png", window)
-                 for fact, name in zip(facts, names, strict=True)]
+        files.append(bars.draw_time_to_target(statistics, out / "time_to_target.png", target))
+    files += [bars.draw_shares(statistics, out / "time_shares.png"),
+              bars.draw_staleness(statistics, out / "staleness.png")]
+    names = [f"{number}_{re.sub('[^A-Za-z0-9_-]', '_', stats.sync)}"
+             for number, stats in enumerate(statistics, 1)]
+    timelines = [timeline.draw_timeline(stats, out / f"timeline_{name}.png", window)
+                 for stats, name in zip(statistics, names, strict=True)]
     if window is not None and not any(timelines):
         raise ValueError(f"no worker did anything in the window {window[0]:g}:{window[1]:g} s; the "
-                         f"longest run lasted {max(f.duration for f in facts):.4g} s")
+                         f"longest run lasted {max(one.duration for one in statistics):.4g} s")
     files += timelines
-    files += [timeline.write_trace(fact, out / f"trace_{name}.json")
-              for fact, name in zip(facts, names, strict=True)]
-    files.append(table.write_table(facts, out / "figures.md", target))
+    files += [timeline.write_trace(stats, out / f"trace_{name}.json")
+              for stats, name in zip(statistics, names, strict=True)]
+    files.append(table.write_table(statistics, out / "figures.md", target))
     return [path for path in files if path]

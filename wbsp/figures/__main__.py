@@ -1,4 +1,4 @@
-"""Draw figures from run folders: `python -m wbsp.figures runs/ --target=0.85`."""
+"""The command that draws figures from run folders: `python -m wbsp.figures runs/ --target=0.85`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _window(text: str) -> tuple[float, float]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Draw, print the files; 0, or 1 after one line on what was wrong."""
+    """Draw the figures and print their files; return 0, or 1 after one line on the error."""
     parser = argparse.ArgumentParser(prog="python -m wbsp.figures", description=__doc__)
     parser.add_argument("run_dir", nargs="+", help="a run's folder, or one that holds runs")
     parser.add_argument("--out", type=Path, help="folder of the figures (default: a folder "

@@ -15,13 +15,13 @@ from wbsp.figures.load import MOST_WORKERS, RunStatistics, by_group
 
 @dataclass(frozen=True)
 class Reached:
-    """How soon a group of runs that differ by the seed reached the target accuracy."""
+    """The time to the target accuracy of a group of runs that differ by the seed."""
 
     group: str
     sync: str
     times: list[float]  # seconds, of the runs that reached it
     runs: int
-    waited: float  # seconds the longest of its runs went on
+    waited: float  # seconds that the longest of its runs took
     best: float | None  # highest accuracy of all its evaluations, 0..1; None without any
     rival: str | None = None  # the fastest group of another model
     ratio: float | None = None  # own mean / the rival's mean
@@ -37,18 +37,20 @@ class Reached:
         return float(np.mean(self.times)) if self.times else np.nan
 
 
-def times_to(facts: Sequence[RunStatistics], target: float) -> list[Reached]:
-    """The groups from the fastest to the slowest, then those that did not always reach `target`.
+def times_to(statistics: Sequence[RunStatistics], target: float) -> list[Reached]:
+    """The groups from the fastest to the slowest, then the groups that did not always reach
+    `target`.
 
     The rival is the fastest group of another model. WBSP and its optimized form (pcc) count as one
     model, unless nothing else reached it.
     """
     plain = []
-    for group, members in by_group(facts).items():
-        times = [t for f in members if (t := f.run.time_to(target)) is not None]
-        known = [float(a) for f in members for a in f.run.evaluations.accuracy if np.isfinite(a)]
+    for group, members in by_group(statistics).items():
+        times = [t for one in members if (t := one.run.time_to(target)) is not None]
+        known = [float(a) for one in members for a in one.run.evaluations.accuracy
+                 if np.isfinite(a)]
         plain.append(Reached(group, members[0].sync, times, len(members),
-                             max(f.duration for f in members), max(known, default=None)))
+                             max(one.duration for one in members), max(known, default=None)))
     plain.sort(key=lambda r: (not r.complete, not r.times,
                               r.mean if r.times else -(r.best or 0)))
     return [_with_rival(reached, plain) for reached in plain]
@@ -65,13 +67,15 @@ def _with_rival(own: Reached, all_groups: list[Reached]) -> Reached:
     return replace(own, rival=rival.group, ratio=own.mean / rival.mean)
 
 
-def draw_time_to_target(facts: Sequence[RunStatistics], path: Path, target: float) -> Path | None:
-    """One bar a group: mean over the seeds, a dot a seed, the ratio to the fastest rival.
+def draw_time_to_target(statistics: Sequence[RunStatistics], path: Path,
+                        target: float) -> Path | None:
+    """Draw a bar for each group: the mean over the seeds, a dot for each seed, and the ratio to the
+    fastest rival.
 
-    A group in which no run reached the target gets a hatched bar as long as it was tried. None if
-    no run was ever evaluated.
+    A group in which no run reached the target gets a hatched bar as long as its longest run.
+    Returns None if no run was ever evaluated.
     """
-    groups = times_to(facts, target)
+    groups = times_to(statistics, target)
     if all(reached.best is None for reached in groups):
         return None
     ends = [max(reached.times, default=reached.waited) for reached in groups]
@@ -115,49 +119,50 @@ def _describe(reached: Reached, unit: str, divisor: float) -> str:
     return f"{text} = {reached.ratio:.2f} × {textwrap.shorten(reached.rival, 40)}"
 
 
-def draw_shares(facts: Sequence[RunStatistics], path: Path) -> Path | None:
-    """Compute, push, pull, wait and data as parts of each worker's time, a panel a run.
+def draw_shares(statistics: Sequence[RunStatistics], path: Path) -> Path | None:
+    """Draw compute, push, pull, wait and data as parts of each worker's time, a panel a run.
 
-    None if no worker left spans. A run of many workers shows 12 of them.
+    A run of many workers shows 12 of them. Returns None if no worker has booked any time.
     """
-    facts = [f for f in facts if f.shares]
-    if not facts:
+    statistics = [one for one in statistics if one.shares]
+    if not statistics:
         return None
-    shown = [[w for w in f.pick_workers(MOST_WORKERS) if w in f.shares] for f in facts]
-    columns = min(len(facts), 1 if len(facts) == 1 else 2 if len(facts) <= 4 else 3)
-    rows = -(-len(facts) // columns)
+    shown = [[w for w in one.pick_workers(MOST_WORKERS) if w in one.shares]
+             for one in statistics]
+    columns = min(len(statistics), 1 if len(statistics) == 1 else 2 if len(statistics) <= 4 else 3)
+    rows = -(-len(statistics) // columns)
     height = max(map(len, shown)) * 0.27 + 0.62
     figure, axes = style.new_figure(rows, columns, 4.2 * columns + (4 if columns == 1 else 0),
-                              rows * height + 0.8, sharex=True)
-    for panel, fact, workers in zip(axes.flat, facts, shown, strict=False):
+                                    rows * height + 0.8, sharex=True)
+    for panel, stats, workers in zip(axes.flat, statistics, shown, strict=False):
         start = np.zeros(len(workers))
-        for kind, color in style.KIND_COLORS.items():
-            parts = np.array([100 * fact.shares[w][kind] for w in workers])
+        for phase, color in style.PHASE_COLORS.items():
+            parts = np.array([100 * stats.shares[w][phase] for w in workers])
             bars = panel.barh(range(len(workers)), parts, 0.74, left=start, color=color)
             panel.bar_label(bars, [f"{p:.0f}" if p >= 5 else "" for p in parts], fontsize=8,
                             label_type="center")
             start += parts
-        of = f", {len(workers)} of {len(fact.workers)} workers" if workers != fact.workers else ""
-        style.set_title(panel, fact.name + of, 46 if columns > 1 else 90)
+        of = f", {len(workers)} of {len(stats.workers)} workers" if workers != stats.workers else ""
+        style.set_title(panel, stats.name + of, 46 if columns > 1 else 90)
         panel.set_yticks(range(len(workers)), [f"worker {w}" for w in workers])
         panel.set(xlim=(0, 100), ylim=(len(workers) - 0.45, -0.55))
         panel.grid(visible=False)
-    style.trim(axes, len(facts), "share of the worker's time (%)")
-    style.kinds_legend(figure)
+    style.trim(axes, len(statistics), "share of the worker's time (%)")
+    style.phases_legend(figure)
     return style.save(figure, path)
 
 
-def draw_staleness(facts: Sequence[RunStatistics], path: Path) -> Path | None:
-    """Histogram of the staleness of accepted pushes, a panel a group; None without pushes."""
-    groups = {group: stale for group, members in by_group(facts).items()
-              if len(stale := np.concatenate([f.staleness for f in members]))}
+def draw_staleness(statistics: Sequence[RunStatistics], path: Path) -> Path | None:
+    """Draw histograms of the staleness of accepted pushes, a panel a group; None without pushes."""
+    groups = {group: stale for group, members in by_group(statistics).items()
+              if len(stale := np.concatenate([one.staleness for one in members]))}
     if not groups:
         return None
-    sync = {f.group: f.sync for f in facts}
+    sync = {one.group: one.sync for one in statistics}
     columns = min(len(groups), 3)
     rows = -(-len(groups) // columns)
     figure, axes = style.new_figure(rows, columns, 3.4 * columns + (2 if columns == 1 else 0),
-                              2.2 * rows + 0.5, sharex=True, sharey=True)
+                                    2.2 * rows + 0.5, sharex=True, sharey=True)
     highest = max(stale.max() for stale in groups.values())
     width = -(-(highest + 1) // 40)  # versions a bin, so that at most 40 bins are drawn
     edges = np.arange(0, highest + width + 1, width) - 0.5

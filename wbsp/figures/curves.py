@@ -15,29 +15,30 @@ from wbsp.figures.load import RunStatistics, by_group
 from wbsp.figures.style import GREY, legend_below, line_look, new_figure, save, set_title, time_unit
 
 
-def draw_curves(facts: Sequence[RunStatistics], path: Path,
+def draw_curves(statistics: Sequence[RunStatistics], path: Path,
                 target: float | None = None) -> Path | None:
     """Draw the four panels into `path`; None if no run was ever evaluated.
 
     A group of several seeds shows its mean with a band from the lowest to the highest seed, as far
     as all seeds go, and each seed as a thin line to its own end.
     """
-    facts = [f for f in facts if len(f.run.evaluations.t)]
-    if not facts:
+    statistics = [one for one in statistics if len(one.run.evaluations.t)]
+    if not statistics:
         return None
-    divisor, unit = time_unit(max(f.run.evaluations.t[-1] for f in facts))
+    divisor, unit = time_unit(max(one.run.evaluations.t[-1] for one in statistics))
     figure, axes = new_figure(2, 2, 10, 6.8, sharex="col", sharey="row")
     used: dict[str, int] = {}
-    for group, members in by_group(facts).items():
+    for group, members in by_group(statistics).items():
         sync = members[0].sync
         look = line_look(sync, used.get(sync, 0))
         used[sync] = used.get(sync, 0) + 1
         label = group if len(members) == 1 else f"{group} ({len(members)} runs)"
-        for column, of_x in enumerate((lambda f: f.run.evaluations.t / divisor,
-                                       lambda f: f.run.evaluations.steps)):
-            for row, of_y in enumerate((lambda f: 100 * f.run.evaluations.accuracy,
-                                        lambda f: f.run.evaluations.loss)):
-                _draw_group(axes[row, column], [(of_x(f), of_y(f)) for f in members], label, look)
+        for column, of_x in enumerate((lambda one: one.run.evaluations.t / divisor,
+                                       lambda one: one.run.evaluations.steps)):
+            for row, of_y in enumerate((lambda one: 100 * one.run.evaluations.accuracy,
+                                        lambda one: one.run.evaluations.loss)):
+                lines = [(of_x(one), of_y(one)) for one in members]
+                _draw_group(axes[row, column], lines, label, look)
     if target is not None:
         for panel in axes[0]:
             panel.axhline(100 * target, color=GREY, linestyle=":", linewidth=1.2)

@@ -1,8 +1,8 @@
-"""What the figures and the table say about each run, worked out once so that both say the same.
+"""Statistics of runs, computed once, so that the figures and the table agree.
 
-Runs that differ in nothing but the seed (and in what names a run) form one group: one curve with a
-band, one bar with a point a seed. A group is called by its synchronization model and by whichever
-settings tell it from the other groups.
+Runs that differ in nothing but the seed (and in settings that only name a run) form one group: one
+curve with a band, one bar with a point a seed. A group's name consists of its synchronization model
+and of the settings that tell the group from the others.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import numpy as np
 from wbsp.runlog.reader import Run, read_run
 from wbsp.runlog.report import PHASES
 
-MOST_WORKERS = 12  # shown of one run; more would not be read
+MOST_WORKERS = 12  # shown of one run; more would not be legible
 
-# Settings that name a run and do not change what it does, and "options" once more, as text.
+# Settings that name a run without an effect on the run; "sync_option" repeats "options" as text.
 _NAMES = {"id", "seed", "command", "versions", "folder", "sync_option"}
 
 
 @dataclass
 class RunStatistics:
-    """One run as the figures see it. Times in seconds since its start; shares 0..1."""
+    """Statistics of one run. Times in seconds since the run's start; shares 0..1."""
 
     run: Run
-    group: str = ""  # what the figures call it and the runs that differ by the seed alone
-    name: str = ""  # what they call it alone; unique
+    group: str = ""  # name that the run shares with the runs that differ by the seed alone
+    name: str = ""  # unique name
 
     @cached_property
     def sync(self) -> str:
@@ -48,7 +48,7 @@ class RunStatistics:
 
     @cached_property
     def staleness(self) -> np.ndarray:
-        """Versions that passed between base and acceptance of each accepted push, int [pushes]."""
+        """Versions between the base of each accepted push and its acceptance, int [pushes]."""
         accepted = (e for e in self.run.events if e["kind"] == "accept")
         return np.array([e["version"] - e["base"] for e in accepted], int)
 
@@ -68,10 +68,10 @@ class RunStatistics:
 
     @cached_property
     def seconds(self) -> dict[int, dict[str, float]]:
-        """Worker -> seconds of its compute thread in each of KINDS, from the run's summary.
+        """Worker -> seconds of its compute thread in each of PHASES, from the run's summary.
 
-        Spans speak for a run that was killed before its summary: those of the compute lane alone,
-        since what the network does beside it takes no time from it.
+        Without a summary, as of a run that was killed, the spans of the compute lane are summed;
+        the network lane runs beside it and takes no time from the compute thread.
         """
         summary = self.run.summary or {"workers": {}}
         booked = {int(worker): one["seconds"] for worker, one in summary["workers"].items()}
@@ -85,31 +85,31 @@ class RunStatistics:
 
     @cached_property
     def shares(self) -> dict[int, dict[str, float]]:
-        """Worker -> part of its booked time in each of KINDS; only workers that booked any."""
-        return {worker: {kind: s / sum(seconds.values()) for kind, s in seconds.items()}
+        """Worker -> part of its booked time in each of PHASES; only workers that booked any."""
+        return {worker: {phase: s / sum(seconds.values()) for phase, s in seconds.items()}
                 for worker, seconds in self.seconds.items()}
 
     @cached_property
     def total_shares(self) -> dict[str, float]:
         """Parts of the booked time of all workers together; NaN if none booked any."""
         total = sum(sum(seconds.values()) for seconds in self.seconds.values())
-        return {kind: sum(s[kind] for s in self.seconds.values()) / total if total else np.nan
-                for kind in PHASES}
+        return {phase: sum(s[phase] for s in self.seconds.values()) / total if total else np.nan
+                for phase in PHASES}
 
     @property
     def last_accuracy(self) -> float:
-        """Of the newest evaluated version; NaN without evaluations."""
+        """Accuracy of the newest evaluated version, 0..1; NaN without evaluations."""
         accuracy = self.run.evaluations.accuracy
         return float(accuracy[-1]) if len(accuracy) else np.nan
 
     @cached_property
     def duration(self) -> float:
-        """Time of the last thing that is known of the run."""
+        """Time of the run's last event."""
         return max((e["t"] for e in self.run.events), default=0.0)
 
     def pick_workers(self, most: int) -> list[int]:
-        """At most `most` workers, ascending: the one with the fewest steps, the one with the most,
-        and others evenly between."""
+        """At most `most` workers, ascending: those with the fewest and with the most steps, and
+        others evenly between."""
         if len(self.workers) <= most:
             return self.workers
         ranked = sorted(self.workers, key=lambda worker: (self.steps[worker], worker))
@@ -121,7 +121,7 @@ class RunStatistics:
 
 
 def find_runs(folders: Iterable[Path | str]) -> list[Run]:
-    """Every run in `folders` and below them, each once, in the order of their paths.
+    """The runs in `folders` and below them, each once, in the order of their paths.
 
     Raises FileNotFoundError for a folder that is missing or holds no run.
     """
@@ -141,41 +141,42 @@ def find_runs(folders: Iterable[Path | str]) -> list[Run]:
 
 
 def gather(runs: Sequence[Run]) -> list[RunStatistics]:
-    """The facts of each run, with its group and its name set."""
-    facts = [RunStatistics(run) for run in runs]
-    flat = [_flatten(f.run.settings) for f in facts]
-    for fact, own in zip(facts, flat, strict=True):
-        said = []
+    """The statistics of each run, with group and name."""
+    statistics = [RunStatistics(run) for run in runs]
+    settings = [_flatten(one.run.settings) for one in statistics]
+    for stats, own in zip(statistics, settings, strict=True):
+        named = []
         for key, value in own.items():
             option = key.startswith("options.")
-            rivals = [other for f, other in zip(facts, flat, strict=True)
-                      if not option or f.sync == fact.sync]
+            rivals = [other for one, other in zip(statistics, settings, strict=True)
+                      if not option or one.sync == stats.sync]
             if key != "sync" and any(other.get(key) != value for other in rivals):
-                said.append(f"{key.rpartition('.')[2]}={value}")
-        fact.group = " ".join([fact.sync, *said])
-    sizes, seen = Counter(f.group for f in facts), Counter()
-    for fact in facts:
-        seen[fact.group] += 1
-        if sizes[fact.group] == 1:
-            fact.name = fact.group
+                named.append(f"{key.rpartition('.')[2]}={value}")
+        stats.group = " ".join([stats.sync, *named])
+    sizes = Counter(one.group for one in statistics)
+    seen: Counter[str] = Counter()
+    for stats in statistics:
+        seen[stats.group] += 1
+        if sizes[stats.group] == 1:
+            stats.name = stats.group
         else:
-            fact.name = f"{fact.group} #{seen[fact.group]}"
-            if fact.seed is not None:
-                fact.name += f" (seed {fact.seed})"
-    return facts
+            stats.name = f"{stats.group} #{seen[stats.group]}"
+            if stats.seed is not None:
+                stats.name += f" (seed {stats.seed})"
+    return statistics
 
 
-def by_group(facts: Sequence[RunStatistics]) -> dict[str, list[RunStatistics]]:
+def by_group(statistics: Sequence[RunStatistics]) -> dict[str, list[RunStatistics]]:
     """Group -> its runs, in order of first appearance."""
     groups = defaultdict(list)
-    for fact in facts:
-        groups[fact.group].append(fact)
+    for stats in statistics:
+        groups[stats.group].append(stats)
     return dict(groups)
 
 
 def _flatten(settings: dict, prefix: str = "") -> dict[str, str]:
-    """Settings that matter, nested ones with dotted keys, values as text."""
-    flat = {}
+    """Settings that do not only name the run; nested ones with dotted keys, values as text."""
+    flat: dict[str, str] = {}
     for key, value in settings.items():
         if isinstance(value, dict):
             flat |= _flatten(value, f"{prefix}{key}.")

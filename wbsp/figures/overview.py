@@ -1,4 +1,4 @@
-"""Which model is how fast where: one cell a model and a cluster."""
+"""Overview of a comparison: a cell for each model and cluster says how fast the model was."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ SLOWEST = 16.0  # times the fastest; the colors go no further
 
 @dataclass(frozen=True)
 class Cell:
-    """A model in a cluster. seconds: to the target; None: not reached, `best` being the highest
-    accuracy, 0..1, on the way."""
+    """A model's result in a cluster."""
 
-    seconds: float | None
-    best: float
+    seconds: float | None  # to the target; None: not reached
+    best: float  # highest accuracy on the way, 0..1
 
 
 def draw_overview(models: Sequence[str], clusters: Sequence[str],
                   cells: dict[tuple[str, str], Cell], path: Path, title: str) -> Path:
-    """A row a model, a column a cluster; `cells` by (model, cluster), empty where none is.
+    """Draw a row for each model and a column for each cluster; `cells` by (model, cluster).
 
-    A cell says its seconds to the target; its color, how many times the column's fastest that is.
-    The models are ordered by the mean of it (its logarithm), those that were beaten least first.
+    The text of a cell is its seconds to the target; its color is the ratio to the fastest cell of
+    the column. Rows are in the order of the mean logarithm of this ratio, the lowest first.
     """
     ratios = np.full((len(models), len(clusters)), np.nan)
     for column, cluster in enumerate(clusters):
@@ -77,7 +76,7 @@ def draw_overview(models: Sequence[str], clusters: Sequence[str],
 
 
 def _beaten(ratios: np.ndarray) -> float:
-    """How much slower than the fastest a model is, on average of the clusters it was tried in."""
+    """Mean logarithm of a model's ratios to the fastest, over the clusters it was tried in."""
     tried = ratios[~np.isnan(ratios)]
     return float(np.log(np.minimum(tried, 4 * SLOWEST)).mean()) if tried.size else np.inf
 

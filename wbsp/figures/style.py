@@ -1,6 +1,6 @@
-"""One look for all figures, so that a color means the same thing in every one of them.
+"""The look of all figures, so that a color means the same thing in every one of them.
 
-Colors are those of Okabe and Ito, which stay apart for color-blind readers. Figures are made
+The colors are those of Okabe and Ito, which color-blind readers can tell apart. Figures are made
 without pyplot: no window, no global state, safe beside a program's own plots.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
@@ -17,13 +18,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from wbsp.runlog.report import Phase
+
+if TYPE_CHECKING:
+    from matplotlib.typing import RcKeyType
+
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILLION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 GREY = "#8A8A8A"
 
-KIND_COLORS = {"compute": GREEN, "push": ORANGE, "pull": SKY, "wait": VERMILLION, "data": PURPLE}
+PHASE_COLORS: dict[Phase, str] = {
+    "compute": GREEN, "push": ORANGE, "pull": SKY, "wait": VERMILLION, "data": PURPLE,
+}
 
-# Relatives share a color and differ by the dash; names that are not listed are grey.
+# Related models share a color and differ by the dash; models that are not listed are grey.
 SYNC_LOOKS = {
     "wbsp": (BLUE, "-"), "pcc": (VERMILLION, "-"), "bsp": (BLACK, "-"), "ssp": (ORANGE, "-"),
     "asp": (GREEN, "-"), "adsp": (PURPLE, "-"), "nbsync": (SKY, "-"), "elasticbsp": (YELLOW, "-"),
@@ -31,7 +39,7 @@ SYNC_LOOKS = {
 }
 _MARKERS = "os^Dv<>P"
 
-_RC = {
+_RC: dict[RcKeyType, Any] = {
     "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
     "axes.grid": True, "grid.color": "#E4E4E4", "grid.linewidth": 0.7,
     "axes.labelsize": 9, "xtick.labelsize": 8.5, "ytick.labelsize": 8.5,
@@ -51,7 +59,7 @@ def line_look(sync: str, index: int) -> dict:
 
 
 def new_figure(rows: int, columns: int, width: float, height: float,
-               **subplots) -> tuple[Figure, np.ndarray]:
+               **subplots: Any) -> tuple[Figure, np.ndarray]:
     """A figure of `width` x `height` inches and its axes, Axes [rows, columns]."""
     with matplotlib.rc_context(_RC):
         figure = Figure(figsize=(width, height), layout="constrained")
@@ -64,12 +72,12 @@ def set_title(axes: Axes, text: str, width: int = 90, pad: float = 6) -> None:
 
 
 def text_inches(text: str) -> float:
-    """About how wide `text` is in the size of the figures' small print."""
+    """Approximate width of `text` in the size of the figures' small print."""
     return 0.06 * len(text)
 
 
 def legend_below(figure: Figure, handles: Sequence[Artist], labels: Sequence[str]) -> None:
-    """One legend for the whole figure, under it, in as few and as even rows as fit."""
+    """Draw one legend for the whole figure, below it, in as few and as even rows as fit."""
     entry = 0.7 + max(map(text_inches, labels))
     columns = max(1, int(figure.get_figwidth() / entry))
     rows = -(-len(labels) // columns)
@@ -77,15 +85,14 @@ def legend_below(figure: Figure, handles: Sequence[Artist], labels: Sequence[str
                   frameon=False, fontsize=9)
 
 
-def kinds_legend(figure: Figure, *more: Artist) -> None:
-    """The legend of the kinds of time, and of `more` artists by their labels."""
-    handles = [Patch(color=color, label=kind) for kind, color in KIND_COLORS.items()]
-    handles += more
-    legend_below(figure, handles, [handle.get_label() for handle in handles])
+def phases_legend(figure: Figure, *more: Artist) -> None:
+    """Draw the legend of the phases, and of `more` artists by their labels."""
+    handles = [*(Patch(color=color, label=phase) for phase, color in PHASE_COLORS.items()), *more]
+    legend_below(figure, handles, [str(handle.get_label()) for handle in handles])
 
 
 def trim(axes: np.ndarray, used: int, xlabel: str) -> None:
-    """Leave only the first `used` panels; the lowest of each column names the shared x axis."""
+    """Hide all but the first `used` panels; the lowest of each column names the shared x axis."""
     for panel in axes.flat[used:]:
         panel.set_visible(False)
     for panel in axes.flat[max(0, used - axes.shape[1]):used]:
@@ -99,7 +106,7 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """Seconds in, and name of, the unit that suits a span of `seconds`."""
+    """The unit that suits a span of `seconds`: (seconds in the unit, its name)."""
     if seconds >= 2 * 3600:
         return 3600.0, "h"
     return (60.0, "min") if seconds >= 600 else (1.0, "s")

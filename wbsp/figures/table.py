@@ -1,4 +1,4 @@
-"""The numbers of all figures as one Markdown page, for those who want to compute with them."""
+"""The numbers of all figures as one Markdown page, for further computations."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from wbsp.runlog.report import PHASES
 _NONE = "-"
 
 
-def write_table(facts: Sequence[RunStatistics], path: Path, target: float | None = None) -> Path:
-    """Write `path`: a row a run, a row a group on its time to `target`, a row a worker."""
+def write_table(statistics: Sequence[RunStatistics], path: Path,
+                target: float | None = None) -> Path:
+    """Write `path`: a row for each run, for each group's time to `target`, and for each worker."""
     lines = ["# Numbers of the figures", "",
              "Times in seconds; shares in % of the workers' time; staleness of accepted pushes in "
              "versions. A dash stands for what was not measured or not reached.", "", "## Runs", "",
@@ -22,46 +23,46 @@ def write_table(facts: Sequence[RunStatistics], path: Path, target: float | None
     goal = [] if target is None else [f"time to {100 * target:g} %"]
     lines += _table(
         ["", "run", "sync", "seed", "workers", *goal, "final accuracy", "versions",
-         "steps per worker", *(f"{kind} %" for kind in PHASES), "staleness mean", "max",
+         "steps per worker", *(f"{phase} %" for phase in PHASES), "staleness mean", "max",
          "duration", "command"],
-        ([str(number), *_run_row(fact, target)] for number, fact in enumerate(facts, 1)))
+        ([str(number), *_run_row(stats, target)] for number, stats in enumerate(statistics, 1)))
     if target is not None:
         lines += ["", f"## Time to {100 * target:g} % accuracy", ""]
         lines += _table(["group", "mean", "lowest", "highest", "runs that reached it",
-                         "fastest rival", "time / the rival's"], _target_rows(facts, target))
+                         "fastest rival", "time / the rival's"], _target_rows(statistics, target))
     lines += ["", "## Workers", ""]
-    lines += _table(["run", "worker", "steps", *(f"{kind} %" for kind in PHASES)],
-                    (row for fact in facts for row in _worker_rows(fact)))
+    lines += _table(["run", "worker", "steps", *(f"{phase} %" for phase in PHASES)],
+                    (row for stats in statistics for row in _worker_rows(stats)))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 
-def _run_row(fact: RunStatistics, target: float | None) -> list[str]:
-    stale = fact.staleness
-    steps = [fact.steps[worker] for worker in fact.workers]
-    named = ", ".join(f"{w}: {n}" for w, n in fact.steps.items())
-    goal = [] if target is None else [_number(fact.run.time_to(target))]
-    return [fact.name, fact.sync, _text(fact.seed), str(len(fact.workers)), *goal,
-            _number(fact.last_accuracy, ".4f"), str(len(fact.commits)),
+def _run_row(stats: RunStatistics, target: float | None) -> list[str]:
+    stale = stats.staleness
+    steps = [stats.steps[worker] for worker in stats.workers]
+    named = ", ".join(f"{w}: {n}" for w, n in stats.steps.items())
+    goal = [] if target is None else [_number(stats.run.time_to(target))]
+    return [stats.name, stats.sync, _text(stats.seed), str(len(stats.workers)), *goal,
+            _number(stats.last_accuracy, ".4f"), str(len(stats.commits)),
             named if len(steps) <= MOST_WORKERS else f"{min(steps)} to {max(steps)}",
-            *(_number(100 * fact.total_shares[kind], ".1f") for kind in PHASES),
+            *(_number(100 * stats.total_shares[phase], ".1f") for phase in PHASES),
             _number(stale.mean() if len(stale) else None, ".2f"),
-            _number(stale.max() if len(stale) else None, "d"), _number(fact.duration),
-            f"`{command}`" if (command := fact.run.settings.get("command")) else _NONE]
+            _number(stale.max() if len(stale) else None, "d"), _number(stats.duration),
+            f"`{command}`" if (command := stats.run.settings.get("command")) else _NONE]
 
 
-def _target_rows(facts: Sequence[RunStatistics], target: float) -> Iterator[list[str]]:
-    for reached in times_to(facts, target):
+def _target_rows(statistics: Sequence[RunStatistics], target: float) -> Iterator[list[str]]:
+    for reached in times_to(statistics, target):
         yield [reached.group, _number(reached.mean), _number(min(reached.times, default=None)),
                _number(max(reached.times, default=None)), f"{len(reached.times)} of {reached.runs}",
                reached.rival or _NONE, _number(reached.ratio, ".3f")]
 
 
-def _worker_rows(fact: RunStatistics) -> Iterator[list[str]]:
-    for worker in fact.pick_workers(MOST_WORKERS):
-        shares = fact.shares.get(worker, {})
-        yield [fact.name, str(worker), str(fact.steps[worker]),
-               *(_number(100 * shares[kind] if shares else None, ".1f") for kind in PHASES)]
+def _worker_rows(stats: RunStatistics) -> Iterator[list[str]]:
+    for worker in stats.pick_workers(MOST_WORKERS):
+        shares = stats.shares.get(worker, {})
+        yield [stats.name, str(worker), str(stats.steps[worker]),
+               *(_number(100 * shares[phase] if shares else None, ".1f") for phase in PHASES)]
 
 
 def _number(value: float | None, form: str = ".2f") -> str:

@@ -1,7 +1,7 @@
-"""Who did what when: a Gantt chart for print, and a trace of everything for Perfetto.
+"""Timelines of a run: a Gantt chart for print, and a trace of all spans and events for Perfetto.
 
-Each worker has two lanes, for its compute thread and its network, so that overlap (or the lack of
-it) can be seen. Open the trace at https://ui.perfetto.dev or in chrome://tracing.
+Each worker has two lanes, for its compute thread and its network, which show how much the two
+overlap. Open the trace at https://ui.perfetto.dev or in chrome://tracing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from wbsp.figures.load import MOST_WORKERS, RunStatistics
-from wbsp.figures.style import KIND_COLORS, kinds_legend, new_figure, save, set_title
+from wbsp.figures.style import PHASE_COLORS, new_figure, phases_legend, save, set_title
 from wbsp.runlog.files import to_json
 
 _STEPS = 12  # of the slowest worker in the default window
@@ -22,11 +22,11 @@ _WARM_UP = 3  # steps of the slowest worker that are passed over, where there ar
 _LANES = {"compute": (0.0, 0.5), "network": (0.52, 0.24)}  # offset and height in a worker's row
 
 
-def default_window(fact: RunStatistics) -> tuple[float, float] | None:
-    """Seconds from and to: about 12 steps of the slowest worker after a warm-up; None without
-    compute spans. The slowest is the one with the longest median step."""
+def default_window(stats: RunStatistics) -> tuple[float, float] | None:
+    """The seconds (from, to) of about 12 steps of the slowest worker after a warm-up; None without
+    compute spans. The slowest worker has the longest median step."""
     steps = {worker: [s for s in spans if s["lane"] == "compute" and s["kind"] == "compute"]
-             for worker, spans in fact.run.spans.items()}
+             for worker, spans in stats.run.spans.items()}
     steps = {worker: spans for worker, spans in steps.items() if spans}
     if not steps:
         return None
@@ -36,48 +36,48 @@ def default_window(fact: RunStatistics) -> tuple[float, float] | None:
     return slowest[first]["t"], slowest[last]["t"] + slowest[last]["seconds"]
 
 
-def draw_timeline(fact: RunStatistics, path: Path,
+def draw_timeline(stats: RunStatistics, path: Path,
                   window: tuple[float, float] | None = None) -> Path | None:
     """Gantt chart of `window` (seconds from, to); None for a run that left no spans in it.
 
     A run of many workers shows 12 of them. Dashed lines are commits of versions.
     """
-    chosen = window or default_window(fact)
+    chosen = window or default_window(stats)
     if chosen is None:
         return None
-    seen = _seen(fact, chosen)
+    seen = _seen(stats, chosen)
     if not any(seen.values()):
         return None
     figure, [[axes]] = new_figure(1, 1, 11, 1.5 + 0.62 * len(seen))
-    _draw(axes, fact, seen, chosen)
-    of = f" ({len(seen)} of {len(fact.workers)} workers)" if [*seen] != fact.workers else ""
-    set_title(axes, fact.name + of, 110, pad=16)
-    kinds_legend(figure, *axes.lines[:1])
+    _draw(axes, stats, seen, chosen)
+    of = f" ({len(seen)} of {len(stats.workers)} workers)" if [*seen] != stats.workers else ""
+    set_title(axes, stats.name + of, 110, pad=16)
+    phases_legend(figure, *axes.lines[:1])
     return save(figure, path)
 
 
-def draw_timelines(facts: Sequence[RunStatistics], titles: Sequence[str], path: Path,
+def draw_timelines(runs: Sequence[RunStatistics], titles: Sequence[str], path: Path,
                    window: tuple[float, float]) -> Path:
     """Gantt charts of several runs, one below the other, over the same `window` (seconds)."""
-    seen = [_seen(fact, window) for fact in facts]
-    figure, panels = new_figure(len(facts), 1, 11, 1.0 + sum(0.6 + 0.5 * len(s) for s in seen),
+    seen = [_seen(stats, window) for stats in runs]
+    figure, panels = new_figure(len(runs), 1, 11, 1.0 + sum(0.6 + 0.5 * len(s) for s in seen),
                                 sharex=True)
-    for axes, fact, spans, title in zip(panels[:, 0], facts, seen, titles, strict=True):
-        _draw(axes, fact, spans, window)
+    for axes, stats, spans, title in zip(panels[:, 0], runs, seen, titles, strict=True):
+        _draw(axes, stats, spans, window)
         set_title(axes, title, 110, pad=16)
         axes.label_outer()
-    kinds_legend(figure, *panels[0, 0].lines[:1])
+    phases_legend(figure, *panels[0, 0].lines[:1])
     return save(figure, path)
 
 
-def _seen(fact: RunStatistics, window: tuple[float, float]) -> dict[int, list[dict]]:
+def _seen(stats: RunStatistics, window: tuple[float, float]) -> dict[int, list[dict]]:
     """Worker -> its spans that lie in `window`, at least in part; of at most 12 workers."""
     start, end = window
-    return {w: [s for s in fact.run.spans[w] if s["t"] < end and s["t"] + s["seconds"] > start]
-            for w in fact.pick_workers(MOST_WORKERS) if w in fact.run.spans}
+    return {w: [s for s in stats.run.spans[w] if s["t"] < end and s["t"] + s["seconds"] > start]
+            for w in stats.pick_workers(MOST_WORKERS) if w in stats.run.spans}
 
 
-def _draw(axes: Axes, fact: RunStatistics, seen: dict[int, list[dict]],
+def _draw(axes: Axes, stats: RunStatistics, seen: dict[int, list[dict]],
           window: tuple[float, float]) -> None:
     """Two lanes for each worker of `seen`, and the commits of versions as dashed lines."""
     start, end = window
@@ -88,9 +88,9 @@ def _draw(axes: Axes, fact: RunStatistics, seen: dict[int, list[dict]],
         for lane, (offset, height) in _LANES.items():
             spans = [s for s in seen[worker] if s["lane"] == lane]
             axes.broken_barh([(s["t"], s["seconds"]) for s in spans], (row + offset, height),
-                             facecolors=[KIND_COLORS[s["kind"]] for s in spans],
+                             facecolors=[PHASE_COLORS[s["kind"]] for s in spans],
                              edgecolor="white", linewidth=edge)
-    versions = {e["version"]: e["t"] for e in fact.run.events
+    versions = {e["version"]: e["t"] for e in stats.run.events
                 if e["kind"] == "commit" and start <= e["t"] <= end}
     named = -np.inf  # time of the last commit there was room to number
     for version, t in versions.items():
@@ -108,23 +108,23 @@ def _draw(axes: Axes, fact: RunStatistics, seen: dict[int, list[dict]],
     axes.tick_params(axis="y", length=0)
 
 
-def write_trace(fact: RunStatistics, path: Path) -> Path:
+def write_trace(stats: RunStatistics, path: Path) -> Path:
     """All spans and server events of a run as a Chrome trace (JSON, times in microseconds)."""
     with open(path, "wb") as file:
         file.write(b'{"displayTimeUnit": "ms", "traceEvents": [')
-        for number, event in enumerate(_trace_events(fact)):
+        for number, event in enumerate(_trace_events(stats)):
             file.write((b",\n" if number else b"\n") + to_json(event))
         file.write(b"\n]}\n")
     return path
 
 
-def _trace_events(fact: RunStatistics) -> Iterator[dict]:
+def _trace_events(stats: RunStatistics) -> Iterator[dict]:
     """Process 0 is the server, process i + 1 worker i; a thread is a lane."""
     lanes = {lane: thread for thread, lane in enumerate(_LANES)}
-    yield _name("process_name", 0, 0, f"server ({fact.sync})")
+    yield _name("process_name", 0, 0, f"server ({stats.sync})")
     yield _name("thread_name", 0, 0, "commits")
     yield _name("thread_name", 0, 1, "other events")
-    for worker, spans in fact.run.spans.items():
+    for worker, spans in stats.run.spans.items():
         yield _name("process_name", worker + 1, 0, f"worker {worker}")
         for lane, thread in lanes.items():
             yield _name("thread_name", worker + 1, thread, lane)
@@ -133,7 +133,7 @@ def _trace_events(fact: RunStatistics) -> Iterator[dict]:
             yield {"name": span["kind"], "cat": span["lane"], "ph": "X", "ts": span["t"] * 1e6,
                    "dur": span["seconds"] * 1e6, "pid": worker + 1, "tid": lanes[span["lane"]],
                    "args": extra}
-    for event in fact.run.events:
+    for event in stats.run.events:
         fields = {k: v for k, v in event.items() if k not in ("t", "kind")}
         commit = event["kind"] == "commit"
         # A commit is drawn through all processes ("g"), anything else on the server's ("p").

@@ -1,8 +1,7 @@
-"""What a person sees of a run while it goes on.
+"""The display of a run while it goes on.
 
-Into a file (nohup) it is one plain line every few seconds; on a terminal it is a live table.
-Warnings are printed at once either way. A terminal that goes away takes its picture with it,
-never the run.
+A file (nohup) gets one plain line every few seconds, a terminal a live table. Warnings are printed
+at once on both. A terminal that goes away ends the display, never the run.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from wbsp.member import Member
 from wbsp.runlog.report import Report
@@ -23,6 +22,7 @@ from wbsp.runlog.straggler import Score, StragglerScore
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.live import Live
 
 LINE_SECONDS = 5.0  # between two plain lines, and between two measurements of speed
 LIVE_SECONDS = 0.5  # between two pictures on a terminal
@@ -70,7 +70,7 @@ _LOGGER = _library_logger()
 
 @dataclass
 class Status:
-    """Where a run stands at `t` seconds since its start."""
+    """State of a run at `t` seconds since its start."""
 
     t: float
     version: int  # newest
@@ -88,7 +88,7 @@ class Status:
 
 
 class Console:
-    """Shows a run called `title` on `stream` (default: standard error). Used by one thread."""
+    """Display of a run called `title` on `stream` (default: standard error). Used by one thread."""
 
     def __init__(self, title: str, stream: TextIO | None = None):
         self.title = title
@@ -98,7 +98,7 @@ class Console:
         self._stragglers = StragglerScore()
         self._scores: dict[int, Score] = {}
         self._status: Status | None = None
-        self._live = None
+        self._live: Live | None = None
         if self._stream.isatty():
             self._guard(self._start_live)
 
@@ -109,7 +109,7 @@ class Console:
         self._guard(self._print, f"[{self._t:7.1f}s] {text}")
 
     def update(self, status: Status) -> None:
-        """Show `status` if it is time to; cheap to call after every message."""
+        """Show `status` if a line or a picture is due; cheap to call after every message."""
         self._t, self._status = status.t, status
         line_due = status.t >= self._line_due
         if line_due:
@@ -131,7 +131,7 @@ class Console:
             self._live = None
 
     def abandon(self) -> None:
-        """Give the terminal back in one write, from wherever a signal handler is called."""
+        """Give the terminal back in one write, as a signal handler may do at any moment."""
         if self._live is not None:
             os.write(self._stream.fileno(), _SHOW_CURSOR)
 
@@ -142,7 +142,7 @@ class Console:
         console = RichConsole(file=self._stream)
         if console.is_dumb_terminal:
             return
-        # Redirected, a later print() of anyone would fail with a terminal that went away.
+        # If standard output were redirected, every print() would fail after the terminal went away.
         live = Live(console=console, auto_refresh=False, redirect_stdout=False,
                     redirect_stderr=False)
         live.start()
@@ -160,9 +160,9 @@ class Console:
         elif self._stream is not None:
             print(text, file=self._stream, flush=True)
 
-    def _guard(self, show, *args) -> None:
-        """Showing may fail for good (a closed terminal, a broken pipe) or for as long as a disk is
-        full; training goes on."""
+    def _guard(self, show: Callable[..., None], *args: Any) -> None:
+        """Call show(*args). A display may fail for good (a closed terminal, a broken pipe), and is
+        given up then, or for as long as a disk is full; training goes on."""
         try:
             show(*args)
         except (OSError, ValueError) as error:
@@ -193,19 +193,19 @@ def plain(status: Status) -> str:
 
 
 def picture(title: str, status: Status, scores: Mapping[int, Score]) -> RenderableType:
-    """`status` as a progress bar over a table of the workers, for rich to draw."""
+    """`status` as a progress bar above a table of the workers, for rich to draw."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
-    facts = [f"{status.t:,.1f} s", f"version {status.version:,}", f"{status.steps:,} steps"]
+    totals = [f"{status.t:,.1f} s", f"version {status.version:,}", f"{status.steps:,} steps"]
     if _known(status.loss):
-        facts.append(f"loss {status.loss:.4f}")
+        totals.append(f"loss {status.loss:.4f}")
     if _known(status.accuracy):
-        facts.append(f"accuracy {status.accuracy:.4f}")
+        totals.append(f"accuracy {status.accuracy:.4f}")
     head = Table.grid(padding=(0, 1))
-    head.add_row(Text(title, "bold"), "  ".join(facts))
+    head.add_row(Text(title, "bold"), "  ".join(totals))
     if status.done is not None:
         head.add_row(f"{status.done:.1%}", ProgressBar(total=1.0, completed=status.done, width=50))
     workers = Table("worker", "steps", "samples/s", "of best", "of own best", "computing", "heard")
@@ -216,9 +216,9 @@ def picture(title: str, status: Status, scores: Mapping[int, Score]) -> Renderab
         pace = (f"{score.speed:,.1f}", f"{score.vs_best:.0%}", f"{score.vs_own_best:.0%}") \
             if score else ("", "", "")
         heard = status.heard.get(worker)
-        said = "finished" if member.finished else "gone" if not member.active \
+        state = "finished" if member.finished else "gone" if not member.active \
             else "" if heard is None else f"{max(0.0, status.t - heard):.1f} s ago"
-        workers.add_row(str(worker), f"{member.steps:,}", *pace, _share(status, worker), said)
+        workers.add_row(str(worker), f"{member.steps:,}", *pace, _share(status, worker), state)
     return Group(head, workers)
 
 

@@ -1,8 +1,8 @@
-"""How a run's files are written: lines that survive a kill, and documents that are never torn.
+"""Writers of a run's files: lines that survive a kill, and documents that are never torn.
 
 A long run is looked at while it goes on and may be killed at any moment. So lines reach the disk
-within about a second of the run's own time, and what cannot be appended line by line is written
-beside its place and moved there whole. A disk that is full costs lines, never the run.
+within about a second of the run's own time, and a document is written beside its place and moved
+there whole. A full disk costs lines, never the run.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import numpy as np
 
 FLUSH_SECONDS = 1.0  # of the run's time
 MIB = 1 << 20  # bytes
-BUFFER = 1 << 16  # bytes of lines that need not wait for the second to be over
+BUFFER = 1 << 16  # bytes of lines that are written before the second is over
 KEPT = MIB  # bytes of lines while they cannot be written
 SEPARATOR = ", "
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no word for: numpy's scalars and arrays, paths."""
+    """Plain form of what JSON does not know: numpy's scalars and arrays, paths."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     if isinstance(value, Path):
@@ -47,12 +47,14 @@ def columns(*values: float) -> bytes:
 class LineFile:
     """A file that grows by whole lines; any thread may write.
 
-    path:   made anew; FileExistsError if it is there, so that no run overwrites another
-    append: go on at the end of a file that may be there. A line torn by a kill is cut off first.
-    say:    hears when lines cannot be written, as on a full disk, and when they can again
+    path:   made anew; FileExistsError if the file exists, so that no run overwrites another
+    append: go on at the end of an existing file. A line torn by a kill is cut off first.
+    say:    called with one line when the file cannot be written, as on a full disk, and when it
+            can be written again
 
-    Only making it raises OSError. While it cannot be written, up to `KEPT` bytes of lines are kept;
-    what comes then is lost, and counted. What is on the disk ends with a whole line.
+    Only the constructor raises OSError. While the file cannot be written, up to `KEPT` bytes of
+    lines are kept; further lines are lost, and counted. The file on the disk always ends with a
+    whole line.
     """
 
     def __init__(self, path: str | os.PathLike, append: bool = False,
@@ -67,12 +69,12 @@ class LineFile:
             raise FileExistsError(f"{path} holds an earlier run; choose another folder, or resume "
                                   "that run") from None
         self._lock = threading.Lock()
-        self._size = self._file.tell()  # of the whole lines on the disk
+        self._size = self._file.tell()  # bytes of the whole lines on the disk
         self._lines: list[bytes] = []  # to be written
-        self._waiting = 0  # bytes in them
-        self._tried = float("-inf")  # when they were to be written, in the run's time
+        self._waiting = 0  # bytes of `_lines`
+        self._tried = float("-inf")  # the run's time of the last attempt to write
         self._failing = False
-        self._lost = 0  # lines, since it fails
+        self._lost = 0  # lines, since writing fails
 
     def write(self, t: float, line: bytes) -> None:
         """Append `line` (ends in a newline) at `t` seconds since the run's start."""
@@ -88,13 +90,14 @@ class LineFile:
                 self._put()
 
     def flush(self) -> None:
+        """Hand all lines to the operating system."""
         with self._lock:
             self._put()
 
-    def cut(self, stands: Callable[[bytes], bool]) -> None:
-        """Cut off the first line that does not stand, and all that follow it."""
+    def cut(self, valid: Callable[[bytes], bool]) -> None:
+        """Cut off the first line that is not `valid`, and all lines behind it."""
         with self._lock, open(self._path, "rb") as file:
-            self._truncate(sum(map(len, itertools.takewhile(stands, file))))
+            self._truncate(sum(map(len, itertools.takewhile(valid, file))))
 
     def close(self) -> None:
         with self._lock:
@@ -106,11 +109,11 @@ class LineFile:
             self._file.close()
 
     def _put(self) -> None:
-        """Write all lines, or none."""
+        """Write either all waiting lines or none of them."""
         data, written = memoryview(b"".join(self._lines)), 0
         try:
             if self._failing:
-                self._truncate(self._size)  # where that could not be done at once
+                self._truncate(self._size)  # the truncation below may have failed
             while written < len(data):
                 written += self._file.write(data[written:])
         except OSError as error:
@@ -134,10 +137,11 @@ class LineFile:
 
 
 def write_whole(path: Path, *parts: Any) -> None:
-    """Put `parts` (bytes, arrays) at `path` such that a reader finds them all, or what was there.
+    """Write `parts` (bytes, arrays) to `path` so that a reader finds either the whole file or the
+    one before.
 
-    Until then they lie beside it, under a name that a kill may leave behind and the next call uses
-    again. Raises OSError; nothing is left beside it then.
+    The parts are written to a file beside `path`, which a kill may leave behind and the next call
+    overwrites. Raises OSError, and leaves nothing beside `path` then.
     """
     beside = beside_of(path)
     try:
@@ -153,12 +157,12 @@ def write_whole(path: Path, *parts: Any) -> None:
 
 
 def beside_of(path: Path) -> Path:
-    """Where `write_whole` writes what is to be at `path`."""
+    """The file beside `path` to which `write_whole` writes first."""
     return path.with_name(f".{path.name}.tmp")
 
 
 def write_document(path: Path, content: dict[str, Any]) -> None:
-    """`write_whole` for JSON that people read, too."""
+    """Write `content` as indented JSON, whole as `write_whole` does."""
     write_whole(path, msgspec.json.format(to_json(content), indent=2) + b"\n")
 
 

@@ -1,4 +1,4 @@
-"""Every run has a folder of its own, so that no run overwrites another.
+"""Folders of runs; every run has a folder of its own, so that no run overwrites another.
 
 `--base_dir=wbsp/` names an experiment; its runs lie under the log root as `wbsp/run-001`,
 `wbsp/run-002`, ..., each with a `run.json` that says what was run.
@@ -22,7 +22,7 @@ SETTINGS = "run.json"
 def sync_name(base_dir: str | os.PathLike) -> str:
     """The synchronization model that `base_dir` names by its last part: "wbsp/" -> "wbsp".
 
-    Raises ValueError where there is no such part.
+    Raises ValueError for a `base_dir` without such a part.
     """
     name = Path(base_dir).name
     if not name or name == "..":
@@ -33,10 +33,10 @@ def sync_name(base_dir: str | os.PathLike) -> str:
 
 def run_folder(base_dir: str | os.PathLike, log_root: str | os.PathLike = "runs",
                resume: bool = False) -> Path:
-    """Make the next numbered folder of an experiment, or find its newest for `resume`.
+    """The next numbered folder of an experiment, made anew; with `resume`, the newest one.
 
     A relative `base_dir` lies under `log_root`. Two jobs that start at once get two folders.
-    Raises ValueError for a base_dir without a name, FileNotFoundError if nothing can be resumed.
+    Raises ValueError for a base_dir without a name, FileNotFoundError if there is no run to resume.
     """
     sync_name(base_dir)
     experiment = Path(log_root) / base_dir
@@ -57,9 +57,12 @@ def run_folder(base_dir: str | os.PathLike, log_root: str | os.PathLike = "runs"
 
 
 def hold_folder(folder: str | os.PathLike, who: str) -> IO[str]:
-    """Keep other servers out of a run's folder until the file is closed or this process ends.
+    """Lock a run's folder against other servers until the returned file is closed or this process
+    ends.
 
-    Raises ValueError, with what the other said of itself (`who`), where one holds it.
+    who: text about this server, for the error of another one
+
+    Raises ValueError, with the `who` of the holder, if another server holds the folder.
     """
     file = open(Path(folder) / ".server", "a+")
     try:
@@ -79,10 +82,11 @@ def hold_folder(folder: str | os.PathLike, who: str) -> IO[str]:
 
 
 def folder_of_worker(folder: Path, settings: Mapping[str, Any]) -> Path:
-    """Where a worker keeps its files of the run with these `settings`, "id" among them.
+    """The folder in which a worker keeps its files of the run with these `settings`.
 
-    `folder`, if that is the run's or nobody's; else, where the run of another server has the same
-    name, one beside it. It is made, and the run's from then on.
+    The folder is `folder` unless a run with another settings["id"] has claimed it, as on a machine
+    where runs of two servers have the same name; then it is one beside `folder`. It is made if
+    necessary, and claimed for the run.
     """
     for one in (folder, folder.with_name(f"{folder.name}-{settings['id']}")):
         one.mkdir(parents=True, exist_ok=True)
@@ -92,13 +96,14 @@ def folder_of_worker(folder: Path, settings: Mapping[str, Any]) -> Path:
 
 
 def write_settings(folder: str | os.PathLike, settings: dict[str, Any]) -> None:
-    """Say in run.json what is run: sync, options, workers, model, dataset, seed, batch, clock
-    ("real" or "virtual"), command line, versions of software. Replaces it whole."""
+    """Write the settings of a run to run.json: sync, options, workers, model, dataset, seed, batch,
+    clock ("real" or "virtual"), command line, versions of software. Replaces the file whole."""
     write_document(Path(folder) / SETTINGS, settings)
 
 
 def read_settings(folder: str | os.PathLike) -> dict[str, Any]:
-    """What `write_settings` wrote. Raises FileNotFoundError for a folder that is no run's."""
+    """The settings that `write_settings` wrote. Raises FileNotFoundError for a folder without them.
+    """
     folder = Path(folder)
     try:
         return from_json((folder / SETTINGS).read_bytes())
@@ -111,13 +116,13 @@ def read_settings(folder: str | os.PathLike) -> dict[str, Any]:
 
 
 def _claim(folder: Path, settings: Mapping[str, Any]) -> bool:
-    """True if `folder` is of the run with these settings; from now on, if it was nobody's."""
+    """Claim `folder` for the run with these settings; False if another run has claimed it."""
     here = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(here, fcntl.LOCK_EX)  # another worker may be looking, too
+            fcntl.flock(here, fcntl.LOCK_EX)  # another worker may claim it at the same time
         if not (folder / SETTINGS).exists():
-            if any(folder.glob("wk_*")):  # of a release that wrote no more
+            if any(folder.glob("wk_*")):  # a folder of an older release, which wrote no settings
                 return False
             write_settings(folder, dict(settings))
         return read_settings(folder).get("id") == settings["id"]

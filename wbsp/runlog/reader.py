@@ -1,4 +1,4 @@
-"""Reads a run's folder back, whether the run was real or simulated, finished or killed."""
+"""Reader of a run's folder, whether the run was real or simulated, finished or killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wbsp.runlog.folder import read_settings
 
 
 class Evaluations(NamedTuple):
-    """One entry an evaluation, in the order of the run; NaN where a value was not finite."""
+    """Columns with one entry for each evaluation, in order; NaN where a value was not finite."""
 
     t: np.ndarray  # float64, seconds at which the version was snapshotted
     version: np.ndarray  # int64
@@ -30,10 +30,10 @@ class Evaluations(NamedTuple):
 
 @dataclass
 class Run:
-    """What one run left. Everything but the settings is read when it is first asked for.
+    """The files of one run. All but the settings are read at their first use.
 
-    Times are seconds since training began, when the workers had joined: real processes take
-    seconds to get there, and a comparison should not count how long TensorFlow takes to import.
+    Times are seconds since training began, when the workers had joined: the start of real processes
+    takes seconds, and a comparison should not count how long TensorFlow takes to import.
     """
 
     folder: Path
@@ -41,12 +41,12 @@ class Run:
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:
-        """The server's events, each with `t` and `kind`, without what a resumed server lost."""
+        """The server's events, each with `t` and `kind`, without those that a resumed run undid."""
         return [{**e, "t": e["t"] - self._began} for e in self._raw_events]
 
     @cached_property
     def _raw_events(self) -> list[dict[str, Any]]:
-        return _standing(_lines(self.folder / "events.jsonl"))
+        return _valid(_lines(self.folder / "events.jsonl"))
 
     @cached_property
     def _began(self) -> float:
@@ -89,10 +89,11 @@ def read_run(folder: str | os.PathLike) -> Run:
     return Run(Path(folder), read_settings(folder))
 
 
-def _standing(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """`events` without those between a checkpoint and the "resume" of a server that went on there.
+def _valid(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`events` without those between a checkpoint and the "resume" of a server from it.
 
-    Evaluations of versions up to the checkpoint's stand: those versions are what they were.
+    Evaluations of versions up to the checkpoint's stay valid: resuming does not change these
+    versions.
     """
     kept: list[dict[str, Any]] = []
     for event in events:
@@ -105,17 +106,17 @@ def _standing(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _checkpointed(events: list[dict[str, Any]], t: float) -> int:
-    """The index of the first event that a checkpoint made at `t` does not hold."""
+    """The index of the first event after the checkpoint that was made at `t`."""
     for index in range(len(events), 0, -1):
         if events[index - 1]["kind"] == "checkpoint" and events[index - 1]["t"] == t:
             return index
-    # of an older release, or not logged on a full disk
+    # the checkpoint is of an older release, or was not logged on a full disk
     return next((i for i, event in enumerate(events) if event["t"] > t), len(events))
 
 
 def _forward(spans: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """`spans` of a worker whose times never go back: where they do, the server was resumed, and
-    what the worker did later than that is done again."""
+    """`spans` of a worker without those that a resumed server undid: where times go back, the
+    server was resumed, and the later work of the worker was done again."""
     kept: list[dict[str, Any]] = []
     ends: dict[str, float] = {}  # lane -> of its newest span
     for span in spans:
@@ -129,7 +130,7 @@ def _forward(spans: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """JSON lines of `path` (none if it is missing); the last may be torn by a kill.
+    """The JSON lines of `path` (none if the file is missing) without a last line torn by a kill.
 
     Raises ValueError for any other line that is no JSON.
     """

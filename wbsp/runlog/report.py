@@ -1,35 +1,38 @@
-"""What a worker knows of its own time and traffic; sent to the server, printed at the end."""
+"""A worker's account of its own time and traffic, which it sends to the server."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
 
+Phase = Literal["compute", "push", "pull", "wait", "data"]
+Lane = Literal["compute", "network"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
 _SUMS = "steps", "samples", "pushes", "push_seconds", "pulls", "pull_seconds"
-PHASES = ("compute", "push", "pull", "wait", "data")
 
 
 class PhaseTimer:
-    """Books every second of a compute thread under exactly one of `KINDS`.
+    """Timer of a compute thread, which books every second under exactly one of `PHASES`.
 
-    compute: a step, an ordered sleep included; push: cutting, sending, waiting for the answer to
-    one's own push; pull: fetching and adopting; wait: for other workers; data: for the input
-    pipeline and between epochs. The five add up to the wall time since `start`.
+    compute: a step, an ordered sleep included; push: cutting, sending, waiting for the Ack; pull:
+    fetching and adopting; wait: waiting for other workers; data: waiting for the input pipeline,
+    and the time between epochs. The five add up to the wall time since `start`.
     """
 
-    def __init__(self, start: float, kind: str = "wait"):
-        self.seconds = dict.fromkeys(PHASES, 0.0)
-        self.kind, self.since = kind, start
+    def __init__(self, start: float, phase: Phase = "wait"):
+        self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+        self.phase, self.since = phase, start
 
-    def switch(self, kind: str, now: float) -> float:
-        """Book the time since the last switch, go on under `kind`; return the booked seconds."""
+    def switch(self, phase: Phase, now: float) -> float:
+        """Book the seconds since the last switch, and enter `phase`; return the booked seconds."""
         spent = now - self.since
-        self.seconds[self.kind] += spent
-        self.kind, self.since = kind, now
+        self.seconds[self.phase] += spent
+        self.phase, self.since = phase, now
         return spent
 
     def at(self, now: float) -> dict[str, float]:
-        """The booked seconds, what is under way included."""
-        return {**self.seconds, self.kind: self.seconds[self.kind] + now - self.since}
+        """Phase -> the seconds booked up to `now`, those of the present phase included."""
+        return {**self.seconds, self.phase: self.seconds[self.phase] + now - self.since}
 
 
 @dataclass
@@ -39,9 +42,9 @@ class Report:
     steps: int = 0
     samples: int = 0
     loss: float = float("nan")  # of the newest mini-batch
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))  # booked
     pushes: int = 0
-    push_seconds: float = 0.0  # from handing over to the answer, summed; may overlap compute
+    push_seconds: float = 0.0  # from each cut to its Ack, summed; may overlap compute
     last_push_seconds: float = 0.0
     pulls: int = 0
     pull_seconds: float = 0.0
@@ -52,17 +55,19 @@ class Report:
 
     @property
     def wall(self) -> float:
+        """All booked seconds."""
         return sum(self.seconds.values())
 
-    def share(self, kind: str) -> float:
-        """Part of the wall time spent in `kind`, 0..1 (0 before anything was booked)."""
-        return self.seconds[kind] / self.wall if self.wall else 0.0
+    def share(self, phase: Phase) -> float:
+        """Part of the wall time spent in `phase`, 0..1 (0 before anything was booked)."""
+        return self.seconds[phase] / self.wall if self.wall else 0.0
 
     def __add__(self, later: Report) -> Report:
-        """Totals of both, where `later` began anew: another life of the same worker."""
+        """Totals of both, where `later` is the report of a later incarnation of the worker."""
         sums = {name: getattr(self, name) + getattr(later, name) for name in _SUMS}
-        return replace(later, **sums, seconds={kind: self.seconds[kind] + seconds
-                                               for kind, seconds in later.seconds.items()})
+        return replace(later, **sums, seconds={phase: self.seconds[phase] + seconds
+                                               for phase, seconds in later.seconds.items()})
 
     def copy(self) -> Report:
+        """The totals of this moment, in an object of their own."""
         return replace(self, seconds=dict(self.seconds))

@@ -1,4 +1,4 @@
-"""What the server writes: every event, every evaluation, and the summary at the end."""
+"""The files of the server: every event, every evaluation, and the summary at the end."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from wbsp.runlog.summary import summarize, table
 
 
 class ServerLog:
-    """Files of the server in a run's `folder`; times are seconds since the run's start.
+    """Writer of the server's files in a run's `folder`; times are seconds since the run's start.
 
-    Used by the thread that owns the engine. `append` goes on with the files of a resumed run;
-    without it FileExistsError if they are there. `virtual`: no file may tell when it was made.
-    `say` hears when one cannot be written.
+    append:  go on with the files of a resumed run; without `append`, existing files raise
+             FileExistsError
+    virtual: no file holds the date at which it was made
+    say:     called with one line when a file cannot be written
+
+    Used by the thread that owns the engine.
     """
 
     def __init__(self, folder: str | os.PathLike, sync: str, tensorboard: bool = True,
@@ -36,7 +39,7 @@ class ServerLog:
         self._recent, self._whole = Staleness(), Staleness()
 
     def event(self, t: float, kind: str, /, **fields: Any) -> None:
-        """Something happened; fits as the engine's `log`."""
+        """Write one event; has the signature of the engine's `log`."""
         self._events.write(t, to_json({"t": t, "kind": kind, **fields}) + b"\n")
         if kind == "accept":
             behind = fields["version"] - fields["base"]
@@ -44,13 +47,13 @@ class ServerLog:
             self._whole.add(behind)
 
     def flush(self) -> None:
-        """Hand all events to the operating system, where a kill of this process cannot reach."""
+        """Hand all events to the operating system, so that a kill of this process loses none."""
         self._events.flush()
 
     def resume(self, t: float, version: int, staleness: Mapping[str, int]) -> None:
-        """The run goes on from `version`, whose checkpoint was made at `t`, with its `staleness`.
+        """The run goes on from `version`, whose checkpoint was made at `t` and held `staleness`.
 
-        What was evaluated later is cut off; the events stay, for a reader to leave out.
+        Later evaluations are cut off; later events stay, and readers leave them out.
         """
         newest = float(format(t, ".9g"))  # as `columns` writes it
         self._evaluations.cut(lambda line: float(line.partition(b",")[0]) <= newest)
@@ -59,7 +62,7 @@ class ServerLog:
 
     @property
     def staleness(self) -> dict[str, int]:
-        """Of all pushes accepted so far; what `resume` takes."""
+        """Staleness of all pushes accepted so far, in the form that `resume` takes."""
         return asdict(self._whole)
 
     def evaluation(self, t: float, version: int, loss: float, accuracy: float, top5: float,
@@ -101,8 +104,9 @@ class ServerLog:
                 version: int, accuracy: float | None, reason: str) -> str:
         """Write summary.json and summary.txt; return the text, several lines.
 
-        t: seconds the run took; version: of the final model; accuracy: of it, if it is known;
-        reason: why the run stopped.
+        t:        seconds that the run took
+        version:  of the final model; accuracy: its accuracy, if known
+        reason:   why the run stopped
         """
         numbers = {"sync": self.sync, **summarize(t, members, reports, version, accuracy, reason,
                                                   self._stragglers),
@@ -125,11 +129,11 @@ class ServerLog:
 
 @dataclass
 class Staleness:
-    """Of accepted pushes: how many versions lay between a push's base and the version it met."""
+    """Staleness of accepted pushes: versions between a push's base and its acceptance."""
 
     pushes: int = 0
-    sum: int = 0
-    max: int = 0
+    sum: int = 0  # versions, over all pushes
+    max: int = 0  # versions
 
     def add(self, versions: int) -> None:
         self.pushes += 1

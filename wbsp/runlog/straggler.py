@@ -1,4 +1,4 @@
-"""How much slower a worker is than it could be: the straggler score."""
+"""The straggler score: how much slower a worker is than it could be."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from wbsp.member import Member
 
 
 class Score(NamedTuple):
-    """One worker's pace."""
+    """One worker's speed, and two comparisons of this speed."""
 
-    speed: float  # samples per second of compute, of late
-    vs_best: float  # 0..1, of the fastest worker's speed now
-    vs_own_best: float  # 0..1, of the best speed it ever showed
+    speed: float  # samples per second of compute, since the last measurement
+    vs_best: float  # 0..1, part of the fastest worker's speed now
+    vs_own_best: float  # 0..1, part of the worker's own best speed so far
 
 
 class StragglerScore:
-    """Speeds between one `update` and the next.
+    """Meter of the workers' speeds between one `update` and the next.
 
     Waiting and communication don't count: a worker that computes fast is no straggler, however
-    long the others hold it. A worker from which nothing new was heard keeps its last speed.
+    long it has to wait for others. A worker without a new push keeps its last speed.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._seen: dict[int, tuple[int, float]] = {}  # worker -> samples, seconds at last update
         self._speed: dict[int, float] = {}
         self._best: dict[int, float] = {}
 
     def update(self, members: Mapping[int, Member]) -> dict[int, Score]:
-        """Scores of the members that have shown a speed; compared are those handed in."""
+        """Scores of the `members` of which a speed is known, compared among these members."""
         for worker, member in members.items():
             samples, seconds = self._seen.get(worker, (0, 0.0))
             if member.seconds > seconds:
@@ -43,7 +43,7 @@ class StragglerScore:
                 for worker, speed in speeds.items()}
 
     def best(self, worker: int) -> float:
-        """The best speed `worker` ever showed; 0 before it showed any."""
+        """The best speed of `worker` so far; 0 before its first speed is known."""
         return self._best.get(worker, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""The account of a finished run: every number once, and a table for people."""
+"""The summary of a finished run: every number once, and a table of these in plain text."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from wbsp.runlog.straggler import StragglerScore
 
 def summarize(t: float, members: Mapping[int, Member], reports: Mapping[int, Report], version: int,
               accuracy: float | None, reason: str, stragglers: StragglerScore) -> dict[str, Any]:
-    """All numbers of a run's end, by names that a program can read.
+    """The numbers of a finished run by name, fit for JSON.
 
-    `steps`, `samples`, `pushes` and `rejected` are what the server received; pulls and the booked
+    `steps`, `samples`, `pushes` and `rejected` count what the server received; pulls and the booked
     seconds are the workers' own. Shares are parts of a worker's wall time, 0..1. A worker's
-    `speed` is that of the whole run, compared with the fastest (`vs_best`) and with its own best
-    stretch so far (`vs_own_best`).
+    `speed` is the mean over the whole run, compared with the fastest worker (`vs_best`) and with
+    the worker's own best speed between two measurements (`vs_own_best`).
     """
     overall = StragglerScore().update(members)
-    workers = {}
+    workers: dict[int, dict[str, Any]] = {}
     for worker, member in sorted(members.items()):
         report = reports.get(worker, Report())
         score = overall.get(worker)
@@ -47,7 +47,7 @@ def summarize(t: float, members: Mapping[int, Member], reports: Mapping[int, Rep
 
 
 def table(sync: str, summary: dict[str, Any]) -> str:
-    """The summary in plain text: what each worker did, and where its time went."""
+    """The summary in plain text: work and time of each worker."""
     total, workers = summary["total"], summary["workers"]
     accuracy = summary["accuracy"]
     known = "" if accuracy is None else f", final accuracy {accuracy:.4f}"

@@ -1,7 +1,8 @@
 """TensorBoard scalars without TensorFlow.
 
-TensorBoard's own writer imports TensorFlow where it is installed, which costs seconds and
-hundreds of MiB in a process that may otherwise do without; its record format does not.
+TensorBoard's own writer imports TensorFlow where TensorFlow is installed, which costs seconds and
+hundreds of MiB in a process that may otherwise do without; TensorBoard's record format needs no
+TensorFlow.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from wbsp.runlog.files import LineFile
 
@@ -18,11 +20,11 @@ VIRTUAL_DATE = 946_684_800.0  # the first second of the year 2000
 
 
 class Scalars:
-    """Writes scalars into an event file of `folder`; every `write` reaches the disk.
+    """Writer of scalars into an event file of `folder`; every `write` reaches the disk.
 
-    Points lie on TensorBoard's relative axis at the run's own time. Its wall axis shows when a real
-    run was; a `virtual` one, which is the same whenever it is made, has a fixed date.
-    `say` hears when the file cannot be written.
+    On TensorBoard's relative axis, points lie at the run's own time. On its wall axis, a real run
+    lies at its date; a `virtual` run, whose bytes must not depend on the date, at a fixed one.
+    `say` is called with one line when the file cannot be written.
     """
 
     def __init__(self, folder: str | os.PathLike, virtual: bool = False,
@@ -47,7 +49,7 @@ class Scalars:
     def close(self) -> None:
         self._records.close()
 
-    def _put(self, t: float, event) -> None:
+    def _put(self, t: float, event: Any) -> None:
         record = io.BytesIO()
         self._writer(record).write(event.SerializeToString())
         self._records.write(t, record.getvalue())

@@ -1,22 +1,25 @@
-"""What one worker writes: the published text files, and spans of time for a timeline."""
+"""The files of one worker: the published text files, and spans of time for a timeline."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from wbsp.runlog.files import MIB, LineFile, columns, to_json
-from wbsp.runlog.report import Report
+from wbsp.runlog.report import Lane, Phase, Report
 
 
 class WorkerLog:
-    """Files of worker `worker` in a run's `folder`; times are seconds since the run's start.
+    """Writer of the files of worker `worker` in a run's `folder`; times are seconds since the run's
+    start.
 
-    Safe to use from the compute thread and the communication thread at once. `append` goes on
-    with the files of a worker that comes back; without it FileExistsError if they are there.
-    `say` hears when one cannot be written.
+    append: go on with the files of a returning worker; without `append`, existing files raise
+            FileExistsError
+    say:    called with one line when a file cannot be written
+
+    Safe to use from the compute thread and the communication thread at once.
     """
 
     def __init__(self, folder: str | os.PathLike, worker: int, sync: str, append: bool = False,
@@ -39,10 +42,8 @@ class WorkerLog:
             report.pulls, report.push_bytes / MIB, report.control_bytes / MIB,
             report.pull_bytes / MIB))
 
-    def span(self, lane: Literal["compute", "network"],
-             kind: Literal["compute", "push", "pull", "wait", "data"],
-             start: float, end: float, **fields: Any) -> None:
-        """From `start` to `end` the worker's `lane` did `kind`."""
+    def span(self, lane: Lane, kind: Phase, start: float, end: float, **fields: Any) -> None:
+        """From `start` to `end` the worker's `lane` was in phase `kind`."""
         line = {"t": start, "seconds": end - start, "lane": lane, "kind": kind, **fields}
         self._spans.write(end, to_json(line) + b"\n")
 

@@ -1,4 +1,4 @@
-"""Compare synchronization models on a cluster in virtual time.
+"""The command that compares synchronization models on a cluster in virtual time.
 
     python -m wbsp.simulate --sync=bsp,ssp,wbsp,pcc --workers=8 --heterogeneity=H1 \
         --bandwidth=1Gbit --latency=1ms --model=cnn --dataset=cifar10 --target_accuracy=0.6 \
@@ -16,25 +16,31 @@ import gc
 import math
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from absl import app, flags
 
+from wbsp import heterogeneity
 from wbsp.runlog.folder import run_folder
 from wbsp.simulate import compare, units
 from wbsp.simulate.progress import Progress
 from wbsp.simulate.runs import Plan, simulate
-from wbsp.simulate.spec import HETEROGENEITY, ClusterSpec, published, read_cluster
+from wbsp.simulate.spec import ClusterSpec, published, read_cluster
 from wbsp.startup import heavy_imports
 from wbsp.sync import MODELS, SyncModel, find, parse_options, with_batch_size
 
+if TYPE_CHECKING:
+    from wbsp.simulate.training import Experiment
+
 FLAGS = flags.FLAGS
-TIMING = "timing"  # the model that has no tensors
-# Seconds of a step at batch 128, in round numbers: of the order of a V100, and of one CPU core for
-# the small network.
+TIMING = "timing"  # in place of a network: no tensors
+# Seconds of a step at batch 128, in round numbers: of the order of a V100 and, for the small
+# network, of one CPU core.
 STEP_SECONDS = {"cnn": 0.02, "alexnet": 0.05, "small": 0.01, TIMING: 0.02}
 DESCRIBING = ("workers", "heterogeneity", "bandwidth", "latency", "step_seconds", "jitter",
-              "server_bandwidth", "apply_seconds")  # flags that a cluster file speaks for
+              "server_bandwidth", "apply_seconds")  # flags that a cluster file replaces
 EPOCHS = 100.0
 ADVICE = {"model": "small", "dataset": "shapes10", "target_accuracy": 0.85, "epochs": 30.0}
 
@@ -47,8 +53,7 @@ flags.DEFINE_string("cluster", None, "TOML file that describes the cluster, in p
 flags.DEFINE_string("advise", None, "TOML file of a cluster: rank all models on it, by default "
                     + ", ".join(f"--{name}={value}" for name, value in ADVICE.items()))
 flags.DEFINE_integer("workers", 2, "number of workers", lower_bound=1)
-flags.DEFINE_enum("heterogeneity", "none", list(HETEROGENEITY),
-                  "published sleeps: odd workers sleep 0.5, 1.0 or 1.5 s before each step")
+flags.DEFINE_enum("heterogeneity", "none", list(heterogeneity.SLEEPS), heterogeneity.FLAG_HELP)
 flags.DEFINE_string("bandwidth", "none", "of each worker's link in each direction: 1Gbit, 20MB, "
                     "none for no limit")
 flags.DEFINE_string("latency", "0s", "of each worker's link, one way: 1ms")
@@ -95,7 +100,7 @@ def main(argv: list[str]) -> int:
 
 
 def run() -> str:
-    """Do what the flags say; return the table for standard output."""
+    """Carry out what the flags ask for; return the table for standard output."""
     if FLAGS.advise is not None:
         _advised()
     options = _options()
@@ -109,7 +114,7 @@ def run() -> str:
                 progress.begin(f"{sync.name}, seed {seed}")
                 folder = run_folder(sync.name, out)
                 runs.append(simulate(plan, sync, own, seed, folder, progress))
-                gc.collect()  # its replicas and readers, which TensorFlow is slow to end at exit
+                gc.collect()  # the run's replicas and readers, which TensorFlow ends slowly at exit
     finally:
         progress.close()
     if FLAGS.figures:
@@ -119,7 +124,7 @@ def run() -> str:
 
 
 def _advised() -> None:
-    """Set what --advise decides, where nothing else was said."""
+    """Set the flags of --advise that were not given."""
     if FLAGS.cluster is not None:
         raise ValueError("give --cluster or --advise, not both")
     FLAGS.cluster = FLAGS.advise
@@ -156,7 +161,7 @@ def _options() -> dict[type[SyncModel], dict[str, str]]:
 
 
 def _plan() -> Plan:
-    """What the flags say of the cluster and the training. Raises ValueError or OSError."""
+    """The plan that the flags describe. Raises ValueError or OSError."""
     timing = FLAGS.model == TIMING
     until = _time("until") if FLAGS.until is not None else math.inf
     check_period = _time("check_period")
@@ -175,8 +180,8 @@ def _plan() -> Plan:
     experiment = None if timing else _experiment()
     stop = math.inf if FLAGS.max_steps is None else FLAGS.max_steps * FLAGS.batch_size
     if experiment and FLAGS.epochs is None and stop == until == math.inf:
-        FLAGS.epochs = EPOCHS
-    if FLAGS.epochs is not None:
+        FLAGS["epochs"].value = EPOCHS
+    if experiment and FLAGS.epochs is not None:
         stop = min(stop, FLAGS.epochs * experiment.size)
     return Plan(cluster, experiment, FLAGS.batch_size, stop, until, target, check_period,
                 _settings())
@@ -184,9 +189,10 @@ def _plan() -> Plan:
 
 def _cluster() -> ClusterSpec:
     if FLAGS.cluster is not None:
-        said = [name for name in DESCRIBING if FLAGS[name].present]
-        if said:
-            raise ValueError(f"--{said[0]} and {FLAGS.cluster} both describe the cluster; give one")
+        given = [name for name in DESCRIBING if FLAGS[name].present]
+        if given:
+            raise ValueError(f"--{given[0]} and {FLAGS.cluster} both describe the cluster; give "
+                             "one")
         cluster = read_cluster(FLAGS.cluster)
         return cluster if FLAGS.model_bytes is None else cluster.timed_for(
             _flag("model_bytes", units.size))
@@ -194,7 +200,7 @@ def _cluster() -> ClusterSpec:
         if FLAGS.model not in STEP_SECONDS:
             raise ValueError(f"--step_seconds: how long does a step of {FLAGS.model} take? give "
                              "it, such as 20ms")
-        FLAGS.step_seconds = f"{STEP_SECONDS[FLAGS.model]:g}s"
+        FLAGS["step_seconds"].value = f"{STEP_SECONDS[FLAGS.model]:g}s"
     return published(
         FLAGS.workers, FLAGS.heterogeneity, _time("step_seconds"), FLAGS.jitter, _time("latency"),
         _flag("bandwidth", units.bandwidth),
@@ -203,25 +209,22 @@ def _cluster() -> ClusterSpec:
         None if FLAGS.model_bytes is None else _flag("model_bytes", units.size))
 
 
-def _experiment():
+def _experiment() -> Experiment:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with heavy_imports():
-        from wbsp.simulate.sample import SampledExperiment
         from wbsp.simulate.training import Experiment, make_deterministic
 
     make_deterministic()
-    trained = FLAGS.model, FLAGS.dataset, FLAGS.batch_size, FLAGS.lr, FLAGS.data_dir
-    if FLAGS.test_images is None:
-        return Experiment(*trained)
-    return SampledExperiment(FLAGS.test_images, *trained)
+    return Experiment(FLAGS.model, FLAGS.dataset, FLAGS.batch_size, FLAGS.lr, FLAGS.data_dir,
+                      FLAGS.test_images)
 
 
 def _settings() -> dict:
-    """What run.json says beside the run's own: the flags that matter for it."""
-    said = ["model", "batch_size", "max_steps", "until", "check_period", "target_accuracy"]
-    said += ["dataset", "lr", "epochs", "test_images"] if FLAGS.model != TIMING else []
-    said += DESCRIBING[1:] if FLAGS.cluster is None else ["cluster"]
-    return {**{name: FLAGS[name].value for name in said},
+    """The flags that run.json holds beside the settings of the single run."""
+    names = ["model", "batch_size", "max_steps", "until", "check_period", "target_accuracy"]
+    names += ["dataset", "lr", "epochs", "test_images"] if FLAGS.model != TIMING else []
+    names += DESCRIBING[1:] if FLAGS.cluster is None else ["cluster"]
+    return {**{name: FLAGS[name].value for name in names},
             "command": " ".join(["python -m wbsp.simulate", *sys.argv[1:]])}
 
 
@@ -229,7 +232,7 @@ def _time(name: str) -> float:
     return _flag(name, units.seconds)
 
 
-def _flag(name: str, parse) -> float:
+def _flag(name: str, parse: Callable[[Any], float]) -> float:
     try:
         return parse(FLAGS[name].value)
     except ValueError as error:
@@ -237,7 +240,7 @@ def _flag(name: str, parse) -> float:
 
 
 def _draw(runs: list, folder: Path) -> None:
-    """The figures, where there is matplotlib."""
+    """Draw the figures; without matplotlib, say so instead."""
     from wbsp.figures import draw
 
     try:

@@ -1,7 +1,7 @@
-"""Virtual time: events happen in the order of their times, ties in the order they were planned.
+"""Virtual time: events happen in the order of their times, ties in the order of their planning.
 
 The tie rule makes a run a pure function of its inputs: the same cluster gives the same events.
-What is planned with `late` comes after everything else of its moment.
+An event that is planned with `late` comes after all other events of its moment.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 
-_LATE = 1 << 62  # above every order number of what is not late
+_LATE = 1 << 62  # above the order number of every event that is not late
 
 
 class Clock:
-    """`now` in seconds, and what is still to happen. `events` counts what has happened."""
+    """The virtual time `now` in seconds, and a queue of events to come; `events` counts past ones.
+    """
 
     def __init__(self):
         self.now = 0.0
@@ -31,11 +32,11 @@ class Clock:
         heappush(self._queue, (self.now + delay, next(self._order), act, args))
 
     def late(self, delay: float, act: Callable[..., object], *args: object) -> None:
-        """Call act(*args) `delay` seconds from now, when nothing else is left of that moment."""
+        """Call act(*args) `delay` seconds from now, after all other events of that moment."""
         heappush(self._queue, (self.now + delay, _LATE + next(self._order), act, args))
 
     def run(self, until: float = float("inf")) -> bool:
-        """Let everything up to and including `until` happen; True when nothing is left."""
+        """Let all events up to and including `until` happen; True when the queue is empty."""
         queue = self._queue
         while queue and queue[0][0] <= until:
             self.now, _, act, args = heappop(queue)

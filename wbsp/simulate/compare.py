@@ -1,4 +1,4 @@
-"""What a comparison of models came to: a table of all, or a ranking that says why."""
+"""Results of a comparison of models: a table, or a ranking that gives the reasons."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
 from wbsp.runlog.reader import Run
-from wbsp.runlog.report import PHASES
+from wbsp.runlog.report import PHASES, Phase
 
 
 @dataclass(frozen=True)
 class Result:
-    """The runs of one model, which differ by the seed. Means are over the seeds."""
+    """The finished runs of one model, which differ by the seed. Means are over the seeds."""
 
     sync: str
     runs: tuple[Run, ...]
@@ -36,48 +37,49 @@ class Result:
 
     @property
     def accuracy(self) -> float:
-        """The best of any evaluated version, 0..1; NaN without evaluations."""
+        """Accuracy of the best evaluated version, 0..1; NaN without evaluations."""
         return self.mean(lambda run: max(run.evaluations.accuracy, default=math.nan))
 
     @property
     def end(self) -> float:
-        """Seconds a run took."""
+        """Seconds that a run took."""
         return self.total("t")
 
     @property
     def steps(self) -> float:
-        """Of all workers, up to the target or else the end."""
+        """Steps of all workers, up to the target or else the end."""
         return self.mean(self._steps)
 
     def total(self, key: str) -> float:
-        """`key` of the summaries, or of their totals."""
-        return self.mean(lambda run: run.summary.get(key, run.summary["total"].get(key)))
+        """`key` of the summaries, or of the totals in these."""
+        return self.mean(lambda run: {**_summary(run)["total"], **_summary(run)}[key])
 
-    def share(self, kind: str) -> float:
-        """Part of the workers' time spent in `kind`, 0..1."""
-        return self.mean(lambda run: run.summary["total"]["shares"][kind])
+    def share(self, phase: Phase) -> float:
+        """Part of the workers' time spent in `phase`, 0..1."""
+        return self.mean(lambda run: _summary(run)["total"]["shares"][phase])
 
     def staleness(self, key: str) -> float:
-        """"mean" or "max" of the accepted pushes, in versions."""
-        return self.mean(lambda run: run.summary["staleness"][key])
+        """Staleness of the accepted pushes, in versions; `key` is "mean" or "max"."""
+        return self.mean(lambda run: _summary(run)["staleness"][key])
 
     @property
     def traffic(self) -> float:
         """Bytes of all updates and versions on the wire."""
         return self.mean(lambda run: run.settings["model_bytes"] * (
-            run.summary["total"]["pushes"] + run.summary["total"]["pulls"]))
+            _summary(run)["total"]["pushes"] + _summary(run)["total"]["pulls"]))
 
     def mean(self, of: Callable[[Run], float]) -> float:
+        """Mean of `of`(run) over the runs."""
         return fmean(map(of, self.runs))
 
     def _steps(self, run: Run) -> int:
         reached = np.flatnonzero(run.evaluations.accuracy >= self.target)
         return int(run.evaluations.steps[reached[0]]) if reached.size else (
-            run.summary["total"]["steps"])
+            _summary(run)["total"]["steps"])
 
 
 def results(runs: Sequence[Run], target: float) -> list[Result]:
-    """One result a model, in the order of first appearance."""
+    """The result of each model, in the order of first appearance."""
     groups = defaultdict(list)
     for run in runs:
         groups[run.settings["sync"]].append(run)
@@ -85,7 +87,7 @@ def results(runs: Sequence[Run], target: float) -> list[Result]:
 
 
 def table(compared: Sequence[Result]) -> str:
-    """Markdown, a row a model."""
+    """A Markdown table with one row a model."""
     goal = compared[0].target < math.inf
     trained = not math.isnan(compared[0].accuracy)
     head = ["model", *([f"seconds to {100 * compared[0].target:g} %"] if goal else []), "seconds",
@@ -100,8 +102,8 @@ def table(compared: Sequence[Result]) -> str:
 
 
 def ranking(compared: Sequence[Result]) -> str:
-    """Markdown: the models from the fastest to its target to the slowest, then those that did not
-    reach it, and a line on each that says what its time is made of."""
+    """A Markdown table of the models from the fastest to the slowest to reach the target, then of
+    the models that did not reach it, and a line on each model that explains its time."""
     ranked = sorted(compared, key=lambda one: (
         not one.reached, fmean(one.times) if one.reached else -one.accuracy))
     fewest = min((one.steps for one in ranked if one.reached), default=math.nan)
@@ -113,11 +115,11 @@ def ranking(compared: Sequence[Result]) -> str:
 
 
 def why(one: Result, fewest: float) -> str:
-    """What the time of a model is made of: how fast its workers step, and how far a step goes.
+    """The explanation of a model's time: how fast its workers step, and how far a step goes.
 
     fewest: steps to the target of the model that needed fewest
     """
-    idle = max((kind for kind in PHASES if kind != "compute"), key=one.share)
+    idle = max((phase for phase in PHASES if phase != "compute"), key=one.share)
     lost = {"push": "push", "pull": "fetch", "wait": "wait for others", "data": "read data"}[idle]
     seconds = fmean(one.times) if one.reached else one.end
     rate = one.steps / seconds if seconds else 0.0
@@ -136,13 +138,20 @@ def why(one: Result, fewest: float) -> str:
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
     return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
 
 
 def in_bytes(size: float) -> str:
-    """A number of bytes for people."""
+    """A number of bytes in a unit that suits it."""
     unit = max(0, min(4, int(math.log10(size) // 3))) if size >= 1 else 0
     return f"{size / 1000**unit:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[unit]}"
+
+
+def _summary(run: Run) -> dict[str, Any]:
+    if run.summary is None:
+        raise ValueError(f"{run.folder} holds no summary.json: the run has not ended")
+    return run.summary
 
 
 def _spread(one: Result) -> str:

@@ -1,7 +1,7 @@
 """The server's network interface: transfers that run at the same time share its capacity.
 
-Shares are max-min fair: everyone gets the same rate, the level, except transfers whose own link
-carries less; what those leave is shared by the rest:
+Shares are max-min fair: every transfer gets the same rate, the level, except transfers whose own
+link carries less; the capacity that these leave is shared by the rest:
 
     rate_i = min(cap_i, level),   sum of rates = capacity   (or every rate is its cap)
 
@@ -21,29 +21,31 @@ INF = float("inf")
 
 
 class Transfer:
-    """Some bytes on their way through an interface.
+    """A transfer of some bytes through a fair-share link.
 
-    `mark` is the value at which it ends: of the counter while it `shares` the level, of the clock
-    below it; before its begin, its size. `stamp` tells its valid heap entries from outdated ones.
+    `mark` is the value at which the transfer ends: of the counter while it `shares` the level, of
+    the clock while it is below the level; before its begin, its size. `stamp` tells the transfer's
+    valid heap entries from outdated ones.
     """
 
-    __slots__ = ("interface", "cap", "done", "args", "mark", "shares", "stamp")
+    __slots__ = ("link", "cap", "done", "args", "mark", "shares", "stamp")
 
-    def __init__(self, interface: FairShareLink, size: float, cap: float,
+    def __init__(self, link: FairShareLink, size: float, cap: float,
                  done: Callable[..., object], args: tuple):
-        self.interface, self.cap, self.done, self.args = interface, cap, done, args
+        self.link, self.cap, self.args = link, cap, args
+        self.done: Callable[..., object] | None = done  # None: cancelled
         self.mark, self.shares = size, False
         self.stamp = -1  # on no heap
 
     def cancel(self) -> None:
-        """Forget it, begun, over or neither; the others share what it used."""
+        """End the transfer without calling `done`, whether it has begun, is over, or neither."""
         self.done = None
         if self.stamp >= 0:
-            self.interface._drop(self)
+            self.link._drop(self)
 
 
 class FairShareLink:
-    """One direction of an interface of `capacity` bytes/s (inf: nobody disturbs anybody)."""
+    """One direction of an interface of `capacity` bytes/s (inf: no transfer slows another)."""
 
     def __init__(self, clock: Clock, capacity: float = INF):
         if not capacity > 0:
@@ -53,7 +55,7 @@ class FairShareLink:
         self._moved = 0.0  # bytes that a transfer at the level has moved so far
         self._since = 0.0
         self._sharing = 0  # transfers at the level
-        self._limited = 0.0  # bytes/s of those below it
+        self._limited = 0.0  # bytes/s of the transfers below the level
         self._stamps = self._plan = 0
         # Heaps of (key, stamp, transfer); entries whose stamp is outdated are skipped.
         self._marks: list = []  # at the level, by the counter's value at their end
@@ -65,8 +67,8 @@ class FairShareLink:
               done: Callable[..., object], *args: object) -> Transfer | None:
         """Call done(*args) when `size` bytes have come through at no more than `cap` bytes/s.
 
-        `lead` and `trail` (seconds) are the latency before and behind this interface. Returns
-        None if the capacity is infinite: then nothing need ever be cancelled.
+        `lead` and `trail` (seconds) are the latency before and behind this link. Returns None if
+        the capacity is infinite: such a transfer takes nothing from others when it is lost.
         """
         if self._capacity == INF:
             self._clock.after(lead + size / cap + trail, done, *args)
@@ -97,7 +99,7 @@ class FairShareLink:
         if self._sharing:
             self._moved += self._level * (now - self._since)
         else:
-            self._moved = 0.0  # nobody's mark refers to it
+            self._moved = 0.0  # no transfer's mark refers to the old count
         self._since = now
 
     def _share(self, transfer: Transfer, left: float) -> None:
@@ -116,7 +118,7 @@ class FairShareLink:
         heappush(self._high, (-transfer.cap, stamp, transfer))
 
     def _remove(self, transfer: Transfer) -> float:
-        """Take it off its heaps; return the bytes it still has to move."""
+        """Take the transfer off its heaps; return the bytes that are still to move."""
         transfer.stamp = -1
         if transfer.shares:
             self._sharing -= 1
@@ -152,13 +154,14 @@ class FairShareLink:
 
     def _end(self, transfer: Transfer, plan: int) -> None:
         if plan != self._plan:
-            return  # something changed since; another end was planned
+            return  # the level changed since, and another end was planned
         self._advance()
         if transfer.shares:
             self._moved = transfer.mark  # no rounding is kept: equal marks end at one time
         self._remove(transfer)
         self._balance()
-        transfer.done(*transfer.args)
+        if transfer.done is not None:
+            transfer.done(*transfer.args)
 
 
 def _top(heap: list) -> Transfer | None:

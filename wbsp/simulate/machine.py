@@ -1,21 +1,62 @@
-"""A simulated machine, and who may listen to what it does."""
+"""A simulated machine: how long its steps take, how it is connected, and when it is there.
+
+A step time is a function (index of the step, time at which the step starts) -> seconds of a whole
+mini-batch; what a smaller batch takes is decided by the machine. Step times compose:
+`changing(lognormal(0.1, 0.2, seed=1), [(100, 4), (200, 1)])`.
+"""
 
 from __future__ import annotations
 
+import math
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from wbsp.runlog.report import Report
-from wbsp.simulate.speeds import StepTime, stalled
-
 INF = float("inf")
+StepTime = Callable[[int, float], float]
+
+
+def constant(seconds: float) -> StepTime:
+    """Step times of always `seconds`."""
+    return lambda index, now: seconds
+
+
+def lognormal(mean: float, sigma: float, seed: int) -> StepTime:
+    """Independent lognormal step times of mean `mean` seconds.
+
+    sigma: the deviation of the logarithm
+    """
+    draw = random.Random(seed).lognormvariate
+    mu = math.log(mean) - sigma * sigma / 2
+    return lambda index, now: draw(mu, sigma)
+
+
+def trace(seconds: Sequence[float]) -> StepTime:
+    """Recorded step times, one a step, again and again. Raises ValueError for an empty record."""
+    if not seconds:
+        raise ValueError("a trace needs at least one step time")
+    return lambda index, now: seconds[index % len(seconds)]
+
+
+def changing(base: StepTime, changes: Sequence[tuple[float, float]]) -> StepTime:
+    """`base`, times `factor` for steps that start at `time` or later, for each (time, factor).
+
+    The latest change counts: [(100, 4), (200, 1)] is four times slower from 100 s to 200 s.
+    """
+    ordered = sorted(changes, reverse=True)
+
+    def seconds(index: int, now: float) -> float:
+        factor = next((f for time, f in ordered if now >= time), 1.0)
+        return factor * base(index, now)
+    return seconds
 
 
 class Incarnation(NamedTuple):
-    """When a worker is there: it comes at `start`, and at `end` is lost, or else leaves.
+    """A worker's presence from `start` on; at `end` the worker is lost, or else leaves.
 
-    A lost worker's messages on the way are lost with it. One that leaves in good order ends its
-    step and hands over what is left.
+    A lost worker's messages on the way are lost as well. A worker that leaves in good order ends
+    its step and hands over the rest of its progress.
     """
 
     start: float = 0.0
@@ -25,33 +66,33 @@ class Incarnation(NamedTuple):
 
 @dataclass(frozen=True)
 class Machine:
-    """One simulated machine.
+    """A simulated machine, on which one worker runs.
 
-    step:     (index of the step, time) -> seconds of compute, of a whole mini-batch; asked once at
-              the start of each step
-    latency:  seconds, one way
-    up, down: bytes/s of its own link
-    lives:    when it is there; a worker that was lost returns with the next life
-    fixed:    seconds of a mini-batch that do not depend on its size: the published sleeps
-    stalls:   (from, to): it stands still, in the order of time
+    step:         asked once at the start of each step
+    latency:      seconds, one way
+    up, down:     bytes/s of the machine's own link
+    incarnations: when the worker is there; a lost worker returns with the next incarnation
+    fixed:        seconds of a mini-batch that do not depend on its size: the published sleeps
+    stalls:       (from, to) in the order of time: the machine stands still
     """
 
     step: StepTime
     latency: float = 0.0
     up: float = INF
     down: float = INF
-    lives: tuple[Incarnation, ...] = (Incarnation(),)
+    incarnations: tuple[Incarnation, ...] = (Incarnation(),)
     fixed: float = 0.0
     stalls: tuple[tuple[float, float], ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 0 <= self.latency < INF:
             raise ValueError(f"latency must be 0 s or more and finite, not {self.latency}")
         if not (self.up > 0 and self.down > 0):
             raise ValueError(f"up and down must be above 0 bytes/s, not {self.up} and {self.down}")
-        times = [time for life in self.lives for time in life[:2]]
+        times = [time for incarnation in self.incarnations for time in incarnation[:2]]
         if not times or times[0] < 0 or times != sorted(times):
-            raise ValueError(f"lives must follow one another from 0 s on, not {self.lives}")
+            raise ValueError("incarnations must follow one another from 0 s on, not "
+                             f"{self.incarnations}")
         if not 0 <= self.fixed < INF:
             raise ValueError(f"fixed must be 0 s or more and finite, not {self.fixed}")
         times = [time for stall in self.stalls for time in stall]
@@ -59,26 +100,19 @@ class Machine:
             raise ValueError(f"stalls must follow one another, not {self.stalls}")
 
     def seconds(self, index: int, now: float, share: float = 1.0, parts: int = 1) -> float:
-        """What a step takes that begins `now`, on `share` of a mini-batch's usual examples.
+        """Seconds of a step that begins `now`, on `share` of a mini-batch's usual examples.
 
-        `parts`: micro-batches in a mini-batch, of which the step is one
+        parts: micro-batches in a mini-batch, of which the step is one
         """
         seconds = self.fixed / parts + self.step(index, now) * share
         return stalled(seconds, now, self.stalls) if self.stalls else seconds
 
 
-class Observer:
-    """Hears what happens on the workers; override what you need. Times in seconds.
-
-    What happens on the server goes to the engine's `log`.
+def stalled(seconds: float, now: float, stalls: Sequence[tuple[float, float]]) -> float:
+    """Duration of `seconds` of work from `now` on that stands still in each (from, to), in order.
     """
-
-    def span(self, worker: int, lane: str, kind: str, start: float, end: float) -> None:
-        """A piece of time has ended. Lane "compute": the thread was busy with `kind` of `KINDS`;
-        lane "network": a push until its answer, or a pull until the model was there."""
-
-    def step(self, worker: int, now: float, loss: float, report: Report) -> None:
-        """A step has ended; `report` holds the running totals up to it."""
-
-    def adopt(self, worker: int, now: float, version: int, how: str) -> None:
-        """A version is about to become the live model."""
+    end = now + seconds
+    for begin, over in stalls:
+        if begin < end and over > now:
+            end += over - max(begin, now)
+    return end - now

@@ -1,21 +1,24 @@
-"""How far a simulation is: a bar on a terminal, else a plain line every few seconds."""
+"""Progress of simulations: a bar on a terminal, else a plain line every few seconds."""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich import progress
 
 LINE_SECONDS = 10.0
 BAR_SECONDS = 0.2
 
 
 class Progress:
-    """Shows several runs, one after another, on `stream` (default: standard error)."""
+    """Display of several runs, one after another, on `stream` (default: standard error)."""
 
     def __init__(self, stream: TextIO | None = None):
         self._stream = stream or sys.stderr
-        self._bar = None
+        self._bar: progress.Progress | None = None
         self._due = 0.0
         self._name, self._began = "", 0.0
         if self._stream.isatty():
@@ -24,7 +27,7 @@ class Progress:
 
             self._bar = progress.Progress(
                 progress.TextColumn("{task.description}"), progress.BarColumn(),
-                progress.TaskProgressColumn(), progress.TextColumn("{task.fields[said]}"),
+                progress.TaskProgressColumn(), progress.TextColumn("{task.fields[state]}"),
                 progress.TimeElapsedColumn(), console=Console(file=self._stream),
                 redirect_stdout=False, redirect_stderr=False)
             self._bar.start()
@@ -34,28 +37,29 @@ class Progress:
         self._name, self._began = name, time.monotonic()
         self._due = self._began + LINE_SECONDS
         if self._bar is not None:
-            self._task = self._bar.add_task(name, total=1.0, said="")
+            self._task = self._bar.add_task(name, total=1.0, state="")
             self._due = 0.0
 
-    def update(self, now: float, done: float, said: str) -> None:
+    def update(self, now: float, done: float, state: str) -> None:
         """The run is at virtual second `now`, `done` (0..1) of the way; cheap to call often."""
         if time.monotonic() < self._due:
             return
-        self._show(f"{now:,.1f} s, {said}", done)
+        self._show(f"{now:,.1f} s, {state}", done)
 
-    def end(self, now: float, said: str) -> None:
+    def end(self, now: float, state: str) -> None:
         """The run has ended at virtual second `now`."""
-        self._show(f"{now:,.1f} s, {said}", 1.0)
+        self._show(f"{now:,.1f} s, {state}", 1.0)
 
     def close(self) -> None:
+        """Leave the newest bar on the terminal and give the terminal back."""
         if self._bar is not None:
             self._bar.stop()
 
-    def _show(self, said: str, done: float) -> None:
+    def _show(self, state: str, done: float) -> None:
         self._due = time.monotonic() + (BAR_SECONDS if self._bar else LINE_SECONDS)
         if self._bar is not None:
-            self._bar.update(self._task, completed=done, said=said)
+            self._bar.update(self._task, completed=done, state=state)
         else:
             took = time.monotonic() - self._began
-            print(f"{self._name}: {done:.0%}, virtual {said} ({took:.0f} s of real time)",
+            print(f"{self._name}: {done:.0%}, virtual {state} ({took:.0f} s of real time)",
                   file=self._stream, flush=True)

@@ -1,35 +1,45 @@
-"""One simulated run from its plan to its folder."""
+"""One simulated run, from its plan to a folder like that of a real run.
+
+No real time goes into the folder, so that the same run leaves the same bytes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wbsp.ps.store import Snapshot
 from wbsp.runlog.folder import write_settings
 from wbsp.runlog.reader import Run, read_run
+from wbsp.runlog.report import Lane, Phase, Report
+from wbsp.runlog.server import ServerLog
+from wbsp.runlog.worker import WorkerLog
 from wbsp.simulate.cluster import Cluster
 from wbsp.simulate.machine import INF
 from wbsp.simulate.progress import Progress
-from wbsp.simulate.record import Recorder
 from wbsp.simulate.spec import ClusterSpec
-from wbsp.simulate.workload import TimingWorkload
+from wbsp.simulate.worker import Observer
+from wbsp.simulate.workload import TimingWorkload, Vector, Workload
 from wbsp.sync import SyncModel, with_batch_size
 
 if TYPE_CHECKING:
     from wbsp.simulate.training import Experiment
 
 CLUSTER_FILE = "cluster.toml"  # a copy in each run's folder
+MOST_LOGS = 100  # workers that keep files of their own; a larger cluster's are picked evenly
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What runs that are compared have in common.
+    """The plan that all compared runs share.
 
     experiment:   what is trained; None: no tensors, time alone
-    stop_samples: over all workers; until: virtual seconds; target: accuracy, 0..1. The first to be
-                  reached ends a run.
+    stop_samples: over all workers; until: virtual seconds; target: accuracy, 0..1. A run ends when
+                  the first of the three is reached.
+    check_period: virtual seconds between two evaluations
     settings:     for run.json
     """
 
@@ -44,10 +54,46 @@ class Plan:
 
     @property
     def model_bytes(self) -> float:
-        """Of one update and of one version on the wire."""
+        """Bytes of one update and of one version on the wire."""
         if self.cluster.model_bytes is not None:
             return self.cluster.model_bytes
         return self.experiment.model_bytes if self.experiment else 0.0
+
+
+class Recorder(Observer):
+    """Writer of a run's files: those of the server, and of at most `MOST_LOGS` workers.
+
+    epoch_steps: steps of one worker's pass over the training set; 0 without a training set, and
+                 then there is nothing for TensorBoard
+    on_step:     called with the virtual time at each step's end
+    """
+
+    def __init__(self, folder: Path, sync: str, workers: int, epoch_steps: int,
+                 on_step: Callable[[float], None]):
+        self.server = ServerLog(folder, sync, tensorboard=epoch_steps > 0, virtual=True)
+        logs = min(workers, MOST_LOGS)
+        picked = (i * workers // logs for i in range(logs))
+        self._workers = {worker: WorkerLog(folder, worker, sync) for worker in picked}
+        self._computed = dict.fromkeys(self._workers, 0.0)  # seconds, up to the last step
+        self._epoch_steps, self._on_step = epoch_steps, on_step
+
+    def span(self, worker: int, lane: Lane, kind: Phase, start: float, end: float) -> None:
+        if worker in self._workers:
+            self._workers[worker].span(lane, kind, start, end)
+
+    def step(self, worker: int, now: float, loss: float, report: Report) -> None:
+        self._on_step(now)
+        if worker in self._workers:
+            computed = report.seconds["compute"]
+            step = report.steps - 1
+            self._workers[worker].step(now, step % self._epoch_steps if self._epoch_steps else step,
+                                       report, computed - self._computed[worker])
+            self._computed[worker] = computed
+
+    def close(self) -> None:
+        self.server.close()
+        for log in self._workers.values():
+            log.close()
 
 
 def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: int,
@@ -57,7 +103,7 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
     Raises ValueError for bad options, step times or batch sizes; RuntimeError if workers
     wait for something that will never happen.
     """
-    description, experiment = plan.cluster, plan.experiment
+    spec, experiment = plan.cluster, plan.experiment
     options = with_batch_size(sync, plan.batch_size, options)
     model = sync(**options)
     micro_batches = model.rule.micro_batches
@@ -66,41 +112,44 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
         raise ValueError(f"batch_size={plan.batch_size} does not divide into the {micro_batches} "
                          f"micro-batches of {sync.name}; choose a multiple")
     write_settings(folder, {"sync": sync.name, "options": options, "clock": "virtual", "seed": seed,
-                            "workers": description.size, "model_bytes": plan.model_bytes,
+                            "workers": spec.size, "model_bytes": plan.model_bytes,
                             **plan.settings})
-    if description.text is not None:
-        (folder / CLUSTER_FILE).write_text(description.text, encoding="utf-8")
-    if experiment is None:
-        workload, epoch_steps = TimingWorkload(batch_size), 0
-    else:
-        workload = experiment.workload(seed, description.size, micro_batches)
+    if spec.text is not None:
+        (folder / CLUSTER_FILE).write_text(spec.text, encoding="utf-8")
+    workload: Workload = TimingWorkload(batch_size)
+    measure, epoch_steps = None, 0
+    if experiment is not None:
+        workload = trained = experiment.workload(seed, spec.size, micro_batches)
+        measure = partial(experiment.evaluate, trained)
         epoch_steps = max(1, experiment.size // batch_size)
     accuracy = None
 
-    def evaluate(snapshot: Snapshot) -> dict[str, float]:
+    def evaluate(measure: Callable[[Vector], dict[str, float]],
+                 snapshot: Snapshot) -> dict[str, float]:
         nonlocal accuracy
-        metrics = experiment.evaluate(workload, snapshot.vector)
+        metrics = measure(snapshot.vector)
         accuracy = metrics["accuracy"]
         recorder.server.evaluation(
             cluster.clock.now, snapshot.version, metrics["loss"], accuracy, metrics["top5"],
             cluster.engine.members, dict(enumerate(cluster.reports)))
         return metrics
 
-    def said() -> str:
+    def state() -> str:
         known = "" if accuracy is None else f", accuracy {accuracy:.4f}"
         return f"version {cluster.engine.store.latest.version:,}{known}"
 
-    def heard(now: float) -> None:
+    def on_step(now: float) -> None:
         done = max(cluster.engine.samples / plan.stop_samples, now / plan.until)
-        progress.update(now, min(done, 1.0), said())
+        progress.update(now, min(done, 1.0), state())
 
-    recorder = Recorder(folder, sync.name, description.size, epoch_steps, heard)
+    recorder = Recorder(folder, sync.name, spec.size, epoch_steps, on_step)
     try:
         cluster = Cluster(
-            model, description.machines(seed), workload, model_bytes=plan.model_bytes,
-            ingress=description.ingress, egress=description.egress,
-            apply_seconds=description.apply, detect_seconds=description.detect,
-            stop_samples=plan.stop_samples, evaluate=evaluate if experiment else None,
+            model, spec.machines(seed), workload, model_bytes=plan.model_bytes,
+            ingress=spec.ingress, egress=spec.egress,
+            apply_seconds=spec.apply, detect_seconds=spec.detect,
+            stop_samples=plan.stop_samples,
+            evaluate=None if measure is None else partial(evaluate, measure),
             check_period=plan.check_period, target=plan.target, log=recorder.server.event,
             observer=recorder)
         cluster.run(plan.until)
@@ -108,11 +157,11 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
         if ended is None:
             ended, reason = plan.until, f"virtual second {plan.until:g} reached"
             measured = cluster.evaluations[-1].version if cluster.evaluations else None
-            if experiment and cluster.engine.store.latest.version != measured:
-                evaluate(cluster.engine.store.latest)
+            if measure is not None and cluster.engine.store.latest.version != measured:
+                evaluate(measure, cluster.engine.store.latest)
         recorder.server.summary(ended, cluster.engine.members, dict(enumerate(cluster.reports)),
                                 cluster.engine.store.latest.version, accuracy, reason)
-        progress.end(ended, said())
+        progress.end(ended, state())
     finally:
         recorder.close()
     return read_run(folder)

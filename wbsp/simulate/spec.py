@@ -1,39 +1,48 @@
-"""What a cluster is made of, in words a person writes: a TOML file, or a few flags.
+"""Specs of clusters: read from a TOML file, or made from a few flags.
 
-A description names groups of like machines, the server's interface, and what happens when. It says
-nothing of what is trained. `machines` turns it into the simulated ones.
+A spec names groups of like machines, the server's interface, and what happens when; what is trained
+is no part of the spec.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from wbsp.simulate import speeds, units
-from wbsp.simulate.machine import INF, Incarnation, Machine
+from wbsp.heterogeneity import sleep_seconds
+from wbsp.simulate import units
+from wbsp.simulate.machine import (
+    INF,
+    Incarnation,
+    Machine,
+    StepTime,
+    changing,
+    constant,
+    lognormal,
+    trace,
+)
 
-try:
+if sys.version_info >= (3, 11):
     import tomllib
-except ModuleNotFoundError:  # Python 3.10
+else:
     import tomli as tomllib
-
-# Published sleeps: seconds before every step of an odd worker.
-HETEROGENEITY = {"none": 0.0, "H1": 0.5, "H2": 1.0, "H3": 1.5}
 
 
 @dataclass(frozen=True)
 class Group:
-    """`count` machines that differ by chance alone. Times in seconds, bandwidths in bytes/s.
+    """A group of `count` machines that differ by chance alone. Times in seconds, bandwidths in
+    bytes/s.
 
-    step:    mean seconds of a step on a whole mini-batch, lognormal with the log's deviation
+    step:    mean of the seconds of a step on a whole mini-batch, lognormal with the log's deviation
              `jitter`; or `trace`, the recorded seconds of each step, which every machine begins at
-             another place. A step on other examples takes their share of it.
+             another place. A step on fewer or more examples takes proportionally long.
     sleep:   added to every mini-batch, whatever its size
     changes: (time, factor): from then on a step takes `factor` times as long
     stalls:  (from, to): the machine stands still
-    join, leave, lose: when it comes; when it leaves in good order, or is lost
+    join, leave, lose: when the worker comes; when it leaves in good order, or is lost
     """
 
     count: int = 1
@@ -53,28 +62,30 @@ class Group:
     def machine(self, place: int, seed: int) -> Machine:
         """The `place`-th machine of this group; `seed` is its own."""
         end = min(self.leave, self.lose)
-        return Machine(self._speed(place, seed), self.latency, self.up, self.down,
-                      (Incarnation(self.join, end, lost=self.lose < self.leave),), self.sleep,
-                      tuple(sorted(self.stalls)))
+        return Machine(self._step_time(place, seed), self.latency, self.up, self.down,
+                       (Incarnation(self.join, end, lost=self.lose < self.leave),), self.sleep,
+                       tuple(sorted(self.stalls)))
 
-    def _speed(self, place: int, seed: int) -> speeds.StepTime:
+    def _step_time(self, place: int, seed: int) -> StepTime:
         if self.trace:
             first = place * len(self.trace) // self.count
-            step = speeds.trace(self.trace[first:] + self.trace[:first])
+            step = trace(self.trace[first:] + self.trace[:first])
         elif self.jitter:
-            step = speeds.lognormal(self.step, self.jitter, seed)
+            step = lognormal(self.step, self.jitter, seed)
         else:
-            step = speeds.constant(self.step)
-        return speeds.changing(step, self.changes) if self.changes else step
+            step = constant(self.step)
+        return changing(step, self.changes) if self.changes else step
 
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """A cluster. Bandwidths in bytes/s, times in seconds.
+    """The spec of a cluster. Bandwidths in bytes/s, times in seconds.
 
-    ingress, egress: the server's interface, shared by all; apply: its time for one push
-    detect:      until it knows that a worker is lost
-    model_bytes: of an update and of a version; None: what the trained network has
+    ingress, egress: the server's interface, shared by all workers
+    apply:       the server's time for one push
+    detect:      until the server knows that a worker is lost
+    model_bytes: of an update and of a version; None: those of the trained network
+    text:        the TOML file that the spec was read from
     """
 
     groups: tuple[Group, ...]
@@ -83,7 +94,7 @@ class ClusterSpec:
     apply: float = 0.0
     detect: float = 6.0
     model_bytes: float | None = None
-    text: str | None = field(default=None, compare=False)  # of its file
+    text: str | None = field(default=None, compare=False)
 
     @property
     def size(self) -> int:
@@ -91,11 +102,11 @@ class ClusterSpec:
         return sum(group.count for group in self.groups)
 
     def timed_for(self, model_bytes: float) -> ClusterSpec:
-        """The same cluster with another size of updates and versions."""
+        """The same spec with another size of updates and versions."""
         return replace(self, model_bytes=model_bytes)
 
     def machines(self, seed: int) -> list[Machine]:
-        """The workers, group after group; the same seed gives the same step times."""
+        """The machines, group after group; the same seed gives the same step times."""
         places = [(group, place) for group in self.groups for place in range(group.count)]
         return [group.machine(place, (seed << 24) + index)
                 for index, (group, place) in enumerate(places)]
@@ -104,17 +115,17 @@ class ClusterSpec:
 def published(workers: int, heterogeneity: str, step: float, jitter: float = 0.0,
               latency: float = 0.0, bandwidth: float = INF, server_bandwidth: float | None = None,
               apply: float = 0.0, model_bytes: float | None = None) -> ClusterSpec:
-    """`workers` like machines on like links, of which the odd ones sleep before each step."""
-    sleep = HETEROGENEITY[heterogeneity]
+    """The spec of `workers` like machines on like links, of which the odd ones sleep before each
+    step. heterogeneity: "none", "H1", "H2" or "H3", the published settings."""
     server = bandwidth if server_bandwidth is None else server_bandwidth
     return ClusterSpec(
-        tuple(Group(step=step, jitter=jitter, sleep=sleep * (index % 2), latency=latency,
-                    up=bandwidth, down=bandwidth) for index in range(workers)),
+        tuple(Group(step=step, jitter=jitter, sleep=sleep_seconds(heterogeneity, index),
+                    latency=latency, up=bandwidth, down=bandwidth) for index in range(workers)),
         ingress=server, egress=server, apply=apply, model_bytes=model_bytes)
 
 
 def read_cluster(path: str | Path) -> ClusterSpec:
-    """The cluster that a TOML file describes.
+    """The spec in a TOML file.
 
     Raises ValueError, in one line that names file and key, for anything that is not understood;
     FileNotFoundError for a missing file.
@@ -126,7 +137,7 @@ def read_cluster(path: str | Path) -> ClusterSpec:
     try:
         content = tomllib.loads(text)
         top = _known(content, {"model_bytes": units.size, "server": _server,
-                                   "workers": lambda groups: _groups(groups, path.parent)})
+                               "workers": lambda groups: _groups(groups, path.parent)})
         if not top.get("workers"):
             raise ValueError("no [[workers]]: a cluster needs at least one group of them")
     except ValueError as error:  # a TOML error is one, too
@@ -177,12 +188,12 @@ def _group(given: dict[str, Any], folder: Path) -> Group:
     both = group.pop("bandwidth", INF)
     made = Group(**{"up": both, "down": both,
                     **{key.removesuffix("_seconds"): value for key, value in group.items()}})
-    made.machine(0, 0)  # which says what cannot be
+    made.machine(0, 0)  # raises ValueError for what cannot be
     return made
 
 
 def _known(given: dict[str, Any], keys: dict[str, Callable[[Any], Any]]) -> dict:
-    """Each value, understood by its key."""
+    """Key -> value, parsed by the function that `keys` holds for this key."""
     result = {}
     for key, value in given.items():
         if key not in keys:
@@ -202,7 +213,7 @@ def _table(given: Any) -> dict[str, Any]:
 
 def _pairs(given: Any, first: str, parse_first: Callable[[Any], float], second: str,
            parse_second: Callable[[Any], float]) -> tuple[tuple[float, float], ...]:
-    """[{at = 100, factor = 4}, ...] as ((100.0, 4.0), ...)."""
+    """Pairs such as ((100.0, 4.0), ...), from [{at = 100, factor = 4}, ...]."""
     if not isinstance(given, list):
         raise ValueError(f"{given!r} is not a list of {{{first} = ..., {second} = ...}}")
     pairs = []

@@ -1,9 +1,9 @@
 """A real network as the workload of simulated workers.
 
-One Keras model is shared by all: what is a worker's own is swapped in before its step and kept
-aside while others train, so that memory and compile time do not grow with the workers' number. Each
-virtual step computes that worker's real update, with its own optimizer state and its own batches.
-The only module of this folder that needs TensorFlow.
+All workers share one Keras model: a worker's own variables are swapped in before its step and kept
+aside while others train, so that memory and compile time do not grow with the number of workers.
+Each virtual step computes that worker's real update, with its own optimizer state and its own
+batches. This is the only module of the folder that needs TensorFlow.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import tensorflow as tf
 
 from wbsp.replica.tensorflow import KerasReplica
 
-# How a sum is split among threads decides its last bits, so that their number may not depend on
-# the machine. Two lose nothing on small networks; several runs fill a larger machine.
+# How a sum is split among threads decides its last bits, so the number of threads must not depend
+# on the machine. Two threads lose nothing on small networks; several runs fill a larger machine.
 THREADS = 2
 
 Stream = Callable[[int, int], Any]  # (start, count) -> the batch of so many examples from there
@@ -31,7 +31,7 @@ Stream = Callable[[int, int], Any]  # (start, count) -> the batch of so many exa
 def make_deterministic() -> None:
     """Make the same computation give the same bits, on one core or many.
 
-    To be called before TensorFlow has done anything; it raises RuntimeError afterwards.
+    Raises RuntimeError if TensorFlow has computed anything before.
     """
     tf.config.threading.set_intra_op_parallelism_threads(THREADS)
     tf.config.threading.set_inter_op_parallelism_threads(THREADS)
@@ -39,14 +39,14 @@ def make_deterministic() -> None:
 
 
 class SharedNetwork:
-    """A compiled model whose variables are in turn those of one worker or another.
+    """A compiled model whose variables hold the state of one worker after another.
 
-    Beside the flat vector x, a worker's own are the optimizer's variables and the model's other
-    ones (random generators).
+    Beside the flat vector x, the state of a worker consists of the optimizer's variables and of the
+    model's variables that are not in x (random generators).
     """
 
     def __init__(self, model: keras.Model, batch: Any):
-        """`batch`: (inputs, targets), from which the shapes of metrics are known."""
+        """`batch`: (inputs, targets), which give the metrics their shapes."""
         self.model = model
         model.test_on_batch(*batch)  # makes the metrics; trains nothing
         model.optimizer.build(model.trainable_variables)
@@ -65,7 +65,7 @@ class SharedNetwork:
 
     def begin(self, fresh: keras.Model) -> tuple[np.ndarray, list[tf.Tensor]]:
         """Take over all variables of `fresh`, a model of the same kind; return x (float32 [size])
-        and what else a worker of its own has before the first step."""
+        and the other variables of a worker before its first step."""
         for mine, theirs in zip(self.model.variables, fresh.variables, strict=True):
             mine.assign(theirs)
         self.replica.stepped()
@@ -81,15 +81,15 @@ class SharedNetwork:
         return self._stepped(self._step_on(batch))
 
     def own(self) -> list[tf.Tensor]:
-        """What must be kept beside x when another worker's turn comes."""
+        """The variables that must be kept beside x when another worker's turn comes."""
         return self._read_own()
 
     def take(self, own: list[tf.Tensor]) -> None:
-        """Put back what `own` returned."""
+        """Put back the variables that `own` returned."""
         self._write_own(own)
 
     def evaluate(self, vector: np.ndarray, test_set: tf.data.Dataset) -> dict[str, float]:
-        """Loss and metrics of x = `vector`, which stays in place."""
+        """Loss and metrics of x = `vector`; the network holds this x afterwards."""
         self.replica.adopt(vector, "replace")
         result = self.model.evaluate(test_set, verbose=0, return_dict=True)
         return {name: float(value) for name, value in result.items()}
@@ -108,24 +108,30 @@ class SharedNetwork:
             variable.assign(value)
 
 
-class KerasWorkload:
-    """Replicas of a `SharedNetwork` that begin at `fresh`; see `Workload`.
+def no_stream(worker: int | None) -> Stream:
+    """The stream of a workload whose batches all have one size. Raises ValueError."""
+    raise ValueError("this workload has no stream of examples from which a server could direct "
+                     "the sizes of batches")
 
-    batches:    worker -> its endless batches, each of `batch_size` examples
-    stream:     for batches whose size the server directs: worker -> the stream of its own, and
-                None -> the one that all share
+
+class KerasWorkload:
+    """Replicas of a `SharedNetwork` that begin at the variables of `fresh`; see `Workload`.
+
+    batches: worker -> its endless batches, each of `batch_size` examples
+    stream:  for batches whose size the server directs: worker -> its own stream of examples, and
+             None -> the stream that all workers share
     """
 
     def __init__(self, network: SharedNetwork, fresh: keras.Model, workers: int,
                  batches: Callable[[int], tf.data.Dataset], batch_size: int,
-                 stream: Callable[[int | None], Stream] | None = None):
+                 stream: Callable[[int | None], Stream] = no_stream):
         self._network, self.batch = network, batch_size
         self._initial, own = network.begin(fresh)
         self._own = [own] * workers
         self._batches = cache(lambda worker: iter(batches(worker)))
-        self._stream = cache(stream) if stream else None
+        self._stream = cache(stream)
         self._position = [0] * workers  # in its own stream
-        # None: it lies in the network's variables, and nowhere else.
+        # None: x lies in the network's variables alone.
         self._x: list[np.ndarray | None] = [self._initial] * workers
         self._anchor = [self._initial] * workers
         self._live: int | None = None  # the worker whose own variables the network has
@@ -163,7 +169,7 @@ class KerasWorkload:
         return self._network.evaluate(vector, test_set)
 
     def _make_live(self, worker: int) -> None:
-        """Put into the network what is the worker's own."""
+        """Put the worker's state into the network."""
         if worker != self._live:
             if self._live is not None:
                 self._read(self._live)
@@ -191,12 +197,15 @@ class KerasWorkload:
 class Experiment:
     """A network and a data set by the names of the checkout's `models` and `data`.
 
-    lr: initial learning rate; None: the network's published one
+    lr:          initial learning rate; None: the network's published one
+    test_images: how many images of the test set an evaluation looks at, always the same ones;
+                 None: all. Many short runs would otherwise spend their time on evaluations.
+
     Raises ValueError or OSError in one line.
     """
 
     def __init__(self, model: str, dataset: str, batch_size: int, lr: float | None = None,
-                 data_dir: str | PathLike | None = None):
+                 data_dir: str | PathLike | None = None, test_images: int | None = None):
         models, data = _of_checkout("models"), _of_checkout("data")
         self._model, self._batch_size = model, batch_size
         self._build = models.build
@@ -206,7 +215,15 @@ class Experiment:
         images, labels = data.load(dataset, data_dir, "train")
         with tf.device("CPU:0"):  # once for all workers
             self._train = tf.constant(images), tf.constant(labels)
-        self._test = data.test_dataset(dataset, data_dir=data_dir)
+        if test_images is None:
+            self._test = data.test_dataset(dataset, data_dir=data_dir)
+        else:
+            x, y = data.load(dataset, data_dir, "test")
+            if test_images > len(y):
+                raise ValueError(f"--test_images={test_images}: the test set of {dataset} has "
+                                 f"{len(y)}")
+            chosen = np.random.default_rng(0).permutation(len(y))[:test_images]
+            self._test = self._pipeline.test(x[chosen], y[chosen], min(test_images, 1000)).cache()
         self._compile = _of_checkout("models.training").compile
         self._lr = lr
         self._networks: dict[int, SharedNetwork] = {}  # by micro-batches
@@ -215,7 +232,7 @@ class Experiment:
     def workload(self, seed: int, workers: int, micro_batches: int = 1) -> KerasWorkload:
         """Replicas at the initial model of `seed`, with the batches real workers would have.
 
-        micro_batches: into which a mini-batch is split; each is a step
+        micro_batches: the number into which a mini-batch is split; each is a step
         """
         keras.utils.set_random_seed(seed)
         size = self._batch_size // micro_batches
@@ -244,7 +261,7 @@ class Experiment:
 
 
 def _of_checkout(name: str) -> ModuleType:
-    """A module that lies beside the library in a checkout, and is not installed with it."""
+    """A module of the checkout that is not installed with the library."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

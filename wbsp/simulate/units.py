@@ -1,4 +1,4 @@
-"""Times, sizes and bandwidths as people write them: 1ms, 0.5s, 20MB, 1Gbit, 100Mbit/s.
+"""Parsers of times, sizes and bandwidths as people write them: 1ms, 0.5s, 20MB, 1Gbit, 100Mbit/s.
 
 A bit is not a byte and a mega is not a mebi, so units are read in exactly their letters. Each
 function takes the text of a flag or the value of a TOML key, and raises ValueError, in one line,

@@ -1,8 +1,7 @@
-"""One life of a simulated worker: its compute thread, and its end of the network.
+"""A simulated worker: its compute thread, and its end of the network.
 
-The agent decides; the host carries out its commands in virtual time and books where the compute
-thread's seconds go. It knows the server by what it can send there: a join, a push, a request for a
-model, a question, a leave.
+The agent decides; the worker carries out the agent's commands in virtual time, and books how the
+compute thread spends each second.
 """
 
 from __future__ import annotations
@@ -11,239 +10,119 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from wbsp.ps.decision import Directed, Granted
-from wbsp.ps.effects import Ack, CutDecision, Effect, Stop
+from wbsp.ps.effects import Ack, CutDecision, Final, Model, Stop
 from wbsp.ps.store import Snapshot
-from wbsp.runlog.report import PhaseTimer, Report
+from wbsp.runlog.report import Lane, Phase, PhaseTimer, Report
 from wbsp.simulate.clock import Clock
 from wbsp.simulate.links import INF, FairShareLink, Transfer
-from wbsp.simulate.machine import Machine, Observer
+from wbsp.simulate.machine import Machine
+from wbsp.simulate.server import SimulatedServer
 from wbsp.simulate.workload import Workload
-from wbsp.sync.base import Direct, Push
+from wbsp.sync.base import Direct, WorkerRule
 from wbsp.worker.agent import Adopt, Agent, Command, Cut, CutQuery, Fetch
+
+
+class Observer:
+    """Listener to what happens on the workers; override the methods you need. Times in seconds.
+
+    What happens on the server goes to the engine's `log`.
+    """
+
+    def span(self, worker: int, lane: Lane, kind: Phase, start: float, end: float) -> None:
+        """A period has ended. Lane "compute": the thread was in phase `kind`, one of `PHASES`;
+        lane "network": a push until its answer, or a fetch ("pull") until the model arrived."""
+
+    def step(self, worker: int, now: float, loss: float, report: Report) -> None:
+        """A step has ended; `report` holds the running totals up to this step."""
+
+    def adopt(self, worker: int, now: float, version: int, how: str) -> None:
+        """A version is about to become the live model."""
 
 
 @dataclass(frozen=True)
 class ClusterContext:
-    """What all hosts of a cluster share. The server's actions are called when a message is there.
+    """The objects that all workers of a cluster share.
 
-    ingress, egress: the server's interface; model_bytes: of an update and of a version
-    push, serve, ask, leave: (host, ...) at the server
-    retired: a host's life is over
+    ingress:     the server's interface for updates
+    model_bytes: size of an update
     """
 
     clock: Clock
     workload: Workload
     observer: Observer | None
+    server: SimulatedServer
     ingress: FairShareLink
-    egress: FairShareLink
     model_bytes: float
-    push: Callable[[SimulatedWorker, Push, np.ndarray | None, int], None]
-    serve: Callable[[SimulatedWorker, int], None]
-    ask: Callable[[SimulatedWorker, int, int, float], None]
-    leave: Callable[[SimulatedWorker], None]
-    retired: Callable[[], None]
 
 
-class SimulatedWorker:
-    """Comes when it is made; `agent` is None until the server has answered for its number.
+class ComputeThread:
+    """The compute thread of one incarnation: trains steps and books its seconds.
 
-    With an Ack that grants, the server sends the model along, and a fetch that the Ack brings about
-    needs no request. If it brings about none, the model comes for nothing.
+    A server that directs batch sizes either fixes the size of all steps to come, or assigns to each
+    step a piece of the stream of examples that all workers share.
     """
 
-    __slots__ = ("world", "index", "worker", "report", "book", "agent", "alive", "over", "known",
-                 "computing", "leaving", "batch", "assigned", "newest_start",
-                 "snapshot", "upload", "coming", "push_since", "pull_since")
+    __slots__ = ("context", "index", "machine", "report", "timer", "busy", "batch", "assigned",
+                 "newest_start")
 
-    def __init__(self, world: ClusterContext, index: int, worker: Machine, report: Report):
-        self.world, self.index, self.worker, self.report = world, index, worker, report
-        self.book = PhaseTimer(world.clock.now)
-        self.book.seconds = report.seconds  # one sum over all lives
-        self.agent: Agent | None = None
-        self.alive = True
-        self.over = False  # has left, or is dead
-        self.known = False  # the server counts it in
-        self.computing = self.leaving = False
-        self.batch: int | None = None  # examples of a step, if the server has said how many
+    def __init__(self, context: ClusterContext, index: int, machine: Machine, report: Report):
+        self.context, self.index, self.machine, self.report = context, index, machine, report
+        self.timer = PhaseTimer(context.clock.now)
+        self.timer.seconds = report.seconds  # one sum over all incarnations
+        self.busy = False  # in a step
+        self.batch: int | None = None  # examples of a step, if the server has directed a size
         self.assigned: list[tuple[int, int]] = []  # (examples, start) of the next steps
         self.newest_start = -1  # of an assignment
-        self.snapshot: Snapshot | None = None  # newest fetched
-        self.upload: Transfer | None = None  # newest, which may be over
-        self.coming: Transfer | None = None  # newest version on its way, the same
-        self.push_since = self.pull_since = 0.0
 
-    def send(self, act: Callable[..., None], *args: Any) -> None:
-        """Send a control message: act(host, *args) when it is at the server."""
-        self.world.clock.after(self.worker.latency, self._deliver, act, *args)
+    def enter(self, phase: Phase) -> None:
+        """End the period of the present phase now, and begin one of `phase`."""
+        timer, now, observer = self.timer, self.context.clock.now, self.context.observer
+        if observer is not None and now > timer.since:
+            observer.span(self.index, "compute", timer.phase, timer.since, now)
+        timer.switch(phase, now)
 
-    def dismiss(self) -> None:
-        """Leave in good order after the step."""
-        self.leaving = True
+    def begin_step(self, rule: WorkerRule,
+                   done: Callable[[float, tuple[int, ...]], None]) -> None:
+        """Start a step; done(seconds, examples) is called at its end.
 
-    def die(self) -> None:
-        """Be lost, and what is on its way with it."""
-        self.alive = False
-        self._retire()
-        for transfer in (self.upload, self.coming):
-            if transfer is not None:
-                transfer.cancel()
-
-    def settle(self) -> None:
-        """Bring the book up to now."""
-        if not self.over:
-            self._book(self.book.kind)
-
-    # The compute thread.
-
-    def proceed(self) -> None:
-        """Start the next step if nothing stands in the way, else book what is waited for."""
-        agent = self.agent
-        if self.computing or agent.finished:
-            return
-        if agent.waiting is None:
-            if agent.stopped is None and not self.leaving:
-                self._begin_step()
-                return
-            self._obey(agent.finish())
-            if agent.finished:
-                return
-        waiting = agent.waiting
-        kind = "pull" if agent.fetching else "wait" if waiting == "model" else "push"
-        if kind != self.book.kind:
-            self._book(kind)
-
-    def _begin_step(self) -> None:
-        clock, index, rule = self.world.clock, self.report.steps, self.agent.rule
+        Without an assignment, a worker of the shared stream waits for one instead. Raises
+        ValueError for a step time that is negative or not finite.
+        """
+        clock, index = self.context.clock, self.report.steps
         if self.assigned:
-            chosen: tuple[int, ...] = self.assigned.pop(0)
-        elif rule.shared:  # it has not been told yet which examples are its own
-            self._book("data")
+            examples: tuple[int, ...] = self.assigned.pop(0)
+        elif rule.shared:
+            self.enter("data")
             return
         else:
-            chosen = () if self.batch is None else (self.batch,)
+            examples = () if self.batch is None else (self.batch,)
         parts = rule.micro_batches
-        share = chosen[0] / self.world.workload.batch if chosen else 1.0
-        seconds = self.worker.seconds(index, clock.now, share / parts, parts)
+        share = examples[0] / self.context.workload.batch if examples else 1.0
+        seconds = self.machine.seconds(index, clock.now, share / parts, parts)
         if not 0 <= seconds < INF:
             raise ValueError(f"worker {self.index}: a step time must be 0 s or more and finite, "
                              f"not {seconds} (step {index} at {clock.now:g} s)")
-        self.computing = True
-        if self.book.kind != "compute":
-            self._book("compute")
-        clock.after(seconds, self._end_step, seconds, chosen)
+        self.busy = True
+        if self.timer.phase != "compute":
+            self.enter("compute")
+        clock.after(seconds, done, seconds, examples)
 
-    def _end_step(self, seconds: float, chosen: tuple[int, ...]) -> None:
-        if not self.alive:
-            return
-        world, report = self.world, self.report
-        self.computing = False
-        samples, loss = world.workload.step(self.index, *chosen)
+    def end_step(self, examples: tuple[int, ...]) -> tuple[int, float]:
+        """Train the step that has ended, on `examples`; return (samples, loss)."""
+        context, report = self.context, self.report
+        self.busy = False
+        samples, loss = context.workload.step(self.index, *examples)
         report.steps += 1
         report.samples += samples
         report.loss = loss
-        if world.observer is not None:
-            self._book("compute")
-            world.observer.step(self.index, world.clock.now, loss, report)
-        known = loss if loss == loss else None  # not NaN
-        self._obey(self.agent.step_done(samples, seconds, loss=known))
-        self.proceed()
+        if context.observer is not None:
+            self.enter("compute")
+            context.observer.step(self.index, context.clock.now, loss, report)
+        return samples, loss
 
-    def _book(self, kind: str) -> None:
-        book, now, observer = self.book, self.world.clock.now, self.world.observer
-        if observer is not None and now > book.since:
-            observer.span(self.index, "compute", book.kind, book.since, now)
-        book.switch(kind, now)
-
-    def _retire(self) -> None:
-        if not self.over:
-            self.settle()
-            self.over = True
-            self.world.retired()
-
-    # The network.
-
-    def _obey(self, commands: Iterable[Command]) -> None:
-        """Carry out what the agent wants."""
-        world, worker = self.world, self.worker
-        for command in commands:
-            kind = type(command)
-            if kind is Cut:
-                update = world.workload.cut(self.index)
-                self.push_since = world.clock.now
-                self.upload = world.ingress.carry(
-                    world.model_bytes, worker.up, worker.latency, 0.0,
-                    self._deliver, world.push, command.push, update,
-                    command.fetch)
-            elif kind is Fetch:
-                self.pull_since = world.clock.now
-                if not command.carried:
-                    self.send(world.serve, command.number)
-            elif kind is CutQuery:
-                self.send(world.ask, *command)
-            elif kind is Adopt:
-                if world.observer is not None:
-                    world.observer.adopt(self.index, world.clock.now, command.version,
-                                         command.how)
-                world.workload.adopt(self.index, self.snapshot.vector, command.how)
-            else:  # Leave
-                self._retire()
-                self.send(world.leave)
-
-    def _deliver(self, act: Callable[..., None], *args: Any) -> None:
-        if self.alive:
-            act(self, *args)
-
-    def receive(self, effect: Effect) -> None:
-        """A control message has come down."""
-        if not self.alive:
-            return
-        agent, kind = self.agent, type(effect)
-        if kind is Ack:
-            self._end_push()
-            commands = agent.acked(effect.granted, effect.hold)
-        elif kind is Granted:
-            commands = agent.granted(effect.version)
-        elif kind is Directed:
-            self._assign(effect.direct)
-            commands = agent.directed(effect.direct)
-        elif kind is CutDecision:
-            commands = agent.told(effect.number, effect.cut)
-        elif kind is Stop:
-            commands = agent.stop(effect.reason)
-        else:  # Final
-            commands = agent.final(effect.version)
-        self._obey(commands)
-        self.proceed()
-
-    def download(self, number: int, snapshot: Snapshot) -> None:
-        """The server sends a version: the answer to fetch `number`."""
-        world, worker = self.world, self.worker
-        self.coming = world.egress.carry(world.model_bytes, worker.down, 0.0, worker.latency,
-                                         self._arrived, number, snapshot)
-
-    def _arrived(self, number: int, snapshot: Snapshot, again: bool = False) -> None:
-        if not self.alive:
-            return
-        if number == self.agent.fetching:
-            self._fetched(snapshot)
-        elif not again:  # perhaps the Ack that it came with is heard later in this moment
-            self.world.clock.late(0.0, self._arrived, number, snapshot, True)
-
-    def _fetched(self, snapshot: Snapshot) -> None:
-        report, now = self.report, self.world.clock.now
-        report.pulls += 1
-        report.last_pull_seconds = now - self.pull_since
-        report.pull_seconds += report.last_pull_seconds
-        self._network("pull", self.pull_since)
-        self.snapshot = snapshot
-        self._obey(self.agent.fetched(snapshot.version))
-        self.proceed()
-
-    def _assign(self, direct: Direct) -> None:
-        """Heed what `direct` says of the examples to come; what was heard before counts once."""
+    def assign(self, direct: Direct) -> None:
+        """Follow what `direct` says of the examples to come; a repeated assignment counts once."""
         if direct.batch is None:
             return
         if direct.start is None:
@@ -252,13 +131,161 @@ class SimulatedWorker:
             self.newest_start = direct.start
             self.assigned.append((direct.batch, direct.start))
 
+
+class SimulatedWorker:
+    """One incarnation of a worker; it is there from its construction on.
+
+    The server sets `agent` when it admits the worker, and calls `receive` and `receive_model`. An
+    Ack that grants is followed by the model without a request; where the agent does not want that
+    model any more, it has travelled for nothing.
+    """
+
+    __slots__ = ("context", "index", "machine", "report", "agent", "compute", "alive", "over",
+                 "leaving", "snapshot", "outgoing", "incoming", "push_since", "fetch_since")
+
+    agent: Agent
+
+    def __init__(self, context: ClusterContext, index: int, machine: Machine, report: Report):
+        self.context, self.index, self.machine, self.report = context, index, machine, report
+        self.compute = ComputeThread(context, index, machine, report)
+        self.alive = True
+        self.over = False  # has left, or is dead
+        self.leaving = False
+        self.snapshot = Snapshot(0, None)  # newest fetched
+        self.outgoing: Transfer | None = None  # newest update, which may have arrived
+        self.incoming: Transfer | None = None  # newest model, which may have arrived
+        self.push_since = self.fetch_since = 0.0
+
+    def send(self, act: Callable[..., None], *args: Any) -> None:
+        """Send a control message: act(worker, *args) is called when it reaches the server."""
+        self.context.clock.after(self.machine.latency, self._deliver, act, *args)
+
+    def dismiss(self) -> None:
+        """Leave in good order after the step."""
+        self.leaving = True
+
+    def die(self) -> None:
+        """Be lost, together with all messages on the way."""
+        self.alive = False
+        self._retire()
+        for transfer in (self.outgoing, self.incoming):
+            if transfer is not None:
+                transfer.cancel()
+
+    def settle(self) -> None:
+        """Book the seconds up to now."""
+        if not self.over:
+            self.compute.enter(self.compute.timer.phase)
+
+    def receive(self, effect: Ack | Granted | Directed | CutDecision | Stop | Final) -> None:
+        """A control message of the server has arrived."""
+        if not self.alive:
+            return
+        agent = self.agent
+        if isinstance(effect, Ack):
+            self._end_push()
+            commands = agent.acked(effect.granted, effect.hold)
+        elif isinstance(effect, Granted):
+            commands = agent.granted(effect.version)
+        elif isinstance(effect, Directed):
+            self.compute.assign(effect.direct)
+            commands = agent.directed(effect.direct)
+        elif isinstance(effect, CutDecision):
+            commands = agent.told(effect.number, effect.cut)
+        elif isinstance(effect, Stop):
+            commands = agent.stop(effect.reason)
+        else:
+            commands = agent.final(effect.version)
+        self._carry_out(commands)
+        self.proceed()
+
+    def receive_model(self, model: Model, again: bool = False) -> None:
+        """The answer to fetch number `model.number` has arrived."""
+        if not self.alive:
+            return
+        if model.number == self.agent.fetching:
+            self._end_fetch(model.snapshot)
+        elif not again:  # its Ack may be among the messages that arrive later at this moment
+            self.context.clock.late(0.0, self.receive_model, model, True)
+
+    def proceed(self) -> None:
+        """Start the next step, or book the phase of what the agent waits for."""
+        agent, compute = self.agent, self.compute
+        if compute.busy or agent.finished:
+            return
+        if agent.waiting is None:
+            if agent.stopped is None and not self.leaving:
+                compute.begin_step(agent.rule, self._end_step)
+                return
+            self._carry_out(agent.finish())
+            if agent.finished:
+                return
+        phase: Phase = "pull" if agent.fetching else "wait" if agent.waiting == "model" else "push"
+        if phase != compute.timer.phase:
+            compute.enter(phase)
+
+    def _end_step(self, seconds: float, examples: tuple[int, ...]) -> None:
+        if not self.alive:
+            return
+        samples, loss = self.compute.end_step(examples)
+        known = loss if loss == loss else None  # not NaN
+        commands = self.agent.step_done(samples, seconds, loss=known)
+        if commands:
+            self._carry_out(commands)
+        self.proceed()
+
+    def _carry_out(self, commands: Iterable[Command]) -> None:
+        context, machine = self.context, self.machine
+        for command in commands:
+            if isinstance(command, Cut):
+                update = context.workload.cut(self.index)
+                self.push_since = context.clock.now
+                self.outgoing = context.ingress.carry(
+                    context.model_bytes, machine.up, machine.latency, 0.0,
+                    self._deliver, context.server.push, command.push, update, command.fetch)
+            elif isinstance(command, Fetch):
+                self.fetch_since = context.clock.now
+                if not command.carried:
+                    self.send(context.server.fetch, command.number)
+            elif isinstance(command, CutQuery):
+                self.send(context.server.query, *command)
+            elif isinstance(command, Adopt):
+                if context.observer is not None:
+                    context.observer.adopt(self.index, context.clock.now, command.version,
+                                           command.how)
+                context.workload.adopt(self.index, self.snapshot.vector, command.how)
+            else:  # Leave
+                self._retire()
+                self.send(context.server.leave)
+
+    def _deliver(self, act: Callable[..., None], *args: Any) -> None:
+        if self.alive:
+            act(self, *args)
+
+    def _retire(self) -> None:
+        if not self.over:
+            self.settle()
+            self.over = True
+            self.context.server.present -= 1
+
     def _end_push(self) -> None:
         report = self.report
         report.pushes += 1
-        report.last_push_seconds = self.world.clock.now - self.push_since
+        report.last_push_seconds = self.context.clock.now - self.push_since
         report.push_seconds += report.last_push_seconds
-        self._network("push", self.push_since)
+        self._show("push", self.push_since)
 
-    def _network(self, kind: str, since: float) -> None:
-        if self.world.observer is not None:
-            self.world.observer.span(self.index, "network", kind, since, self.world.clock.now)
+    def _end_fetch(self, snapshot: Snapshot) -> None:
+        report = self.report
+        report.pulls += 1
+        report.last_pull_seconds = self.context.clock.now - self.fetch_since
+        report.pull_seconds += report.last_pull_seconds
+        self._show("pull", self.fetch_since)
+        self.snapshot = snapshot
+        self._carry_out(self.agent.fetched(snapshot.version))
+        self.proceed()
+
+    def _show(self, phase: Phase, since: float) -> None:
+        context = self.context
+        if context.observer is not None:
+            context.observer.span(self.index, "network", phase, since, context.clock.now)

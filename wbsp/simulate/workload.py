@@ -1,43 +1,44 @@
-"""What the simulated workers train.
+"""Workloads: what the simulated workers train.
 
-The virtual-time cluster asks a workload for the numbers and decides when; the same protocol is
-served by no tensors at all, by a small problem in NumPy, or by a real network.
+The virtual-time cluster decides when a step, a cut or an adoption happens; the workload computes
+it, without tensors at all, on a small problem in NumPy or, in `training`, on a real network.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
+Vector: TypeAlias = Any  # np.ndarray, float32 [size]; None in a study of time alone
+
 
 class Workload(Protocol):
-    """One replica a worker. Vectors are float32 [size], or None in a study of time alone."""
+    """The training of all workers, each with a replica of its own."""
 
-    batch: int  # examples of a step, unless the server says how many
+    batch: int  # examples of a step, unless the server directs another size
 
-    def initial(self) -> np.ndarray | None:
+    def initial(self) -> Vector:
         """W_0."""
 
     def step(self, worker: int, samples: int | None = None,
              start: int | None = None) -> tuple[int, float]:
         """Train one step on the worker's live model x; return (samples, loss).
 
-        samples: as many examples; passed, like `start`, only where the server directs it
-        start:   from here on in the stream that all workers share; None: the worker's own next
+        samples: number of examples; passed, like `start`, only where the server directs it
+        start:   position in the stream that all workers share; None: the worker's own next batch
         """
 
-    def cut(self, worker: int) -> np.ndarray | None:
+    def cut(self, worker: int) -> Vector:
         """Return x - anchor as a new array; anchor = x."""
 
-    def adopt(self, worker: int, vector: np.ndarray | None,
-              how: Literal["replace", "rebase"]) -> None:
+    def adopt(self, worker: int, vector: Vector, how: Literal["replace", "rebase"]) -> None:
         """replace: x = W; rebase: x = W + (x - anchor); anchor = W, which is never written."""
 
 
 class TimingWorkload:
-    """No tensors: every step counts its samples and has no loss."""
+    """A workload without tensors: every step counts its samples and has no loss."""
 
     def __init__(self, batch: int = 1):
         self.batch = batch
@@ -60,7 +61,7 @@ class QuadraticWorkload:
     """Least squares by SGD: minimize |A x - b|^2 / 2 over `rows` seeded random rows.
 
     Every worker draws its own mini-batches with its own seed, so that a worker's n-th batch does
-    not depend on what the others do. The shared stream is one seeded order of the rows after
+    not depend on the other workers. The shared stream is one seeded order of the rows after
     another.
     """
 
@@ -112,6 +113,6 @@ class QuadraticWorkload:
         return self._orders[epoch]
 
     def loss(self, vector: np.ndarray) -> float:
-        """Mean over all rows at `vector`, float32 [size]."""
+        """Mean loss over all rows at `vector`, float32 [size]."""
         error = self.a @ vector - self.b
         return float(error @ error) / (2 * len(self.a))

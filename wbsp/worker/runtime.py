@@ -209,7 +209,7 @@ class WorkerRuntime:
     def _switch(self, kind: str) -> float:
         with self._news:
             now = self.now()
-            previous, since = self.book.kind, self.book.since
+            previous, since = self.book.phase, self.book.since
             if kind == previous:
                 return 0.0
             seconds = self.book.switch(kind, now)

@@ -1,14 +1,13 @@
-"""Step times: what they take, when they change."""
+"""Machines: step times, their changes, stalls, shares of a mini-batch."""
 
 import statistics
 
 import pytest
 
-from wbsp.simulate.machine import Machine
-from wbsp.simulate.speeds import changing, constant, lognormal, trace
+from wbsp.simulate.machine import Machine, changing, constant, lognormal, trace
 
 
-def test_lognormal_has_the_mean_it_was_given_and_repeats_with_its_seed():
+def test_lognormal_has_the_given_mean_and_repeats_with_its_seed():
     draw, again = lognormal(2.0, 0.5, seed=7), lognormal(2.0, 0.5, seed=7)
     times = [draw(i, 0.0) for i in range(20_000)]
     assert statistics.fmean(times) == pytest.approx(2.0, rel=0.02)
@@ -27,7 +26,7 @@ def test_the_latest_change_counts():
     assert [seconds(0, t) for t in (0, 99.9, 100, 199, 200)] == [1.0, 1.0, 4.0, 4.0, 1.0]
 
 
-def test_a_machine_that_stood_still_does_the_rest_of_its_step_afterwards():
+def test_a_stalled_machine_does_the_rest_of_its_step_afterwards():
     machine = Machine(constant(2.0), stalls=((3.0, 6.0), (9.0, 9.5)))
     assert machine.seconds(0, 0.0) == 2.0
     assert machine.seconds(0, 2.0) == 5.0  # 1 s before and 1 s after

@@ -1,0 +1,16 @@
+"""The published heterogeneity: every odd worker sleeps before each of its steps.
+
+Settings H1, H2 and H3 of the WBSP paper's CIFAR-10 experiments; the launcher and the simulator
+offer the same ones.
+"""
+
+from __future__ import annotations
+
+SLEEPS = {"none": 0.0, "H1": 0.5, "H2": 1.0, "H3": 1.5}  # setting -> seconds
+FLAG_HELP = "published sleeps: odd workers sleep {}, {} or {} s before each step".format(
+    *(seconds for seconds in SLEEPS.values() if seconds))
+
+
+def sleep_seconds(setting: str, worker: int) -> float:
+    """Seconds that worker number `worker` sleeps before each step, by a key of `SLEEPS`."""
+    return SLEEPS[setting] if worker % 2 else 0.0

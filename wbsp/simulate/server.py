@@ -1,0 +1,177 @@
+"""A simulated server: the real engine, which hears one message after another.
+
+The server reaches its workers through their machines' links and its own interface. Only an Ack
+gives way to what arrives at the very same moment: workers that push together learn of the version
+they made together, and WBSP with equal speeds is BSP. (Where messages take time, the last of the
+workers to push has the version first, and the speeds are not equal any more.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from wbsp.ps.effects import Ack, Effect, Model
+from wbsp.ps.engine import Engine
+from wbsp.ps.store import Snapshot
+from wbsp.simulate.clock import Clock
+from wbsp.simulate.links import FairShareLink
+from wbsp.sync.base import Push
+from wbsp.worker.agent import Agent
+
+if TYPE_CHECKING:
+    from wbsp.simulate.worker import SimulatedWorker
+
+
+class Evaluation(NamedTuple):
+    """Quality of the newest version at some time."""
+
+    time: float
+    version: int
+    metrics: dict[str, float]
+
+
+class Evaluator:
+    """Measures versions, each one once; `results` holds an entry for each measurement.
+
+    evaluate: snapshot -> metrics; period: virtual seconds between two measurements; a
+    metrics["accuracy"] of at least `target` ends the run
+    """
+
+    def __init__(self, evaluate: Callable[[Snapshot], dict[str, float]], period: float,
+                 target: float):
+        self.period, self.target = period, target
+        self.results: list[Evaluation] = []
+        self._evaluate = evaluate
+
+    def measure(self, now: float, snapshot: Snapshot) -> float:
+        """The accuracy of `snapshot`, the newest version."""
+        past = self.results
+        measured = past and past[-1].version == snapshot.version
+        metrics = past[-1].metrics if measured else self._evaluate(snapshot)
+        past.append(Evaluation(now, snapshot.version, metrics))
+        return metrics.get("accuracy", 0.0)
+
+
+class SimulatedServer:
+    """The server of a virtual-time cluster; workers call it when a message of theirs has arrived.
+
+    egress:         the server's interface for models of `model_bytes` bytes
+    apply_seconds:  time for one push, for which later messages wait
+    detect_seconds: time until the server knows that a worker is lost
+    """
+
+    def __init__(self, clock: Clock, engine: Engine, egress: FairShareLink, model_bytes: float,
+                 apply_seconds: float, detect_seconds: float, evaluator: Evaluator | None):
+        self.engine = engine
+        self.present = 0  # incarnations of workers that are here or still to come
+        self.ended: float | None = None  # when the last worker had left
+        self._clock, self._egress, self._model_bytes = clock, egress, model_bytes
+        self._apply_seconds, self._detect_seconds = apply_seconds, detect_seconds
+        self._evaluator = evaluator
+        self._free_at = 0.0  # when all messages that have arrived are dealt with
+        self._alarm: float | None = None  # the newest that was set
+        self._joined: dict[int, SimulatedWorker] = {}  # worker -> newest incarnation that joined
+
+    # Messages of workers.
+
+    def join(self, worker: SimulatedWorker) -> None:
+        """A worker asks for admission."""
+        self._in_turn(0.0, self._join, worker)
+
+    def push(self, worker: SimulatedWorker, push: Push, update: np.ndarray | None,
+             fetch: int) -> None:
+        """An update has arrived whole; `fetch` as in `Engine.push`."""
+        self._in_turn(self._apply_seconds, self._push, push, update, fetch)
+
+    def fetch(self, worker: SimulatedWorker, number: int) -> None:
+        """A worker asks for the newest version."""
+        self._in_turn(0.0, self._fetch, worker, number)
+
+    def query(self, worker: SimulatedWorker, number: int, steps: int, seconds: float) -> None:
+        """A worker asks whether to cut; arguments as in `Engine.query`."""
+        self._in_turn(0.0, self._query, worker, number, steps, seconds)
+
+    def leave(self, worker: SimulatedWorker) -> None:
+        """A worker has finished."""
+        self._in_turn(0.0, self._forget, worker, "finished", True)
+
+    # Events that no message brings.
+
+    def lose(self, worker: SimulatedWorker) -> None:
+        """A worker is lost now; the server will know in `detect_seconds`."""
+        self._clock.after(self._detect_seconds, self._in_turn, 0.0, self._forget, worker, "lost")
+
+    def check(self) -> None:
+        """A period of the evaluator begins."""
+        evaluator = self._evaluator
+        if evaluator is None or self.engine.done or not self.present:
+            return
+        accuracy = evaluator.measure(self._clock.now, self.engine.store.latest)
+        if accuracy >= evaluator.target:
+            self._send(self.engine.stop(f"accuracy {accuracy:.4f} reached", self._clock.now))
+            self._note_end()
+        self._clock.after(evaluator.period, self.check)
+
+    def _in_turn(self, cost: float, act: Callable[..., None], *args: Any) -> None:
+        """Call act(*args) at once, or behind the messages before; `cost`: seconds it takes."""
+        now = self._clock.now
+        if cost or self._free_at > now:
+            self._free_at = max(self._free_at, now) + cost
+            self._clock.at(self._free_at, act, *args)
+        else:
+            act(*args)
+
+    def _join(self, worker: SimulatedWorker) -> None:
+        index, engine = worker.index, self.engine
+        if index in self._joined:
+            self._forget(self._joined[index], "replaced by its own return")
+        self._joined[index] = worker
+        worker.agent = Agent(index, engine.model.rule, engine.ledger.next_seq(index))
+        self._send(engine.join(index, self._clock.now))
+
+    def _push(self, push: Push, update: np.ndarray | None, fetch: int) -> None:
+        self._send(self.engine.push(push, update, self._clock.now, fetch))
+
+    def _fetch(self, worker: SimulatedWorker, number: int) -> None:
+        if worker.alive:
+            self._send(self.engine.fetch(worker.index, number))
+
+    def _query(self, worker: SimulatedWorker, number: int, steps: int, seconds: float) -> None:
+        self._send(self.engine.query(worker.index, number, steps, seconds, self._clock.now))
+
+    def _forget(self, worker: SimulatedWorker, reason: str, finished: bool = False) -> None:
+        index = worker.index
+        if self._joined.get(index) is worker and self.engine.members[index].active:
+            self._send(self.engine.leave(index, self._clock.now, reason, finished))
+            self._note_end()
+
+    def _note_end(self) -> None:
+        if self.engine.done and self.ended is None:
+            self.ended = self._clock.now
+            if self._evaluator is not None:
+                self._evaluator.measure(self.ended, self.engine.store.latest)
+
+    def _send(self, effects: Iterable[Effect]) -> None:
+        """Send each effect to its worker, and set the model's alarm."""
+        joined, clock = self._joined, self._clock
+        for effect in effects:
+            worker = joined[effect.worker]
+            machine = worker.machine
+            if isinstance(effect, Ack):
+                clock.late(machine.latency, worker.receive, effect)
+            elif not isinstance(effect, Model):
+                clock.after(machine.latency, worker.receive, effect)
+            elif worker.alive:
+                worker.incoming = self._egress.carry(self._model_bytes, machine.down, 0.0,
+                                                     machine.latency, worker.receive_model, effect)
+        alarm = self.engine.model.alarm
+        if alarm is not None and alarm != self._alarm:
+            self._alarm = alarm
+            clock.at(max(alarm, clock.now), self._ring, alarm)
+
+    def _ring(self, alarm: float) -> None:
+        if alarm == self.engine.model.alarm and self.present:
+            self._send(self.engine.tick(self._clock.now))
