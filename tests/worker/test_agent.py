@@ -197,12 +197,12 @@ ASKED = WorkerRule("on_query", "model", "replace")
 
 def test_a_worker_that_asks_waits_for_the_answer():
     agent = started(ASKED)
-    assert step(agent) == [CutQuery(1, 1, 0.5)] and agent.waiting == "answer"
-    assert agent.told(1, cut=False) == [] and agent.waiting is None
+    assert step(agent) == [CutQuery(1, 1, 0.5)] and agent.waiting == "decision"
+    assert agent.decided(1, cut=False) == [] and agent.waiting is None
     assert step(agent) == [CutQuery(2, 2, 0.5)]
-    assert agent.told(1, cut=True) == [] and agent.waiting == "answer", "an old answer"
-    assert agent.told(2, cut=True) == [cut(0, steps=2)] and agent.waiting == "ack"
-    assert agent.told(2, cut=True) == [], "told twice"
+    assert agent.decided(1, cut=True) == [] and agent.waiting == "decision", "an old answer"
+    assert agent.decided(2, cut=True) == [cut(0, steps=2)] and agent.waiting == "ack"
+    assert agent.decided(2, cut=True) == [], "told twice"
     assert agent.acked(1) == [FETCH]
 
 
@@ -211,7 +211,7 @@ def test_a_stop_ends_the_wait_for_an_answer():
     step(agent)
     agent.stop("enough")
     assert agent.waiting is None
-    assert agent.told(1, cut=False) == []
+    assert agent.decided(1, cut=False) == []
     assert agent.finish() == [cut(0)]
 
 

@@ -62,9 +62,9 @@ def test_a_server_that_moves_is_found_again(names):
 
 def test_a_name_that_nobody_knows_is_named(names):
     names["nowhere.example"] = []
-    link = Transport("nowhere.example:2606", 0, say=lambda text: None)
+    transport = Transport("nowhere.example:2606", 0, say=lambda text: None)
     with pytest.raises(TransportError, match="nowhere.example is not known"):
-        link.hello({}, 1.0)
+        transport.hello({}, 1.0)
 
 
 def test_a_name_that_is_made_later_is_found(tmp_path, names):

@@ -210,7 +210,7 @@ class SimulatedWorker:
             self._assign(effect.direct)
             commands = agent.directed(effect.direct)
         elif kind is CutDecision:
-            commands = agent.told(effect.number, effect.cut)
+            commands = agent.decided(effect.number, effect.cut)
         elif kind is Stop:
             commands = agent.stop(effect.reason)
         else:  # Final
