@@ -1,4 +1,4 @@
-"""Workers and a server over real sockets: exactly once, the same bytes for all, no wait too many.
+"""Workers and a server over real sockets: each push once, the same bytes for all, no needless wait.
 
 The model is made of whole numbers, so that what the server must hold is known exactly. The server
 is a process of its own, the workers are threads here.
@@ -182,7 +182,7 @@ def test_any_message_may_be_lost_with_its_connection(jobs, way, kind):
     check(server, [far, near])
 
 
-def test_a_push_whose_answer_was_lost_is_not_counted_twice(jobs):
+def test_a_push_whose_acknowledgement_was_lost_is_not_counted_twice(jobs):
     server = jobs.server(sync="asp", workers=1).listens()
     port = int(server.address.rpartition(":")[2])
     with Proxy(port, 3 * [("down", b"Ack")]) as proxy:
@@ -306,12 +306,12 @@ def test_a_server_that_says_welcome_and_no_more_is_given_up():
 
 def test_an_interrupt_ends_the_wait_for_others(jobs):
     server = jobs.server(sync="bsp", workers=2).listens()
-    asked = threading.Event()
+    interrupted = threading.Event()
     transport, replica = Transport(server.address, 0, say=lambda text: None), IntegerReplica(0)
     transport.hello({}, 60)
     joined = transport.join(replica.layout, replica.read, 60)
-    runtime = WorkerRuntime(transport, replica, joined, None, lambda text: None, asked.is_set)
-    asked.set()
+    runtime = WorkerRuntime(transport, replica, joined, None, lambda text: None, interrupted.is_set)
+    interrupted.set()
     runtime.start()  # worker 1 never comes
     runtime.finish("interrupted", final=False)
     transport.close()

@@ -88,7 +88,7 @@ class ServerChannel:
         frames = self._receiver.receive(time.monotonic())
         if frames is None:
             return None
-        self.connection.heard = time.monotonic()
+        self.connection.received_at = time.monotonic()
         chunk = frames[1].buffer if len(frames) == 2 else None
         return m.decode(m.FromServer, frames[0].buffer), chunk
 

@@ -21,6 +21,7 @@ from wbsp.wire.memory import BufferPool
 from wbsp.worker.calls import CallQueue
 from wbsp.worker.channel import ServerChannel
 from wbsp.worker.connection import TransportError
+from wbsp.worker.pending import PendingRequest
 
 HEARTBEAT = 1.0  # seconds
 RESEND = 60.0  # seconds without progress after which a request is sent again
@@ -41,52 +42,6 @@ class Listener(Protocol):
     def failed(self) -> None: ...
 
     def report(self) -> Report: ...
-
-
-@dataclass
-class PendingRequest:
-    """A request that the server has not answered yet; a worker has at most one. Times are seconds
-    of the monotonic clock.
-
-    answer: type of the message that answers the request
-    number: of the push, fetch or query, which the answer names; None: the answer names none
-    send:   queues the request, for the first time and again
-    counts: of messages and chunks that went out or came in; a change is progress
-    """
-
-    answer: type[m.Message]
-    number: int | None
-    send: Callable[[], None]
-    counts: tuple[int, ...]
-    requested_at: float
-    sent_at: float  # for the last time
-    progress_at: float  # when a part of the request or of its answer last went through
-
-    def is_answered_by(self, message: m.Message) -> bool:
-        """True unless the message answers another request, or this type of request a second time.
-        """
-        return type(message) is self.answer and _number(message) == self.number
-
-    def observe(self, counts: tuple[int, ...], now: float) -> None:
-        """Note progress if a count has changed."""
-        if counts != self.counts:
-            self.counts, self.progress_at = counts, now
-
-    def idle(self, now: float) -> float:
-        """Seconds since the request was sent, or since the last progress."""
-        return now - max(self.sent_at, self.progress_at)
-
-
-def _number(message: m.Message) -> int | None:
-    """Number of the request that a message answers; None if the message names none."""
-    match message:
-        case m.Ack():
-            return message.seq
-        case m.Model():
-            return message.request
-        case m.CutDecision():
-            return message.number
-    return None
 
 
 @dataclass

@@ -26,9 +26,9 @@ class TransportError(RuntimeError):
 class ConnectionMonitor:
     """Health of one socket's connection; times are seconds of the monotonic clock.
 
-    monitor: the socket to poll; each of its messages is for `event`
-    made:    there has been a connection
-    heard:   time of the newest message from the server, to be set by whoever receives it
+    monitor:     the socket to poll; each of its messages is for `event`
+    made:        there has been a connection
+    received_at: time of the newest message from the server, which the receiver of messages sets
     """
 
     def __init__(self, socket: zmq.Socket, address: str, say: Callable[[str], None]):
@@ -38,7 +38,7 @@ class ConnectionMonitor:
             zmq.EVENT_CONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED
             | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
         self.made = False
-        self.heard = 0.0
+        self.received_at = 0.0
         self._failures = 0  # of handshakes
         self._broken_since: float | None = None
 
@@ -62,7 +62,7 @@ class ConnectionMonitor:
                           "it again")
         else:
             again, self.made = self.made, True
-            self._broken_since, self.heard = None, now
+            self._broken_since, self.received_at = None, now
             if again:
                 self._say(f"connected again to {self._address}")
             return again or self._route.moved
@@ -83,7 +83,7 @@ class ConnectionMonitor:
         if self._broken_since is not None and now - self._broken_since > GONE:
             raise TransportError(f"lost the server at {self._address}: no connection for "
                                  f"{GONE:g} s; start it again with --resume, then this worker")
-        if self.made and now - self.heard > SILENT:
+        if self.made and now - self.received_at > SILENT:
             raise TransportError(f"the server at {self._address} is connected, but says nothing "
                                  f"for {SILENT:g} s: it hangs")
 

@@ -75,7 +75,7 @@ class Assignments:
             return
         if self._iterated:
             raise RuntimeError("a run's stream of examples is read once: give fit its "
-                               "steps_per_run, and leave the dataset without an end")
+                               "steps_per_epoch, and leave the dataset without an end")
         self._iterated = True
         while True:
             with self._changed:
