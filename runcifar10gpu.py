@@ -166,7 +166,7 @@ def worker():
     hook = SyncCallback(f"{FLAGS.host}:{FLAGS.port_base}", index, token_file=FLAGS.token_file,
                         connect_timeout=FLAGS.connect_timeout,
                         band_width_limit=FLAGS.band_width_limit, expected=expected(), say=say)
-    caught = []
+    caught: list[int] = []
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, functools.partial(_interrupt, hook, caught))
     try:

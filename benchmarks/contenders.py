@@ -99,7 +99,7 @@ def _serve(pipe: Connection, prepare: Callable[[int], Trip]) -> None:
 
 
 def _silent(text: str) -> None:
-    """A link and a session that wait in a benchmark need not say so."""
+    """Replaces `print`: a worker that waits in a benchmark need not say so."""
 
 
 # wbsp: what a Keras worker uses, without Keras.
@@ -129,19 +129,20 @@ class _Replica:
 def wbsp_worker(pipe: Connection, address: str, worker: int, workers: int, size: int) -> None:
     """A worker under asp: every step pushes, and waits for the version that holds its push."""
     replica = _Replica(size)
-    link = Transport(address, worker, say=_silent)
-    link.hello({}, CONNECT)
-    session = WorkerRuntime(link, replica, say=_silent)
-    session.start(CONNECT)
+    transport = Transport(address, worker, say=_silent)
+    transport.hello({}, CONNECT)
+    joined = transport.join(replica.layout, replica.read, CONNECT)
+    runtime = WorkerRuntime(transport, replica, joined, say=_silent)
+    runtime.start()
 
     def trip() -> None:
-        session.step_begins()
-        session.step_done(samples=1, loss=0.0)
+        runtime.step_begins()
+        runtime.step_done(samples=1, loss=0.0)
 
     _serve(pipe, lambda size: trip)
     trips = pipe.recv()
-    session.finish()
-    link.close()
+    runtime.finish()
+    transport.close()
     expected = np.float32(trips * VALUE / workers)
     if not (replica.x == expected).all():
         raise RuntimeError(f"the final model holds {replica.x.min()} to {replica.x.max()}, "

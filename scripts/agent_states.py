@@ -49,7 +49,7 @@ class Worker:
         if agent.waiting == "ack":
             last = "last " if self.end == "finishing" else ""
             return f"waits for the {last}{'answer' if network == 'pushes' else 'version'}"
-        if agent.waiting == "answer":
+        if agent.waiting == "decision":
             return "waits for the decision"
         return ", ".join(filter(None, [
             "computes", network, "a version is there" if self.ready else ""]))
@@ -78,9 +78,9 @@ def training(worker: Worker) -> Iterator[Event]:
         yield "step ends", lambda w: w.agent.step_done(1, 1.0)
         if agent.rule.push == "directed":
             yield "told to cut", lambda w: w.agent.directed(Direct(0, cut=True))
-    if agent.waiting == "answer":
-        yield "told to go on", lambda w: w.agent.told(w.asked, False)
-        yield "told to cut", lambda w: w.agent.told(w.asked, True)
+    if agent.waiting == "decision":
+        yield "told to go on", lambda w: w.agent.decided(w.asked, False)
+        yield "told to cut", lambda w: w.agent.decided(w.asked, True)
     if pushing:
         behind = worker.newest > (agent.version or 0)
         yield ("answered, granted before" if behind else "answered",

@@ -10,12 +10,18 @@ from collections.abc import Callable, Sequence
 from integers import IntegerReplica
 from jobs import PATIENCE
 
+from wbsp.worker.agent import Agent
 from wbsp.worker.runtime import WorkerRuntime
 from wbsp.worker.transport import Transport
 
 
 class Member:
-    """One worker in a thread; `after_step(step)` is called in it when that many are done."""
+    """One worker in a thread; `after_step(step)` is called in it when that many are done.
+
+    runtime: set once the worker has joined
+    """
+
+    runtime: WorkerRuntime
 
     def __init__(self, address: str, worker: int, steps: int, *, replica=None,
                  seconds: float = 0.0, token: bytes | None = None, bandwidth: float | None = None,
@@ -24,12 +30,16 @@ class Member:
         self.replica = replica if replica is not None else IntegerReplica(worker)
         self.said: list[str] = []
         self.error: Exception | None = None
-        self._link = Transport(address, worker, token, bandwidth, self.said.append)
-        self.session = WorkerRuntime(self._link, self.replica, None, self.said.append)
+        self._transport = Transport(address, worker, token, bandwidth, self.said.append)
         self._leaving = threading.Event()
         self._plan = steps, seconds, expected or {}, timeout, after_step
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+
+    @property
+    def agent(self) -> Agent | None:
+        """State of this worker; None before it has joined."""
+        return self.runtime.agent if hasattr(self, "runtime") else None
 
     def leave(self) -> None:
         """Finish at this step's end."""
@@ -38,7 +48,8 @@ class Member:
     def ends(self, patience: float = PATIENCE) -> Member:
         """Wait for its end; raise what it raised."""
         self._thread.join(patience)
-        assert not self._thread.is_alive(), f"worker {self._link.worker} hangs; it said {self.said}"
+        assert not self._thread.is_alive(), (
+            f"worker {self._transport.worker} hangs; it said {self.said}")
         if self.error is not None:
             raise self.error
         return self
@@ -50,20 +61,23 @@ class Member:
             self.error = error
         finally:
             with contextlib.suppress(Exception):
-                self._link.close()
+                self._transport.close()
 
     def _train(self, steps, seconds, expected, timeout, after_step) -> None:
-        self._link.hello(expected, timeout)
-        self.session.start(timeout)
+        self._transport.hello(expected, timeout)
+        joined = self._transport.join(self.replica.layout, self.replica.read, timeout)
+        self.runtime = runtime = WorkerRuntime(self._transport, self.replica, joined, None,
+                                               self.said.append)
+        runtime.start()
         for step in range(1, steps + 1):
-            if self.session.stopped or self._leaving.is_set():
+            if runtime.stopped or self._leaving.is_set():
                 break
-            self.session.step_begins()
+            runtime.step_begins()
             time.sleep(seconds)
             self.replica.step()
-            self.session.step_done(samples=1, loss=0.0)
+            runtime.step_done(samples=1, loss=0.0)
             after_step(step)
-        self.session.finish()
+        runtime.finish()
 
 
 def all_end(members: Sequence[Member]) -> None:

@@ -49,33 +49,34 @@ def main(plan: Plan) -> int:
         signal.signal(signum, lambda signum, frame: caught.append(signum))
     replica = IntegerReplica(plan.worker, plan.size, folder, plan.seed)
     token = plan.token_file and read_token(plan.token_file)
-    link = Transport(plan.address, plan.worker, token, plan.bandwidth, say)
-    session = WorkerRuntime(link, replica, None, say, lambda: bool(caught))
+    transport = Transport(plan.address, plan.worker, token, plan.bandwidth, say)
     try:
-        link.hello({}, 60)
-        session.start(60)
-        say(f"starts with seq {session.agent.seq} after {session.steps_before} steps")
+        transport.hello({}, 60)
+        joined = transport.join(replica.layout, replica.read, 60)
+        runtime = WorkerRuntime(transport, replica, joined, None, say, lambda: bool(caught))
+        runtime.start()
+        say(f"starts with seq {runtime.agent.seq} after {runtime.steps_before} steps")
         for step in range(1, plan.steps + 1):
-            if session.stopped or caught:
+            if runtime.stopped or caught:
                 break
-            session.step_begins()
+            runtime.step_begins()
             time.sleep(plan.seconds)
             replica.step()
-            session.step_done(samples=1, loss=0.0)
-            say(f"step {step} done, version {session.agent.version}")
+            runtime.step_done(samples=1, loss=0.0)
+            say(f"step {step} done, version {runtime.agent.version}")
             if step == plan.die_at:
                 os.kill(os.getpid(), signal.SIGKILL)
             while step == plan.hold_at and not (folder / "go").exists():
                 time.sleep(0.01)
-        session.finish("interrupted" if caught else "finished", final=not caught)
+        runtime.finish("interrupted" if caught else "finished", final=not caught)
     except TransportError as error:
         say(f"worker {plan.worker}: {error}")
         return 1
     finally:
         with contextlib.suppress(TransportError):
-            link.close()
-    report = session.report()
-    write_result(folder / f"result-{plan.worker}.json", replica, version=session.agent.version,
+            transport.close()
+    report = runtime.report()
+    write_result(folder / f"result-{plan.worker}.json", replica, version=runtime.agent.version,
                  seconds=report.seconds, steps=report.steps)
     return 128 + caught[0] if caught else 0
 

@@ -222,7 +222,7 @@ def test_a_fault_of_the_server_is_told_and_the_workers_finish(tmp_path):
     show, members = run.console.update, []
 
     def fail(status):
-        if members and members[1].session.agent and members[1].session.agent.seq > 20:
+        if members and members[1].agent and members[1].agent.seq > 20:
             run.console.update = show
             raise ZeroDivisionError("a bug")
         show(status)

@@ -79,7 +79,7 @@ def training(jobs):
     """
     server = jobs.server("--connect_timeout=1", sync="asp", workers=3).listens()
     members = [Member(server.address, worker, steps=100_000, seconds=0.002) for worker in range(2)]
-    until(lambda: all(m.session.agent and m.session.agent.seq > 5 for m in members), "both to push")
+    until(lambda: all(m.agent and m.agent.seq > 5 for m in members), "both to push")
     yield server, members
 
 
@@ -151,7 +151,7 @@ def test_a_member_that_says_impossible_things(training):
     server, members = training
     with Peer(server.address) as liar:
         assert liar.joins(2).seq == 0
-        messages = impossible(2, members[0].session.agent.version)
+        messages = impossible(2, members[0].agent.version)
         for _ in range(10):
             for frames in messages:
                 liar.send(*frames)
@@ -358,4 +358,4 @@ def test_what_a_worker_reports_is_summed_up_over_its_lives(training):
     summary = json.loads((server.folder / "summary.json").read_text())
     assert summary["workers"]["2"]["pulls"] == 7
     for worker, member in enumerate(members):
-        assert summary["workers"][str(worker)]["pulls"] == member.session.report().pulls
+        assert summary["workers"][str(worker)]["pulls"] == member.runtime.report().pulls

@@ -14,17 +14,17 @@ def ramp(size, first=0):
     return np.arange(first, first + size, dtype=np.float32)
 
 
-def assemble(assembly, vector):
+def assemble(reassembler, vector):
     """Add all chunks of `vector`; return what each call returned."""
-    return [assembly.add(offset, vector.size, memoryview(bytes(chunk)))
+    return [reassembler.add(offset, vector.size, memoryview(bytes(chunk)))
             for offset, chunk in split(vector)]
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_round_trip(size):
-    assembly = Reassembler(size, BufferPool())
+    reassembler = Reassembler(size, BufferPool())
     for first in (0, 5):
-        *early, last = assemble(assembly, ramp(size, first))
+        *early, last = assemble(reassembler, ramp(size, first))
         assert early == [None] * ((size - 1) // CHUNK)
         assert last.dtype == np.float32
         assert np.array_equal(last, ramp(size, first))
@@ -44,19 +44,19 @@ def test_chunks_are_views_that_cover_the_vector_once(size):
 @pytest.mark.parametrize("held", [lambda vector: vector, lambda vector: vector[5:6],
                                   lambda vector: next(split(vector))])
 def test_the_memory_of_a_vector_is_used_again_when_nobody_holds_it_any_more(held):
-    spare = BufferPool()
-    assembly = Reassembler(SIZE, spare)
-    first = assemble(assembly, ramp(SIZE))[-1]
+    pool = BufferPool()
+    reassembler = Reassembler(SIZE, pool)
+    first = assemble(reassembler, ramp(SIZE))[-1]
     address = first.ctypes.data
     first.flags.writeable = False
     holder = held(first)
-    second = assemble(Reassembler(SIZE, spare), ramp(SIZE, 9))[-1]
+    second = assemble(Reassembler(SIZE, pool), ramp(SIZE, 9))[-1]
     assert not np.shares_memory(first, second) and np.array_equal(first, ramp(SIZE))
     del first
-    assert spare.take(SIZE).ctypes.data != address
+    assert pool.take(SIZE).ctypes.data != address
     del holder
-    assert spare.take(SIZE + 1).size == SIZE + 1
-    third = assemble(assembly, ramp(SIZE, 3))[-1]
+    assert pool.take(SIZE + 1).size == SIZE + 1
+    third = assemble(reassembler, ramp(SIZE, 3))[-1]
     assert third.ctypes.data == address and np.array_equal(third, ramp(SIZE, 3))
 
 
@@ -81,24 +81,24 @@ WRONG = {
 def test_a_wrong_chunk_raises_and_changes_nothing(offset, size, data):
     vector = ramp(SIZE, 1)
     chunks = [(at, memoryview(bytes(chunk))) for at, chunk in split(vector)]
-    assembly = Reassembler(SIZE, BufferPool())
-    assert assembly.add(chunks[0][0], SIZE, chunks[0][1]) is None
+    reassembler = Reassembler(SIZE, BufferPool())
+    assert reassembler.add(chunks[0][0], SIZE, chunks[0][1]) is None
     with pytest.raises(WireError):
-        assembly.add(offset, size, memoryview(data))
-    assert assembly.add(chunks[1][0], SIZE, chunks[1][1]) is None
-    assert np.array_equal(assembly.add(chunks[2][0], SIZE, chunks[2][1]), vector)
+        reassembler.add(offset, size, memoryview(data))
+    assert reassembler.add(chunks[1][0], SIZE, chunks[1][1]) is None
+    assert np.array_equal(reassembler.add(chunks[2][0], SIZE, chunks[2][1]), vector)
 
 
 def test_offset_zero_begins_anew():
-    assembly = Reassembler(SIZE, BufferPool())
+    reassembler = Reassembler(SIZE, BufferPool())
     torn = list(split(ramp(SIZE, 100)))[:2]
     for offset, chunk in torn:
-        assert assembly.add(offset, SIZE, chunk) is None
-    assert np.array_equal(assemble(assembly, ramp(SIZE))[-1], ramp(SIZE))
+        assert reassembler.add(offset, SIZE, chunk) is None
+    assert np.array_equal(assemble(reassembler, ramp(SIZE))[-1], ramp(SIZE))
 
 
 def test_a_vector_that_is_complete_does_not_go_on():
-    assembly = Reassembler(SIZE, BufferPool())
-    assemble(assembly, ramp(SIZE))
+    reassembler = Reassembler(SIZE, BufferPool())
+    assemble(reassembler, ramp(SIZE))
     with pytest.raises(WireError, match="when 0 was due"):
-        assembly.add(2 * CHUNK, SIZE, memoryview(bytes(28)))
+        reassembler.add(2 * CHUNK, SIZE, memoryview(bytes(28)))

@@ -33,7 +33,7 @@ def cut(seq, base=0, steps=1, loss=2.0):
     return Cut(Push(3, seq, base, steps, 10 * steps, 0.5 * steps, loss), ANY)
 
 
-def test_model_waiters_wait_for_the_answer_and_then_for_the_model():
+def test_wait_model_waits_for_the_acknowledgement_and_then_for_the_model():
     agent = started(BSP)
     assert step(agent) == [cut(0)] and agent.waiting == "ack"
     assert agent.acked(None) == [] and agent.waiting == "model"
@@ -42,13 +42,13 @@ def test_model_waiters_wait_for_the_answer_and_then_for_the_model():
     assert step(agent) == [cut(1, base=1)]
 
 
-def test_a_grant_in_the_answer_is_fetched_at_once():
+def test_a_grant_in_the_acknowledgement_is_fetched_at_once():
     agent = started(BSP)
     step(agent)
     assert agent.acked(1) == [FETCH] and agent.waiting == "model"
 
 
-def test_a_grant_that_overtakes_the_answer_is_kept():
+def test_a_grant_that_overtakes_the_acknowledgement_is_kept():
     agent = started(BSP)
     step(agent)
     assert agent.granted(1) == []
@@ -195,27 +195,28 @@ def test_a_refresh_of_the_version_before_is_void():
 ASKED = WorkerRule("on_query", "model", "replace")
 
 
-def test_a_worker_that_asks_waits_for_the_answer():
+def test_a_query_waits_for_the_decision():
     agent = started(ASKED)
-    assert step(agent) == [CutQuery(1, 1, 0.5)] and agent.waiting == "answer"
-    assert agent.told(1, cut=False) == [] and agent.waiting is None
+    assert step(agent) == [CutQuery(1, 1, 0.5)] and agent.waiting == "decision"
+    assert agent.decided(1, cut=False) == [] and agent.waiting is None
     assert step(agent) == [CutQuery(2, 2, 0.5)]
-    assert agent.told(1, cut=True) == [] and agent.waiting == "answer", "an old answer"
-    assert agent.told(2, cut=True) == [cut(0, steps=2)] and agent.waiting == "ack"
-    assert agent.told(2, cut=True) == [], "told twice"
+    assert agent.decided(1, cut=True) == [], "of an earlier query"
+    assert agent.waiting == "decision"
+    assert agent.decided(2, cut=True) == [cut(0, steps=2)] and agent.waiting == "ack"
+    assert agent.decided(2, cut=True) == [], "a repeated decision"
     assert agent.acked(1) == [FETCH]
 
 
-def test_a_stop_ends_the_wait_for_an_answer():
+def test_a_stop_ends_the_wait_for_a_decision():
     agent = started(ASKED)
     step(agent)
     agent.stop("enough")
     assert agent.waiting is None
-    assert agent.told(1, cut=False) == []
+    assert agent.decided(1, cut=False) == []
     assert agent.finish() == [cut(0)]
 
 
-def test_directed_cuts_when_told():
+def test_directed_cuts_when_directed():
     agent = started(DIRECTED)
     assert step(agent) == []
     assert agent.directed(Direct(3, cut=True)) == []
@@ -251,7 +252,7 @@ def test_stop_during_a_fetch_lets_it_end():
     assert agent.finish() == [Leave()]
 
 
-def test_finish_waits_for_the_answer_then_hands_over_what_is_left():
+def test_finish_waits_for_the_acknowledgement_and_then_pushes_the_uncut_progress():
     agent = started(PCC)
     step(agent)
     step(agent)
@@ -283,7 +284,7 @@ def test_the_final_version_replaces_the_live_model(rule):
 
 
 @pytest.mark.parametrize("rule", [BSP, WBSP, PCC])
-def test_a_push_carries_a_fetch_that_a_grant_in_the_answer_brings_about(rule):
+def test_a_push_carries_a_fetch_that_a_grant_in_the_acknowledgement_starts(rule):
     agent = started(rule)
     [push] = step(agent)
     assert push.fetch > 0
@@ -293,7 +294,7 @@ def test_a_push_carries_a_fetch_that_a_grant_in_the_answer_brings_about(rule):
     assert not agent.fetching
 
 
-def test_a_grant_outside_an_answer_needs_a_fetch_of_its_own():
+def test_a_grant_outside_an_acknowledgement_needs_a_fetch_of_its_own():
     agent = started(BSP)
     [push] = step(agent)
     assert agent.acked(None) == []

@@ -1,4 +1,4 @@
-"""Host names with several addresses: the one that answers is found."""
+"""Host names with several addresses: the one with a server is found."""
 
 import socket
 
@@ -13,7 +13,7 @@ from wbsp.worker.transport import Transport, TransportError
 
 @pytest.fixture
 def names(monkeypatch):
-    """name -> addresses; what other names mean is asked of the system."""
+    """name -> addresses; the system resolves all other names."""
     known = {}
     system = socket.getaddrinfo
 
@@ -60,14 +60,14 @@ def test_a_server_that_moves_is_found_again(names):
     assert connects == ["tcp://127.0.0.1:1", "tcp://127.0.0.2:1"]
 
 
-def test_a_name_that_nobody_knows_is_named(names):
+def test_an_unknown_host_name_is_named(names):
     names["nowhere.example"] = []
-    link = Transport("nowhere.example:2606", 0, say=lambda text: None)
+    transport = Transport("nowhere.example:2606", 0, say=lambda text: None)
     with pytest.raises(TransportError, match="nowhere.example is not known"):
-        link.hello({}, 1.0)
+        transport.hello({}, 1.0)
 
 
-def test_a_name_that_is_made_later_is_found(tmp_path, names):
+def test_a_host_name_that_is_registered_later_is_found(tmp_path, names):
     names["later.example"] = []
     with Jobs(tmp_path) as jobs:
         server = jobs.server(sync="asp", workers=1).listens()
@@ -78,7 +78,7 @@ def test_a_name_that_is_made_later_is_found(tmp_path, names):
         server.ends_well()
 
 
-def test_an_address_that_accepts_and_says_nothing_is_given_time():
+def test_an_address_that_accepts_a_connection_is_given_time():
     class Socket:
         connects = 0
 

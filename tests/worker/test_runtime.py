@@ -1,4 +1,4 @@
-"""Workers and a server over real sockets: exactly once, the same bytes for all, no wait too many.
+"""Workers and a server over real sockets: each push once, the same bytes for all, no needless wait.
 
 The model is made of whole numbers, so that what the server must hold is known exactly. The server
 is a process of its own, the workers are threads here.
@@ -37,7 +37,7 @@ def check(server, members):
     (initial,) = [x for x in models if x.tobytes() in first]  # W_0 was brought by one of them
     for member in members:
         assert member.replica.x.tobytes() == saved.vector.tobytes()
-        assert member.session.agent.version == saved.state["version"]
+        assert member.agent.version == saved.state["version"]
     cuts = {worker: member.replica.cuts for worker, member in enumerate(members)}
     accepts = server.events("accept")
     assert len(accepts) == sum(map(len, cuts.values()))
@@ -104,7 +104,7 @@ def test_optimized_wbsp_never_waits(jobs):
     server = jobs.server(sync="pcc").listens()
     reports = []
     fast = Member(server.address, 0, steps=60, seconds=0.02,
-                  after_step=lambda step: reports.append(fast.session.report()))
+                  after_step=lambda step: reports.append(fast.runtime.report()))
     slow = Member(server.address, 1, steps=15, seconds=0.1)
     all_end([fast, slow])
     check(server, [fast, slow])
@@ -122,7 +122,7 @@ def test_bsp_books_the_wait_for_the_slow_worker(jobs):
     slow = Member(server.address, 1, steps=10, seconds=0.05)
     all_end([fast, slow])
     check(server, [fast, slow])
-    assert fast.session.report().seconds["wait"] > 0.3
+    assert fast.runtime.report().seconds["wait"] > 0.3
 
 
 def test_a_bandwidth_limit_holds_in_each_direction(jobs):
@@ -177,7 +177,7 @@ def test_any_message_may_be_lost_with_its_connection(jobs, way, kind):
     check(server, [far, near])
 
 
-def test_a_push_whose_answer_was_lost_is_not_counted_twice(jobs):
+def test_a_push_whose_acknowledgement_was_lost_is_not_counted_twice(jobs):
     server = jobs.server(sync="asp", workers=1).listens()
     port = int(server.address.rpartition(":")[2])
     with Proxy(port, 3 * [("down", b"Ack")]) as proxy:
@@ -197,13 +197,13 @@ def test_a_grant_to_a_worker_that_is_cut_off_reaches_it_later(jobs):
         cut_off = Member(proxy.address, 0, steps=8)
         slow = Member(server.address, 1, steps=8,
                       after_step=lambda step: step != 3 or gate.wait(60))
-        until(lambda: cut_off.session.agent and cut_off.session.agent.seq == 4
-              and cut_off.session.agent.idle, "worker 0 to wait for the round's end")
+        until(lambda: cut_off.agent and cut_off.agent.seq == 4
+              and cut_off.agent.idle, "worker 0 to wait for the round's end")
         proxy.closed.set()
         proxy.cut()
         time.sleep(0.2)  # for the server to notice
         gate.set()
-        until(lambda: slow.session.agent.version == 4, "worker 1 to go on")
+        until(lambda: slow.agent.version == 4, "worker 1 to go on")
         proxy.closed.clear()
         for member in (cut_off, slow):
             member.ends(40)
@@ -301,14 +301,15 @@ def test_a_server_that_says_welcome_and_no_more_is_given_up():
 
 def test_an_interrupt_ends_the_wait_for_others(jobs):
     server = jobs.server(sync="bsp", workers=2).listens()
-    asked = threading.Event()
-    link = Transport(server.address, 0, say=lambda text: None)
-    link.hello({}, 60)
-    session = WorkerRuntime(link, IntegerReplica(0), None, lambda text: None, asked.is_set)
-    asked.set()
-    session.start(60)  # worker 1 never comes
-    session.finish("interrupted", final=False)
-    link.close()
+    interrupted = threading.Event()
+    transport, replica = Transport(server.address, 0, say=lambda text: None), IntegerReplica(0)
+    transport.hello({}, 60)
+    joined = transport.join(replica.layout, replica.read, 60)
+    runtime = WorkerRuntime(transport, replica, joined, None, lambda text: None, interrupted.is_set)
+    interrupted.set()
+    runtime.start()  # worker 1 never comes
+    runtime.finish("interrupted", final=False)
+    transport.close()
     server.until("worker 0 left: interrupted")
 
 

@@ -1,4 +1,4 @@
-"""The first signal asks, the second acts, and afterwards all is as it was."""
+"""Signals in `fit`: the first asks, the second acts, and afterwards the handlers are as before."""
 
 import os
 import signal
@@ -20,13 +20,13 @@ def usual():
 
 
 @pytest.fixture
-def heard():
+def reasons():
     return []
 
 
 @pytest.fixture
-def signals(heard):
-    return Signals(heard.append)
+def signals(reasons):
+    return Signals(reasons.append)
 
 
 def handlers():
@@ -36,10 +36,10 @@ def handlers():
 USUAL = signal.default_int_handler, signal.SIG_DFL
 
 
-def test_the_first_asks_and_comes_again_after_the_end(signals, heard):
+def test_the_first_asks_and_is_raised_again_after_the_end(signals, reasons):
     signals.hold(lambda: True)
     signal.raise_signal(signal.SIGINT)
-    assert heard == ["interrupted by SIGINT"] and signals.caught == signal.SIGINT
+    assert reasons == ["interrupted by SIGINT"] and signals.caught == signal.SIGINT
     signals.release()
     assert handlers() == USUAL
     with pytest.raises(KeyboardInterrupt):
@@ -47,63 +47,63 @@ def test_the_first_asks_and_comes_again_after_the_end(signals, heard):
     signals.raise_again()  # once
 
 
-def test_the_second_acts_at_once(signals, heard):
+def test_the_second_acts_at_once(signals, reasons):
     signals.hold(lambda: True)
     signal.raise_signal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
-    assert heard == ["interrupted by SIGTERM"]
+    assert reasons == ["interrupted by SIGTERM"]
     assert handlers() == USUAL
     signals.raise_again()  # it has acted
 
 
-def test_without_a_signal_nothing_comes_of_it(signals, heard):
+def test_without_a_signal_nothing_comes_of_it(signals, reasons):
     signals.hold(lambda: True)
     assert handlers() != USUAL
     signals.release()
     signals.raise_again()
-    assert handlers() == USUAL and not heard
+    assert handlers() == USUAL and not reasons
 
 
-def test_a_handler_of_the_users_own_is_left_alone(signals, heard):
-    signal.signal(signal.SIGINT, mine := lambda signum, frame: heard.append("mine"))
+def test_a_handler_of_the_users_own_is_left_alone(signals, reasons):
+    signal.signal(signal.SIGINT, mine := lambda signum, frame: reasons.append("mine"))
     signals.hold(lambda: True)
     assert signal.getsignal(signal.SIGINT) is mine
     signal.raise_signal(signal.SIGINT)
     signal.signal(signal.SIGTERM, mine)  # in mid-training
     signals.release()
-    assert heard == ["mine"] and handlers() == (mine, mine)
+    assert reasons == ["mine"] and handlers() == (mine, mine)
 
 
-def test_what_nobody_needs_any_more_is_passed_on(signals, heard):
-    """A fit that failed, and nobody was told."""
+def test_a_signal_that_is_not_needed_has_its_usual_effect(signals, reasons):
+    """As after a fit that failed, which Keras does not report."""
     signals.hold(lambda: False)
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
-    assert handlers() == USUAL and not heard
+    assert handlers() == USUAL and not reasons
 
 
-def test_released_in_another_thread(signals, heard):
+def test_released_in_another_thread(signals, reasons):
     signals.hold(lambda: True)
     in_thread(signals.release)
     assert handlers() != USUAL, "only the main thread may set them"
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
-    assert handlers() == USUAL and not heard
+    assert handlers() == USUAL and not reasons
 
 
-def test_the_next_to_hold_finds_them_usual(signals, heard):
+def test_the_next_to_hold_finds_the_usual_handlers(signals, reasons):
     signals.hold(lambda: True)
     in_thread(signals.release)
-    second = Signals(lambda reason: heard.append("second"))
+    second = Signals(lambda reason: reasons.append("second"))
     second.hold(lambda: True)
     signal.raise_signal(signal.SIGINT)
-    assert heard == ["second"]
+    assert reasons == ["second"]
     second.release()
     assert handlers() == USUAL
 
 
-def test_in_another_thread_there_is_nothing_to_hold(signals):
+def test_in_another_thread_no_signal_is_held(signals):
     in_thread(lambda: signals.hold(lambda: True))
     assert handlers() == USUAL
     signals.release()

@@ -1,4 +1,4 @@
-"""Batches whose sizes the server changes: each piece once, one trace, nobody waits for good."""
+"""Batches whose sizes the server changes: each piece once, one trace, no endless wait."""
 
 import threading
 import time
@@ -37,7 +37,7 @@ def test_another_beginning_knows_nothing_of_the_last():
     assert list(assignments) == [LOOK]
     assignments.begin(8)
     assignments.assign(5, 0)
-    assert list(before) == [], "who read then takes nothing now"
+    assert list(before) == [], "an iterator of before yields no piece"
     assert next(iter(assignments)) == (0, 5)
 
 
@@ -60,7 +60,7 @@ def test_a_piece_of_the_shared_stream_is_given_once(events):
                 batch, ahead = numbers
                 assigned.append((sum(assigned[-1]) + ahead, batch))
                 assignments.assign(*reversed(assigned[-1]))
-            case "again":  # a connection was made again, and the server repeats itself
+            case "again":  # after a break of the connection the server repeats it
                 assignments.assign(*reversed(assigned[-1]))
             case "step":
                 assignments.step_begins()
@@ -88,7 +88,7 @@ def test_the_own_stream_goes_on_without_a_gap_whatever_its_sizes(events):
             assignments.assign(size, None)
 
 
-def test_who_waits_for_a_piece_is_answered_in_time():
+def test_a_wait_for_a_piece_ends_in_time():
     assignments = Assignments()
     assignments.begin(8)
     pieces = iter(assignments)
@@ -108,7 +108,7 @@ def test_a_stream_is_read_once():
         next(iter(assignments))
 
 
-# Real fits, the server's part played by a callback.
+# Real fits; a callback plays the server.
 
 FEATURES = 3
 
@@ -178,7 +178,7 @@ class Director(keras.callbacks.Callback):
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("strategy", [tf.distribute.get_strategy,
                                       lambda: tf.distribute.OneDeviceStrategy("/cpu:0")])
-def test_a_fit_with_changing_sizes_trains_what_it_was_told_and_traces_once(strategy, shared):
+def test_a_fit_with_changing_sizes_trains_its_pieces_and_traces_once(strategy, shared):
     sizes = np.random.default_rng(0).integers(1, 60, 40).tolist()
     with strategy().scope():
         model = counting()
@@ -203,7 +203,7 @@ def test_a_user_may_look_at_the_dataset_before_fit():
     assert list(map(len, model.seen)) == [5, 6, 7]
 
 
-def test_the_end_comes_through_to_who_waits_for_a_batch():
+def test_the_end_comes_through_to_a_wait_for_a_batch():
     assignments = Assignments()
     dataset = batches(assignments, examples)
     assignments.begin(None)
@@ -213,7 +213,7 @@ def test_the_end_comes_through_to_who_waits_for_a_batch():
     assert time.monotonic() - start < PATIENCE
 
 
-def test_who_takes_some_batches_waits_for_no_more():
+def test_taking_some_batches_waits_for_no_more():
     assignments = Assignments()
     assignments.begin(None)
     for start in (0, 5):
@@ -223,8 +223,8 @@ def test_who_takes_some_batches_waits_for_no_more():
     assert time.monotonic() - begin < PATIENCE
 
 
-def test_an_error_in_the_middle_of_fit_leaves_nobody_waiting():
-    """Nobody calls `end` here, and the pipeline's thread waits for a piece that never comes."""
+def test_an_error_in_the_middle_of_fit_leaves_no_thread_waiting():
+    """No `end` is called here, and the pipeline's thread waits for a piece that never comes."""
     class Fails(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             if batch == 2:

@@ -191,7 +191,7 @@ class SimulatedWorker:
             self.compute.assign(effect.direct)
             commands = agent.directed(effect.direct)
         elif isinstance(effect, CutDecision):
-            commands = agent.told(effect.number, effect.cut)
+            commands = agent.decided(effect.number, effect.cut)
         elif isinstance(effect, Stop):
             commands = agent.stop(effect.reason)
         else:

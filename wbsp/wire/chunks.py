@@ -1,4 +1,4 @@
-"""A flat vector as a row of chunks, and a row of chunks as a flat vector."""
+"""A flat vector as a sequence of chunks, and a sequence of chunks as a flat vector."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wbsp.wire.messages import CHUNK, WireError
 
 def split(vector: np.ndarray) -> Iterator[tuple[int, memoryview]]:
     """Yield (offset, bytes) of each chunk of `vector` (float32 [size]) without copying."""
-    data = memoryview(vector).cast("B")
+    data = vector.data.cast("B")
     for offset in range(0, max(vector.size, 1), CHUNK):
         yield offset, data[4 * offset:4 * (offset + CHUNK)]
 
@@ -20,21 +20,21 @@ def split(vector: np.ndarray) -> Iterator[tuple[int, memoryview]]:
 class Reassembler:
     """Puts the chunks of one vector together; offset 0 begins anew.
 
-    Nothing is handed out before the last chunk is there, so half an update is never seen.
+    Returns a vector only when its last chunk is there, so that nobody sees half an update.
     """
 
-    def __init__(self, size: int, spare: BufferPool):
-        """`size` in floats; `spare`: where the vectors' memory comes from."""
+    def __init__(self, size: int, pool: BufferPool):
+        """`size` in floats; `pool`: source of the vectors' memory."""
         self.size = size
-        self._spare = spare
-        self._vector: np.ndarray | None = None
-        self.filled = 0  # floats that have come
+        self._pool = pool
+        self._vector: np.ndarray | None = None  # incomplete
+        self.filled = 0  # floats that have been added to it
 
     def add(self, offset: int, size: int, data: memoryview) -> np.ndarray | None:
-        """Take one chunk; return the whole vector (float32 [size]) when it was the last.
+        """Take one chunk; return the whole vector (float32 [size]) if the chunk was the last.
 
-        It is the caller's; one of a single chunk is a view of `data`. Raises WireError for a chunk
-        of the wrong size or out of order.
+        The vector is the caller's; one of a single chunk is a view of `data`. Raises WireError for
+        a chunk of the wrong size or out of order.
         """
         if size != self.size:
             raise WireError(f"a vector of {size} floats was announced, the model has {self.size}")
@@ -47,11 +47,12 @@ class Reassembler:
         values = np.frombuffer(data, "<f4")
         if expected == size:
             return values
-        if offset == 0 and self._vector is None:
-            self._vector = self._spare.take(size)
-        self._vector[offset:offset + expected] = values
+        vector = self._pool.take(size) if self._vector is None else self._vector
+        vector[offset:offset + expected] = values
         self.filled = offset + expected
-        if self.filled < size:
+        complete = self.filled == size
+        self._vector = None if complete else vector
+        if not complete:
             return None
-        vector, self._vector, self.filled = self._vector, None, 0
+        self.filled = 0
         return vector

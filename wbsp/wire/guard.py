@@ -1,8 +1,8 @@
-"""Limits on what a server's connections hold of it before it has read a message of theirs.
+"""Limits on the memory and file descriptors that a server's unread connections take.
 
-libzmq accepts connections until the process has no file descriptor left, and takes in a message of
-many parts until it is whole, however many they are. So the server keeps count, connection by
-connection, and cuts those that ask too much.
+libzmq accepts connections until the process has no file descriptor left, and buffers a message of
+many parts until all have come, however many they are. So the server counts, connection by
+connection, and closes those above a limit.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from dataclasses import dataclass
 from wbsp.wire.messages import MAX_MESSAGE
 
 ROOM = 8  # messages that libzmq holds for a connection, each way
-_STRANGERS = 64  # connections without a member, beyond two for each member that there can be
-_OF_STRANGERS = 2 * MAX_MESSAGE  # bytes that all of them together may have unread
-_OF_MEMBER = 2 * ROOM * MAX_MESSAGE  # the same for a member; one that sends its model has half
-_FILES = 4096  # descriptors that a server asks for, where it may
+_STRANGERS = 64  # connections without a worker, beyond two for each worker
+_OF_STRANGERS = 2 * MAX_MESSAGE  # unread bytes of all of them together
+_OF_MEMBER = 2 * ROOM * MAX_MESSAGE  # unread bytes of one worker; sending a model takes half
+_FILES = 4096  # file descriptors that a server requests, if its hard limit allows them
 _BYTES_RECEIVED = 128  # offset in Linux's tcp_info
 _SO_BUF_LOCK = 72  # of Linux 5.14 and later: whether the kernel may choose the buffers' sizes again
-# Of a stranger's receive buffer: it slows down who sends without end to what is noticed in time.
+# Bytes of a connection's receive buffer: a stranger's is small, so that an endless message is slow
+# enough to be noticed in time.
 _SLOW, _FAST = 1 << 16, 1 << 20
 
 
@@ -34,12 +35,15 @@ _SLOW, _FAST = 1 << 16, 1 << 20
 class _Connection:
     """One accepted connection."""
 
-    socket: socket.socket  # a duplicate: it stays this connection's, whatever libzmq closes
-    delivered: bool = False  # the server has read a message of it since the last look
+    socket: socket.socket  # a duplicate, which stays valid when libzmq closes the connection
+    delivered: bool = False  # the server has read a message from it since the last `unread`
     taken: int = 0  # bytes that libzmq had taken from it then
 
     def unread(self) -> int:
-        """Bytes that libzmq has taken since a message came out; framing and pings never add up."""
+        """Bytes that libzmq has taken since the server last read a message.
+
+        The count begins anew with each message, so that framing and pings do not add up.
+        """
         taken = self._taken()
         if self.delivered:
             self.delivered, self.taken = False, taken
@@ -47,7 +51,7 @@ class _Connection:
 
     def _taken(self) -> int:
         if not hasattr(socket, "TCP_INFO"):
-            return 0  # only Linux tells
+            return 0  # only Linux counts
         with contextlib.suppress(OSError, struct.error):
             info = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
             (received,) = struct.unpack_from("=Q", info, _BYTES_RECEIVED)
@@ -56,27 +60,32 @@ class _Connection:
         return self.taken
 
     def slow_down(self) -> None:
-        with contextlib.suppress(OSError):  # an older kernel could not take it back
+        """Make the receive buffer small."""
+        with contextlib.suppress(OSError):  # an older kernel could not undo it
             self.socket.setsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK, 0)
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SLOW)
 
     def speed_up(self) -> None:
-        """Leave the buffer's size to the kernel again."""
+        """Leave the receive buffer's size to the kernel again."""
         with contextlib.suppress(OSError):
             self.socket.setsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK, 0)
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _FAST)
             self.socket.setsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK, 0)
 
     def cut(self) -> None:
+        """Break the connection, whoever else holds its socket."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
 
 class ConnectionGuard:
-    """Knows a listener's connections by their file descriptors; used by one thread."""
+    """Limits of a listener's connections, named by file descriptor; used by one thread.
+
+    A connection is a stranger's until a worker's message comes through it.
+    """
 
     def __init__(self, members: int):
-        """`members`: how many connections of members there can be at a time."""
+        """`members`: largest number of workers at a time."""
         self._most_strangers = _STRANGERS + 2 * members
         self._members: dict[int, _Connection] = {}
         self._strangers: dict[int, _Connection] = {}  # in the order in which they came
@@ -84,30 +93,33 @@ class ConnectionGuard:
 
     @property
     def strangers(self) -> int:
-        """Connections that no member speaks through, yet."""
+        """Number of connections without a worker."""
         return len(self._strangers)
 
     def knows(self, fd: int) -> bool:
-        """True for a connection that was accepted and is not closed or cut."""
+        """True for a connection that was accepted, and neither closed nor cut."""
         return fd in self._members or fd in self._strangers
 
     def accepted(self, fd: int) -> None:
+        """Note a new connection."""
         self.closed(fd)
         with contextlib.suppress(OSError):  # closed already
             self._strangers[fd] = _Connection(socket.socket(fileno=os.dup(fd)))
             self._strangers[fd].slow_down()
 
     def closed(self, fd: int) -> None:
+        """Forget a connection."""
         for connections in (self._members, self._strangers):
             if connection := connections.pop(fd, None):
                 connection.socket.close()
 
     def close(self) -> None:
+        """Forget all connections."""
         for fd in [*self._members, *self._strangers]:
             self.closed(fd)
 
     def delivered(self, fd: int, from_member: bool) -> None:
-        """A message that came through this connection was read."""
+        """Note that a message of this connection was read."""
         if from_member and fd in self._strangers:
             self._members[fd] = self._strangers.pop(fd)
             self._members[fd].speed_up()
@@ -115,14 +127,14 @@ class ConnectionGuard:
             connection.delivered = True
 
     def check(self) -> Counter[str]:
-        """Cut the connections that ask too much; return how many there were, by reason."""
+        """Cut the connections above a limit; return their number, by reason."""
         cut: Counter[str] = Counter()
         while len(self._strangers) > self._most_strangers:
             self._cut(self._strangers, next(iter(self._strangers)))
             cut["one connection too many without a worker"] += 1
         unread = {fd: connection.unread() for fd, connection in self._strangers.items()}
         while sum(unread.values()) > _OF_STRANGERS:
-            worst = max(unread, key=unread.get)
+            worst = max(unread, key=unread.__getitem__)
             del unread[worst]
             self._cut(self._strangers, worst)
             cut["an endless message"] += 1
@@ -132,14 +144,15 @@ class ConnectionGuard:
         return cut
 
     def _cut(self, connections: dict[int, _Connection], fd: int) -> None:
-        """Cut it now; libzmq says later that it is closed, when `fd` may be another one's."""
+        """Cut a connection and forget it at once: when libzmq reports that it is closed, `fd` may
+        name another one."""
         connection = connections.pop(fd)
         connection.cut()
         connection.socket.close()
 
 
 def _raise_file_limit() -> None:
-    """Many systems give a process 1024 descriptors, and let it ask for more."""
+    """Raise the process's soft limit of descriptors, on many systems 1024, to `_FILES`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,7 +1,7 @@
-"""Memory that a wire uses again, instead of handing it back.
+"""Memory for received vectors, which is used again instead of being handed back to the kernel.
 
-Whoever takes memory from the kernel pays for it: every page comes zeroed, which for a model of
-100 MB costs more than copying it.
+Fresh memory is expensive: the kernel zeroes every page, which for a model of 100 MB costs more than
+copying it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import sys
 import numpy as np
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of <malloc.h>
-_KEPT = 64 << 20  # bytes a heap may keep; many chunks, and little beside a training process
-_MAPPED = 32 << 20  # bytes from which on memory is mapped by itself; the most that glibc takes
+_KEPT = 64 << 20  # bytes that a heap keeps: many chunks, and little beside a training process
+_MAPPED = 32 << 20  # bytes from which on memory is mapped separately; the most that glibc takes
 
 
 def keep_freed() -> None:
-    """Have the C library keep some freed memory; does nothing where it is not glibc.
+    """Have the C library keep some freed memory; no effect where it is not glibc.
 
     libzmq allocates every chunk it receives and frees it a moment later.
     """
@@ -31,15 +31,15 @@ def keep_freed() -> None:
 class BufferPool:
     """Vectors that were handed out, to be used again when nobody holds them any more.
 
-    It keeps as many as were ever held at a time. Views count: a slice or a message that is still
-    on its way holds its vector.
+    The pool keeps as many vectors as were ever held at a time. Views count: a slice, or a message
+    that has not been sent, holds its vector.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._vectors: list[np.ndarray] = []
 
     def take(self, size: int) -> np.ndarray:
-        """Return a float32 [size] of any values; it may be written until it is handed on."""
+        """A vector, float32 [size], of any values; the caller may write to it."""
         for index in range(len(self._vectors)):
             if _holders(self._vectors, index) == _NOBODY and self._vectors[index].size == size:
                 vector = self._vectors[index]
@@ -51,7 +51,8 @@ class BufferPool:
 
 
 def _holders(items: list, index: int) -> int:
+    """References to items[index], those of the list and of this call included."""
     return sys.getrefcount(items[index])
 
 
-_NOBODY = _holders([object()], 0)  # but the list
+_NOBODY = _holders([object()], 0)  # of an item that only its list holds

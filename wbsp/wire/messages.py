@@ -1,8 +1,9 @@
-"""The typed schema of everything that crosses the wire, and its encoding.
+"""Schema of all messages between workers and server, and their encoding.
 
-A message is one frame of MessagePack; those that carry floats are followed by one frame of raw
-little-endian float32 values, a chunk of the model's flat vector. Nothing is ever unpickled. What
-does not decode to exactly one of these types is a `WireError`, before anything is allocated.
+A message is one frame of MessagePack. Messages that carry floats (Initial, Update, Model) have a
+second frame of raw little-endian float32 values: a chunk of the model's flat vector. Nothing is
+ever unpickled. Bytes that do not decode to exactly one of these types raise `WireError` before
+anything is allocated for them.
 """
 
 from __future__ import annotations
@@ -15,163 +16,174 @@ from wbsp.layout import TensorSpec
 from wbsp.runlog.report import Report
 from wbsp.sync.base import Direct, Push, WorkerRule
 
-PROTOCOL = 3  # raised when two versions can no longer talk to each other
-CHUNK = 1 << 18  # floats in one message (1 MiB): paces, interleaves, bounds what a peer can ask
+PROTOCOL = 3  # to be raised when a message, or a type that a message embeds, changes
+# Floats in one message (1 MiB): a unit for rate limits and turns, and a bound on a peer's messages.
+CHUNK = 1 << 18
 MAX_MESSAGE = 4 * CHUNK + (1 << 20)  # bytes; libzmq drops a peer that sends more
 MAX_MODEL = 1 << 33  # floats (32 GiB)
 
 
 class WireError(ValueError):
-    """A peer sent what no correct peer sends; nothing of it was applied."""
+    """A message that no correct peer sends; it changed nothing."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Base of all messages; the type travels as its name."""
+    """Base of all messages. A message is sent as its type's name and its fields' values."""
 
 
 # From a worker.
 
 
-class Hello(Message):
-    """First words. `claims` are the settings this worker was explicitly given."""
+class Hello(Message, frozen=True):
+    """Introduction of a worker, the first message of its session."""
 
     protocol: int
     worker: int
-    expected: dict[str, str]
+    expected: dict[str, str]  # settings that were given to this worker: name -> text
 
 
-class Join(Message):
-    """The model is built: its variables, in the order of the flat vector."""
+class Join(Message, frozen=True):
+    """Request to become a member, once the worker's model is built."""
 
-    layout: list[TensorSpec]
-
-
-class Initial(Message):
-    """A chunk of W_0, from the first worker to join, when asked for."""
-
-    offset: int
-    size: int
+    layout: list[TensorSpec]  # of the flat vector
 
 
-class Update(Message):
-    """A chunk of a push. Every chunk repeats what is known of it, so that none depends on luck."""
+class Initial(Message, frozen=True):
+    """Chunk of W_0, from the worker that the server has asked for it."""
+
+    offset: int  # floats before this chunk
+    size: int  # floats of the whole vector
+
+
+class Update(Message, frozen=True):
+    """Chunk of a pushed update. Each chunk repeats the metadata, so that none depends on another.
+    """
 
     push: Push
-    offset: int
-    size: int
-    fetch: int = 0  # if the answer grants, this is a Fetch of that number, too; 0: it is not
+    offset: int  # floats before this chunk
+    size: int  # floats of the whole vector
+    fetch: int = 0  # number of the Fetch that this push stands for, if its Ack grants; 0: of none
 
 
-class Fetch(Message):
-    """Send me the newest version; `request` tells its answer from the answer to an earlier one."""
+class Fetch(Message, frozen=True):
+    """Request for the newest version."""
 
-    request: int
-
-
-class CutQuery(Message):
-    """Shall I cut? I hold `steps` uncut ones, the newest of which took `seconds`."""
-
-    number: int
-    steps: int
-    seconds: float
+    request: int  # number of this fetch, which the Model names
 
 
-class Heartbeat(Message):
-    """I live; and my totals so far."""
+class CutQuery(Message, frozen=True):
+    """Question of a worker at a step's end: shall it cut?"""
+
+    number: int  # of this query, which the CutDecision names
+    steps: int  # uncut
+    seconds: float  # of the newest step
+
+
+class Heartbeat(Message, frozen=True):
+    """Sign of life of a worker, with its totals so far."""
 
     report: Report | None
-    chunks: int = 0  # of models that have come in so far
+    chunks: int = 0  # of models that the worker has received so far
 
 
-class Leaving(Message):
-    """I go. `finished`: in good order, everything pushed; it may fetch the final version."""
+class Leaving(Message, frozen=True):
+    """Announcement that a worker ends its training, with the reason for the server's log."""
 
     reason: str
-    finished: bool
+    finished: bool  # in good order, everything pushed: the worker may fetch the final version
     report: Report | None
 
 
-class Resync(Message):
-    """My connection was broken: tell me once more what you told me unasked."""
+class Resync(Message, frozen=True):
+    """Request to repeat unrequested messages, which a broken connection may have lost."""
 
 
-class Goodbye(Message):
-    """I have the final version, or want nothing more."""
+class Goodbye(Message, frozen=True):
+    """End of a session: the worker has the final version, or needs none."""
 
 
 # From the server.
 
 
-class Welcome(Message):
-    """The run's settings, which a worker takes over where it was not told its own."""
+class Welcome(Message, frozen=True):
+    """Answer to Hello: the run's settings, which a worker adopts where it was given none."""
 
     settings: dict[str, str]
     now: float  # seconds since the run's time zero
     rule: WorkerRule
 
 
-class Joined(Message):
-    """You are a member. `seq` numbers your next push; `steps` you did before, in earlier lives."""
+class Joined(Message, frozen=True):
+    """Answer to Join: the worker is a member, or is to send W_0 first."""
 
     rule: WorkerRule
-    seq: int
-    steps: int
-    send_initial: bool
-    now: float
+    seq: int  # number of the worker's next push
+    steps: int  # of this worker in earlier incarnations
+    send_initial: bool  # W_0 is expected of this worker; another Joined follows
+    now: float  # seconds since the run's time zero
 
 
-class Refused(Message):
-    """You may not take part; the reason, in one line."""
+class Refused(Message, frozen=True):
+    """Refusal of a worker, with the reason in one line."""
 
     reason: str
 
 
-class Ack(Message):
-    """What became of a push."""
+class Ack(Message, frozen=True):
+    """Answer to a push: whether it was accepted, and what the worker may do next."""
 
     seq: int
     accepted: bool
-    reason: str | None
-    granted: int | None
-    hold: bool
+    reason: str | None  # of the rejection
+    granted: int | None  # version that the worker may fetch
+    hold: bool  # wait for a grant before the next step
 
 
-class Granted(Message):
+class Granted(Message, frozen=True):
+    """Permission to fetch a version, or a newer one."""
+
     version: int
 
 
-class Directed(Message):
+class Directed(Message, frozen=True):
+    """Instruction of the synchronization model to one worker."""
+
     direct: Direct
 
 
-class CutDecision(Message):
-    """Answer to Ask `number`: cut, or go on."""
+class CutDecision(Message, frozen=True):
+    """Answer to CutQuery `number`: cut, or go on."""
 
     number: int
     cut: bool
 
 
-class Model(Message):
-    """A chunk of a version."""
+class Model(Message, frozen=True):
+    """Chunk of a version, in answer to a Fetch or to an Update that stands for one."""
 
-    request: int
+    request: int  # number of the fetch
     version: int
-    offset: int
-    size: int
+    offset: int  # floats before this chunk
+    size: int  # floats of the whole vector
 
 
-class Stop(Message):
+class Stop(Message, frozen=True):
+    """Order to end the training, with the reason in one line."""
+
     reason: str
 
 
-class Final(Message):
+class Final(Message, frozen=True):
+    """Permission to fetch the run's last version, for a worker that has left."""
+
     version: int
 
 
-class Alive(Message):
-    """Answer to a heartbeat."""
+class Alive(Message, frozen=True):
+    """Sign of life of the server."""
 
-    chunks: int = 0  # of what this worker sends or waits for that have come in so far
+    # Of the vector that the worker sends, or of the W_0 that it waits for: chunks received so far.
+    chunks: int = 0
 
 
 FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | Leaving | Resync
@@ -184,13 +196,14 @@ _decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in (FromWorker, FromSe
 
 
 def encode(message: Message) -> bytes:
+    """The message's first frame."""
     return _encoder.encode(message)
 
 
-def decode(kind: Any, data: bytes) -> Message:
-    """Return the message in `data`; `kind` is FromWorker or FromServer. Raises WireError."""
+def decode(kind: Any, data: bytes | memoryview) -> Message:
+    """The message in `data`, a frame; `kind` is FromWorker or FromServer. Raises WireError."""
     try:
         return _decoders[kind].decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        reason = repr(str(error))[1:-1]  # it may quote the peer: keep it on one line
+        reason = repr(str(error))[1:-1]  # may quote the peer: keep it on one line
         raise WireError(f"not a wbsp message: {reason}") from None

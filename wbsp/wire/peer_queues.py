@@ -1,4 +1,4 @@
-"""What is on its way from a server to its peers, sent as fast as the line and each peer take it."""
+"""A server's outgoing messages, sent as fast as the rate limit and each peer allow."""
 
 from __future__ import annotations
 
@@ -9,27 +9,25 @@ from dataclasses import dataclass, field
 
 import zmq
 
-from wbsp.wire.rate import RateLimiter
-
-Frames = tuple[bytes | memoryview, ...]
+from wbsp.wire.rate import Frames, Line, RateLimiter
 
 _MOST = 256  # messages, beside the transfer, that may wait for a peer
-_FIRST_RETRY, _LAST_RETRY = 0.001, 0.05  # seconds until a peer that takes nothing is tried again
+_FIRST_RETRY, _LAST_RETRY = 0.001, 0.05  # seconds until a blocked peer is tried again
 
 
 @dataclass
 class _Queue:
-    """What one peer has yet to be sent."""
+    """The messages to one peer that have not been sent."""
 
     identity: bytes
     messages: deque[Frames] = field(default_factory=deque)
     transfer: Iterator[Frames] | None = None
-    next: Frames | None = None  # the message that goes next; it has been on the line already
+    unsent: Frames | None = None  # carried by the line, but not accepted by the socket
     retry: float = _FIRST_RETRY
     blocked_until: float = -math.inf
 
-    def take(self) -> Frames | None:
-        """The message that goes next, if there is one."""
+    def pop(self) -> Frames | None:
+        """The message that is next; None if the queue is empty."""
         if self.messages:
             return self.messages.popleft()
         frames = next(self.transfer, None) if self.transfer else None
@@ -37,23 +35,27 @@ class _Queue:
             self.transfer = None
         return frames
 
+    def clear(self) -> None:
+        """Forget all messages."""
+        self.transfer = None
+        self.messages.clear()
+
 
 class PeerQueues:
     """A queue of messages for each peer of a ROUTER socket; used by one thread.
 
-    A peer's messages go in their order, and ahead of its transfer: a vector in chunks, which are
-    made only when the socket has room for them. So a peer that reads slowly, or not at all, holds
-    up nobody else and costs no memory, whatever it asks for. All queues share one line of `pace`
+    A peer's messages keep their order, and go ahead of its transfer: a vector in chunks, which are
+    made only when the socket has room for them. So a peer that reads slowly, or not at all, delays
+    no other peer and costs no memory, whatever it requests. All queues share one rate-limited line
     and take turns on it.
     """
 
-    def __init__(self, socket: zmq.Socket, pace: RateLimiter):
-        """`socket`: mandatory routing, a high-water mark for sending."""
-        self._socket, self._pace = socket, pace
+    def __init__(self, socket: zmq.Socket, limiter: RateLimiter):
+        """`socket`: a ROUTER with mandatory routing and a high-water mark for sending."""
+        self._socket = socket
+        self._line: Line[tuple[_Queue, Frames]] = Line(limiter)
         self._queues: dict[bytes, _Queue] = {}
         self._turns: deque[_Queue] = deque()
-        self._on_line: _Queue | None = None  # whose `next` is on its way down the line
-        self._due = 0.0  # when that message is through
 
     def post(self, identity: bytes, *frames: bytes | memoryview, now: float) -> bool:
         """Send the message now if possible, else later; False if too many wait for that peer."""
@@ -65,44 +67,49 @@ class PeerQueues:
         return True
 
     def transfer(self, identity: bytes, messages: Iterator[Frames], now: float) -> None:
-        """Send these messages instead of what is left of an earlier transfer to that peer."""
+        """Send these messages instead of the rest of an earlier transfer to that peer."""
         self._queue(identity).transfer = messages
         self.flush(now)
 
     def drop_transfer(self, identity: bytes) -> None:
-        """What is left of a transfer is of no use to the peer any more."""
+        """Forget the rest of a transfer, which is of no use to the peer any more."""
         if identity in self._queues:
             self._queues[identity].transfer = None
 
     def waiting(self, identity: bytes) -> bool:
-        """True if something is yet to be sent to that peer."""
+        """True if a message to that peer has not been sent."""
         return identity in self._queues
 
     def flush(self, now: float) -> None:
-        """Send what may go. A message to a peer that is gone is dropped: its silence will tell."""
-        while queue := self._on_line or self._put_on_line(now):
-            if now < self._due:
+        """Send all messages that the line has carried, until no socket accepts more.
+
+        A message to a peer that is gone is dropped: the peer's silence will be noticed.
+        """
+        while self._line.busy or self._put_next_on_line(now):
+            carried = self._line.take(now)
+            if carried is None:
                 return
-            self._on_line = None
+            queue, frames = carried
             self._turns.append(queue)
             try:
-                self._socket.send_multipart([queue.identity, *queue.next], zmq.NOBLOCK, copy=False)
+                self._socket.send_multipart([queue.identity, *frames], zmq.NOBLOCK, copy=False)
             except zmq.Again:
+                queue.unsent = frames
                 queue.blocked_until = now + queue.retry
                 queue.retry = min(2 * queue.retry, _LAST_RETRY)
                 continue
             except zmq.ZMQError as error:
                 if error.errno != zmq.EHOSTUNREACH:
                     raise
-                queue.transfer = None
-                queue.messages.clear()
-            queue.next, queue.retry = None, _FIRST_RETRY
+                queue.clear()
+            queue.retry = _FIRST_RETRY
 
     def delay(self, now: float) -> float:
-        """Seconds until `flush` can send something; infinite when there is nothing."""
-        if self._on_line:
-            return max(0.0, self._due - now)
-        return max(0.0, min((q.blocked_until for q in self._turns), default=math.inf) - now)
+        """Seconds until `flush` can send a message; infinite when all queues are empty."""
+        delay = self._line.delay(now)
+        if delay is None:
+            delay = min((q.blocked_until for q in self._turns), default=math.inf) - now
+        return max(0.0, delay)
 
     def _queue(self, identity: bytes) -> _Queue:
         queue = self._queues.get(identity)
@@ -111,20 +118,19 @@ class PeerQueues:
             self._turns.append(queue)
         return queue
 
-    def _put_on_line(self, now: float) -> _Queue | None:
-        """The next queue in turn that has a message and is not blocked; None if there is none."""
+    def _put_next_on_line(self, now: float) -> bool:
+        """Put the next message of the first queue in turn that is neither empty nor blocked on the
+        line; False if there is no such queue."""
         for _ in range(len(self._turns)):
             queue = self._turns.popleft()
             if now < queue.blocked_until:
                 self._turns.append(queue)
                 continue
-            self._due = now
-            if queue.next is None:
-                queue.next = queue.take()
-                if queue.next is None:  # it is empty
-                    del self._queues[queue.identity]
-                    continue
-                self._due = self._pace.take(sum(map(len, queue.next)), now)
-            self._on_line = queue
-            return queue
-        return None
+            unsent, queue.unsent = queue.unsent, None
+            frames = unsent or queue.pop()
+            if frames is None:
+                del self._queues[queue.identity]
+                continue
+            self._line.put((queue, frames), 0 if unsent else sum(map(len, frames)), now)
+            return True
+        return False

@@ -1,49 +1,88 @@
-"""Shaping of a process's traffic to a given rate, as a slower line would."""
+"""Traffic shaping: a process's messages take the time that a line of a given rate would need."""
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
 import zmq
+
+Frames = tuple[bytes | memoryview, ...]  # of one message to be sent
+Carried = TypeVar("Carried")
 
 
 class RateLimiter:
-    """A line of `rate` bytes per second, on which messages follow one another; None: no limit."""
+    """Schedule of a line of `rate` bytes per second, on which messages follow one another.
+
+    An idle line saves no bandwidth for later.
+    """
 
     def __init__(self, rate: float | None):
+        """`rate`: None is a line without a limit. Raises ValueError for one that is not above 0."""
         if rate is not None and not rate > 0:
             raise ValueError(f"band_width_limit must be above 0 MB/s, not {rate / 1e6:g}")
         self.rate = rate
         self._free_at = 0.0
 
     def take(self, nbytes: int, now: float) -> float:
-        """Put a message on the line; return the time at which it is through."""
+        """Put a message on the line; return the time at which the line has carried it."""
         if self.rate is None:
             return now
         self._free_at = max(now, self._free_at) + nbytes / self.rate
         return self._free_at
 
 
-class RateLimitedReceiver:
-    """What comes in at a socket, each message when a line of this pace has brought it whole."""
+class Line(Generic[Carried]):
+    """A rate-limited line with the one message on it, on its way out or in; used by one thread."""
 
-    def __init__(self, socket: zmq.Socket, pace: RateLimiter):
-        self._socket, self._pace = socket, pace
-        self._frames: list[zmq.Frame] | None = None  # on the line
-        self._due = 0.0
+    def __init__(self, limiter: RateLimiter):
+        self._limiter = limiter
+        self._message: Carried | None = None
+        self._arrives_at = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """True while a message is on the line."""
+        return self._message is not None
+
+    def put(self, message: Carried, nbytes: int, now: float) -> None:
+        """Put a message on the line, which must be free; 0 bytes if the line carried it before."""
+        self._message = message
+        self._arrives_at = self._limiter.take(nbytes, now)
+
+    def take(self, now: float) -> Carried | None:
+        """The message that the line has carried, which leaves the line; None: none is there yet."""
+        if now < self._arrives_at:
+            return None
+        message, self._message = self._message, None
+        return message
+
+    def clear(self) -> None:
+        """Forget the message on the line."""
+        self._message = None
+
+    def delay(self, now: float) -> float | None:
+        """Seconds until the message on the line can be taken; None: the line is free."""
+        return max(0.0, self._arrives_at - now) if self.busy else None
+
+
+class RateLimitedReceiver:
+    """Receiving end of a socket: each message is there once the line has carried all of it."""
+
+    def __init__(self, socket: zmq.Socket, limiter: RateLimiter):
+        self._socket = socket
+        self._line: Line[list[zmq.Frame]] = Line(limiter)
 
     def receive(self, now: float) -> list[zmq.Frame] | None:
         """The next message; None: there is none yet."""
-        if self._frames is None:
+        if not self._line.busy:
             try:
-                self._frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return None
-            self._due = self._pace.take(sum(map(len, self._frames)), now)
-        if now < self._due:
-            return None
-        frames, self._frames = self._frames, None
-        return frames
+            self._line.put(frames, sum(map(len, frames)), now)
+        return self._line.take(now)
 
     def delay(self, now: float) -> float | None:
-        """Seconds until the message on the line is through; None: there is none, read the socket.
-        """
-        return None if self._frames is None else max(0.0, self._due - now)
+        """Seconds until the message on the line is there; None: the line is free, so that the next
+        message is read as soon as the socket has one."""
+        return self._line.delay(now)

@@ -1,4 +1,4 @@
-"""What is on its way to a server, sent as fast as the pace and the socket allow."""
+"""A worker's outgoing messages, sent as fast as the rate limit and the socket allow."""
 
 from __future__ import annotations
 
@@ -7,72 +7,73 @@ from collections import deque
 
 import zmq
 
-from wbsp.wire.rate import RateLimiter
+from wbsp.wire.rate import Frames, Line, RateLimiter
 
 
 class SendQueue:
-    """A first-in, first-out row of messages; used by one thread.
+    """First-in, first-out queue of messages to a server; used by one thread.
 
-    One message, the newest urgent one, goes before all that waits.
+    One urgent message, the newest, goes ahead of all that wait.
     """
 
-    def __init__(self, socket: zmq.Socket, pace: RateLimiter):
-        self._socket, self._pace = socket, pace
-        self._queue: deque[tuple[bytes | memoryview, ...]] = deque()
-        self._urgent: tuple[bytes | memoryview, ...] | None = None
-        self._next: tuple[bytes | memoryview, ...] | None = None  # is on its way
-        self._is_urgent = False  # that one
-        self._due = 0.0  # when it is through
-        self.blocked = False  # the socket takes nothing at the moment
+    def __init__(self, socket: zmq.Socket, limiter: RateLimiter):
+        self._socket = socket
+        self._line: Line[Frames] = Line(limiter)
+        self._waiting: deque[Frames] = deque()
+        self._urgent: Frames | None = None  # waits, too
+        self._urgent_on_line = False
+        self.blocked = False  # the socket accepts nothing at the moment
         self.sent = 0  # messages; the urgent ones do not count
 
     def __len__(self) -> int:
-        return len(self._queue) + (self._urgent is not None) + (self._next is not None)
+        """Number of messages that have not been sent."""
+        return len(self._waiting) + (self._urgent is not None) + self._line.busy
 
     def post(self, *frames: bytes | memoryview, now: float, urgent: bool = False) -> None:
         """Send the message now if possible, else later; an urgent one replaces an older one."""
         if urgent:
             self._urgent = frames
         else:
-            self._queue.append(frames)
+            self._waiting.append(frames)
         self.flush(now)
 
     def clear(self) -> None:
-        """Forget what has not been sent."""
-        self._queue.clear()
-        self._urgent = self._next = None
+        """Forget all messages that have not been sent."""
+        self._waiting.clear()
+        self._urgent = None
+        self._line.clear()
         self.blocked = False
 
     def flush(self, now: float) -> None:
-        """Send what may go."""
+        """Send all messages that the line has carried, until the socket accepts no more."""
         self.blocked = False
-        while self._take(now):
-            if now < self._due:
+        while self._line.busy or self._put_next_on_line(now):
+            frames = self._line.take(now)
+            if frames is None:
                 return
             try:
-                self._socket.send_multipart(self._next, zmq.NOBLOCK, copy=False)
+                self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
             except zmq.Again:
+                self._line.put(frames, 0, now)
                 self.blocked = True
                 return
-            self._next = None
-            self.sent += not self._is_urgent
+            self.sent += not self._urgent_on_line
 
     def delay(self, now: float) -> float:
-        """Seconds until `flush` can send something; infinite when there is nothing."""
-        if self._next is not None:
-            return max(0.0, self._due - now)
-        return 0.0 if self else math.inf
+        """Seconds until `flush` can send a message; infinite when the queue is empty, or blocked
+        until the socket can be written to."""
+        if self.blocked or not self:
+            return math.inf
+        return self._line.delay(now) or 0.0
 
-    def _take(self, now: float) -> bool:
-        """Put the next message on its way; False if there is none."""
-        if self._next is not None:
-            return True
-        self._is_urgent = self._urgent is not None
-        if self._is_urgent:
-            self._next, self._urgent = self._urgent, None
-        elif self._queue:
-            self._next = self._queue.popleft()
+    def _put_next_on_line(self, now: float) -> bool:
+        """Put the message that is next on the line; False if there is none."""
+        self._urgent_on_line = self._urgent is not None
+        if self._urgent is not None:
+            frames, self._urgent = self._urgent, None
+        elif self._waiting:
+            frames = self._waiting.popleft()
         else:
             return False
-        self._due = self._pace.take(sum(map(len, self._next)), now)
+        self._line.put(frames, sum(map(len, frames)), now)
         return True

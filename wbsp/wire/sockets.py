@@ -25,12 +25,13 @@ from wbsp.wire.messages import MAX_MESSAGE
 
 _MIN_TOKEN = 16  # bytes; a shorter secret can be guessed from the public keys on the wire
 _PING_MS = 1000  # between two pings of an idle connection
-# Without a sign of life, after which the connection counts as broken. On a slow line a pong waits
-# behind a chunk: 1 MiB in this time is the slowest that works.
+# Silence after which the connection counts as broken. On a slow line a pong waits behind a chunk:
+# 1 MiB in this time is the slowest line that works.
 _PONG_MS = 60_000
-_UNACKNOWLEDGED_MS = 30_000  # the same for what the other machine, not the process, must answer
-# Bytes on their way within a machine: few enough to stay in the processor's caches. Over a network
-# the kernel chooses, by the line's delay.
+# The same for data that the other machine's kernel, whatever its process does, must acknowledge.
+_UNACKNOWLEDGED_MS = 30_000
+# Size in bytes of a send buffer within one machine: small enough for the processor's caches. Over a
+# network the kernel chooses the size, by the line's delay.
 _LOCAL_BUFFER = 3 << 17
 HANDSHAKE_FAILED = (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
                     | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
@@ -46,7 +47,7 @@ class Keys(NamedTuple):
 
 
 def read_token(path: str) -> bytes:
-    """Return the secret in the file. Raises ValueError or OSError in one clear line."""
+    """The secret in the file. Raises ValueError or OSError in one clear line."""
     token = pathlib.Path(path).read_bytes().strip()
     if len(token) < _MIN_TOKEN:
         raise ValueError(f"token file {path} holds {len(token)} bytes; at least {_MIN_TOKEN} are "
@@ -55,7 +56,7 @@ def read_token(path: str) -> bytes:
 
 
 def derive_keys(token: bytes) -> Keys:
-    """Derive both sides' keys; slow on purpose, so that guessing tokens is."""
+    """Both sides' keys. The derivation is slow on purpose, so that guessing tokens is slow, too."""
     pairs = []
     for side in (b"wbsp-server", b"wbsp-worker"):
         secret = z85.encode(hashlib.scrypt(token, salt=side, n=1 << 14, r=8, p=1, dklen=32))
@@ -64,6 +65,7 @@ def derive_keys(token: bytes) -> Keys:
 
 
 def is_loopback(host: str) -> bool:
+    """True for a host name or address that only this machine can reach."""
     if host == "localhost":
         return True
     try:
@@ -73,7 +75,7 @@ def is_loopback(host: str) -> bool:
 
 
 def endpoint(host: str, port: int) -> str:
-    """`tcp://` address; IPv6 hosts may come with or without brackets."""
+    """ZeroMQ's `tcp://` address; an IPv6 host may have brackets or not."""
     if host == "localhost":
         host = "127.0.0.1"
     if ":" in host and not host.startswith("["):
@@ -82,7 +84,7 @@ def endpoint(host: str, port: int) -> str:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """'host:port' -> (host, port). Raises ValueError."""
+    """Host and port of 'host:port'. Raises ValueError in one clear line."""
     host, colon, port = address.rpartition(":")
     number = port.isascii() and port.isdigit()
     if not (colon and host and number and 0 < int(port) < 65536):
@@ -91,6 +93,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def _prepare(socket: zmq.Socket, host: str) -> None:
+    """Set the options that both sides share."""
     socket.linger = 0
     socket.maxmsgsize = MAX_MESSAGE
     socket.ipv6 = True
@@ -101,12 +104,12 @@ def _prepare(socket: zmq.Socket, host: str) -> None:
 
 
 class ServerSocket:
-    """A bound ROUTER and its monitor, which sees peers that fail before their first message."""
+    """Bound ROUTER with its monitor, which sees peers that fail before their first message."""
 
     def __init__(self, host: str, port: int, token: bytes | None = None, members: int = 1):
-        """`members`: how many peers there can be at a time that are no strangers.
+        """`members`: largest number of workers at a time.
 
-        Raises ValueError for an open address without a token, OSError for a taken port.
+        Raises ValueError for an address beyond loopback without a token, OSError for a taken port.
         """
         if token is None and not is_loopback(host):
             raise ValueError(
@@ -125,12 +128,12 @@ class ServerSocket:
             keys = derive_keys(token)
             self._authenticator = zmq.auth.thread.ThreadAuthenticator(self.context)
             self._authenticator.start()
-            self._authenticator.configure_curve_callback(credentials_provider=_Only(keys))
+            self._authenticator.configure_curve_callback(credentials_provider=_OneKey(keys))
             self.socket.curve_server = True
             self.socket.curve_publickey = keys.server_public
             self.socket.curve_secretkey = keys.server_secret
         self.guard = ConnectionGuard(members)
-        self._strange: Counter[str] = Counter()  # peers, by what is wrong with them
+        self._strangers: Counter[str] = Counter()  # peers that failed, by the reason
         self.monitor = self.socket.get_monitor_socket(
             zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
         try:
@@ -139,14 +142,14 @@ class ServerSocket:
             self.close()
             raise OSError(f"cannot listen on {host}:{port}: {error.strerror}; is another server "
                           "running there? Choose another --port_base") from None
-        self.port = int(self.socket.last_endpoint.rpartition(b":")[2].rstrip(b"\0"))
+        self.port = int(self.socket.get_string(zmq.LAST_ENDPOINT).rpartition(":")[2].rstrip("\0"))
 
     def reaches(self, identity: bytes, message: bytes) -> bool:
-        """Send a message that may get lost; False when the peer's connection is gone."""
+        """Send a message that may be lost; False if the peer's connection is gone."""
         try:
             self.socket.send_multipart([identity, message], zmq.NOBLOCK)
         except zmq.Again:
-            pass  # it has not read what it was sent before
+            pass  # the peer has not read earlier messages
         except zmq.ZMQError as error:
             if error.errno == zmq.EHOSTUNREACH:
                 return False
@@ -154,10 +157,10 @@ class ServerSocket:
         return True
 
     def received(self, frame: zmq.Frame, from_member: bool) -> None:
-        """A message was read; `frame` is its first after the peer's identity."""
+        """Note that a message was read; `frame` is its first after the peer's identity."""
         try:
             fd = frame.get(zmq.SRCFD)
-        except zmq.ZMQError:  # libzmq does not know whose it is
+        except zmq.ZMQError:  # libzmq does not know its connection
             return
         if not self.guard.knows(fd):
             self._read_monitor()
@@ -166,11 +169,11 @@ class ServerSocket:
     def watch(self) -> Counter[str]:
         """Hold connections to their limits.
 
-        Return how many peers since the last call were no workers of this server's, by reason.
+        Returns the number of peers since the last call that are no workers of this run, by reason.
         """
         self._read_monitor()
-        found, self._strange = self._strange, Counter()
-        return found + self.guard.check()
+        strangers, self._strangers = self._strangers, Counter()
+        return strangers + self.guard.check()
 
     def _read_monitor(self) -> None:
         while self.monitor.poll(0):
@@ -180,10 +183,10 @@ class ServerSocket:
             elif event["event"] == zmq.EVENT_DISCONNECTED:
                 self.guard.closed(event["value"])
             else:
-                self._strange["a peer that does not speak the protocol or know the token"] += 1
+                self._strangers["a peer that does not speak the protocol or know the token"] += 1
 
     def close(self, patience: float = 0.0) -> None:
-        """Let go of the port; messages to peers may take `patience` seconds to leave."""
+        """Release the port; messages to peers may take `patience` seconds to leave."""
         self.socket.disable_monitor()
         self.monitor.close(0)
         self.guard.close()
@@ -193,8 +196,8 @@ class ServerSocket:
         self.context.destroy(0)
 
 
-class _Only:
-    """Admits exactly the worker key that the token gives."""
+class _OneKey:
+    """Authenticator that admits exactly the worker key derived from the token."""
 
     def __init__(self, keys: Keys):
         self._key = keys.worker_public
@@ -205,13 +208,14 @@ class _Only:
 
 def worker_socket(context: zmq.Context, host: str, identity: bytes,
                   token: bytes | None = None) -> zmq.Socket:
-    """Return a DEALER that is to be connected, and connects again, to a server on `host`."""
+    """An unconnected DEALER for a server on `host`. Once connected, libzmq repairs the connection.
+    """
     socket = context.socket(zmq.DEALER)
     _prepare(socket, host)
     socket.routing_id = identity
-    # Answered by libzmq's own threads: a process whose Python is busy for a minute is not dead. The
-    # worker alone pings, also for the server, whose libzmq (4.3.5) aborts the process when it is to
-    # ping on a connection that broke while nobody read it.
+    # libzmq's own threads answer pings: a process whose Python is busy for a minute is not dead.
+    # Only workers ping, for both sides: a server's libzmq (4.3.5) would abort its process on a ping
+    # over a connection that broke while nobody read from it.
     socket.heartbeat_ivl, socket.heartbeat_timeout = _PING_MS, _PONG_MS
     socket.heartbeat_ttl = _PONG_MS
     socket.reconnect_ivl, socket.reconnect_ivl_max = 100, 2000  # milliseconds

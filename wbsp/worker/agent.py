@@ -1,29 +1,30 @@
-"""The worker without its threads, sockets and tensors: follows a WorkerRule.
+"""Decisions of a worker under a WorkerRule, without threads, sockets and tensors.
 
-It is told what happened (a step ended, an answer or a grant or a model came in) and answers with
-commands. `Cut`, `Adopt` and `Leave` are for the compute thread, which alone touches the model;
-`Fetch` and `Ask` are for the communication side and may be carried out at once. `waiting` says what
+The agent receives events (a step ended; an acknowledgement, a grant or a model came in) and answers
+with commands. `Cut`, `Adopt` and `Leave` are for the compute thread, which alone touches the model;
+`Fetch` and `CutQuery` touch only the network, and may be carried out at once. `waiting` says what
 the compute thread must wait for before its next step. The real worker and the virtual-time cluster
-drive this same object. The network is used for one thing at a time: a push with its answer, a
-fetch, or a question.
+drive this same object. The network carries one request at a time: a push, a fetch or a query, each
+with its answer.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from wbsp.sync.base import Direct, Push, WorkerRule
 
 
 class Cut(NamedTuple):
-    """Take update = x - anchor, set anchor = x, and hand the update to the sender.
+    """Take update = x - anchor, set anchor = x, and push the update.
 
-    The push carries a request for the newest version, which the server heeds if its answer grants:
-    that saves the way of a request there and back.
+    The push carries a fetch of the newest version, which the server carries out if it grants one in
+    its acknowledgement: that saves the time of a request there and back.
     """
 
     push: Push
-    fetch: int  # number of the fetch that goes with it; 0: none does
+    fetch: int  # number of the fetch that the push carries; 0: it carries none
 
 
 class Adopt(NamedTuple):
@@ -34,110 +35,148 @@ class Adopt(NamedTuple):
 
 
 class Fetch(NamedTuple):
-    """Ask the server for its newest version, or expect it, where the newest push has carried this.
-    """
+    """Request the server's newest version, or expect it if the newest push carried the request."""
 
-    number: int  # tells its answer from those to earlier ones
+    number: int  # which the answer names
     carried: bool
 
 
 class CutQuery(NamedTuple):
-    """Ask the server whether to cut; the answer names the same number."""
+    """Ask the server whether to cut."""
 
-    number: int
+    number: int  # which the decision names
     steps: int  # uncut
     seconds: float  # of the newest step
 
 
 class Leave(NamedTuple):
-    """All progress is handed over and answered: tell the server that this worker has finished."""
+    """Announce that this worker has finished: all its pushes are acknowledged."""
 
 
 Command = Cut | Adopt | Fetch | CutQuery | Leave
 
 
-class Agent:
-    """State of one worker between two messages.
+@dataclass(slots=True)
+class _Progress:
+    """Metadata of the uncut progress."""
 
-    worker:  index of this worker
-    rule:    the model's rule for workers
-    seq:     number of its next push (a returning worker goes on where it stopped)
+    base: int = 0  # version that it started from
+    steps: int = 0
+    samples: int = 0
+    seconds: float = 0.0  # of compute
+    loss: float | None = 0.0  # sum over the samples; None: not known
+
+    def add(self, steps: int, samples: int, seconds: float, loss: float | None) -> None:
+        """Count a step with the mean loss `loss`."""
+        self.steps += steps
+        self.samples += samples
+        self.seconds += seconds
+        self.loss = None if loss is None or self.loss is None else self.loss + loss * samples
+
+    def push(self, worker: int, seq: int) -> Push:
+        """Metadata of the push that hands over this progress."""
+        loss = None if self.loss is None or not self.samples else self.loss / self.samples
+        return Push(worker, seq, self.base, self.steps, self.samples, self.seconds, loss)
+
+
+@dataclass(slots=True)
+class _Network:
+    """Requests of one worker."""
+
+    sending: bool = False  # the newest push is not acknowledged
+    fetching: int = 0  # number of the fetch under way, or 0
+    fetches: int = 0  # number of the newest fetch, carried or not
+    queries: int = 0  # number of the newest query
+
+    @property
+    def idle(self) -> bool:
+        return not (self.sending or self.fetching)
+
+
+class Agent:
+    """State of one worker between two events.
+
+    worker:   index of this worker
+    rule:     the synchronization model's rule for workers
+    seq:      number of the next push (a returning worker goes on where it stopped)
+    version:  last adopted version; None before the first
+    waiting:  what the compute thread must wait for; None: for nothing
+    stopped:  the server's reason to end the training; None while there is none
+    finished: `Leave` was commanded
     """
 
     def __init__(self, worker: int, rule: WorkerRule, seq: int = 0):
         self.worker, self.rule, self.seq = worker, rule, seq
-        self.version: int | None = None  # last adopted
-        self.waiting: Literal["model", "ack", "answer", None] = "model"
-        self.stopped: str | None = None  # the server's reason to stop
+        self.version: int | None = None
+        self.waiting: Literal["model", "ack", "decision", None] = "model"
+        self.stopped: str | None = None
         self.finished = False
-        self._base = 0  # version the uncut progress started from
-        self._steps = self._samples = 0  # uncut
-        self._seconds = 0.0
-        self._loss: float | None = 0.0  # sum over the uncut samples; None: not known
-        self._sending = False
-        self._fetches = 0  # number of the newest fetch, which may be one that a push has carried
-        self._fetching = 0  # number of the fetch under way
-        self._grant: int | None = None  # newest version it may fetch and has not
-        self._inbox: int | None = None  # fetched, not adopted
-        self._finishing = False
-        self._cut_due = False
-        self._first = True  # nothing was cut in this life
-        self._asked = 0  # number of the newest question
+        self._progress = _Progress()
+        self._network = _Network()
+        self._grant: int | None = None  # newest granted version that was not requested
+        self._inbox: int | None = None  # fetched version, not adopted
+        self._finishing = False  # no step will follow
+        self._cut_due = False  # the model has directed this worker to cut
+        self._first = True  # this incarnation has cut nothing
 
     @property
     def idle(self) -> bool:
-        """True when the network is free: no push unanswered, no fetch under way."""
-        return not (self._sending or self._fetching)
+        """True if the network is free: no push unacknowledged, no fetch under way."""
+        return self._network.idle
 
     @property
     def fetching(self) -> int:
-        """Number of the fetch under way, from the request until the model is here, whole; or 0."""
-        return self._fetching
+        """Number of the fetch under way, from the request until the whole model is here; or 0."""
+        return self._network.fetching
 
-    # What the compute thread tells.
+    # Events of the compute thread.
 
     def step_done(self, samples: int, seconds: float, steps: int = 1,
                   loss: float | None = None) -> list[Command]:
-        """A step of `samples` examples and mean `loss` ended after `seconds` of compute."""
-        self._steps += steps
-        self._samples += samples
-        self._seconds += seconds
-        known = loss is not None and self._loss is not None
-        self._loss = self._loss + loss * samples if known else None
+        """A step of `samples` examples and mean `loss` ended after `seconds` of compute.
+
+        steps: more than 1 where several mini-batches were trained at once
+        loss:  None: not known
+        """
+        self._progress.add(steps, samples, seconds, loss)
         rule = self.rule
         commands: list[Command] = []
         if rule.push == "when_idle":
             if self._inbox is not None:
-                commands.append(self._adopt())
+                commands.append(self._adopt(self._inbox))
                 commands += self._fetch_if_due()
             if self.idle:
                 commands.append(self._cut())
         elif rule.push == "every_step":
-            if self._steps >= rule.every or self._cut_due:
+            if self._progress.steps >= rule.every or self._cut_due:
                 commands.append(self._cut())
         elif rule.push == "on_adopt":
             if self._inbox is not None or self._first:
                 commands += self._exchange()
         elif rule.push == "on_query":
-            self._asked += 1
-            self.waiting = "answer"
-            commands.append(CutQuery(self._asked, self._steps, seconds / steps))
+            self._network.queries += 1
+            self.waiting = "decision"
+            commands.append(CutQuery(self._network.queries, self._progress.steps, seconds / steps))
         elif self._cut_due and self.idle:
             commands.append(self._cut())
         return commands
 
     def finish(self) -> list[Command]:
-        """No step will follow: hand over what is left, then leave."""
+        """No step will follow: push the uncut progress, then leave."""
         self._finishing = True
         return self._finish_if_idle()
 
-    # What the communication side tells.
+    # Events of the communication thread.
 
     def acked(self, granted: int | None, hold: bool = False) -> list[Command]:
-        """The newest push was answered, perhaps with a grant, perhaps with an order to wait."""
-        self._sending = False
+        """The newest push was acknowledged.
+
+        granted: version that may be fetched; None: none
+        hold:    the model directs this worker to wait for a grant before its next step
+        """
+        self._network.sending = False
         if self.rule.push == "every_step":
-            self._cut_due = False  # told before this answer: it was about the older version
+            self._cut_due = False  # directed before this acknowledgement, for the older version
         self._note_grant(granted)
         if self._finishing:
             return self._finish_if_idle()
@@ -155,33 +194,33 @@ class Agent:
         return self._fetch_if_due()
 
     def fetched(self, version: int) -> list[Command]:
-        """The asked-for model is here, whole."""
-        self._fetching = 0
+        """The requested model is here, whole."""
+        self._network.fetching = 0
         self._inbox = version
         if self._grant is not None and self._grant <= version:
-            self._grant = None  # that grant is met already
+            self._grant = None  # this model meets that grant, too
         if self.waiting == "model":
             self.waiting = None
-            return [self._adopt(), *self._fetch_if_due()]
+            return [self._adopt(version), *self._fetch_if_due()]
         return self._finish_if_idle() if self._finishing else []
 
-    def told(self, number: int, cut: bool) -> list[Command]:
-        """The answer to question `number`: cut now, or go on."""
-        if self.waiting != "answer" or number != self._asked:
-            return []  # heard before, or not waited for any more
+    def decided(self, number: int, cut: bool) -> list[Command]:
+        """The server decided query `number`: cut now, or go on."""
+        if self.waiting != "decision" or number != self._network.queries:
+            return []  # received before, or not waited for any more
         self.waiting = None
         return [self._cut()] if cut else []
 
     def directed(self, direct: Direct) -> list[Command]:
-        """The model's instruction for this worker; its batches are not this object's concern."""
+        """The model's instruction for this worker; other objects see to its batches."""
         if direct.cut:
             self._cut_due = True
         return []
 
     def stop(self, reason: str) -> list[Command]:
-        """Training is over; whoever waits for a model or an answer waits no longer."""
+        """Training is over: wait for no grant and no decision any more."""
         self.stopped = reason
-        if self.waiting == "answer" or (self.waiting == "model" and not self._fetching):
+        if self.waiting == "decision" or (self.waiting == "model" and not self.fetching):
             self.waiting = None
         return []
 
@@ -192,64 +231,66 @@ class Agent:
         self.waiting = "model"
         return self._fetch_if_due()
 
-    # Rules that both sides share.
+    # Rules for events of both threads.
 
     def _note_grant(self, version: int | None) -> None:
         if version is None or self._finishing:
             return
         held = self.version if self._inbox is None else self._inbox
         if self.rule.wait == "never" and held is not None and version <= held:
-            return  # it has come already, for an older grant; nobody waits for it
+            return  # the version came for an older grant; this worker waits for none
         self._grant = max(version, self._grant or 0)
 
     def _fetch_if_due(self, carried: bool = False) -> list[Command]:
-        """`carried`: the server heeds the fetch that went with the newest push."""
+        """Fetch what is granted, if the rule wants it now and the network is free.
+
+        carried: the newest push carried the fetch, and its acknowledgement grants
+        """
         if self._grant is None or self._inbox is not None or not self.idle:
             return []
         if self.waiting == "model" or (self.rule.wait == "never" and not self._finishing):
             self._grant = None
-            self._fetches += not carried
-            self._fetching = self._fetches
-            return [Fetch(self._fetching, carried)]
+            network = self._network
+            network.fetches += not carried
+            network.fetching = network.fetches
+            return [Fetch(network.fetching, carried)]
         return []
 
-    def _adopt(self) -> Adopt:
-        version, self._inbox = self._inbox, None
-        self.version = version
-        if not self._steps:
-            self._base = version
-        rebase = self.rule.adopt == "rebase" and self._steps and not self.finished
+    def _adopt(self, version: int) -> Adopt:
+        """Adopt the fetched version."""
+        self.version, self._inbox = version, None
+        if not self._progress.steps:
+            self._progress.base = version
+        rebase = self.rule.adopt == "rebase" and self._progress.steps and not self.finished
         return Adopt(version, "rebase" if rebase else "replace")
 
     def _exchange(self) -> list[Command]:
-        """Hand over the progress and take the version that came in for it, if one has."""
-        came = self._inbox is not None
-        if self.rule.adopt == "rebase":  # keep it in x as well: x = W + progress
-            return [*([self._adopt()] if came else []), self._cut()]
-        cut = self._cut()  # and go on from the version; the first time from W_0, once more
-        return [cut, self._adopt() if came else Adopt(self.version, "replace")]
+        """Push the progress, and adopt the fetched version, if there is one."""
+        fetched = self._inbox
+        if self.rule.adopt == "rebase":  # x keeps the progress: x = W + progress
+            return [self._cut()] if fetched is None else [self._adopt(fetched), self._cut()]
+        cut = self._cut()
+        if fetched is None:  # the first time: x goes on from W_0 again
+            return [cut, Adopt(self._progress.base, "replace")]
+        return [cut, self._adopt(fetched)]
 
     def _cut(self) -> Cut:
-        loss = None if self._loss is None or not self._samples else self._loss / self._samples
-        push = Push(self.worker, self.seq, self._base, self._steps, self._samples, self._seconds,
-                    loss)
+        push = self._progress.push(self.worker, self.seq)
         self.seq += 1
         self._first = False
-        self._steps = self._samples = 0
-        self._seconds = self._loss = 0.0
-        self._base = self.version
-        self._sending = True
+        self._progress = _Progress(self._progress.base if self.version is None else self.version)
+        self._network.sending = True
         self._cut_due = False
         if self.rule.wait != "never" or self._finishing:
             self.waiting = "ack"
-        self._fetches += not self._finishing
-        return Cut(push, 0 if self._finishing else self._fetches)
+        self._network.fetches += not self._finishing
+        return Cut(push, 0 if self._finishing else self._network.fetches)
 
     def _finish_if_idle(self) -> list[Command]:
         if not self.idle:
             self.waiting = "ack"
             return []
-        if self._steps:
+        if self._progress.steps:
             return [self._cut()]
         self.finished = True
         self.waiting = None

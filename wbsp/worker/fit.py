@@ -1,7 +1,7 @@
-"""Which call of `fit` is this, and is it over?
+"""End of a call of `fit` that was interrupted or failed, which Keras does not report to callbacks.
 
-Keras tells callbacks that `fit` has ended, but not that it was interrupted or failed. In a process
-that lives on, a notebook say, its worker would go on to beat, and the others would wait for it.
+In a process that goes on, such as a notebook's, the worker would go on to send heartbeats, and the
+other workers would wait for it.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ PERIOD = 1.0  # seconds between two looks
 
 
 class Fit:
-    """The innermost call of a function `fit` under which this object is made.
+    """The innermost call of a function `fit` in which this object is made.
 
-    It is over when its frame is on its thread's stack no more. The frame may well exist then:
-    whoever keeps the exception, as a notebook does, keeps its traceback.
+    The call is over when its frame has left its thread's stack. The frame may exist for longer: a
+    notebook, for example, keeps an exception, and with it the traceback.
 
-    on_over: called with this object if that happens before `forget`, in a thread of its own
+    on_over: called with this object, in a thread of its own, if the call is over before `forget`
     """
 
     def __init__(self, on_over: Callable[[Fit], None]):
-        frame = sys._getframe()
+        frame: FrameType | None = sys._getframe()
         while frame is not None and frame.f_code.co_name != "fit":
             frame = frame.f_back
-        self._frame = frame  # None: called by a loop of the user's own, of which nothing is known
+        self._frame = frame  # None: a loop of the user's own, not `fit`, calls the callback
         self._thread = threading.get_ident()
         self._forgotten = threading.Event()
         if frame is not None:
@@ -45,11 +45,12 @@ class Fit:
         return (frame := self._frame) is not None and not self._on_stack(frame)
 
     def forget(self) -> None:
-        """Watch no more, and let go of the frame, which holds the data that `fit` was given."""
+        """Stop watching, and release the frame, which holds the data that `fit` was given."""
         self._frame = None
         self._forgotten.set()
 
     def _watch(self, on_over: Callable[[Fit], None]) -> None:
+        """Body of the watching thread."""
         while not self._forgotten.wait(PERIOD):
             if self.over:
                 on_over(self)

@@ -1,8 +1,8 @@
-"""What a step of Keras was: how many batches and samples it trained, and their loss.
+"""Batches, samples and loss of one step of Keras.
 
-Keras tells callbacks neither the batch size nor the loss of one batch; its loss tracker counts
-both. And where several batches make a step (steps_per_execution) and the data ends among them, it
-tells the number that was planned; its optimizer counts those that were.
+Keras reports to callbacks neither the batch size nor the loss of one batch; its loss tracker counts
+both. Where several batches make a step (steps_per_execution) and the data ends among them, Keras
+reports the planned number of batches; its optimizer counts those that were trained.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class Step(NamedTuple):
-    """What one call of `on_train_batch_end` is about."""
+    """The step that one call of `on_train_batch_end` reports."""
 
     batches: int
     samples: int  # 1 under a model without a loss tracker
@@ -20,7 +20,10 @@ class Step(NamedTuple):
 
 
 class LossMeter:
-    """Reads the counters of a keras.Model; `reset` begins an epoch."""
+    """Reader of the counters of a keras.Model; `reset` begins an epoch.
+
+    batches: trained in this epoch so far
+    """
 
     def __init__(self, model: Any):
         tracker = next((metric for metric in model.metrics if metric.name == "loss"), None)
@@ -29,12 +32,13 @@ class LossMeter:
         self.reset()
 
     def reset(self) -> None:
-        self.batches = 0  # of this epoch
+        """Begin an epoch."""
+        self.batches = 0
         self._samples, self._total = 0, 0.0
         self._updates = self._updated()
 
     def step(self, batch: int, planned: int | None, logs: dict) -> Step:
-        """The newest step, which ends with the epoch's `batch` of `planned` (None: not known)."""
+        """The newest step, which ended with the epoch's `batch` of `planned` (None: not known)."""
         batches = batch + 1 - self.batches
         if batches > 1 and (planned is None or batch + 1 >= planned):
             trained = self._updated() - self._updates - self.batches
@@ -52,7 +56,7 @@ class LossMeter:
         return Step(batches, max(new, 1), loss)
 
     def _updated(self) -> int:
-        """Batches that the optimizer has seen."""
+        """Number of batches that the optimizer has counted."""
         iterations = getattr(self._optimizer, "iterations", None)
         each = getattr(self._optimizer, "gradient_accumulation_steps", None) or 1
         return 0 if iterations is None else each * int(iterations.numpy())

@@ -1,8 +1,8 @@
-"""A stream of assigned examples as a tf.data.Dataset that Keras can fit."""
+"""Assigned examples as a tf.data.Dataset that Keras can fit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -14,8 +14,9 @@ _NO_MORE = 0, -1
 
 def batches(assignments: Assignments,
             examples: Callable[[tf.Tensor, tf.Tensor], Any]) -> tf.data.Dataset:
-    """What `examples`(start, count) makes of each piece, while its worker waits for the model."""
-    readers = []  # an iterator over the pieces for each of the dataset
+    """Dataset of `examples`(start, count) for each piece, made while the worker waits for a model.
+    """
+    readers: list[Iterator[tuple[int, int]]] = []  # one for each iterator of the dataset
 
     def open_reader():
         readers.append(iter(assignments))
@@ -31,16 +32,16 @@ def batches(assignments: Assignments,
         results = tf.numpy_function(function, inputs, outputs * [tf.int64])
         return tuple(tf.ensure_shape(result, []) for result in results)
 
-    # Not from_generator: that calls Python once more when an iterator is deleted, which may be when
-    # Python is ending and waits for its threads, and then neither gets on.
+    # Not from_generator: that calls Python when an iterator is deleted, perhaps while Python is
+    # ending and waits for its threads, which is a deadlock.
     endless = tf.data.Dataset.counter()
     pieces = tf.data.Dataset.from_tensors(0).map(
         lambda _: call(open_reader, [], 1)).flat_map(
         lambda reader: endless.map(lambda _: call(read, [reader], 2)))
-    # TensorFlow can stop a thread that makes batches only between two of them. So NOTHING must
-    # come through it too, as a batch that is thrown away.
+    # TensorFlow can stop a thread that makes batches only between two of them. So NOTHING becomes a
+    # batch, too, which a filter drops.
     stream = pieces.take_while(lambda _, count: count >= 0).map(made).prefetch(1).filter(
         lambda real, _: real).map(lambda _, batch: batch)
     options = tf.data.Options()
-    options.autotune.enabled = False  # its thread may hold up an iterator's deletion for a minute
+    options.autotune.enabled = False  # its thread may delay an iterator's deletion for a minute
     return stream.with_options(options)

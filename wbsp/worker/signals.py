@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM in a process that has not said what they shall do.
+"""Ctrl-C and SIGTERM in a process that has no handlers of its own for them.
 
-The first is heard as a wish to leave in good order, and does what it always does once that is done;
-the second does it at once.
+The first signal asks the worker to leave in good order, and has its usual effect after that; a
+second one has its usual effect at once.
 """
 
 from __future__ import annotations
@@ -11,24 +11,34 @@ import signal
 import threading
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
-_USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+_Handler = Callable[[int, FrameType | None], Any] | signal.Handlers
+
+_USUAL: dict[signal.Signals, _Handler] = {
+    signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 
 class Signals:
-    """Holds the signals back from `hold` to `release`, where their handlers are Python's own.
+    """Handlers that hold the signals back from `hold` to `release`.
+
+    A signal is held back only where its handler is Python's own.
 
     interrupt: called with the reason, in the main thread, between any two of its instructions
+    caught:    number of a signal that was held back, for `raise_again`
     """
 
     def __init__(self, interrupt: Callable[[str], None]):
         self._interrupt = interrupt
         self._needed: Callable[[], bool] | None = None  # None: released
         self._process = 0
-        self.caught: int | None = None  # to be raised again
+        self.caught: int | None = None
 
     def hold(self, needed: Callable[[], bool]) -> None:
-        """Begin, if this is the main thread; a signal that comes when not `needed` is passed on."""
+        """Begin, if this is the main thread.
+
+        needed: called when a signal comes; False: the signal has its usual effect
+        """
         self.caught = None
         if threading.current_thread() is not threading.main_thread():
             return
@@ -36,28 +46,28 @@ class Signals:
         for signum, usual in _USUAL.items():
             owner = getattr(signal.getsignal(signum), "__self__", None)
             if isinstance(owner, Signals) and owner is not self and not owner._holds:
-                owner._restore()  # it could not: another thread released it
+                owner._restore()  # it was released in another thread, which cannot set handlers
             if signal.getsignal(signum) == usual:
-                signal.signal(signum, self._heard)
+                signal.signal(signum, self._handle)
 
     def release(self) -> None:
-        """Give the signals back; called in another thread, when the next one comes."""
+        """End; in a thread other than the main one, the handlers stay until the next signal."""
         self._needed = None
         if threading.current_thread() is threading.main_thread():
             self._restore()
 
     def raise_again(self) -> None:
-        """After `release`: what the caught signal does usually, if there is one."""
+        """Give a signal that was held back its usual effect; to be called after `release`."""
         signum, self.caught = self.caught, None
         if signum is not None:
             signal.raise_signal(signum)
 
     @property
     def _holds(self) -> bool:
-        """False, too, in a process that was forked from the one that holds them."""
+        """True if a signal is to be held back; never in a process forked from this one."""
         return self._needed is not None and self._process == os.getpid() and self._needed()
 
-    def _heard(self, signum: int, frame: FrameType | None) -> None:
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self.caught is None and self._holds:
             self.caught = signum
             self._interrupt(f"interrupted by {signal.Signals(signum).name}")
@@ -68,5 +78,5 @@ class Signals:
 
     def _restore(self) -> None:
         for signum, usual in _USUAL.items():
-            if signal.getsignal(signum) == self._heard:  # else: the user has said since
+            if signal.getsignal(signum) == self._handle:  # else: the user has set another since
                 signal.signal(signum, usual)

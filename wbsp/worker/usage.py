@@ -1,4 +1,4 @@
-"""How busy this machine is, as load-balancing models want to know it with every push."""
+"""Load of a worker's machine, which load-balancing models need with every push."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ PERIOD = 0.5  # seconds between two samples: processor time is counted in hundre
 
 
 class Usage:
-    """Called, answers with the shares (0..1) of the machine's processors and memory in use.
+    """Sampler of the machine's load.
 
-    The processors' share is that of the time since the sample before.
+    A call returns the shares (0..1) of processors and memory in use; the processors' share is an
+    average since the sample before, at least `PERIOD` ago.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
@@ -32,7 +33,7 @@ class Usage:
     def _processors(self) -> float:
         total, idle = _processor_seconds()
         passed, idled = total - self._total, idle - self._idle
-        if passed <= 0:  # too early to tell
+        if passed <= 0:  # the counters have not moved
             return self._shares[0]
         self._total, self._idle = total, idle
         return min(max(1 - idled / passed, 0.0), 1.0)  # the counters are not read at one moment
@@ -41,5 +42,5 @@ class Usage:
 def _processor_seconds() -> tuple[float, float]:
     """(all, idle) seconds of all processors since the machine's start."""
     times = psutil.cpu_times()
-    guest = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # in user already
+    guest = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # part of user
     return sum(times) - guest, times.idle + getattr(times, "iowait", 0.0)

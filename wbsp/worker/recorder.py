@@ -1,0 +1,107 @@
+"""Time and traffic of one worker: totals, phases of the compute thread, and the worker's log."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from wbsp.runlog.report import Phase, PhaseTimer, Report
+from wbsp.runlog.worker import WorkerLog
+
+
+class Recorder:
+    """Totals of one worker in one run; used by the compute thread and the communication thread.
+
+    Each total is written by one thread: pushes and pulls by the communication thread, all others by
+    the compute thread. Both may read all of them, by `report`.
+    """
+
+    def __init__(self, run_time: float, log: WorkerLog | None = None):
+        """`run_time`: seconds since the run's time zero, at this moment."""
+        self._offset = time.monotonic() - run_time  # of the run's time zero
+        self._log = log
+        self._lock = threading.Lock()  # of the timer
+        self._phase: Phase = "wait"
+        self._timer = PhaseTimer(self.now(), self._phase)
+        self._totals = Report()
+        self._final: Report | None = None
+
+    def now(self) -> float:
+        """Seconds since the run's time zero, which all processes of the run share."""
+        return time.monotonic() - self._offset
+
+    def report(self) -> Report:
+        """The totals so far, until `close`."""
+        if self._final is not None:
+            return self._final
+        with self._lock:
+            report = self._totals.copy()
+            report.seconds = self._timer.at(self.now())
+            return report
+
+    def close(self) -> None:
+        """Count no more: what follows is not training."""
+        self._final = self.report()
+
+    # Used by the compute thread.
+
+    def enter(self, phase: Phase) -> float:
+        """Begin a phase; return the seconds of the phase before, or 0 if it goes on."""
+        if phase == self._phase:
+            return 0.0
+        with self._lock:
+            now = self.now()
+            seconds = self._timer.switch(phase, now)
+        if self._log:
+            self._log.span("compute", self._phase, now - seconds, now)
+        self._phase = phase
+        return seconds
+
+    def step_begins(self) -> None:
+        """Enter the phase `compute`; before the first step, forget the phases of the start-up."""
+        if self._totals.steps:
+            self.enter("compute")
+            return
+        with self._lock:
+            self._phase = "compute"
+            self._timer = PhaseTimer(self.now(), self._phase)
+
+    def step_done(self, steps: int, samples: int, loss: float) -> None:
+        """Count a step, or several at once, with the mean `loss`."""
+        self._totals.steps += steps
+        self._totals.samples += samples
+        self._totals.loss = loss
+
+    def log_step(self, epoch_step: int, seconds: float) -> None:
+        """Log the totals after a step of `seconds`."""
+        if self._log:
+            self._log.step(self.now(), epoch_step, self.report(), seconds)
+
+    def cut(self, nbytes: int) -> None:
+        """Count an update of `nbytes`."""
+        self._totals.push_bytes = nbytes
+
+    # Used by the communication thread.
+
+    def acked(self, seq: int, seconds: float, nbytes: int) -> None:
+        """Count push `seq`, whose acknowledgement of `nbytes` took `seconds`."""
+        totals = self._totals
+        totals.pushes += 1
+        totals.push_seconds += seconds
+        totals.last_push_seconds = seconds
+        totals.control_bytes = nbytes
+        self._log_request("push", seconds, seq=seq)
+
+    def fetched(self, version: int, seconds: float, nbytes: int) -> None:
+        """Count the fetch of a version of `nbytes`, which took `seconds`."""
+        totals = self._totals
+        totals.pulls += 1
+        totals.pull_seconds += seconds
+        totals.last_pull_seconds = seconds
+        totals.pull_bytes = nbytes
+        self._log_request("pull", seconds, version=version)
+
+    def _log_request(self, kind: Phase, seconds: float, **fields: int) -> None:
+        if self._log:
+            now = self.now()
+            self._log.span("network", kind, now - seconds, now, **fields)

@@ -1,0 +1,128 @@
+"""The agent between the two threads of a worker."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from wbsp.runlog.report import Report
+from wbsp.wire import messages as m
+from wbsp.worker.agent import Agent, Command, Fetch
+from wbsp.worker.recorder import Recorder
+from wbsp.worker.stream import Assignments
+from wbsp.worker.transport import Transport
+
+_NOTICE = 15.0  # seconds between two lines about rejected pushes
+
+
+class SharedAgent:
+    """An agent under a lock, and its commands for the compute thread.
+
+    This object is the transport's Listener: in the communication thread it makes each message an
+    event of the agent. A Fetch that the agent commands is requested at once; all other commands
+    touch the model, and wait in `commands` for the compute thread.
+
+    agent:    guarded by `changed`
+    changed:  notified when there are new commands, or the server is lost
+    commands: guarded by `changed`
+    """
+
+    def __init__(self, agent: Agent, transport: Transport, recorder: Recorder,
+                 say: Callable[[str], None], assignments: Assignments | None):
+        """`assignments`: of examples to this worker; None: the worker chooses its own."""
+        self.agent = agent
+        self.changed = threading.Condition()
+        self.commands: list[Command] = []
+        self._transport, self._recorder, self._say = transport, recorder, say
+        self._assignments = assignments
+        self._versions: dict[int, np.ndarray] = {}  # that were fetched and may be adopted
+        self._newest = -1  # version that was fetched
+        self._final_received = False
+        self._rejected = 0  # pushes
+        self._rejected_said_at = -math.inf
+
+    # Used by the compute thread.
+
+    def take_version(self, version: int) -> np.ndarray:
+        """The fetched version that is to be adopted now, float32 [size]."""
+        with self.changed:
+            vector = self._versions[version]
+            adopted_again = self.agent.rule.push == "on_adopt"
+            self._versions = {other: kept for other, kept in self._versions.items()
+                              if other > version or (other == version and adopted_again)}
+            return vector
+
+    def end_assignments(self) -> None:
+        """No step will follow: whoever waits for examples waits no longer."""
+        if self._assignments is not None:
+            self._assignments.end()
+
+    # The Listener, used by the communication thread.
+
+    def acked(self, ack: m.Ack, seconds: float) -> None:
+        """The newest push was acknowledged, `seconds` after the cut."""
+        self._recorder.acked(ack.seq, seconds, len(m.encode(ack)))
+        if not ack.accepted:
+            self._say_rejected(ack)
+        with self.changed:
+            self._follow(self.agent.acked(ack.granted, ack.hold))
+
+    def fetched(self, version: int, vector: np.ndarray, seconds: float) -> None:
+        """The requested version (float32 [size]) is here, `seconds` after the request."""
+        self._recorder.fetched(version, seconds, vector.nbytes)
+        with self.changed:
+            self._newest = version
+            self._versions[version] = vector
+            self._follow(self.agent.fetched(version))
+
+    def received(self, message: m.Message) -> None:
+        """Another message to a member came in."""
+        with self.changed:
+            match message:
+                case m.Granted():
+                    if message.version > self._newest:  # else: repeated
+                        self._follow(self.agent.granted(message.version))
+                case m.Directed():
+                    direct = message.direct
+                    if direct.batch is not None and self._assignments is not None:
+                        self._assignments.assign(direct.batch, direct.start)
+                    self._follow(self.agent.directed(direct))
+                case m.CutDecision():
+                    self._follow(self.agent.decided(message.number, message.cut))
+                case m.Stop():
+                    self._follow(self.agent.stop(message.reason))
+                case m.Final():
+                    if not self._final_received:  # else: repeated
+                        self._final_received = True
+                        self._follow(self.agent.final(message.version))
+
+    def failed(self) -> None:
+        """The server is lost, or this worker has left the run."""
+        self.end_assignments()
+        with self.changed:
+            self.changed.notify_all()
+
+    def report(self) -> Report:
+        """This worker's totals so far."""
+        return self._recorder.report()
+
+    def _follow(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            if isinstance(command, Fetch):
+                self._transport.fetch(*command)
+            else:
+                self.commands.append(command)
+        self.changed.notify_all()
+
+    def _say_rejected(self, ack: m.Ack) -> None:
+        """Say now and then that pushes were rejected: some models reject by rule, and often."""
+        self._rejected += 1
+        now = time.monotonic()
+        if now - self._rejected_said_at > _NOTICE:
+            self._rejected_said_at = now
+            self._say(f"worker {self.agent.worker}: push {ack.seq} was rejected: {ack.reason} "
+                      f"({self._rejected} so far)")
