@@ -85,7 +85,7 @@ class PeerQueues:
 
         A message to a peer that is gone is dropped: the peer's silence will be noticed.
         """
-        while self._line.busy or self._put_next_on_line(now):
+        while self._line.message is not None or self._put_next_on_line(now):
             carried = self._line.take(now)
             if carried is None:
                 return

@@ -32,37 +32,31 @@ class RateLimiter:
 
 
 class Line(Generic[Carried]):
-    """A rate-limited line with the one message on it, on its way out or in; used by one thread."""
+    """A rate-limited line with the one message on it, on its way out or in; used by one thread.
+
+    message: on the line; None: the line is free
+    """
 
     def __init__(self, limiter: RateLimiter):
         self._limiter = limiter
-        self._message: Carried | None = None
+        self.message: Carried | None = None
         self._arrives_at = 0.0
-
-    @property
-    def busy(self) -> bool:
-        """True while a message is on the line."""
-        return self._message is not None
 
     def put(self, message: Carried, nbytes: int, now: float) -> None:
         """Put a message on the line, which must be free; 0 bytes if the line carried it before."""
-        self._message = message
+        self.message = message
         self._arrives_at = self._limiter.take(nbytes, now)
 
     def take(self, now: float) -> Carried | None:
         """The message that the line has carried, which leaves the line; None: none is there yet."""
         if now < self._arrives_at:
             return None
-        message, self._message = self._message, None
+        message, self.message = self.message, None
         return message
-
-    def clear(self) -> None:
-        """Forget the message on the line."""
-        self._message = None
 
     def delay(self, now: float) -> float | None:
         """Seconds until the message on the line can be taken; None: the line is free."""
-        return max(0.0, self._arrives_at - now) if self.busy else None
+        return None if self.message is None else max(0.0, self._arrives_at - now)
 
 
 class RateLimitedReceiver:
@@ -74,7 +68,7 @@ class RateLimitedReceiver:
 
     def receive(self, now: float) -> list[zmq.Frame] | None:
         """The next message; None: there is none yet."""
-        if not self._line.busy:
+        if self._line.message is None:
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:

@@ -27,7 +27,8 @@ class SendQueue:
 
     def __len__(self) -> int:
         """Number of messages that have not been sent."""
-        return len(self._waiting) + (self._urgent is not None) + self._line.busy
+        return len(self._waiting) + (self._urgent is not None) + (
+            self._line.message is not None)
 
     def post(self, *frames: bytes | memoryview, now: float, urgent: bool = False) -> None:
         """Send the message now if possible, else later; an urgent one replaces an older one."""
@@ -41,13 +42,13 @@ class SendQueue:
         """Forget all messages that have not been sent."""
         self._waiting.clear()
         self._urgent = None
-        self._line.clear()
+        self._line.message = None
         self.blocked = False
 
     def flush(self, now: float) -> None:
         """Send all messages that the line has carried, until the socket accepts no more."""
         self.blocked = False
-        while self._line.busy or self._put_next_on_line(now):
+        while self._line.message is not None or self._put_next_on_line(now):
             frames = self._line.take(now)
             if frames is None:
                 return
@@ -62,9 +63,8 @@ class SendQueue:
     def delay(self, now: float) -> float:
         """Seconds until `flush` can send a message; infinite when the queue is empty, or blocked
         until the socket can be written to."""
-        if self.blocked or not self:
-            return math.inf
-        return self._line.delay(now) or 0.0
+        delay = None if self.blocked else self._line.delay(now)
+        return math.inf if delay is None else delay
 
     def _put_next_on_line(self, now: float) -> bool:
         """Put the message that is next on the line; False if there is none."""
