@@ -130,9 +130,9 @@ def wbsp_worker(pipe: Connection, address: str, worker: int, workers: int, size:
     """A worker under asp: every step pushes, and waits for the version that holds its push."""
     replica = _Replica(size)
     transport = Transport(address, worker, say=_silent)
-    transport.hello({}, CONNECT)
+    welcome = transport.hello({}, CONNECT)
     joined = transport.join(replica.layout, replica.read, CONNECT)
-    runtime = WorkerRuntime(transport, replica, joined, say=_silent)
+    runtime = WorkerRuntime(transport, replica, welcome.rule, joined, say=_silent)
     runtime.start()
 
     def trip() -> None:

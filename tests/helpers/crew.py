@@ -64,10 +64,10 @@ class Member:
                 self._transport.close()
 
     def _train(self, steps, seconds, expected, timeout, after_step) -> None:
-        self._transport.hello(expected, timeout)
+        welcome = self._transport.hello(expected, timeout)
         joined = self._transport.join(self.replica.layout, self.replica.read, timeout)
-        self.runtime = runtime = WorkerRuntime(self._transport, self.replica, joined, None,
-                                               self.said.append)
+        self.runtime = runtime = WorkerRuntime(self._transport, self.replica, welcome.rule,
+                                               joined, None, self.said.append)
         runtime.start()
         for step in range(1, steps + 1):
             if runtime.stopped or self._leaving.is_set():

@@ -51,9 +51,10 @@ def main(plan: Plan) -> int:
     token = plan.token_file and read_token(plan.token_file)
     transport = Transport(plan.address, plan.worker, token, plan.bandwidth, say)
     try:
-        transport.hello({}, 60)
+        welcome = transport.hello({}, 60)
         joined = transport.join(replica.layout, replica.read, 60)
-        runtime = WorkerRuntime(transport, replica, joined, None, say, lambda: bool(caught))
+        runtime = WorkerRuntime(transport, replica, welcome.rule, joined, None, say,
+                                lambda: bool(caught))
         runtime.start()
         say(f"starts with seq {runtime.agent.seq} after {runtime.steps_before} steps")
         for step in range(1, plan.steps + 1):

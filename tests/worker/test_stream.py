@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import wbsp
+from wbsp.wire import messages as m
 from wbsp.worker.pipeline import batches
 from wbsp.worker.stream import LOOK, NOTHING, Assignments
 
@@ -243,4 +244,4 @@ def test_a_stream_cannot_serve_several_steps_at_once():
     hook.stream(examples, 8)
     hook.set_model(counting(steps_per_execution=4))
     with pytest.raises(ValueError, match="steps_per_execution=4: .*compile the model with"):
-        hook._check_stream(wbsp.sync.BSP.rule)
+        hook._check_stream(m.Welcome({"sync": "bsp"}, 0.0, wbsp.sync.BSP.rule))

@@ -179,7 +179,7 @@ class Admission:
             seq = engine.ledger.next_seq(session.worker)
             member = engine.members.get(session.worker)
             steps = member.steps if member else 0
-        session.answer = m.Joined(self._terms.rule, seq, steps, send_initial, self._clock())
+        session.answer = m.Joined(seq, steps, send_initial, self._clock())
         self._sessions.send(session.identity, session.answer)
 
     def _refuse(self, session: WorkerSession, reason: str) -> None:

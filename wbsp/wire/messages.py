@@ -106,7 +106,10 @@ class Goodbye(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """Answer to Hello: the run's settings, which a worker adopts where it was given none."""
+    """Answer to Hello: the run's settings, which a worker adopts where it was given none.
+
+    The rule is all that workers learn of the synchronization model.
+    """
 
     settings: dict[str, str]
     now: float  # seconds since the run's time zero
@@ -116,7 +119,6 @@ class Welcome(Message, frozen=True):
 class Joined(Message, frozen=True):
     """Answer to Join: the worker is a member, or is to send W_0 first."""
 
-    rule: WorkerRule
     seq: int  # number of the worker's next push
     steps: int  # of this worker in earlier incarnations
     send_initial: bool  # W_0 is expected of this worker; another Joined follows

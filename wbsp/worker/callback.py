@@ -154,7 +154,7 @@ class SyncCallback(keras.callbacks.Callback):
             self._check_stream(welcome)
             self._assignments.begin(self._batch_size)
             self._training = Training.join(
-                self.model, transport, self._timeout, self._log, self._say,
+                self.model, transport, welcome.rule, self._timeout, self._log, self._say,
                 lambda: self._interrupt is not None, self._assignments)
             self._training.runtime.start()
             self._stop_if_due()

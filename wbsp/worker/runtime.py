@@ -15,6 +15,7 @@ import numpy as np
 from wbsp.layout import TensorSpec
 from wbsp.runlog.report import Report
 from wbsp.runlog.worker import WorkerLog
+from wbsp.sync.base import WorkerRule
 from wbsp.wire import messages as m
 from wbsp.worker.agent import Adopt, Agent, Command, Cut, CutQuery, Fetch, Leave
 from wbsp.worker.recorder import Recorder
@@ -52,12 +53,12 @@ class WorkerRuntime:
     steps_before: steps of this worker in earlier incarnations
     """
 
-    def __init__(self, transport: Transport, replica: Replica, joined: m.Joined,
+    def __init__(self, transport: Transport, replica: Replica, rule: WorkerRule, joined: m.Joined,
                  log: WorkerLog | None = None, say: Callable[[str], None] = print,
                  interrupted: Callable[[], bool] = lambda: False,
                  usage: Callable[[], tuple[float | None, float | None]] = lambda: (None, None),
                  assignments: Assignments | None = None):
-        """`joined`: the server's answer, which has just been returned by `transport.join`.
+        """`rule`: of the server's Welcome; `joined`: what `transport.join` has just returned.
 
         say:         prints one line for a person
         interrupted: called while waiting; True ends the wait, and the worker leaves without the
@@ -70,7 +71,7 @@ class WorkerRuntime:
         self.steps_before = joined.steps
         self._say, self._interrupted, self._usage = say, interrupted, usage
         self._recorder = Recorder(joined.now, log)
-        self._shared = SharedAgent(Agent(transport.worker, joined.rule, joined.seq), transport,
+        self._shared = SharedAgent(Agent(transport.worker, rule, joined.seq), transport,
                                    self._recorder, say, assignments)
         self._reason, self._wants_final = "finished", True
         self._has_final = False

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from wbsp.replica.tensorflow import KerasReplica
 from wbsp.runlog.worker import WorkerLog
+from wbsp.sync.base import WorkerRule
 from wbsp.worker.connection import TransportError
 from wbsp.worker.meter import LossMeter
 from wbsp.worker.runtime import WorkerRuntime
@@ -22,8 +23,8 @@ class Training(NamedTuple):
     meter: LossMeter
 
     @classmethod
-    def join(cls, model: Any, transport: Transport, timeout: float, log: WorkerLog | None,
-             say: Callable[[str], None], interrupted: Callable[[], bool],
+    def join(cls, model: Any, transport: Transport, rule: WorkerRule, timeout: float,
+             log: WorkerLog | None, say: Callable[[str], None], interrupted: Callable[[], bool],
              assignments: Assignments) -> Training:
         """Become a member of the run that `transport` is connected to.
 
@@ -31,7 +32,7 @@ class Training(NamedTuple):
         """
         replica, usage = KerasReplica(model), Usage()
         joined = transport.join(replica.layout, replica.read, timeout)
-        runtime = WorkerRuntime(transport, replica, joined, log, say, interrupted, usage,
+        runtime = WorkerRuntime(transport, replica, rule, joined, log, say, interrupted, usage,
                                 assignments)
         return cls(runtime, LossMeter(model))
 
