@@ -124,13 +124,13 @@ def parameter_server():
     settings = run_wide_settings()
     options = json.loads(settings["sync_option"])
     target = math.inf if FLAGS.target_accuracy is None else FLAGS.target_accuracy
-    rules = ServerConfig(FLAGS.worker_num, FLAGS.epochs * data.size(FLAGS.dataset), target,
-                  FLAGS.check_period, FLAGS.connect_timeout,
-                  FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit)
+    config = ServerConfig(FLAGS.worker_num, FLAGS.epochs * data.size(FLAGS.dataset), target,
+                          FLAGS.check_period, FLAGS.connect_timeout,
+                          FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit)
     experiment = functools.partial(network_and_test_set, FLAGS.model, FLAGS.dataset,
                                    FLAGS.data_dir, FLAGS.seed, FLAGS.weight_decay)
     return prepare_server(
-        settings, create(chosen_sync(), **options), options, rules, host=FLAGS.host,
+        settings, create(chosen_sync(), **options), options, config, host=FLAGS.host,
         port=FLAGS.port_base, token_file=FLAGS.token_file, base_dir=FLAGS.base_dir,
         log_root=FLAGS.log_root, resume=FLAGS.resume,
         start_evaluator=lambda: EvaluatorProcess(experiment)).run
@@ -182,7 +182,7 @@ def worker():
                          "--job_name=ps instead, or train a model of your own with SyncCallback")
     hook.write_log(WorkerLog(folder_of_run(run), index, run["sync"], append=True, say=say))
     name, rule = run["model"], hook.rule
-    devices = own_devices()  # before anything lies on one
+    devices = training.own_devices(say)  # before anything lies on one
     batches, steps_per_epoch = training_set(run, rule, hook)
     split = rule.micro_batches
     with devices.scope():
@@ -258,30 +258,14 @@ def folder_of_run(run):
     return folder
 
 
-def own_devices():
-    """A strategy over the devices of this process: one GPU, several mirrored, or the CPU."""
-    import tensorflow as tf
-
-    gpus = tf.config.list_physical_devices("GPU")
-    for gpu in gpus:
-        tf.config.experimental.set_memory_growth(gpu, True)
-    if len(gpus) > 1:
-        return tf.distribute.MirroredStrategy()
-    if gpus:
-        return tf.distribute.OneDeviceStrategy("/gpu:0")
-    if named := os.environ.get("CUDA_VISIBLE_DEVICES"):
-        say(f"warning: CUDA_VISIBLE_DEVICES={named}, but TensorFlow finds no GPU; using the CPU")
-    return tf.distribute.OneDeviceStrategy("/cpu:0")
-
-
 def seconds_before_step(run):
     """Seconds to sleep, those of the run's published heterogeneity included."""
     return FLAGS.sleep_time + heterogeneity.sleep_seconds(run["heterogeneity"], FLAGS.worker_index)
 
 
 def pace_and_end(hook, seconds, max_steps):
-    """A callback: sleep before each step, go on where an earlier life of this worker stopped, and
-    say every few seconds where it is."""
+    """A callback: sleep before each step, go on where an earlier incarnation of this worker
+    stopped, and say every few seconds where it is."""
     import keras
 
     class PaceAndEnd(keras.callbacks.Callback):

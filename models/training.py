@@ -1,4 +1,4 @@
-"""Training of each network: optimizer, loss and metrics of the published experiment.
+"""Training of each network: optimizer, loss, metrics and devices of the published experiment.
 
 The schedule counts *local* steps: every worker owns its optimizer, whose state is never sent. A
 mini-batch that is split into micro-batches, each a step to Keras, counts as one.
@@ -6,9 +6,12 @@ mini-batch that is split into micro-batches, each a step to Keras, counts as one
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 # Per network: the initial learning rate, and {local steps: factor from there on}.
 SCHEDULES: dict[str, tuple[float, dict[int, float]]] = {
@@ -58,3 +61,20 @@ def compile(
         **options,
     )
     return model
+
+
+def own_devices(say: Callable[[str], None]) -> tf.distribute.Strategy:
+    """A strategy over the devices of this process: one GPU, several mirrored, or the CPU.
+
+    `say` hears of a GPU that was named and is not found.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    if len(gpus) > 1:
+        return tf.distribute.MirroredStrategy()
+    if gpus:
+        return tf.distribute.OneDeviceStrategy("/gpu:0")
+    if named := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        say(f"warning: CUDA_VISIBLE_DEVICES={named}, but TensorFlow finds no GPU; using the CPU")
+    return tf.distribute.OneDeviceStrategy("/cpu:0")

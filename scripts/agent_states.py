@@ -137,7 +137,7 @@ def arrows(worker: Worker, events: Callable[[Worker], Iterator[Event]], depth: i
         return set()
     found: set[Arrow] = set()
     for label, act in events(worker):
-        later = replace(worker, agent=copy.copy(worker.agent))
+        later = replace(worker, agent=copy.deepcopy(worker.agent))
         done = later.follows(act(later))
         found.add((worker.state(), f"{label} / {done}" if done else label, later.state()))
         found |= arrows(later, events, depth - 1)

@@ -45,12 +45,12 @@ def main(argv):
             (host, port), workers = split_address(spec.server), spec.workers
         options = parse_options(FLAGS.sync_option)
         model = create(FLAGS.sync, **options)
-        rules = ServerConfig(workers, check_period=FLAGS.check_period,
-                      connect_timeout=FLAGS.connect_timeout,
-                      bandwidth=FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit)
+        config = ServerConfig(workers, check_period=FLAGS.check_period,
+                              connect_timeout=FLAGS.connect_timeout,
+                              bandwidth=FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit)
         settings = {"sync": model.name, "sync_option": json.dumps(options, sort_keys=True)}
         server = prepare_server(
-            settings, model, options, rules, host=host, port=port,
+            settings, model, options, config, host=host, port=port,
             token_file=FLAGS.token_file, base_dir=FLAGS.base_dir or model.name,
             log_root=FLAGS.log_root, resume=FLAGS.resume)
     except (ValueError, OSError) as error:

@@ -30,7 +30,8 @@ What a model guarantees (a violation raises `ContractError` where the answer is 
 - Accept stands before Commit, so that nothing is pending when the event has ended: checkpoints are
   made at such moments.
 - The answer to a query holds exactly one Direct to that worker with `cut` True or False.
-- Grant and Direct name active workers only.
+- Grant and Direct name workers that have joined. One to a worker that has left comes to nothing:
+  a faulty worker, which pushes where it should wait, may bring a model to that.
 
 What a model guarantees and no caller can check at once:
 
