@@ -80,7 +80,7 @@ def test_the_published_setting_slows_odd_workers():
 
 @pytest.mark.parametrize("path", CLUSTERS, ids=lambda path: path.stem)
 def test_the_clusters_in_scripts_can_be_read(path):
-    sizes = {"h1": 2, "h2": 2, "h3": 2, "mild": 4}
+    sizes = {"h1": 2, "h2": 2, "h3": 2, "mild": 4, "three": 3}
     assert read_cluster(path).size == sizes.get(path.stem, 8)
 
 
