@@ -20,6 +20,7 @@ import time
 from absl import app, flags
 
 from wbsp import heterogeneity
+from wbsp.ps.outer import OUTER_STEPS, create_outer
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import folder_of_worker, sync_name
 from wbsp.startup import heavy_imports
@@ -56,6 +57,9 @@ for name, default in KEPT.items():
 flags.DEFINE_string("sync", None, f"synchronization model: {', '.join(MODELS)}, or module:Class "
                     "of your own; default: the last part of --base_dir (pcc: optimized WBSP)")
 flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the synchronization model")
+flags.DEFINE_enum("outer", "identity", list(OUTER_STEPS), "what a version makes of the sum of its "
+                  "updates (ps)")
+flags.DEFINE_multi_string("outer_option", [], "key=value: an option of the outer step (ps)")
 flags.DEFINE_string("model", "cnn", "cnn, alexnet, small, or module:function of your own")
 flags.DEFINE_enum("dataset", "cifar10", ["cifar10", "shapes10"], "training and test set")
 flags.DEFINE_enum("heterogeneity", "none", list(heterogeneity.SLEEPS), heterogeneity.FLAG_HELP)
@@ -126,7 +130,8 @@ def parameter_server():
     target = math.inf if FLAGS.target_accuracy is None else FLAGS.target_accuracy
     config = ServerConfig(FLAGS.worker_num, FLAGS.epochs * data.size(FLAGS.dataset), target,
                           FLAGS.check_period, FLAGS.connect_timeout,
-                          FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit)
+                          FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit,
+                          create_outer(FLAGS.outer, **parse_options(FLAGS.outer_option)))
     experiment = functools.partial(network_and_test_set, FLAGS.model, FLAGS.dataset,
                                    FLAGS.data_dir, FLAGS.seed, FLAGS.weight_decay)
     return prepare_server(

@@ -32,6 +32,16 @@ def test_it_comes_back_as_it_was(tmp_path):
     assert os.listdir(tmp_path) == [path.name], "nothing else is left behind"
 
 
+def test_the_state_of_an_outer_step_comes_back_too(tmp_path):
+    outer = {"velocity": np.arange(11, dtype=np.float32) - 5, "versions": np.ones(1, np.float32)}
+    save(tmp_path / "c", checkpoint()._replace(outer=outer))
+    loaded = load(tmp_path / "c")
+    assert loaded.vector.tobytes() == checkpoint().vector.tobytes()
+    assert [(s.name, tuple(s.shape)) for s in loaded.layout] == LAYOUT
+    assert {name: vector.tolist() for name, vector in loaded.outer.items()} == {
+        name: vector.tolist() for name, vector in outer.items()}
+
+
 def test_it_is_readable_elsewhere(tmp_path):
     path = tmp_path / "checkpoint.safetensors"
     save(path, checkpoint())

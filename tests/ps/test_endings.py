@@ -15,6 +15,7 @@ from jobs import PATIENCE, until
 from wbsp.ps import checkpoint
 from wbsp.ps.background import CHECKPOINT, Evaluation, EvaluatorError
 from wbsp.ps.interrupt import Interrupts
+from wbsp.ps.outer import create_outer
 from wbsp.ps.run import Outlet, ServerConfig
 from wbsp.ps.server import Server
 from wbsp.runlog.console import Console
@@ -212,6 +213,22 @@ def test_an_evaluator_that_cannot_begin_ends_the_run_and_tells_those_who_wait(tm
     assert run.ends() == 1
     assert run.output.getvalue().count("stopping: no such data\n") == 1
     assert "Traceback" not in run.output.getvalue()
+
+
+def test_an_outer_step_goes_on_from_a_checkpoint(tmp_path):
+    (tmp_path / "first").mkdir(), (tmp_path / "second").mkdir()
+    run = Run(tmp_path / "first", sync="bsp", samples=40, outer=create_outer("nesterov")).starts()
+    member = run.member()
+    all_end([member])
+    assert run.ends() == 0
+    saved = checkpoint.load(tmp_path / "first" / CHECKPOINT)
+    assert saved.vector.tobytes() == member.replica.x.tobytes()
+    velocity = run.server.engine.store.outer.state()["velocity"]
+    assert saved.outer["velocity"].tobytes() == velocity.tobytes() and velocity.any()
+    later = Run(tmp_path / "second", sync="bsp", outer=create_outer("nesterov"))
+    later.server.begin(*saved)
+    assert later.server.engine.store.outer.state()["velocity"].tobytes() == velocity.tobytes()
+    later.server.close()
 
 
 # Faults of the server's own.

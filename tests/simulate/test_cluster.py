@@ -12,8 +12,10 @@ import gc
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+from wbsp.ps.outer import create_outer
 from wbsp.simulate.cluster import Cluster
 from wbsp.simulate.machine import Incarnation, Machine, changing, constant, lognormal
 from wbsp.simulate.worker import Observer
@@ -367,3 +369,23 @@ def test_the_simulator_needs_no_network_and_no_tensorflow():
             "print([m for m in ('tensorflow', 'keras', 'zmq', 'wbsp.wire') if m in sys.modules])")
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_an_outer_step_makes_the_versions_of_a_cluster():
+    """BSP of one worker: the pending sum is its step, so that the recurrence is known."""
+    steps = []
+
+    class Kept(QuadraticWorkload):
+        def cut(self, worker):
+            steps.append(super().cut(worker))
+            return steps[-1].copy()
+
+    cluster = Cluster(create("bsp"), [Machine(constant(1.0))], Kept(1), stop_samples=6 * 16,
+                      outer=create_outer("nesterov"))
+    cluster.run()
+    w, m = np.zeros(8), np.zeros(8)
+    for step in steps:
+        m = 0.9 * m + step
+        w = w + 0.7 * (step + 0.9 * m)
+    assert len(steps) >= 6
+    assert np.allclose(cluster.engine.store.latest.vector, w, atol=1e-5)

@@ -15,6 +15,15 @@ def every_push_is_a_version(witness, effects, push):
 
 @many
 @given(plans())
+def test_random_clusters_keep_the_laws_and_nobody_waits_at_all_with_overlap(plan):
+    witness = Witness(plan, create("asp", overlap=True), every_push_is_a_version)
+    for worker in set(range(len(plan.workers))) - witness.lossy:
+        if len(plan.workers[worker]["incarnations"]) == 1:
+            assert witness.idle(worker) == set()
+
+
+@many
+@given(plans())
 def test_random_clusters_keep_the_laws_and_nobody_waits(plan):
     witness = Witness(plan, create("asp"), every_push_is_a_version)
     for worker in set(range(len(plan.workers))) - witness.lossy:

@@ -99,6 +99,62 @@ def trajectory(model, workers, workload, **options):
     return versions
 
 
+class ByWork(Witness):
+    """A run whose pushes weigh their worker's share in the work, which is counted here once more.
+
+    rounds: worker -> its samples in each round that it has seen from the first push on
+    """
+
+    def __init__(self, plan, name, trigger):
+        self.rounds, self.now = {}, {}
+        super().__init__(plan, create(name, weight="work", trigger=trigger),
+                         Judge(trigger=trigger), self.share)
+
+    def log(self, now, kind, **f):
+        if kind == "join" and self.cluster.engine.stop_reason is None:
+            self.rounds[f["worker"]] = []
+            if not self.weights:
+                self.now[f["worker"]] = 0
+        elif kind == "leave" and not self._told_to(f["finished"]):
+            self.rounds.pop(f["worker"], None)
+            self.now.pop(f["worker"], None)
+        super().log(now, kind, **f)
+        if kind == "accept" and f["worker"] in self.now:
+            self.now[f["worker"]] += f["samples"]
+        elif kind == "commit":
+            for worker, samples in self.now.items():
+                self.rounds[worker].append(samples)
+            self.now = dict.fromkeys(self.rounds, 0)
+
+    def share(self, push):
+        average = {}
+        for worker, samples in self.rounds.items():
+            if samples:
+                average[worker] = samples[0]
+                for newer in samples[1:]:
+                    average[worker] = 0.7 * newer + 0.3 * average[worker]
+        n = len(self.rounds)
+        if push.worker not in average or not any(average.values()):
+            return 1 / n
+        share = average[push.worker] / sum(average.values()) * len(average) / n
+        return pytest.approx(share, rel=1e-9)
+
+
+@many
+@given(plans(), st.sampled_from(["wbsp", "pcc"]), st.sampled_from(["all_pushed", "slowest"]))
+def test_random_clusters_weighted_by_work_keep_the_laws(plan, name, trigger):
+    witness = ByWork(plan, name, trigger)
+    assert all(0 <= weight <= 1 for weight in witness.weights)
+
+
+@pytest.mark.parametrize("name", ["wbsp", "pcc"])
+def test_equal_work_gives_the_trajectory_of_equal_weights_bit_for_bit(name):
+    runs = [trajectory(create(name, weight=weight), [Machine(constant(1.0))] * 3,
+                       QuadraticWorkload(3), stop_samples=20 * 3 * 16)
+            for weight in ("equal", "work")]
+    assert len(runs[0]) >= 20 and runs[0] == runs[1]
+
+
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
 def test_equal_speeds_give_the_trajectory_of_bsp_bit_for_bit(n):
     runs = [trajectory(create(name), [Machine(constant(1.0))] * n, QuadraticWorkload(n),

@@ -10,6 +10,7 @@ import sys
 from absl import app, flags
 
 from wbsp.cluster import tf_config
+from wbsp.ps.outer import OUTER_STEPS, create_outer
 from wbsp.ps.server import ServerConfig
 from wbsp.ps.start import prepare_server
 from wbsp.sync import MODELS, create, parse_options
@@ -21,6 +22,9 @@ flags.DEFINE_integer("worker_num", None, "number of workers; default: TF_CONFIG'
 flags.DEFINE_string("sync", "pcc", f"synchronization model: {', '.join(MODELS)}, or module:Class "
                     "of your own (pcc: optimized WBSP)")
 flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the synchronization model")
+flags.DEFINE_enum("outer", "identity", list(OUTER_STEPS), "what a version makes of the sum of its "
+                  "updates")
+flags.DEFINE_multi_string("outer_option", [], "key=value: an option of the outer step")
 flags.DEFINE_string("host", "localhost", "address to listen on")
 flags.DEFINE_integer("port_base", 2606, "port to listen on", lower_bound=1, upper_bound=65535)
 flags.DEFINE_string("token_file", None, "file with a shared secret: encrypts, and keeps others out")
@@ -47,7 +51,8 @@ def main(argv):
         model = create(FLAGS.sync, **options)
         config = ServerConfig(workers, check_period=FLAGS.check_period,
                               connect_timeout=FLAGS.connect_timeout,
-                              bandwidth=FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit)
+                              bandwidth=FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit,
+                              outer=create_outer(FLAGS.outer, **parse_options(FLAGS.outer_option)))
         settings = {"sync": model.name, "sync_option": json.dumps(options, sort_keys=True)}
         server = prepare_server(
             settings, model, options, config, host=host, port=port,

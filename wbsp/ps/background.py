@@ -93,7 +93,9 @@ class Checkpoints:
                       f"{self._folder / CHECKPOINT}")
 
     def _start_writing(self, now: float) -> None:
-        self._writing = self._pool.submit(self._write, self._engine.store.latest, self._state(now))
+        store = self._engine.store
+        self._writing = self._pool.submit(self._write, store.latest, self._state(now),
+                                          store.outer.state())
 
     def _take_written(self, writing: Future, now: float) -> None:
         """What became of the checkpoint that was begun; the previous one stays if it failed."""
@@ -111,11 +113,11 @@ class Checkpoints:
             self.failed = False
         self._write_at = now + max(self._period, took / CHECKPOINT_SHARE)
 
-    def _write(self, snapshot: Snapshot, state: dict) -> float:
+    def _write(self, snapshot: Snapshot, state: dict, outer: dict[str, np.ndarray]) -> float:
         start = time.monotonic()
         assert snapshot.vector is not None, "a real server's store holds tensors"
         checkpoint.save(self._folder / CHECKPOINT,
-                        checkpoint.Checkpoint(snapshot.vector, self._layout, state))
+                        checkpoint.Checkpoint(snapshot.vector, self._layout, state, outer))
         self._written = snapshot.version
         return time.monotonic() - start
 

@@ -18,13 +18,19 @@ from safetensors import SafetensorError, safe_open
 from wbsp.layout import TensorSpec
 from wbsp.runlog.files import write_whole
 
+_OUTER = "outer/"  # begins the names of the outer step's vectors, which sort behind the numbers
+
 
 class Checkpoint(NamedTuple):
-    """One version. `state` is JSON: version, elapsed seconds, next seq and counters of workers."""
+    """One version. `state` is JSON: version, elapsed seconds, next seq and counters of workers.
+
+    outer: the outer step's state, name -> float32 vector
+    """
 
     vector: np.ndarray  # float32 [size]
     layout: list[TensorSpec]
     state: dict[str, Any]
+    outer: dict[str, np.ndarray] = {}
 
 
 def save(path: pathlib.Path, checkpoint: Checkpoint) -> None:
@@ -37,10 +43,16 @@ def save(path: pathlib.Path, checkpoint: Checkpoint) -> None:
         header[f"{index:05d}/{spec.name}"] = {"dtype": "F32", "shape": list(spec.shape),
                                               "data_offsets": [start, end]}
         start = end
+    for name, vector in checkpoint.outer.items():
+        end = start + 4 * vector.size
+        header[f"{_OUTER}{name}"] = {"dtype": "F32", "shape": [vector.size],
+                                     "data_offsets": [start, end]}
+        start = end
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     write_whole(path, struct.pack("<Q", len(text)), text,
-                np.ascontiguousarray(checkpoint.vector, "<f4"))
+                np.ascontiguousarray(checkpoint.vector, "<f4"),
+                *(np.ascontiguousarray(vector, "<f4") for vector in checkpoint.outer.values()))
 
 
 def load(path: pathlib.Path) -> Checkpoint:
@@ -53,6 +65,9 @@ def load(path: pathlib.Path) -> Checkpoint:
             state = json.loads((file.metadata() or {}).get("wbsp", "null"))
             names = sorted(file.keys())
             tensors = [file.get_tensor(name) for name in names]
+            outer = {name.removeprefix(_OUTER): tensor for name, tensor
+                     in zip(names, tensors, strict=True) if name.startswith(_OUTER)}
+            names, tensors = names[:len(names) - len(outer)], tensors[:len(names) - len(outer)]
         if not (isinstance(state, dict) and isinstance(state.get("version"), int)):
             raise ValueError("its state names no version")
         for name, tensor in zip(names, tensors, strict=True):
@@ -64,4 +79,4 @@ def load(path: pathlib.Path) -> Checkpoint:
     layout = [TensorSpec(name.partition("/")[2], tensor.shape)
               for name, tensor in zip(names, tensors, strict=True)]
     vector = np.concatenate([t.ravel() for t in tensors]) if tensors else np.empty(0, np.float32)
-    return Checkpoint(vector, layout, state)
+    return Checkpoint(vector, layout, state, outer)

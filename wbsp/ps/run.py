@@ -6,7 +6,7 @@ import math
 import pathlib
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from wbsp.layout import TensorSpec
 from wbsp.ps.background import CHECKPOINT, Checkpoints, Evaluation, Evaluations, Evaluator
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.engine import Engine
+from wbsp.ps.outer import OuterStep
 from wbsp.ps.store import Store
 from wbsp.runlog.console import Console, Status, say
 from wbsp.runlog.report import Report
@@ -28,7 +29,10 @@ INTERRUPT_PATIENCE = 15.0  # seconds for all of the former, after a signal or a 
 
 @dataclass
 class ServerConfig:
-    """What ends a run, and its rates. Times in seconds, `bandwidth` in bytes per second."""
+    """What ends a run, its rates, and its outer step.
+
+    Times in seconds, `bandwidth` in bytes per second.
+    """
 
     worker_num: int
     stop_samples: float = math.inf
@@ -36,6 +40,7 @@ class ServerConfig:
     check_period: float = 5.0
     connect_timeout: float = 120.0
     bandwidth: float | None = None
+    outer: OuterStep = field(default_factory=OuterStep)
 
 
 @dataclass
@@ -60,8 +65,9 @@ class Run:
                  clock: Callable[[], float]):
         self._config, self._outlet, self._dispatcher = config, outlet, dispatcher
         self._clock = clock
-        self.engine = Engine(model, Store(vector, state["version"] if state else 0),
-                             config.worker_num, config.stop_samples, log=outlet.log.event)
+        store = Store(vector, state["version"] if state else 0, config.outer)
+        self.engine = Engine(model, store, config.worker_num, config.stop_samples,
+                             log=outlet.log.event)
         if state is not None:
             self._go_on(state)
         self.checkpoints = Checkpoints(outlet.folder, layout, self.engine, config.check_period,

@@ -65,8 +65,10 @@ class Server:
         return None if self.training is None else self.training.engine
 
     def begin(self, vector: np.ndarray, layout: list[TensorSpec],
-              state: dict[str, Any] | None = None) -> None:
-        """Take W_0 (float32 [size]), or the version of a checkpoint with its `state`."""
+              state: dict[str, Any] | None = None,
+              outer: dict[str, np.ndarray] | None = None) -> None:
+        """Take W_0 (float32 [size]), or a checkpoint's version, state and outer step's state."""
+        self._config.outer.restore(outer or {})
         if state:
             self._zero -= state["elapsed"]
         self.training = Run(self._model, vector, layout, state or None, self._config, self._outlet,

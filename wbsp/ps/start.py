@@ -44,7 +44,8 @@ def prepare_server(
     run: dict[str, Any] = read_settings(folder) if resume else {
         **settings, "sync": model.name, "options": options, "clock": "real",
         "workers": config.worker_num, "check_period": config.check_period,
-        "bandwidth": config.bandwidth, "command": " ".join(sys.argv)}
+        "bandwidth": config.bandwidth, **config.outer.settings(),
+        "command": " ".join(sys.argv)}
     if "id" not in run:
         run["id"] = secrets.token_hex(4)
         write_settings(folder, run)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wbsp.ps.decision import Accepted, Committed, Record
+from wbsp.ps.outer import OuterStep
 
 _BLOCK = 1 << 16  # floats; they stay in the second-level cache
 
@@ -26,11 +27,13 @@ class Store:
     """W_v and what is pending for W_{v+1}.
 
     The law it keeps: W_v = W_0 + the sum of weight * update over everything accepted before the
-    v-th commit.
+    v-th commit; or, with another outer step than identity, W_{v+1} = W_v + step of such a sum.
     """
 
-    def __init__(self, initial: np.ndarray | None, version: int = 0):
+    def __init__(self, initial: np.ndarray | None, version: int = 0,
+                 outer: OuterStep | None = None):
         """`initial`: float32 [size]; copied. Raises ValueError if it is not finite."""
+        self.outer = outer or OuterStep()
         self._pending: np.ndarray | None = None
         self.accepted = 0  # updates in the pending sum
         vector = None
@@ -81,7 +84,8 @@ class Store:
         """Make the next version from all that was accepted since the last."""
         vector = self.latest.vector
         if vector is not None and self._pending is not None:
-            vector = np.add(vector, self._pending, out=self._pending)
+            change = self.outer.step(self._pending)
+            vector = np.add(vector, change, out=change)
             vector.flags.writeable = False
         self._pending = None
         self.accepted = 0

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from absl import app, flags
 
 from wbsp import heterogeneity
+from wbsp.ps.outer import OUTER_STEPS, create_outer
 from wbsp.runlog.folder import run_folder
 from wbsp.simulate import compare, units
 from wbsp.simulate.progress import Progress
@@ -48,6 +49,9 @@ flags.DEFINE_list("sync", list(MODELS), "synchronization models, separated by co
                   "is one of your own")
 flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the models that have it; "
                           "model.key=value: of that model alone")
+flags.DEFINE_enum("outer", "identity", list(OUTER_STEPS), "what a version makes of the sum of its "
+                  "updates")
+flags.DEFINE_multi_string("outer_option", [], "key=value: an option of the outer step")
 flags.DEFINE_string("cluster", None, "TOML file that describes the cluster, in place of the flags "
                     f"{', '.join(DESCRIBING)}")
 flags.DEFINE_string("advise", None, "TOML file of a cluster: rank all models on it, by default "
@@ -183,8 +187,10 @@ def _plan() -> Plan:
         FLAGS["epochs"].value = EPOCHS
     if experiment and FLAGS.epochs is not None:
         stop = min(stop, FLAGS.epochs * experiment.size)
+    outer_options = parse_options(FLAGS.outer_option)
+    create_outer(FLAGS.outer, **outer_options)  # a bad one is refused before anything runs
     return Plan(cluster, experiment, FLAGS.batch_size, stop, until, target, check_period,
-                _settings())
+                FLAGS.outer, outer_options, _settings())
 
 
 def _cluster() -> ClusterSpec:
@@ -224,6 +230,7 @@ def _settings() -> dict:
     names = ["model", "batch_size", "max_steps", "until", "check_period", "target_accuracy"]
     names += ["dataset", "lr", "epochs", "test_images"] if FLAGS.model != TIMING else []
     names += DESCRIBING[1:] if FLAGS.cluster is None else ["cluster"]
+    names += ["outer", "outer_option"] if FLAGS.outer != "identity" else []
     return {**{name: FLAGS[name].value for name in names},
             "command": " ".join(["python -m wbsp.simulate", *sys.argv[1:]])}
 

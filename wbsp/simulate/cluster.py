@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 from wbsp.ps.engine import Engine
+from wbsp.ps.outer import OuterStep
 from wbsp.ps.store import Snapshot, Store
 from wbsp.runlog.report import Report
 from wbsp.simulate.clock import Clock
@@ -40,6 +41,7 @@ class Cluster:
     detect_seconds: until the server knows that a worker is lost
     expected:      workers that begin together; default: all that come at the first moment
     stop_samples:  ends the run after so many pushed samples
+    outer:         what a version makes of the sum of its updates; default: identity
     evaluate, check_period: evaluate(snapshot) -> metrics, at the begin, at every period of virtual
                    seconds and at the end; a metrics["accuracy"] >= target ends the run
     log, observer: see `Engine` and `Observer`
@@ -52,7 +54,7 @@ class Cluster:
                  workload: Workload | None = None, *, model_bytes: float = 0.0,
                  ingress: float = INF, egress: float = INF, apply_seconds: float = 0.0,
                  detect_seconds: float = 0.0, expected: int | None = None,
-                 stop_samples: float = INF,
+                 stop_samples: float = INF, outer: OuterStep | None = None,
                  evaluate: Callable[[Snapshot], dict[str, float]] | None = None,
                  check_period: float = 5.0, target: float = INF,
                  log: Callable[..., None] | None = None, observer: Observer | None = None):
@@ -66,7 +68,7 @@ class Cluster:
         self.workers: dict[int, SimulatedWorker] = {}  # index -> newest incarnation
         self.reports = [Report(push_bytes=int(model_bytes), pull_bytes=int(model_bytes))
                         for _ in machines]
-        self.engine = Engine(model, Store(trained.initial()),
+        self.engine = Engine(model, Store(trained.initial(), outer=outer),
                              together if expected is None else expected, stop_samples,
                              **({} if log is None else {"log": log}))
         evaluator = None if evaluate is None else Evaluator(evaluate, check_period, target)

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wbsp.ps.outer import create_outer
 from wbsp.ps.store import Snapshot
 from wbsp.runlog.folder import write_settings
 from wbsp.runlog.reader import Run, read_run
@@ -40,6 +41,7 @@ class Plan:
     stop_samples: over all workers; until: virtual seconds; target: accuracy, 0..1. A run ends when
                   the first of the three is reached.
     check_period: virtual seconds between two evaluations
+    outer, outer_options: name and options of the outer step
     settings:     for run.json
     """
 
@@ -50,6 +52,8 @@ class Plan:
     until: float = INF
     target: float = INF
     check_period: float = 5.0
+    outer: str = "identity"
+    outer_options: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -149,6 +153,7 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
             ingress=spec.ingress, egress=spec.egress,
             apply_seconds=spec.apply, detect_seconds=spec.detect,
             stop_samples=plan.stop_samples,
+            outer=create_outer(plan.outer, **plan.outer_options),
             evaluate=None if measure is None else partial(evaluate, measure),
             check_period=plan.check_period, target=plan.target, log=recorder.server.event,
             observer=recorder)

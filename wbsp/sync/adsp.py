@@ -203,7 +203,7 @@ class ADSP(SyncModel):
             self._loss[push.worker] = push.loss
         self._plan(push.worker)
         self._set_alarm()
-        return [Accept(push, self.weight(push)), Commit(), Grant(push.worker)]
+        return [Accept(push, self.weight_of(push)), Commit(), Grant(push.worker)]
 
     def tick(self, now: float) -> list[Action]:
         actions = self._direct(now)

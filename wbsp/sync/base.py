@@ -217,7 +217,7 @@ class SyncModel:
             setattr(self, key, option.parse(self.name, key, options.get(key, option.default)))
         self.active: set[int] = set()
 
-    def weight(self, push: Push) -> float:
+    def weight_of(self, push: Push) -> float:
         """The factor of an accepted update: 1 / N, unless a model weighs otherwise."""
         return 1 / len(self.active)
 

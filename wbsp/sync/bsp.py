@@ -37,7 +37,7 @@ class BSP(SyncModel):
 
     def push(self, push: Push, now: float) -> list[Action]:
         self.round.push(push.worker)
-        return [Accept(push, self.weight(push)), *self._commit_if_complete(now)]
+        return [Accept(push, self.weight_of(push)), *self._commit_if_complete(now)]
 
     def on_commit(self, now: float) -> None:
         """A round is over; for models that keep books of it."""

@@ -63,7 +63,7 @@ class ElasticBSP(SyncModel):
 
     def push(self, push: Push, now: float) -> list[Action]:
         worker = push.worker
-        accept = Accept(push, self.weight(push))
+        accept = Accept(push, self.weight_of(push))
         if self.quota:
             if self.quota.get(worker, 1) == 1:
                 return [accept, *self._arrive(worker)]

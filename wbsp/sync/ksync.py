@@ -57,7 +57,7 @@ class KSync(SyncModel):
         """K: how many workers make a version."""
         return max(1, len(self.active) - self.b)
 
-    def weight(self, push: Push) -> float:
+    def weight_of(self, push: Push) -> float:
         return 1 / self.needed
 
     def leave(self, worker: int, now: float) -> list[Action]:
@@ -70,7 +70,7 @@ class KSync(SyncModel):
         if push.base_version < self._version:
             return [Reject(push, LATE), Grant(push.worker)]
         self._pushed.add(push.worker)
-        return [Accept(push, self.weight(push)), *self._commit_if_complete()]
+        return [Accept(push, self.weight_of(push)), *self._commit_if_complete()]
 
     def _commit_if_complete(self) -> list[Action]:
         if len(self._pushed) < self.needed:

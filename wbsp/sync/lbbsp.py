@@ -116,7 +116,7 @@ class LBBSP(SyncModel):
             raise ValueError(f"{self.name}: fine={self.fine} is above coarse={self.coarse}; a fine "
                              "step is the smaller one")
 
-    def weight(self, push: Push) -> float:
+    def weight_of(self, push: Push) -> float:
         return push.samples / (self._sum * self.rule.every)
 
     def join(self, worker: int, now: float) -> list[Action]:
@@ -137,7 +137,7 @@ class LBBSP(SyncModel):
     def push(self, push: Push, now: float) -> list[Action]:
         self.round.push(push.worker)
         self.balancer.pushed(push, max(0.0, now - self._granted[push.worker] - push.seconds))
-        return [Accept(push, self.weight(push)), *self._commit_if_complete(now)]
+        return [Accept(push, self.weight_of(push)), *self._commit_if_complete(now)]
 
     def _commit_if_complete(self, now: float) -> list[Action]:
         if not self.round.complete:

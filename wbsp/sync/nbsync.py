@@ -60,7 +60,7 @@ class NBSync(BSP):
         self._mean_steps: float | None = None  # of the pushes in the last round that had any
         self._steps = self._pushes = 0  # in this round
 
-    def weight(self, push: Push) -> float:
+    def weight_of(self, push: Push) -> float:
         return self._factor(push) / len(self.active)
 
     def on_commit(self, now: float) -> None:

@@ -71,7 +71,7 @@ class SSP(SyncModel):
     def push(self, push: Push, now: float) -> list[Action]:
         worker = push.worker
         self._advance(worker, now)
-        actions = [Accept(push, self.weight(push)), Commit(), *self._release()]
+        actions = [Accept(push, self.weight_of(push)), Commit(), *self._release()]
         if not self._may_go_on(worker):
             self._held.setdefault(self.clock[worker], []).append(worker)
             if self.lazy:

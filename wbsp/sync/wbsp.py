@@ -10,6 +10,7 @@ from wbsp.sync.base import (
     Accept,
     Action,
     Commit,
+    Direct,
     Grant,
     Option,
     Push,
@@ -17,7 +18,9 @@ from wbsp.sync.base import (
     SyncModel,
     WorkerRule,
 )
+from wbsp.sync.late import JustInTime
 from wbsp.sync.meter import SlowestMeter
+from wbsp.sync.shares import WorkShares
 
 
 class WBSP(SyncModel):
@@ -38,6 +41,13 @@ class WBSP(SyncModel):
     version is committed at that worker's push [paper, reconstruction of the measure].
     commit=every_push is the official code's behaviour: every push is applied to the global model at
     once and only the grants wait for the slowest [code].
+
+    weight=work weighs a push by its worker's share in the samples of the former rounds in place of
+    1/N [ours]: see `WorkShares`. With no push in flight a version is the mean of the workers'
+    models either way: over the workers (equal), where a worker that made 26 of 27 steps gets half
+    of its way back and does that half twice; or over the work. A version then moves up to N times
+    as far along the fastest worker's way, and so bears learning rates up to N times smaller than
+    under weight=equal; where the data of workers differ, it favours those of the fast ones.
     """
 
     name = "wbsp"
@@ -52,30 +62,42 @@ class WBSP(SyncModel):
         "commit": Option("slowest", "when a version is made", choices=("slowest", "every_push")),
         "trigger": Option("all_pushed", "how the slowest worker's upload is known",
                           choices=("all_pushed", "slowest")),
+        "weight": Option("equal", "of a push: 1/N, or its worker's share in the work",
+                         choices=("equal", "work")),
     }
 
     commit: str
     trigger: str
+    weight: str
 
     def __init__(self, **options):
         super().__init__(**options)
         self.round = Round(self.active)
         self.meter = SlowestMeter()
+        self.shares = WorkShares()
+
+    def weight_of(self, push: Push) -> float:
+        if self.weight == "equal":
+            return super().weight_of(push)
+        return self.shares.of(push.worker)
 
     def join(self, worker: int, now: float) -> list[Action]:
         self.round.join(worker)
         self.meter.join(worker)
+        self.shares.join(worker)
         return super().join(worker, now)
 
     def leave(self, worker: int, now: float) -> list[Action]:
         super().leave(worker, now)
         self.round.leave(worker)
         self.meter.leave(worker)
+        self.shares.leave(worker)
         return self._end_round() if self.round.complete else []
 
     def push(self, push: Push, now: float) -> list[Action]:
         self.round.push(push.worker)
-        actions: list[Action] = [Accept(push, self.weight(push))]
+        actions: list[Action] = [Accept(push, self.weight_of(push))]
+        self.shares.count(push.worker, push.samples)
         if self.commit == "every_push":
             actions.append(Commit())
         if self.trigger == "all_pushed":
@@ -87,6 +109,7 @@ class WBSP(SyncModel):
 
     def _end_round(self) -> list[Action]:
         self.round.restart()
+        self.shares.end_round()
         grants = map(Grant, sorted(self.active))
         return [*grants] if self.commit == "every_push" else [Commit(), *grants]
 
@@ -103,6 +126,10 @@ class OptimizedWBSP(WBSP):
     Nothing ever blocks the compute thread. The slowest worker's interval is max(compute, push +
     pull) instead of compute + push + pull [derived]. The official code loses a step that runs
     during a fetch, or applies it torn; the rebase keeps it.
+
+    With `late` the server directs each worker to cut, once a round and so that its push arrives
+    just before the version is made [ours]: of a fast worker's pushes of a round only the sum
+    counts. See `JustInTime`.
     """
 
     name = "pcc"
@@ -113,3 +140,44 @@ class OptimizedWBSP(WBSP):
         source="Yang et al., Parallel Computing 2024 (optimized WBSP)",
         certainty="exact; rebase in place of a lost step: ours")
     rule = WorkerRule(push="when_idle", wait="never", adopt="rebase")
+    OPTIONS = WBSP.OPTIONS | {
+        "late": Option(False, "a worker pushes once a round, just in time for the version")}
+
+    late: bool
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.times = JustInTime()
+        self._now = 0.0  # of the newest event
+        if self.late:
+            self.rule = WorkerRule(push="directed", wait="never", adopt="rebase")
+
+    def join(self, worker: int, now: float) -> list[Action]:
+        self.times.join(worker)
+        return super().join(worker, now) + self._direct(now)
+
+    def leave(self, worker: int, now: float) -> list[Action]:
+        self.times.leave(worker)
+        self._now = now
+        return super().leave(worker, now) + self._direct(now)
+
+    def push(self, push: Push, now: float) -> list[Action]:
+        self.times.arrived(push.worker, now)
+        self._now = now
+        return super().push(push, now) + self._direct(now)
+
+    def tick(self, now: float) -> list[Action]:
+        return self._direct(now)
+
+    def _end_round(self) -> list[Action]:
+        self.times.end(self._now)
+        self.times.begin(self._now)
+        return super()._end_round()
+
+    def _direct(self, now: float) -> list[Action]:
+        """Direct the workers whose time has come, and set the alarm for the others."""
+        if not self.late:
+            return []
+        directions: list[Action] = [Direct(w, cut=True) for w in self.times.due(now)]
+        self.alarm = self.times.next_due
+        return directions

@@ -141,11 +141,11 @@ class Agent:
         self._progress.add(steps, samples, seconds, loss)
         rule = self.rule
         commands: list[Command] = []
-        if rule.push == "when_idle":
+        if rule.push == "when_idle" or (rule.push == "directed" and rule.wait == "never"):
             if self._inbox is not None:
                 commands.append(self._adopt(self._inbox))
                 commands += self._fetch_if_due()
-            if self.idle:
+            if self.idle and (rule.push == "when_idle" or self._cut_due):
                 commands.append(self._cut())
         elif rule.push == "every_step":
             if self._progress.steps >= rule.every or self._cut_due:

@@ -1,0 +1,91 @@
+"""Outer steps: the recurrences of their papers, and states that go on where they were."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wbsp.ps.outer import OUTER_STEPS, create_outer
+from wbsp.ps.store import Store
+
+RNG = np.random.default_rng(0)
+SUMS = [RNG.standard_normal(5).astype(np.float32) for _ in range(12)]
+
+
+def versions(outer, sums, initial=None):
+    """The versions that a store makes of these sums."""
+    store = Store(np.ones(5) if initial is None else initial, outer=outer)
+    made = []
+    for pending in sums:
+        store.accept(pending.copy(), 1.0)
+        made.append(store.commit().vector)
+    return made
+
+
+def test_identity_adds_the_sum():
+    assert np.allclose(versions(create_outer("identity"), SUMS)[-1], 1 + np.sum(SUMS, axis=0),
+                       atol=1e-5)
+
+
+@pytest.mark.parametrize("rate, momentum", [(0.7, 0.9), (1.0, 0.0), (0.5, 0.5)])
+def test_nesterov_is_the_outer_optimizer_of_diloco(rate, momentum):
+    w, m, expected = np.ones(5), np.zeros(5), []
+    for pending in SUMS:  # the gradient is the negative sum
+        m = momentum * m + pending
+        w = w + rate * (pending + momentum * m)
+        expected.append(w)
+    made = versions(create_outer("nesterov", rate=rate, momentum=momentum), SUMS)
+    assert np.allclose(made, expected, atol=1e-5)
+
+
+def test_nesterov_agrees_with_the_sgd_of_keras():
+    keras = pytest.importorskip("keras")
+    variable = keras.Variable(np.ones(5, np.float32))
+    optimizer = keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)
+    for pending, made in zip(SUMS, versions(create_outer("nesterov"), SUMS), strict=True):
+        optimizer.apply_gradients([(-pending, variable)])
+        assert np.allclose(variable.numpy(), made, atol=1e-4)
+
+
+@pytest.mark.parametrize("delay", [1, 3, 4])
+def test_delayed_nesterov_moves_as_far_in_a_period_as_nesterov_on_the_periods_sum(delay):
+    made = versions(create_outer("delayed-nesterov", delay=delay), SUMS)
+    periods = [np.sum(SUMS[i:i + delay], axis=0) for i in range(0, len(SUMS), delay)]
+    at_once = versions(create_outer("nesterov"), periods)
+    assert np.allclose(made[delay - 1::delay], at_once, atol=1e-4)
+
+
+def test_between_two_periods_delayed_nesterov_has_no_momentum():
+    made = versions(create_outer("delayed-nesterov", delay=100), SUMS)
+    assert np.allclose(made[-1], 1 + 0.7 * np.sum(SUMS, axis=0), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", OUTER_STEPS)
+@given(st.integers(0, len(SUMS)))
+def test_a_restored_step_goes_on_as_if_nothing_had_been(name, cut):
+    whole = versions(create_outer(name), SUMS)
+    first, second = create_outer(name), create_outer(name)
+    before = versions(first, SUMS[:cut])
+    second.restore({key: value.copy() for key, value in first.state().items()})
+    after = versions(second, SUMS[cut:], before[-1] if before else None)
+    assert [v.tobytes() for v in before + after] == [v.tobytes() for v in whole]
+
+
+@pytest.mark.parametrize("name", OUTER_STEPS)
+def test_a_state_that_was_handed_out_is_never_written(name):
+    outer = create_outer(name)
+    versions(outer, SUMS[:2])
+    state = {key: (value, value.copy()) for key, value in outer.state().items()}
+    versions(outer, SUMS[2:])
+    assert all((held == copy).all() for held, copy in state.values())
+
+
+@pytest.mark.parametrize("name, options, wrong", [
+    ("adam", {}, "unknown outer step 'adam'; known: identity, nesterov, delayed-nesterov"),
+    ("nesterov", {"lr": 1}, "nesterov: unknown option 'lr'; known: rate, momentum"),
+    ("nesterov", {"momentum": 2}, "option momentum=2 is above 1"),
+    ("delayed-nesterov", {"delay": 0}, "option delay=0 is below 1"),
+])
+def test_bad_options_are_refused_in_one_line(name, options, wrong):
+    with pytest.raises(ValueError, match=wrong):
+        create_outer(name, **options)

@@ -1,0 +1,91 @@
+"""Shares in the work: they sum to one, follow the work, and are equal where it is."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wbsp.sync.shares import WorkShares
+
+EVENTS = st.lists(st.tuples(st.sampled_from(["push", "push", "push", "round", "join", "leave"]),
+                            st.integers(0, 4), st.integers(1, 64)), max_size=60)
+
+
+def shared(samples, rounds=1):
+    """Shares after `rounds` whole rounds in which worker k trained samples[k]."""
+    shares = WorkShares()
+    for worker in range(len(samples)):
+        shares.join(worker)
+    for _ in range(rounds):
+        for worker, count in enumerate(samples):
+            shares.count(worker, count)
+        shares.end_round()
+    return [shares.of(worker) for worker in range(len(samples))]
+
+
+@given(EVENTS)
+def test_whatever_happens_the_shares_of_the_active_sum_to_one(events):
+    shares, active = WorkShares(), set()
+    for kind, worker, samples in events:
+        if kind == "join" and worker not in active:
+            active.add(worker)
+            shares.join(worker)
+        elif kind == "leave" and worker in active:
+            active.discard(worker)
+            shares.leave(worker)
+        elif kind == "push" and worker in active:
+            shares.count(worker, samples)
+        elif kind == "round":
+            shares.end_round()
+        weights = [shares.of(worker) for worker in active]
+        assert all(0 <= weight <= 1 for weight in weights)
+        assert not active or math.isclose(sum(weights), 1, rel_tol=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 49])
+def test_equal_work_weighs_exactly_what_equal_workers_do(n):
+    assert shared(n * [32], rounds=3) == n * [1 / n]
+
+
+def test_shares_follow_the_work():
+    assert shared([26, 1]) == pytest.approx([26 / 27, 1 / 27])
+
+
+def test_the_newest_round_counts_most():
+    shares = WorkShares()
+    shares.join(0), shares.join(1)
+    for a, b in ((10, 10), (20, 10)):
+        shares.count(0, a), shares.count(1, b)
+        shares.end_round()
+    assert shares.of(0) == pytest.approx(17 / 27)
+
+
+def test_a_newcomer_has_an_equal_share_until_a_whole_round_is_known():
+    shares = WorkShares()
+    shares.join(0), shares.join(1)
+    shares.count(0, 30), shares.count(1, 10)
+    shares.end_round()
+    shares.count(0, 30)
+    shares.join(2)
+    shares.count(2, 999)  # of a round that it has not seen from its begin
+    assert [shares.of(w) for w in range(3)] == pytest.approx([1 / 2, 1 / 6, 1 / 3])
+    shares.count(1, 10)
+    shares.end_round()
+    assert shares.of(2) == pytest.approx(1 / 3)
+    shares.count(0, 30), shares.count(1, 10), shares.count(2, 40)
+    shares.end_round()
+    assert [shares.of(w) for w in range(3)] == pytest.approx([3 / 8, 1 / 8, 1 / 2])
+
+
+def test_who_comes_back_begins_anew():
+    shares = WorkShares()
+    shares.join(0), shares.join(1)
+    shares.count(0, 30), shares.count(1, 10)
+    shares.end_round()
+    shares.leave(0), shares.join(0)
+    assert (shares.of(0), shares.of(1)) == (0.5, 0.5)
+
+
+def test_before_anything_is_known_all_weigh_alike():
+    assert shared([1, 2, 3], rounds=0) == [1 / 3, 1 / 3, 1 / 3]

@@ -1,0 +1,145 @@
+"""Outer steps: what a commit makes of the pending sum.
+
+Every version is W_{v+1} = W_v + step(pending). `identity`, the default, is the rule of all
+published models here: the pending sum itself. The others take the negative pending sum for the
+gradient of an outer optimizer, as DiLoCo does; they are meant for models whose versions are means
+of the workers' progress. Pure: no synchronization model, socket or clock is known here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from wbsp.sync.base import Option
+
+
+class OuterStep:
+    """W_{v+1} = W_v + pending."""
+
+    name: ClassVar[str] = "identity"
+    OPTIONS: ClassVar[dict[str, Option]] = {}
+
+    def __init__(self, **options: Any):
+        """`options`: text or Python values. Raises ValueError, in one line, for bad ones."""
+        unknown = sorted(set(options) - set(self.OPTIONS))
+        if unknown:
+            known = ", ".join(self.OPTIONS) or "none"
+            raise ValueError(f"{self.name}: unknown option {unknown[0]!r}; known: {known}")
+        for key, option in self.OPTIONS.items():
+            setattr(self, key, option.parse(self.name, key, options.get(key, option.default)))
+
+    def settings(self) -> dict[str, Any]:
+        """The line of run.json on this step; empty for identity, which is no news."""
+        options = {key: getattr(self, key) for key in self.OPTIONS}
+        return {"outer": {"name": self.name, **options}} if type(self) is not OuterStep else {}
+
+    def step(self, pending: np.ndarray) -> np.ndarray:
+        """The change of W, float32 [size]; it may be made in the memory of `pending`."""
+        return pending
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Name -> float32 [size], never written again: what the next step depends on."""
+        return {}
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Go on from a `state`."""
+
+
+_RATE = Option(0.7, "outer learning rate", low=0)
+_MOMENTUM = Option(0.9, "outer momentum", low=0, high=1)
+
+
+class Nesterov(OuterStep):
+    """Nesterov momentum over the versions.
+
+        m = momentum * m + pending;  W += rate * (pending + momentum * m)
+
+    Source: DiLoCo, Douillard et al. 2023, arXiv 2311.08105 (rate 0.7, momentum 0.9) [paper]. There
+    a version is the mean over workers of equal speed after H steps each; here the pending sum is
+    whatever the synchronization model has made of its round.
+    """
+
+    name = "nesterov"
+    OPTIONS = {"rate": _RATE, "momentum": _MOMENTUM}
+
+    rate: float
+    momentum: float
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        self._velocity: np.ndarray | None = None  # m; a new array at each step
+
+    def step(self, pending: np.ndarray) -> np.ndarray:
+        old = self._velocity
+        m = pending.copy() if old is None else self.momentum * old + pending
+        self._velocity = m
+        pending += np.float32(self.momentum) * m
+        pending *= np.float32(self.rate)
+        return pending
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {} if self._velocity is None else {"velocity": self._velocity}
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        self._velocity = state.get("velocity")
+
+
+class DelayedNesterov(OuterStep):
+    """Nesterov momentum that changes at every `delay`-th version alone.
+
+        sum += pending
+        every delay-th: m = momentum * m + sum; sum = 0;  W += rate * (pending + momentum * m)
+        else:                                             W += rate * pending
+
+    For models that make a version of each push, where ordinary momentum amplifies what is stale.
+    Source: Liu et al. 2024, arXiv 2401.09135, algorithm 3 [from published descriptions]. There a
+    push is divided by `delay`, here by N, the model's weight: delay = N is the paper's.
+    The paper's variant that spreads the momentum over the versions between is not here.
+    """
+
+    name = "delayed-nesterov"
+    OPTIONS = {"rate": _RATE, "momentum": _MOMENTUM,
+               "delay": Option(8, "versions between two changes of the momentum", low=1)}
+
+    rate: float
+    momentum: float
+    delay: int
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        self._velocity: np.ndarray | None = None
+        self._sum: np.ndarray | None = None  # of what was pending since the momentum changed
+        self._versions = 0  # in that sum
+
+    def step(self, pending: np.ndarray) -> np.ndarray:
+        self._sum = pending.copy() if self._sum is None else self._sum + pending
+        self._versions += 1
+        if self._versions == self.delay:
+            old = self._velocity
+            m = self._sum if old is None else self.momentum * old + self._sum
+            self._velocity, self._sum, self._versions = m, None, 0
+            pending += np.float32(self.momentum) * m
+        pending *= np.float32(self.rate)
+        return pending
+
+    def state(self) -> dict[str, np.ndarray]:
+        held = {"velocity": self._velocity, "sum": self._sum}
+        found = {name: vector for name, vector in held.items() if vector is not None}
+        return found | {"versions": np.array([self._versions], np.float32)}
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        self._velocity, self._sum = state.get("velocity"), state.get("sum")
+        self._versions = int(state["versions"][0]) if "versions" in state else 0
+
+
+OUTER_STEPS: dict[str, type[OuterStep]] = {
+    step.name: step for step in (OuterStep, Nesterov, DelayedNesterov)}
+
+
+def create_outer(name: str, **options: Any) -> OuterStep:
+    """Return a new outer step by its name in `OUTER_STEPS`. Raises ValueError in one line."""
+    if name not in OUTER_STEPS:
+        raise ValueError(f"unknown outer step {name!r}; known: {', '.join(OUTER_STEPS)}")
+    return OUTER_STEPS[name](**options)
