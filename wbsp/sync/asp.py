@@ -38,14 +38,14 @@ class ASP(SyncModel):
         certainty="exact; overlap: ours")
     OPTIONS = {"overlap": Option(False, "push when the network is idle, never wait, rebase")}
 
+    rule = WorkerRule(push="every_step", wait="model", adopt="replace")
+
     overlap: bool
 
     def __init__(self, **options):
         super().__init__(**options)
         if self.overlap:
             self.rule = WorkerRule(push="when_idle", wait="never", adopt="rebase")
-        else:
-            self.rule = WorkerRule(push="every_step", wait="model", adopt="replace")
 
     def push(self, push: Push, now: float) -> list[Action]:
         return [Accept(push, self.weight_of(push)), Commit(), Grant(push.worker)]
