@@ -74,7 +74,7 @@ def test_it_forgets_who_leaves_and_measures_who_comes_back_anew():
     times.join(0), times.join(1)
     assert times.due(0.0) == [0, 1]
     times.arrived(0, 0.1), times.arrived(1, 1.0)
-    times.end(1.0), times.begin(1.0)
+    times.end_round(1.0)
     times.leave(0)
     assert times.due(1.0) == [1] and times.next_due is None
     times.join(0)

@@ -37,10 +37,6 @@ class JustInTime:
         self._directed.pop(worker, None)
         self._open.discard(worker)
 
-    def begin(self, now: float) -> None:
-        """A round begins."""
-        self._begin, self._open = now, set(self._response)
-
     def arrived(self, worker: int, now: float) -> None:
         """A push of this worker arrived."""
         self._open.discard(worker)
@@ -54,10 +50,11 @@ class JustInTime:
             new, old = now - directed, self._response[worker]
             self._response[worker] = new if old is None or new > old else _towards(old, new)
 
-    def end(self, now: float) -> None:
-        """The round's version is made; how long it took is known."""
+    def end_round(self, now: float) -> None:
+        """The round's version is made, which tells its length, and the next round begins."""
         new, old = now - self._begin, self._length
         self._length = new if old is None or new < old else _towards(old, new)
+        self._begin, self._open = now, set(self._response)
 
     def due(self, now: float) -> list[int]:
         """The workers that are to be directed now, in ascending order; each is named once."""

@@ -24,18 +24,18 @@ class WorkShares:
         # samples in this round, of the workers that are here since its first push
         self._counted: dict[int, int] = {}
         self._begun = False  # a push was accepted in this round
-        self._share: dict[int, float] = {}
+        self._share: dict[int, float] | None = None  # None: to be computed when asked for
 
     def join(self, worker: int) -> None:
         self._samples[worker] = None
         if not self._begun:
             self._counted[worker] = 0
-        self._update()
+        self._share = None
 
     def leave(self, worker: int) -> None:
         del self._samples[worker]
         self._counted.pop(worker, None)
-        self._update()
+        self._share = None
 
     def count(self, worker: int, samples: int) -> None:
         """A push of `samples` was accepted."""
@@ -50,16 +50,19 @@ class WorkShares:
             average = new if old is None else self._newest * new + (1 - self._newest) * old
             self._samples[worker] = average
         self._counted, self._begun = dict.fromkeys(self._samples, 0), False
-        self._update()
+        self._share = None
 
     def of(self, worker: int) -> float:
         """The share of an active worker, 0..1."""
+        if self._share is None:
+            self._share = self._shares()
         return self._share[worker]
 
-    def _update(self) -> None:
+    def _shares(self) -> dict[int, float]:
         known = {worker: n for worker, n in self._samples.items() if n is not None}
         total, everyone = sum(known.values()), len(self._samples)
-        self._share = dict.fromkeys(self._samples, 1 / everyone if everyone else 0.0)
+        shares = dict.fromkeys(self._samples, 1 / everyone)
         if total and len(set(known.values())) > 1:
             part = len(known) / everyone  # of the whole, for those that are known
-            self._share |= {worker: part * n / total for worker, n in known.items()}
+            shares |= {worker: part * n / total for worker, n in known.items()}
+        return shares

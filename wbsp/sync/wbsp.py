@@ -74,30 +74,31 @@ class WBSP(SyncModel):
         super().__init__(**options)
         self.round = Round(self.active)
         self.meter = SlowestMeter()
-        self.shares = WorkShares()
+        self.shares = WorkShares() if self.weight == "work" else None
 
     def weight_of(self, push: Push) -> float:
-        if self.weight == "equal":
-            return super().weight_of(push)
-        return self.shares.of(push.worker)
+        return self.shares.of(push.worker) if self.shares else super().weight_of(push)
 
     def join(self, worker: int, now: float) -> list[Action]:
         self.round.join(worker)
         self.meter.join(worker)
-        self.shares.join(worker)
+        if self.shares:
+            self.shares.join(worker)
         return super().join(worker, now)
 
     def leave(self, worker: int, now: float) -> list[Action]:
         super().leave(worker, now)
         self.round.leave(worker)
         self.meter.leave(worker)
-        self.shares.leave(worker)
-        return self._end_round() if self.round.complete else []
+        if self.shares:
+            self.shares.leave(worker)
+        return self._end_round(now) if self.round.complete else []
 
     def push(self, push: Push, now: float) -> list[Action]:
         self.round.push(push.worker)
         actions: list[Action] = [Accept(push, self.weight_of(push))]
-        self.shares.count(push.worker, push.samples)
+        if self.shares:
+            self.shares.count(push.worker, push.samples)
         if self.commit == "every_push":
             actions.append(Commit())
         if self.trigger == "all_pushed":
@@ -105,11 +106,12 @@ class WBSP(SyncModel):
         else:
             self.meter.update(push.worker, push.seconds / push.steps)
             due = push.worker == self.meter.slowest
-        return actions + self._end_round() if due else actions
+        return actions + self._end_round(now) if due else actions
 
-    def _end_round(self) -> list[Action]:
+    def _end_round(self, now: float) -> list[Action]:
         self.round.restart()
-        self.shares.end_round()
+        if self.shares:
+            self.shares.end_round()
         grants = map(Grant, sorted(self.active))
         return [*grants] if self.commit == "every_push" else [Commit(), *grants]
 
@@ -147,36 +149,36 @@ class OptimizedWBSP(WBSP):
 
     def __init__(self, **options):
         super().__init__(**options)
-        self.times = JustInTime()
-        self._now = 0.0  # of the newest event
+        self.times = JustInTime() if self.late else None
         if self.late:
             self.rule = WorkerRule(push="directed", wait="never", adopt="rebase")
 
     def join(self, worker: int, now: float) -> list[Action]:
-        self.times.join(worker)
+        if self.times:
+            self.times.join(worker)
         return super().join(worker, now) + self._direct(now)
 
     def leave(self, worker: int, now: float) -> list[Action]:
-        self.times.leave(worker)
-        self._now = now
+        if self.times:
+            self.times.leave(worker)
         return super().leave(worker, now) + self._direct(now)
 
     def push(self, push: Push, now: float) -> list[Action]:
-        self.times.arrived(push.worker, now)
-        self._now = now
+        if self.times:
+            self.times.arrived(push.worker, now)
         return super().push(push, now) + self._direct(now)
 
     def tick(self, now: float) -> list[Action]:
         return self._direct(now)
 
-    def _end_round(self) -> list[Action]:
-        self.times.end(self._now)
-        self.times.begin(self._now)
-        return super()._end_round()
+    def _end_round(self, now: float) -> list[Action]:
+        if self.times:
+            self.times.end_round(now)
+        return super()._end_round(now)
 
     def _direct(self, now: float) -> list[Action]:
         """Direct the workers whose time has come, and set the alarm for the others."""
-        if not self.late:
+        if self.times is None:
             return []
         directions: list[Action] = [Direct(w, cut=True) for w in self.times.due(now)]
         self.alarm = self.times.next_due
