@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from wbsp.sync.base import Option
+from wbsp.sync.base import Option, set_options
 
 
 class OuterStep:
@@ -23,12 +23,7 @@ class OuterStep:
 
     def __init__(self, **options: Any):
         """`options`: text or Python values. Raises ValueError, in one line, for bad ones."""
-        unknown = sorted(set(options) - set(self.OPTIONS))
-        if unknown:
-            known = ", ".join(self.OPTIONS) or "none"
-            raise ValueError(f"{self.name}: unknown option {unknown[0]!r}; known: {known}")
-        for key, option in self.OPTIONS.items():
-            setattr(self, key, option.parse(self.name, key, options.get(key, option.default)))
+        set_options(self, options)
 
     def settings(self) -> dict[str, Any]:
         """The line of run.json on this step; empty for identity, which is no news."""

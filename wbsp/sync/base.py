@@ -43,8 +43,9 @@ What a model guarantees and no caller can check at once:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 
 class ContractError(RuntimeError):
@@ -178,6 +179,24 @@ class Option:
         return result
 
 
+class _Optioned(Protocol):
+    name: ClassVar[str]
+    OPTIONS: ClassVar[dict[str, Option]]
+
+
+def set_options(owner: _Optioned, options: Mapping[str, Any]) -> None:
+    """Make each of `owner.OPTIONS` an attribute: as given (text or Python value), or its default.
+
+    Raises ValueError, in one line, for an unknown option or a bad value.
+    """
+    unknown = sorted(set(options) - set(owner.OPTIONS))
+    if unknown:
+        known = ", ".join(owner.OPTIONS) or "none"
+        raise ValueError(f"{owner.name}: unknown option {unknown[0]!r}; known: {known}")
+    for key, option in owner.OPTIONS.items():
+        setattr(owner, key, option.parse(owner.name, key, options.get(key, option.default)))
+
+
 class About(NamedTuple):
     """A model at a glance; the table of all models is made of these."""
 
@@ -209,12 +228,7 @@ class SyncModel:
     alarm: float | None = None
 
     def __init__(self, **options: Any):
-        unknown = sorted(set(options) - set(self.OPTIONS))
-        if unknown:
-            known = ", ".join(self.OPTIONS) or "none"
-            raise ValueError(f"{self.name}: unknown option {unknown[0]!r}; known: {known}")
-        for key, option in self.OPTIONS.items():
-            setattr(self, key, option.parse(self.name, key, options.get(key, option.default)))
+        set_options(self, options)
         self.active: set[int] = set()
 
     def weight_of(self, push: Push) -> float:
