@@ -1,9 +1,9 @@
-"""Schema of all messages between workers and server, and their encoding.
+"""Schema of all messages between workers and servers, and their encoding.
 
-A message is one frame of MessagePack. Messages that carry floats (Initial, Update, Kept, Model)
-have a second frame of raw little-endian float32 values: a chunk of the model's flat vector. Nothing
-is ever unpickled. Bytes that do not decode to exactly one of these types raise `WireError`
-before anything is allocated for them.
+A message is one frame of MessagePack. Messages that carry floats (Initial, Update, Kept, Model,
+CopyChunk) have a second frame of raw little-endian float32 values: a chunk of the model's flat
+vector. Nothing is ever unpickled. Bytes that do not decode to exactly one of these types raise
+`WireError` before anything is allocated for them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wbsp.member import AnsweredWork
 from wbsp.runlog.report import Report
 from wbsp.sync.base import Direct, Push, WorkerRule
 
-PROTOCOL = 4  # to be raised when a message, or a type that a message embeds, changes
+PROTOCOL = 5  # to be raised when a message, or a type that a message embeds, changes
 # Floats in one message (1 MiB): a unit for rate limits and turns, and a bound on a peer's messages.
 CHUNK = 1 << 18
 MAX_MESSAGE = 4 * CHUNK + (1 << 20)  # bytes; libzmq drops a peer that sends more
@@ -108,6 +108,7 @@ class Reattach(Message, frozen=True):
     layout: list[TensorSpec]  # of the flat vector
     first: int  # number of this process's first push
     answered: int  # number behind that of the newest push that was answered
+    kept: int  # the pushes below this number were durable, as far as the worker was told
     version: int  # newest that the worker has received; 0 also where there is none
     left: bool  # it has finished, and waits for the final version
     now: float  # seconds since the run's time zero, as the worker knows it
@@ -123,6 +124,37 @@ class Kept(Message, frozen=True):
 
 class Goodbye(Message, frozen=True):
     """End of a session: the worker has the final version, or needs none."""
+
+
+class Elected(Message, frozen=True):
+    """Answer to Elect: this worker belongs to no other server that follows on the same epoch."""
+
+    epoch: int  # of Elect
+
+
+# From a standby, or from a server that was restarted and whose standby may serve.
+
+
+class Follow(Message, frozen=True):
+    """Introduction of a process that does not serve, and wants to hold what the server holds."""
+
+    protocol: int
+    settings: dict[str, str]  # that must equal the server's: name -> text
+    port: int  # on which it listens
+    run: str = ""  # id of the run of which it holds a state
+    rank: int = 0  # of that state: twice its epoch, and one more for a standby's; 0: it holds none
+
+
+class Held(Message, frozen=True):
+    """Sign of life of a standby: it holds this copy, whole."""
+
+    number: int  # of the newest; 0: of none
+
+
+class Ask(Message, frozen=True):
+    """Question of a server that has lost its standby: which epoch is served there?"""
+
+    run: str  # id of the run
 
 
 # From the server.
@@ -228,6 +260,60 @@ class Final(Message, frozen=True):
     version: int
 
 
+class Elect(Message, frozen=True):
+    """Request of a server that cannot reach the other one: to belong to it from now on."""
+
+    epoch: int  # of this server, once enough workers have promised
+    since: int  # epoch of the state that it has; a worker of another one does not answer
+
+
+class Leading(Message, frozen=True):
+    """This server serves, and its epoch is this one now."""
+
+    epoch: int
+
+
+class NotServing(Message, frozen=True):
+    """This process does not serve the run, or no longer: try the next address."""
+
+    reason: str
+    released: int = 0  # the promise to belong to this process with that epoch is void
+
+
+# To a standby.
+
+
+class Following(Message, frozen=True):
+    """Answer to Follow: copies will come. `run` is the text of the run's settings, JSON."""
+
+    run: str
+
+
+class Copy(Message, frozen=True):
+    """Head of a version and of all that a server needs to go on from it; chunks follow."""
+
+    number: int
+    size: int  # floats of all chunks: the version, then the outer step's vectors
+    state: str  # JSON: {"state", "layout", "outer": names}
+
+
+class CopyChunk(Message, frozen=True):
+    """Chunk of a copy's floats."""
+
+    number: int  # of the copy
+    offset: int  # floats before this chunk
+
+
+class Vacant(Message, frozen=True):
+    """Answer to Follow: this process holds nothing of the run, and does not serve."""
+
+
+class Over(Message, frozen=True):
+    """The run has ended in good order; the standby has nothing to wait for."""
+
+    reason: str
+
+
 class Alive(Message, frozen=True):
     """Sign of life of the server."""
 
@@ -237,9 +323,10 @@ class Alive(Message, frozen=True):
 
 
 FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | Leaving
-              | Reattach | Kept | Goodbye)
+              | Reattach | Kept | Goodbye | Elected | Follow | Held | Ask)
 FromServer = (Welcome | Joined | Refused | Ack | Granted | Directed | CutDecision | Model | Stop
-              | Final | Alive | Resend | Reattached | Unknown)
+              | Final | Alive | Resend | Reattached | Unknown | Elect | Leading | NotServing
+              | Following | Copy | CopyChunk | Vacant | Over)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in (FromWorker, FromServer)}

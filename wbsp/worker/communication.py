@@ -163,6 +163,14 @@ class Communication:
                 self._chunks_at_server = message.chunks
                 if self._attachment.kept is not None:
                     self._attachment.kept.drop(message.durable)
+            case m.NotServing():
+                self._attachment.release(message.released)
+                self._channel.connection.turn_away(message.reason, now)
+            case m.Elect():
+                if promise := self._attachment.promise(message):
+                    self._channel.post(promise)
+            case m.Leading():
+                self._attachment.leads(message.epoch)
             case m.Refused():
                 raise TransportError(f"the server refused: {message.reason}")
             case m.Unknown():
@@ -174,9 +182,11 @@ class Communication:
             case m.Reattached():
                 if self._attaching is not None:
                     self._attaching = None
+                    self._channel.connection.served()
                     self._go_on(message, now)
             case m.Welcome() | m.Joined():
                 if isinstance(message, m.Welcome):
+                    self._channel.connection.served()
                     self._attachment.welcomed(message)
                 if self._take_answered(message):  # else: answered twice
                     if isinstance(message, m.Joined) and not message.send_initial:

@@ -44,6 +44,7 @@ class ConnectionMonitor:
         self.received_at = 0.0
         self._failures = 0  # of handshakes
         self._broken_since: float | None = None
+        self._unserved_since: float | None = None  # nobody serves, though there are connections
         self._notice_at = 0.0
 
     def event(self, now: float) -> bool:
@@ -70,6 +71,18 @@ class ConnectionMonitor:
             return again or self._route.moved
         return False
 
+    def turn_away(self, reason: str, now: float) -> None:
+        """The process at the other end does not serve: leave it for the next address."""
+        if self._unserved_since is None:
+            self._unserved_since, self._notice_at = now, now + _NOTICE
+            self._say(reason)
+        self._broken_since = self._unserved_since
+        self._route.leave(now)
+
+    def served(self) -> None:
+        """The process at the other end serves."""
+        self._unserved_since = None
+
     @property
     def broken(self) -> bool:
         """True from a break until there is a connection again. For any thread."""
@@ -87,8 +100,9 @@ class ConnectionMonitor:
         """
         if not self.made or self._broken_since is not None:
             self._route.turn(now)
-        if self._broken_since is not None:
-            left = self._broken_since + self._patience - now
+        since = self._unserved_since if self._broken_since is None else self._broken_since
+        if since is not None:
+            left = since + self._patience - now
             if left < 0:
                 raise TransportError(f"lost the server at {self._address}: no connection for "
                                      f"{self._patience:g} s; start it again with --resume, then "

@@ -1,0 +1,89 @@
+"""What can be found out about a server that is silent: whether its process lives, whether another
+one serves in its place."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+
+import zmq
+
+from wbsp.wire import messages as m
+from wbsp.wire.sockets import ServerSocket, endpoint
+
+_EVERY = 0.5  # seconds between two attempts
+_TRY = 2.0  # seconds that an attempt may take
+
+
+class Probe:
+    """Attempts to connect to an address, which wait for nothing.
+
+    Refusal by the machine proves that no process listens there: one that did has ended. Silence
+    proves nothing.
+    """
+
+    def __init__(self, host: str, port: int):
+        self._host, self._port = host, port
+        self._socket: socket.socket | None = None
+        self._since = -_EVERY
+
+    def refused(self, now: float) -> bool:
+        """True if the newest attempt was refused; `now` in seconds of any clock."""
+        if self._socket is None:
+            return now - self._since >= _EVERY and self._connect(now)
+        error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error or self._connected(self._socket) or now - self._since > _TRY:
+            self.close()
+        return error == errno.ECONNREFUSED
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _connect(self, now: float) -> bool:
+        self._since = now
+        with contextlib.suppress(OSError):
+            family, kind, _, _, where = socket.getaddrinfo(self._host.strip("[]"), self._port,
+                                                           type=socket.SOCK_STREAM)[0]
+            self._socket = socket.socket(family, kind)
+            self._socket.setblocking(False)
+            if self._socket.connect_ex(where) == errno.ECONNREFUSED:
+                self.close()
+                return True
+        return False
+
+    @staticmethod
+    def _connected(one: socket.socket) -> bool:
+        with contextlib.suppress(OSError):
+            one.getpeername()
+            return True
+        return False
+
+
+class Inquiry:
+    """The question at an address which epoch of a run is served there, asked again and again."""
+
+    def __init__(self, server: ServerSocket, host: str, port: int, run: str):
+        """`server`: whose token the question needs; `run`: the run's id."""
+        self._socket = server.dealer(host)
+        self._socket.connect(endpoint(host, port))
+        self._question = m.encode(m.Ask(run))
+        self._asked = -_EVERY
+
+    def epoch(self, now: float) -> int | None:
+        """The epoch that is served there; None: nobody says so (yet)."""
+        if now - self._asked >= _EVERY:
+            self._asked = now
+            with contextlib.suppress(zmq.Again):
+                self._socket.send(self._question, zmq.NOBLOCK)
+        with contextlib.suppress(zmq.Again, m.WireError):
+            while True:
+                answer = m.decode(m.FromServer, self._socket.recv(zmq.NOBLOCK))
+                if isinstance(answer, m.Leading):
+                    return answer.epoch
+        return None
+
+    def close(self) -> None:
+        self._socket.close(0)
