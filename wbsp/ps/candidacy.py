@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from wbsp.ps.contest import STANDBY_STEP, Ballot
-from wbsp.ps.probe import Probe
 from wbsp.ps.replication import voters
 from wbsp.wire import messages as m
 from wbsp.wire.sockets import ServerSocket
@@ -41,30 +40,18 @@ class Candidacy:
     requests: identity of a worker's socket -> its introduction
     """
 
-    def __init__(self, state: State, socket: ServerSocket, host: str, port: int):
+    def __init__(self, state: State, socket: ServerSocket):
         self._socket, self._run = socket, state.run
         self.ballot = Ballot(state.epoch, state.step, [state.voters])
-        self._probe = Probe(host, port)
         self.requests: dict[bytes, m.Reattach] = {}
         self._asked = 0.0
 
-    def why(self, now: float, silent: bool) -> str | None:
-        """Why the other server does not serve for sure; None: perhaps it does.
-
-        now:    seconds of the monotonic clock
-        silent: nothing was heard of it for a while; else only proof counts
-        """
-        if self._probe.refused(now):
-            return "its process has ended"
-        if not silent:
-            return None
-        if self.ballot.won:
-            return f"{self.ballot} have come here"
+    def poll(self, now: float) -> None:
+        """Ask the workers that have come; `now` in seconds of the monotonic clock."""
         if now - self._asked > _ASK:
             self._asked = now
             for identity in self.requests:
                 self._ask(identity)
-        return None
 
     def come(self, identity: bytes, request: m.Reattach) -> bool:
         """A worker cannot reach the server; False if it is none of those who have a say here."""
@@ -86,10 +73,6 @@ class Candidacy:
         self.ballot.promised.clear()
         for identity in self.requests:
             self._socket.reaches(identity, m.encode(m.NotServing(reason, self.ballot.epoch)))
-        self.close()
-
-    def close(self) -> None:
-        self._probe.close()
 
     def _ask(self, identity: bytes) -> None:
         self._socket.reaches(identity, m.encode(m.Elect(self.ballot.epoch, self.ballot.since)))

@@ -5,7 +5,9 @@ silent, it may have died, or the line between them; in the second case both coul
 would have two histories. So one of these is needed to serve alone:
 
 - proof that the other's process has ended: its machine refuses a connection to its port, or another
-  process has taken the port;
+  process has taken the port. It counts for `PROOF` seconds from the last moment for which it is
+  certain that the two were in touch: a process that had been silent for longer may have served
+  alone before it ended;
 - promises of workers: of half of them or more for the server that serves, of more than half for the
   other. A worker promises itself to one server only of those that follow on the same epoch, so that
   not both can have enough.
@@ -19,6 +21,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 STANDBY_STEP, SERVER_STEP = 1, 2  # from the epoch of the state to one's own
+SILENT = 5.0  # seconds without a word after which workers are asked for promises
+PROOF = 4.0  # less, by what clocks may differ and a look may take
 
 
 class Ballot:

@@ -12,11 +12,11 @@ import zmq
 
 from wbsp.layout import TensorSpec, total_size
 from wbsp.ps.checkpoint import Checkpoint
+from wbsp.ps.probe import Probe
 from wbsp.wire import messages as m
 from wbsp.wire.sockets import ServerSocket, endpoint
 
 _TELL = 1.0  # seconds between two signs of life
-QUIET, SILENT = 1.5, 5.0  # seconds without a word after which its process may have ended, its line
 
 
 class Copy(NamedTuple):
@@ -67,7 +67,9 @@ class Leader:
     """The server that is followed; times are seconds of the monotonic clock.
 
     heard:   time of its newest message; before the first, of the begin
+    touch:   time after which it has certainly been in touch
     copy:    the newest that came whole
+    refused: its address has just refused a connection
     vacant:  the process there holds nothing of the run
     refusal: why it does not take this standby
     over:    why the run has ended
@@ -77,6 +79,8 @@ class Leader:
         self.address = f"{host}:{port}"
         self._endpoint = endpoint(host, port)
         self.socket = server.dealer(host)
+        self.refused = False
+        self._probe = Probe(self.socket, host, port)
         self.socket.connect(self._endpoint)
         self._follow = m.encode(follow)
         self._told = -_TELL
@@ -84,7 +88,10 @@ class Leader:
         self._arriving: _Arriving | None = None
         self._number = 0  # of the newest copy that is held
         self.copy: Copy | None = None
-        self.heard = time.monotonic()
+        self.heard = self.touch = time.monotonic()
+        self._beats: dict[int, float] = {}  # that were not answered: number -> time
+        self._beat = 0
+        self._connections = 0
         self.vacant = False
         self.refusal: str | None = None
         self.over: str | None = None
@@ -94,12 +101,12 @@ class Leader:
         """True once the server has taken this process as its standby."""
         return self._run is not None
 
-    def ask_again(self) -> None:
-        """Introduce this process anew: what was on its way may be lost."""
-        self._run = self._arriving = None
-
     def poll(self, now: float) -> None:
         """Say what is held, now and then, and read what has come."""
+        self.refused = self._probe.refused(now)
+        if self._probe.connections != self._connections:
+            self._connections = self._probe.connections
+            self._ask_again()
         if now - self._told >= _TELL:
             self._tell(now)
         with contextlib.suppress(zmq.Again):
@@ -108,26 +115,39 @@ class Leader:
 
     def close(self) -> None:
         """Nothing that was said and has not left is sent any more."""
+        self._probe.close()
         self.socket.close(0)
 
     def _tell(self, now: float) -> None:
         self._told = now
+        if self._run is None:
+            message = self._follow
+        else:
+            self._beat += 1
+            self._beats[self._beat] = now
+            message = m.encode(m.Held(self._number, self._beat))
         with contextlib.suppress(zmq.Again):
-            self.socket.send(self._follow if self._run is None
-                             else m.encode(m.Held(self._number)), zmq.NOBLOCK)
+            self.socket.send(message, zmq.NOBLOCK)
+
+    def _ask_again(self) -> None:
+        """Introduce this process anew: what was on its way may be lost."""
+        self._run = self._arriving = None
+        self._beats.clear()
+        self._told = -_TELL
 
     def _take(self, frames: list[zmq.Frame], now: float) -> None:
         try:
             message = m.decode(m.FromServer, frames[0].buffer)
             self._handle(message, frames[1].buffer if len(frames) == 2 else None, now)
         except m.WireError:
-            self.ask_again()
+            self._ask_again()
 
     def _handle(self, message: m.Message, body: memoryview | None, now: float) -> None:
         self.heard = now
         match message:
             case m.Following():
                 self._run, self._arriving = json.loads(message.run), None
+                self.touch = now
                 self._tell(now)
             case m.Copy() if self._run is not None:
                 self._arriving = _Arriving(message)
@@ -135,7 +155,9 @@ class Leader:
                 if self._arriving.add(message, body):
                     self._keep(self._arriving, now)
             case m.Unknown():  # the connection is a new one, or the server is
-                self.ask_again()
+                self._ask_again()
+            case m.Alive():
+                self.touch = self._beats.pop(message.chunks, self.touch)
             case m.Vacant():
                 self.vacant = True
             case m.Refused():

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wbsp.layout import TensorSpec
-from wbsp.ps.contest import SERVER_STEP, Ballot
+from wbsp.ps.contest import PROOF, SERVER_STEP, SILENT, Ballot
 from wbsp.ps.engine import Engine
-from wbsp.ps.probe import Inquiry, Probe
-from wbsp.ps.session_manager import GONE, SessionManager
+from wbsp.ps.probe import Inquiry
+from wbsp.ps.session_manager import SessionManager
 from wbsp.ps.worker_session import WorkerSession, one_line
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import split
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from wbsp.ps.admission import Admission, Terms
     from wbsp.ps.background import Checkpoints
 
-_TELL = 1.0  # seconds between two questions to workers, and two looks at the standby
+_TELL = 1.0  # seconds between two questions to workers
+_QUIET = 1.5  # seconds without a word of the standby after which its connection is tried
+_LOOK = 0.25  # seconds between two attempts
+_LOST = 30.0  # seconds without a word of one that is connected
 _NOTICE = 10.0  # seconds between two lines about a standby that is out of reach
 
 
@@ -61,6 +64,7 @@ class _Standby:
     host: str
     port: int
     heard: float  # time of its newest message
+    told: float  # time of the newest message to it
     held: int  # number of the newest copy that it holds
     receiving: bool  # a copy is on its way, or may be; then its next word says
     returned: bool  # over a new connection; it has not said since what it holds
@@ -76,12 +80,10 @@ class _Contest:
     def __init__(self, standby: _Standby, ballot: Ballot, socket: ServerSocket, run: str,
                  now: float):
         self.ballot, self.since = ballot, now
-        self.probe = Probe(standby.host, standby.port)
         self.inquiry = Inquiry(socket, standby.host, standby.port, run)
         self.asked, self.noticed = 0.0, now
 
     def close(self) -> None:
-        self.probe.close()
         self.inquiry.close()
 
 
@@ -145,9 +147,10 @@ class Replication:
             self._say(f"refused: {one_line(reason)}")
             return
         if old is not None and old.identity != identity:
-            if (old.host, old.port) == (host, request.port):
+            again = (old.host, old.port) == (host, request.port)  # one process can listen there
+            if again and (self.alone or now < old.told + PROOF):
                 self._say(f"the standby at {old} was started again")
-                self._forget(now)  # only one process can listen there
+                self._forget(now)
             elif self._contest is not None or self._reaches(old):
                 self._sessions.send(identity, m.NotServing(f"there is a standby at {old}"))
                 return
@@ -159,8 +162,8 @@ class Replication:
             self._contest.close()
             self._contest = None
         again = old is not None and old.identity == identity
-        self._standby = _Standby(identity, host, request.port, now, old.held if old and again else 0,
-                                 again, again)
+        held = old.held if old is not None and again else 0
+        self._standby = _Standby(identity, host, request.port, now, now, held, again, again)
         self._sessions.queues.drop_transfer(identity)
         self._say(f"standby at {self._standby}")
         self._event(now, "standby", address=str(self._standby))
@@ -172,8 +175,8 @@ class Replication:
         if standby is None or standby.identity != identity:
             self._sessions.send(identity, m.Unknown())
             return
-        standby.heard = now
-        self._send(m.Alive())
+        standby.heard = standby.told = now
+        self._send(m.Alive(held.beat))
         if held.number <= standby.held:
             if standby.returned:  # half of what was on its way is lost
                 standby.receiving = standby.returned = False
@@ -209,9 +212,9 @@ class Replication:
         if self._contest is not None:
             self._settle(self._contest, standby, now)
             return
-        if now - standby.heard > GONE and now - standby.probed > _TELL:
+        if now - standby.heard > _QUIET and now - standby.probed > _LOOK:
             standby.probed = now
-            if now - standby.heard > 6 * GONE or not self._reaches(standby):
+            if now - standby.heard > _LOST or not self._reaches(standby):
                 self._lose(now)
                 return
         if source is None or standby.receiving:
@@ -262,14 +265,14 @@ class Replication:
         epoch = contest.inquiry.epoch(now)
         if epoch is not None and epoch > self._admission.epoch:
             self._supersede(epoch, str(standby))
-        elif contest.probe.refused(now):
+        elif contest.inquiry.refused(now) and now < standby.told + PROOF:
             self._say(f"the standby at {standby} has ended; going on without one")
             self._forget(now)
         elif contest.ballot.won:
             self._say(f"{contest.ballot} stay with this server; going on without the standby at "
                       f"{standby}")
             self._forget(now)
-        elif now - contest.asked > _TELL:
+        elif now - contest.asked > _TELL and now - standby.heard > SILENT:
             contest.asked = now
             question = m.Elect(contest.ballot.epoch, contest.ballot.since)
             for session in self._sessions:
@@ -319,7 +322,10 @@ class Replication:
         return None
 
     def _reaches(self, standby: _Standby) -> bool:
-        return self._socket.reaches(standby.identity, m.encode(m.Alive()))
+        reached = self._socket.reaches(standby.identity, m.encode(m.Alive()))
+        if reached:
+            standby.told = self._clock()
+        return reached
 
     def _send(self, message: m.Message) -> None:
         assert self._standby is not None

@@ -14,9 +14,9 @@ from collections.abc import Callable
 import zmq
 
 from wbsp.ps.candidacy import Candidacy, State
-from wbsp.ps.contest import STANDBY_STEP
+from wbsp.ps.contest import PROOF, SILENT, STANDBY_STEP
 from wbsp.ps.interrupt import Interrupts
-from wbsp.ps.leader import QUIET, SILENT, Copy, Leader
+from wbsp.ps.leader import Copy, Leader
 from wbsp.ps.server import Server
 from wbsp.ps.worker_session import check_reattach
 from wbsp.runlog.console import say
@@ -42,13 +42,14 @@ class Standby:
         """Raises ValueError for a bad address."""
         self._socket, self._serve, self._interrupts = socket, serve, interrupts
         self._own = own
-        self._where = split_address(follow)
-        self._leader = Leader(socket, *self._where, m.Follow(
+        self._leader = Leader(socket, *split_address(follow), m.Follow(
             m.PROTOCOL, settings, socket.port, own.run if own else "", own.rank if own else 0))
         self._candidacy: Candidacy | None = None  # while the server is silent
         self._silent_since = self._noticed = time.monotonic()
         self._overtaken = False  # who had an older state of this run does not serve, but follows
         self._said = False  # that a copy is held
+        self._began = time.monotonic()
+        self._later = False  # a worker has come from a server with a later state
 
     def run(self) -> int:
         """Wait, and serve when it is time; return the exit code."""
@@ -64,7 +65,6 @@ class Standby:
         say(f"taking over from the server at {self._leader.address}: {why}")
         server = self._serve(self._leader.copy)
         if self._candidacy is not None:
-            self._candidacy.close()
             for identity, request in self._candidacy.requests.items():
                 with contextlib.suppress(m.WireError):
                     server.dispatcher.admission.reattach(identity, request)
@@ -110,19 +110,27 @@ class Standby:
                 f"{leader.address}")
         if state is not None and self._overtaken:
             return "it was started again, and has an older state"
-        if state is not None and leader.vacant:
-            return "the process there holds nothing"
-        quiet = now - leader.heard
-        if leader.follows and quiet < QUIET:
-            self._silent_since = now
-            self._withdraw()
-            return None
-        if state is not None:
-            if self._candidacy is None:
-                self._candidacy = Candidacy(state, self._socket, *self._where)
-            if why := self._candidacy.why(now, quiet > SILENT):
-                return why
+        if (state is not None and (leader.refused or leader.vacant)
+                and self._proves(leader, now)):
+            return "its process has ended"
+        if now - leader.heard < SILENT:
+            if leader.follows:
+                self._silent_since = now
+                self._withdraw()
+        elif state is not None:
+            self._candidacy = self._candidacy or Candidacy(state, self._socket)
+            self._candidacy.poll(now)
+            if self._candidacy.ballot.won:
+                return f"{self._candidacy.ballot} have come here"
         return self._wait_on(now)
+
+    def _proves(self, leader: Leader, now: float) -> bool:
+        """Whether the end of the other process means that nobody serves, and has served since."""
+        if leader.copy is not None:
+            return now < leader.touch + PROOF
+        # The checkpoint of a server that was started again. Its standby may have served since then,
+        # and ended; workers that still live know, and are given time to say so.
+        return not self._later and now > self._began + SILENT
 
     def _wait_on(self, now: float) -> int | None:
         """Nobody serves, as far as can be seen; not for ever."""
@@ -168,6 +176,7 @@ class Standby:
         match message:
             case m.Reattach():
                 check_reattach(message)
+                self._note_epoch(message)
                 if candidacy is None or not candidacy.come(identity, message):
                     self._send(identity, m.NotServing(self._reason))
             case m.Elected():
@@ -179,6 +188,14 @@ class Standby:
                 self._send(identity, m.Unknown())
             case m.Hello() | m.Ask():
                 self._send(identity, m.NotServing(self._reason))
+
+    def _note_epoch(self, request: m.Reattach) -> None:
+        state = self._state
+        if (state is not None and not self._later and request.run == state.run
+                and request.epoch > state.epoch):
+            self._later = True
+            say(f"worker {request.worker} comes from a server of epoch {request.epoch}, and the "
+                f"state here is of epoch {state.epoch}: start that server again")
 
     def _followed(self, identity: bytes, follow: m.Follow) -> None:
         """Another process in waiting takes this one for the server."""

@@ -149,6 +149,7 @@ class Held(Message, frozen=True):
     """Sign of life of a standby: it holds this copy, whole."""
 
     number: int  # of the newest; 0: of none
+    beat: int  # number of this message
 
 
 class Ask(Message, frozen=True):
@@ -318,6 +319,7 @@ class Alive(Message, frozen=True):
     """Sign of life of the server."""
 
     # Of the vector that the worker sends, or of the W_0 that it waits for: chunks received so far.
+    # To a standby: the beat that this answers.
     chunks: int = 0
     durable: int = 0  # what was decided under a mark below is in a checkpoint
 

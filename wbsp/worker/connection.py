@@ -45,6 +45,7 @@ class ConnectionMonitor:
         self._failures = 0  # of handshakes
         self._broken_since: float | None = None
         self._unserved_since: float | None = None  # nobody serves, though there are connections
+        self._lost = False  # who serves
         self._notice_at = 0.0
 
     def event(self, now: float) -> bool:
@@ -62,17 +63,17 @@ class ConnectionMonitor:
             self._route.accepted(now)
         elif event == zmq.EVENT_DISCONNECTED:
             if self.made and self._broken_since is None:
+                self._lost = True
                 self._broken_since, self._notice_at = now, now
         else:
             again, self.made = self.made, True
             self._broken_since, self.received_at = None, now
-            if again:
-                self._say(f"connected again to {self._address}")
             return again or self._route.moved
         return False
 
     def turn_away(self, reason: str, now: float) -> None:
         """The process at the other end does not serve: leave it for the next address."""
+        self._lost = True
         if self._unserved_since is None:
             self._unserved_since, self._notice_at = now, now + _NOTICE
             self._say(reason)
@@ -82,6 +83,9 @@ class ConnectionMonitor:
     def served(self) -> None:
         """The process at the other end serves."""
         self._unserved_since = None
+        if self._lost:
+            self._lost = False
+            self._say(f"connected again to {self._address}")
 
     @property
     def broken(self) -> bool:
