@@ -229,6 +229,7 @@ class Engine:
 
     def at_rest(self, act: Callable[[float], None], now: float) -> None:
         """Call `act`(time) once, as soon as nothing is pending: now, or when an event has ended.
+        Asked again before that, it is still called once.
 
         `state` is then that of the newest version. Such a moment comes with every commit, and may
         be over with the next push.
