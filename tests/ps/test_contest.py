@@ -33,12 +33,12 @@ def test_a_server_and_its_standby_never_both_have_enough(workers, epoch, data):
         ballot = data.draw(st.sampled_from([server, standby]))
         act = data.draw(st.sampled_from(["ask", "ask", "release"]))
         if act == "ask":
-            if promise := members[worker].promise(m.Elect(ballot.epoch, ballot.since)):
+            if promise := members[worker].choose(m.Elect(ballot.epoch, ballot.since)):
                 assert promise.epoch == ballot.epoch
                 ballot.promised.add(worker)
         elif not ballot.won:  # who has won does not give back
             ballot.promised.discard(worker)
-            members[worker].release(ballot.epoch)
+            members[worker].choose(m.NotServing("", ballot.epoch))
         assert not (server.won and standby.won)
 
 
@@ -59,13 +59,13 @@ def test_without_workers_the_server_stays_and_the_standby_waits():
 
 def test_a_worker_promises_itself_once_an_epoch():
     worker = member(0, 4)
-    assert worker.promise(m.Elect(5, since=3)) is None, "it belongs to a later server"
-    assert worker.promise(m.Elect(5, since=4)) == m.Elected(5)
-    assert worker.promise(m.Elect(5, since=4)) == m.Elected(5), "the answer may have been lost"
-    assert worker.promise(m.Elect(6, since=4)) is None
-    worker.release(6)  # of a promise that it has not made
-    assert worker.promise(m.Elect(6, since=4)) is None
-    worker.release(5)
-    assert worker.promise(m.Elect(6, since=4)) == m.Elected(6)
-    worker.leads(6)
-    assert worker.promise(m.Elect(7, since=6)) == m.Elected(7)
+    assert worker.choose(m.Elect(5, since=3)) is None, "it belongs to a later server"
+    assert worker.choose(m.Elect(5, since=4)) == m.Elected(5)
+    assert worker.choose(m.Elect(5, since=4)) == m.Elected(5), "the answer may have been lost"
+    assert worker.choose(m.Elect(6, since=4)) is None
+    worker.choose(m.NotServing("", 6))  # of a promise that it has not made
+    assert worker.choose(m.Elect(6, since=4)) is None
+    worker.choose(m.NotServing("", 5))
+    assert worker.choose(m.Elect(6, since=4)) == m.Elected(6)
+    worker.choose(m.Leading(6))
+    assert worker.choose(m.Elect(7, since=6)) == m.Elected(7)

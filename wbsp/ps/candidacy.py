@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from wbsp.ps.contest import STANDBY_STEP, Ballot
-from wbsp.ps.replication import voters
+from wbsp.ps.copies import voters
 from wbsp.wire import messages as m
 from wbsp.wire.sockets import ServerSocket
 

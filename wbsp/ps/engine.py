@@ -228,11 +228,9 @@ class Engine:
         return [Stop(worker, reason) for worker in self.active]
 
     def at_rest(self, act: Callable[[float], None], now: float) -> None:
-        """Call `act`(time) once, as soon as nothing is pending: now, or when an event has ended.
-        Asked again before that, it is still called once.
-
-        `state` is then that of the newest version. Such a moment comes with every commit, and may
-        be over with the next push.
+        """Call `act`(time), once however often it is asked for, as soon as nothing is pending: now,
+        or when an event has ended. `state` is then that of the newest version; such a moment comes
+        with every commit, and may be over with the next push.
         """
         if act not in self._at_rest:
             self._at_rest.append(act)

@@ -9,38 +9,27 @@ standby gets fewer, and delays nobody.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from wbsp.layout import TensorSpec
-from wbsp.ps.contest import PROOF, SERVER_STEP, SILENT, Ballot
+from wbsp.ps.checkpoint import Checkpoint
+from wbsp.ps.contest import PROOF, SERVER_STEP, Ballot
+from wbsp.ps.copies import chunks, head, voters
 from wbsp.ps.engine import Engine
-from wbsp.ps.probe import Inquiry
+from wbsp.ps.follower import Contest, Follower
 from wbsp.ps.session_manager import SessionManager
 from wbsp.ps.worker_session import WorkerSession, one_line
 from wbsp.wire import messages as m
-from wbsp.wire.chunks import split
-from wbsp.wire.rate import Frames
 from wbsp.wire.sockets import ServerSocket
 
 if TYPE_CHECKING:
     from wbsp.ps.admission import Admission, Terms
     from wbsp.ps.background import Checkpoints
 
-_TELL = 1.0  # seconds between two questions to workers
 _QUIET = 1.5  # seconds without a word of the standby after which its connection is tried
 _LOOK = 0.25  # seconds between two attempts
 _LOST = 30.0  # seconds without a word of one that is connected
-_NOTICE = 10.0  # seconds between two lines about a standby that is out of reach
-
-
-def voters(state: dict[str, Any], workers: int) -> frozenset[int]:
-    """The workers that there were when an engine's `state` was made, in a run of `workers`."""
-    awaited = state.get("awaited")
-    return frozenset(range(workers) if awaited is None else awaited)
 
 
 class _Copy(NamedTuple):
@@ -58,35 +47,6 @@ class Source(NamedTuple):
     checkpoints: Checkpoints
 
 
-@dataclass
-class _Standby:
-    identity: bytes  # of its socket
-    host: str
-    port: int
-    heard: float  # time of its newest message
-    told: float  # time of the newest message to it
-    held: int  # number of the newest copy that it holds
-    receiving: bool  # a copy is on its way, or may be; then its next word says
-    returned: bool  # over a new connection; it has not said since what it holds
-    probed: float = 0.0
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
-
-
-class _Contest:
-    """A standby that is out of reach, and holds a copy: it may take over."""
-
-    def __init__(self, standby: _Standby, ballot: Ballot, socket: ServerSocket, run: str,
-                 now: float):
-        self.ballot, self.since = ballot, now
-        self.inquiry = Inquiry(socket, standby.host, standby.port, run)
-        self.asked, self.noticed = 0.0, now
-
-    def close(self) -> None:
-        self.inquiry.close()
-
-
 class Replication:
     """The server's side of its standby, if there is one; used by the event loop.
 
@@ -100,10 +60,10 @@ class Replication:
         self._admission = admission
         self._clock, self._say, self._event = clock, say, event
         self._source: Source | None = None
-        self._standby: _Standby | None = None
+        self._standby: Follower | None = None
         self._copies: dict[int, _Copy] = {}  # number -> copy that the standby may hold
         self._number = 0  # of the newest copy
-        self._contest: _Contest | None = None
+        self._contest: Contest | None = None
         self.superseded: str | None = None
 
     @property
@@ -163,7 +123,7 @@ class Replication:
             self._contest = None
         again = old is not None and old.identity == identity
         held = old.held if old is not None and again else 0
-        self._standby = _Standby(identity, host, request.port, now, now, held, again, again)
+        self._standby = Follower(identity, host, request.port, now, now, held, again, again)
         self._sessions.queues.drop_transfer(identity)
         self._say(f"standby at {self._standby}")
         self._event(now, "standby", address=str(self._standby))
@@ -237,11 +197,9 @@ class Replication:
         assert snapshot.vector is not None, "a real server's store holds tensors"
         self._copies[self._number] = _Copy(engine.ledger.mark, snapshot.version,
                                            voters(state, self._terms.worker_num))
-        vectors = [snapshot.vector, *outer.values()]
-        text = json.dumps({"state": state, "outer": list(outer),
-                           "layout": [(spec.name, spec.shape) for spec in source.layout]})
-        self._send(m.Copy(self._number, sum(v.size for v in vectors), text))
-        self._sessions.queues.transfer(standby.identity, _chunks(self._number, vectors), now)
+        copy = Checkpoint(snapshot.vector, source.layout, state, outer)
+        self._send(head(self._number, copy))
+        self._sessions.queues.transfer(standby.identity, chunks(self._number, copy), now)
         source.checkpoints.write_copy(now, snapshot, state, outer)
 
     # A standby that is out of reach.
@@ -255,33 +213,26 @@ class Replication:
             self._standby = None
             return
         self._say(f"the standby at {standby} is out of reach; finding out whether it has ended")
-        self._contest = _Contest(
+        self._contest = Contest(
             standby, Ballot(self._admission.epoch, SERVER_STEP,
                             [copy.voters for copy in self._copies.values()]),
             self._socket, self._terms.run, now)
 
-    def _settle(self, contest: _Contest, standby: _Standby, now: float) -> None:
+    def _settle(self, contest: Contest, standby: Follower, now: float) -> None:
         """Find out who serves."""
-        epoch = contest.inquiry.epoch(now)
+        epoch = contest.served(now)
         if epoch is not None and epoch > self._admission.epoch:
             self._supersede(epoch, str(standby))
-        elif contest.inquiry.refused(now) and now < standby.told + PROOF:
-            self._say(f"the standby at {standby} has ended; going on without one")
+        elif reason := contest.why_alone(now):
+            self._say(f"{reason}; going on without one")
             self._forget(now)
-        elif contest.ballot.won:
-            self._say(f"{contest.ballot} stay with this server; going on without the standby at "
-                      f"{standby}")
-            self._forget(now)
-        elif now - contest.asked > _TELL and now - standby.heard > SILENT:
-            contest.asked = now
+        elif contest.due(now):
             question = m.Elect(contest.ballot.epoch, contest.ballot.since)
             for session in self._sessions:
                 if session.updates is not None:
                     self._sessions.send(session.identity, question)
-            if now - contest.noticed > _NOTICE:
-                contest.noticed = now
-                self._say(f"the standby at {standby} is silent, and may have taken over: "
-                          f"{contest.ballot} are here, {contest.ballot.needed} are needed")
+            if line := contest.notice(now):
+                self._say(line)
 
     def _forget(self, now: float) -> None:
         """The standby's copies are gone, or nobody may use them: this server is alone again."""
@@ -321,7 +272,7 @@ class Replication:
                     f"{self._terms.run}")
         return None
 
-    def _reaches(self, standby: _Standby) -> bool:
+    def _reaches(self, standby: Follower) -> bool:
         reached = self._socket.reaches(standby.identity, m.encode(m.Alive()))
         if reached:
             standby.told = self._clock()
@@ -330,12 +281,3 @@ class Replication:
     def _send(self, message: m.Message) -> None:
         assert self._standby is not None
         self._sessions.send(self._standby.identity, message)
-
-
-def _chunks(number: int, vectors: list[np.ndarray]) -> Iterator[Frames]:
-    """The chunks of one vector after another, each with its offset in all of them."""
-    start = 0
-    for vector in vectors:
-        for offset, chunk in split(vector):
-            yield m.encode(m.CopyChunk(number, start + offset)), chunk
-        start += vector.size

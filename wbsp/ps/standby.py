@@ -15,8 +15,9 @@ import zmq
 
 from wbsp.ps.candidacy import Candidacy, State
 from wbsp.ps.contest import PROOF, SILENT, STANDBY_STEP
+from wbsp.ps.copies import Copy
 from wbsp.ps.interrupt import Interrupts
-from wbsp.ps.leader import Copy, Leader
+from wbsp.ps.leader import Leader
 from wbsp.ps.server import Server
 from wbsp.ps.worker_session import check_reattach
 from wbsp.runlog.console import say

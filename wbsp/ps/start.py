@@ -16,8 +16,8 @@ from wbsp.ps.background import CHECKPOINT, Evaluator
 from wbsp.ps.candidacy import State
 from wbsp.ps.checkpoint import Checkpoint, load, save
 from wbsp.ps.contest import SERVER_STEP, STANDBY_STEP
+from wbsp.ps.copies import Copy
 from wbsp.ps.interrupt import Interrupts
-from wbsp.ps.leader import Copy
 from wbsp.ps.run import Outlet, ServerConfig
 from wbsp.ps.server import Server
 from wbsp.ps.standby import Standby

@@ -16,21 +16,10 @@ from wbsp.layout import TensorSpec
 from wbsp.member import AnsweredWork
 from wbsp.runlog.report import Report
 from wbsp.sync.base import Direct, Push, WorkerRule
+from wbsp.wire.message import CHUNK, MAX_MESSAGE, MAX_MODEL, PROTOCOL, Message, WireError
+from wbsp.wire.standby import Ask, Copy, CopyChunk, Follow, Following, Held, Over, Vacant
 
-PROTOCOL = 5  # to be raised when a message, or a type that a message embeds, changes
-# Floats in one message (1 MiB): a unit for rate limits and turns, and a bound on a peer's messages.
-CHUNK = 1 << 18
-MAX_MESSAGE = 4 * CHUNK + (1 << 20)  # bytes; libzmq drops a peer that sends more
-MAX_MODEL = 1 << 33  # floats (32 GiB)
-
-
-class WireError(ValueError):
-    """A message that no correct peer sends; it changed nothing."""
-
-
-class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Base of all messages. A message is sent as its type's name and its fields' values."""
-
+__all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "PROTOCOL", "WireError"]
 
 # From a worker.
 
@@ -130,32 +119,6 @@ class Elected(Message, frozen=True):
     """Answer to Elect: this worker belongs to no other server that follows on the same epoch."""
 
     epoch: int  # of Elect
-
-
-# From a standby, or from a server that was restarted and whose standby may serve.
-
-
-class Follow(Message, frozen=True):
-    """Introduction of a process that does not serve, and wants to hold what the server holds."""
-
-    protocol: int
-    settings: dict[str, str]  # that must equal the server's: name -> text
-    port: int  # on which it listens
-    run: str = ""  # id of the run of which it holds a state
-    rank: int = 0  # of that state: twice its epoch, and one more for a standby's; 0: it holds none
-
-
-class Held(Message, frozen=True):
-    """Sign of life of a standby: it holds this copy, whole."""
-
-    number: int  # of the newest; 0: of none
-    beat: int  # number of this message
-
-
-class Ask(Message, frozen=True):
-    """Question of a server that has lost its standby: which epoch is served there?"""
-
-    run: str  # id of the run
 
 
 # From the server.
@@ -279,40 +242,6 @@ class NotServing(Message, frozen=True):
 
     reason: str
     released: int = 0  # the promise to belong to this process with that epoch is void
-
-
-# To a standby.
-
-
-class Following(Message, frozen=True):
-    """Answer to Follow: copies will come. `run` is the text of the run's settings, JSON."""
-
-    run: str
-
-
-class Copy(Message, frozen=True):
-    """Head of a version and of all that a server needs to go on from it; chunks follow."""
-
-    number: int
-    size: int  # floats of all chunks: the version, then the outer step's vectors
-    state: str  # JSON: {"state", "layout", "outer": names}
-
-
-class CopyChunk(Message, frozen=True):
-    """Chunk of a copy's floats."""
-
-    number: int  # of the copy
-    offset: int  # floats before this chunk
-
-
-class Vacant(Message, frozen=True):
-    """Answer to Follow: this process holds nothing of the run, and does not serve."""
-
-
-class Over(Message, frozen=True):
-    """The run has ended in good order; the standby has nothing to wait for."""
-
-    reason: str
 
 
 class Alive(Message, frozen=True):

@@ -80,17 +80,22 @@ class Attachment:
         """The server that this worker belongs to has this epoch."""
         self._epoch, self._promised = epoch, 0
 
-    def promise(self, elect: m.Elect) -> m.Elected | None:
-        """The answer to a server that wants to be the one; None: this worker has another.
+    def choose(self, message: m.Elect | m.Leading | m.NotServing) -> m.Elected | None:
+        """A server says whether it serves, or wants to be the one that does: the answer, if any.
 
-        To one only of those which follow on the same epoch: so no two can have enough workers.
+        A worker promises itself to one only of those that follow on the same epoch, so that no two
+        can have enough workers; one that does not serve may give the promise back.
         """
+        if isinstance(message, m.Leading):
+            self.leads(message.epoch)
+        elif isinstance(message, m.Elect):
+            return self._promise(message)
+        elif self._promised == message.released:
+            self._promised = 0
+        return None
+
+    def _promise(self, elect: m.Elect) -> m.Elected | None:
         if elect.since != self._epoch or self._promised not in (0, elect.epoch):
             return None
         self._promised = elect.epoch
         return m.Elected(elect.epoch)
-
-    def release(self, epoch: int) -> None:
-        """The server to which this worker has promised itself gives it back."""
-        if self._promised == epoch:
-            self._promised = 0
