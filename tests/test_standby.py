@@ -17,6 +17,8 @@ import pytest
 from jobs import until
 from pairs import Pair
 
+from wbsp.runlog.reader import read_run
+
 KILLS = int(os.environ.get("WBSP_KILLS", "2"))
 SEED = int(os.environ.get("WBSP_KILLS_SEED", "0"))
 
@@ -35,6 +37,8 @@ def test_a_standby_takes_over_and_nothing_is_lost(jobs, sync):
     pair.ends(pair.standby)
     assert [e["epoch"] for e in pair.standby.events("took_over")] == [2]
     assert {e["worker"] for e in pair.standby.events("reattach")} == {0, 1}
+    failures = read_run(pair.standby.folder).summary["failures"]
+    assert (failures["took_over"], failures["reattach"]) == (1, 2)
     # without the standby, all would be resent from W_0 on
     assert all(e["first"] > 0 for e in pair.standby.events("resent"))
 

@@ -163,7 +163,8 @@ class Run:
             {int(worker): Report(**totals) for worker, totals in state.get("reports", {}).items()})
         self._dispatcher.admission.places.update(
             {int(worker): Place.load(place) for worker, place in state.get("places", {}).items()})
-        self._outlet.log.resume(state["elapsed"], state["version"], state.get("staleness", {}))
+        self._outlet.log.resume(state["elapsed"], state["version"], state.get("staleness", {}),
+                                state.get("failures"))
 
     def _checkpoint_state(self, now: float) -> dict[str, Any]:
         """The state of a checkpoint made at `now`; the log says so before it is there."""
@@ -176,6 +177,7 @@ class Run:
         """All but the tensors of a checkpoint or copy made at `now`."""
         log, reports = self._outlet.log, self._dispatcher.reports
         return {"elapsed": now, **self.engine.state(), "staleness": log.staleness,
+                "failures": dict(log.failures),
                 "reports": {worker: asdict(report) for worker, report in reports.items()},
                 "places": {worker: asdict(place) for worker, place
                            in self._dispatcher.admission.places.items()}}
