@@ -34,7 +34,8 @@ KEPT = {"BUFF_SIZE": 1024, "class_num": 10, "base_time_step": 1.0, "training_end
 SAY_EVERY = 5.0  # seconds between two lines of a worker
 
 # The published flags, with their names and defaults.
-flags.DEFINE_enum("job_name", None, ["ps", "worker"], "what this process is", required=True)
+flags.DEFINE_enum("job_name", None, ["ps", "standby", "worker"], "what this process is",
+                  required=True)
 flags.DEFINE_integer("worker_num", 2, "number of workers (ps)", lower_bound=1)
 flags.DEFINE_integer("worker_index", 0, "which worker this is: 0 ... worker_num - 1",
                      lower_bound=0)
@@ -72,6 +73,10 @@ flags.DEFINE_float("weight_decay", 0.0, "L2 on the dense layers (the published c
                    "without effect, for the CNN's convolutions too)", lower_bound=0)
 flags.DEFINE_integer("seed", 0, "of initial weights, shuffling and augmentation")
 flags.DEFINE_bool("resume", False, "go on from the newest run's last checkpoint (ps)")
+flags.DEFINE_string("standby_of", None, "host:port of the server whose place this process takes "
+                    "when that is gone (standby); all else as there, but for the port")
+flags.DEFINE_string("server", None, "addresses of the server and its standby, host:port,host:port "
+                    "(worker); default: --host and --port_base")
 flags.DEFINE_string("log_root", "runs", "where runs leave their files")
 flags.DEFINE_string("token_file", None, "file with a shared secret: encrypts, and keeps others out")
 flags.DEFINE_float("connect_timeout", 120.0, "seconds to wait for the other side", lower_bound=0)
@@ -86,7 +91,7 @@ def main(argv):
         for name in KEPT:
             if FLAGS[name].present:
                 say(f"--{name} is kept for compatibility and has no effect")
-        job = parameter_server() if FLAGS.job_name == "ps" else worker()
+        job = worker() if FLAGS.job_name == "worker" else parameter_server()
     except (ValueError, OSError, RuntimeError) as error:
         say(f"runcifar10gpu: {error}")
         return 1
@@ -96,7 +101,7 @@ def main(argv):
 def run_wide_settings():
     """What all processes of a run must agree on: name -> text."""
     sync, model = chosen_sync(), None
-    if FLAGS.job_name == "ps" or sync in MODELS or ":" in sync:
+    if FLAGS.job_name != "worker" or sync in MODELS or ":" in sync:
         model = find(sync)
         sync = model.name
     options = parse_options(FLAGS.sync_option)
@@ -128,6 +133,9 @@ def parameter_server():
     from wbsp.ps.server import ServerConfig
     from wbsp.ps.start import prepare_server
 
+    if (FLAGS.job_name == "standby") != bool(FLAGS.standby_of):
+        raise ValueError("--standby_of=host:port says whose place a --job_name=standby takes, and "
+                         "belongs to nothing else")
     settings = run_wide_settings()
     options = json.loads(settings["sync_option"])
     target = math.inf if FLAGS.target_accuracy is None else FLAGS.target_accuracy
@@ -141,7 +149,7 @@ def parameter_server():
         settings, create(chosen_sync(), **options), options, config, host=FLAGS.host,
         port=FLAGS.port_base, token_file=FLAGS.token_file, base_dir=FLAGS.base_dir,
         log_root=FLAGS.log_root, resume=FLAGS.resume,
-        start_evaluator=lambda: EvaluatorProcess(experiment)).run
+        start_evaluator=lambda: EvaluatorProcess(experiment), standby_of=FLAGS.standby_of)
 
 
 def network_and_test_set(model, dataset, data_dir, seed, weight_decay):
@@ -171,8 +179,8 @@ def worker():
         from wbsp.worker.connection import TransportError
 
     index = FLAGS.worker_index
-    hook = SyncCallback(f"{FLAGS.host}:{FLAGS.port_base}", index, token_file=FLAGS.token_file,
-                        connect_timeout=FLAGS.connect_timeout,
+    hook = SyncCallback(FLAGS.server or f"{FLAGS.host}:{FLAGS.port_base}", index,
+                        token_file=FLAGS.token_file, connect_timeout=FLAGS.connect_timeout,
                         band_width_limit=FLAGS.band_width_limit, expected=expected(), say=say,
                         patience=FLAGS.patience)
     caught: list[int] = []

@@ -1,9 +1,9 @@
 """The processes that the wire benchmark compares, each behind a pipe.
 
-Told (floats in the model, seconds), a process makes round trips for that long, at least one, and
-answers with the seconds that each took. An update's values are 2^-10, so that sums are exact and
-what comes back can be checked to the last bit. Every process is handed its update ready-made and
-counts a round trip as over when the new model lies in its own memory.
+Told (floats in the model, seconds, number), a process makes round trips for that long, at least
+that many, and answers with the seconds that each took. An update's values are 2^-10, so that sums
+are exact and what comes back can be checked to the last bit. Every process is handed its update
+ready-made and counts a round trip as over when the new model lies in its own memory.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ class Team:
     def __getitem__(self, part: slice) -> Team:
         return Team(self._pipes[part])
 
-    def block(self, size: int, seconds: float) -> list[float]:
-        """Let everyone make round trips for `seconds`; return the seconds of each trip."""
+    def block(self, size: int, seconds: float, least: int = 1) -> list[float]:
+        """Let everyone make round trips for `seconds`, `least` at least; return the seconds of each
+        trip."""
         for pipe in self._pipes:
-            pipe.send((size, seconds))
+            pipe.send((size, seconds, least))
         trips = [trip for pipe in self._pipes for trip in _answer(pipe)]
         self._trips += len(trips)
         return trips
@@ -87,11 +88,11 @@ def _serve(pipe: Connection, prepare: Callable[[int], Trip]) -> None:
     pipe.send(None)
     trip, prepared = None, None
     while (order := pipe.recv()) is not None:
-        size, seconds = order
+        size, seconds, least = order
         if size != prepared:
             trip, prepared = prepare(size), size
         trips, end = [], time.perf_counter() + seconds
-        while not trips or time.perf_counter() < end:
+        while len(trips) < least or time.perf_counter() < end:
             start = time.perf_counter()
             trip()
             trips.append(time.perf_counter() - start)

@@ -43,20 +43,35 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def server(sync: str, workers: int) -> Iterator[str]:
-    """Run `python -m wbsp.ps` in a process of its own; yield its host:port.
+def server(sync: str, workers: int, standby: bool = False) -> Iterator[str]:
+    """Run `python -m wbsp.ps` in a process of its own, perhaps with a standby in another; yield its
+    host:port.
 
     Checkpoints are put off: their writing is a matter of the disk, not of what is measured.
-    Raises RuntimeError if the server does not end well by itself, as a run's end should make it.
+    Raises RuntimeError if a server does not end well by itself, as a run's end should make it.
     """
-    port = free_port()
-    with tempfile.TemporaryDirectory() as folder, open(Path(folder) / "said", "w+") as said:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "wbsp.ps", f"--sync={sync}", f"--worker_num={workers}",
-             f"--port_base={port}", f"--log_root={folder}", f"--connect_timeout={CONNECT}",
-             "--check_period=3600"], cwd=_ROOT, stdout=subprocess.DEVNULL, stderr=said)
+    address = f"localhost:{free_port()}"
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        def start(port: str, *flags: str) -> None:
+            stack.enter_context(_ending_well(
+                Path(folder) / f"said-{port}", f"--sync={sync}", f"--worker_num={workers}",
+                f"--port_base={port}", f"--log_root={folder}", f"--connect_timeout={CONNECT}",
+                "--check_period=3600", *flags))
+
+        start(address.rpartition(":")[2])
+        if standby:
+            start(str(free_port()), f"--standby_of={address}")
+        yield address
+
+
+@contextlib.contextmanager
+def _ending_well(output: Path, *flags: str) -> Iterator[None]:
+    """A server's process until its end; killed where the block fails."""
+    with open(output, "w+") as said:
+        process = subprocess.Popen([sys.executable, "-m", "wbsp.ps", *flags], cwd=_ROOT,
+                                   stdout=subprocess.DEVNULL, stderr=said)
         try:
-            yield f"localhost:{port}"
+            yield
             code = process.wait(CONNECT)
         finally:
             process.kill()

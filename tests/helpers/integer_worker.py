@@ -33,6 +33,7 @@ class Plan:
     size: int = 5  # floats
     seconds: float = 0.0  # of a step
     die_at: int | None = None  # kill -9 itself when that many steps are done
+    stop_when_told: bool = False  # when the file `go` is there, as if all steps were done
     hold_at: int | None = None  # when that many steps are done, wait until the file `go` is there
     patience: float = 60.0  # seconds to try to reach a lost server
     token_file: str | None = None
@@ -80,7 +81,7 @@ def main(plan: Plan) -> int:
         runtime.start()
         say(f"starts with seq {runtime.agent.seq} after {runtime.steps_before} steps")
         for step in range(1, plan.steps + 1):
-            if runtime.stopped or caught:
+            if runtime.stopped or caught or (plan.stop_when_told and (folder / "go").exists()):
                 break
             runtime.step_begins()
             time.sleep(plan.seconds)

@@ -128,30 +128,34 @@ class Jobs(contextlib.AbstractContextManager):
             job.kill()
 
     def start(self, name: str, *arguments: object, kind: type[Job] = Job,
-              **environment: str) -> Job:
-        """Start Python with these arguments."""
+              space: str | None = None, **environment: str) -> Job:
+        """Start Python with these arguments; `space`: the network namespace it lives in."""
         python_path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
         env = {**os.environ, "PYTHONPATH": python_path, "PYTHONUNBUFFERED": "1",
                "TF_CPP_MIN_LOG_LEVEL": "2", **environment}
-        job = kind(name, [sys.executable, *map(str, arguments)],
+        within = ["ip", "netns", "exec", space] if space else []
+        job = kind(name, [*within, sys.executable, *map(str, arguments)],
                    self.folder / f"{next(self._names):02d}-{name}.log", self.folder, env)
         self._jobs.append(job)
         return job
 
     def server(self, *flags: str, workers: int = 2, sync: str = "pcc", port: int | None = None,
-               **environment: str) -> ServerJob:
+               space: str | None = None, **environment: str) -> ServerJob:
         """Start `python -m wbsp.ps`; relative files of its run lie in this folder's runs/."""
         port = port or free_port()
         server = self.start("server", "-m", "wbsp.ps", f"--worker_num={workers}", f"--sync={sync}",
-                            f"--port_base={port}", *flags, kind=ServerJob, **environment)
+                            f"--port_base={port}", *flags, kind=ServerJob, space=space,
+                            **environment)
         server.address = f"localhost:{port}"
         server.cwd = self.folder
         return server
 
-    def integer_worker(self, address: str, worker: int, **plan: object) -> Job:
+    def integer_worker(self, address: str, worker: int, space: str | None = None,
+                       **plan: object) -> Job:
         """Start a worker of `integer_worker.py`; `plan` is what its `Plan` says."""
         plan = {"address": address, "worker": worker, "record": str(self.folder), **plan}
-        return self.start(f"worker{worker}", INTEGER_WORKER, json.dumps(plan))
+        return self.start(f"worker{worker}", INTEGER_WORKER, json.dumps(plan),
+                          space=space)
 
 
 def interrupted(job: Job, signum: signal.Signals, patience: float = PATIENCE) -> None:

@@ -53,6 +53,9 @@ class Line:
         self.broken = False
         self.up, self.down = deque(), deque()
 
+    def served(self):
+        pass
+
     def break_off(self):
         """What is on its way is lost."""
         self.up.clear()

@@ -111,10 +111,12 @@ def test_a_last_checkpoint_that_cannot_be_written_is_known_to_have_failed(tmp_pa
 def test_every_model_has_a_moment_for_a_checkpoint_at_each_version(sync):
     rested, committed = [], []
 
+    def rest(now):
+        rested.append(cluster.engine.store.latest.version)
+
     def log(now, kind, **fields):
         if kind == "accept":
-            cluster.engine.at_rest(
-                lambda now: rested.append(cluster.engine.store.latest.version), now)
+            cluster.engine.at_rest(rest, now)
         elif kind == "commit":
             committed.append(fields["version"])
 

@@ -26,9 +26,15 @@ FROM_WORKER = [
     m.Heartbeat(None),
     m.Heartbeat(Report(steps=3, loss=0.5)),
     m.Leaving("finished", True, Report(pushes=2)),
-    m.Reattach(m.PROTOCOL, 3, "ab12", 2, [TensorSpec("scale", ())], 4, 9, 7, False, 2.5),
+    m.Reattach(m.PROTOCOL, 3, "ab12", 2, [TensorSpec("scale", ())], 4, 9, 6, 7, False,
+               2.5),
     m.Kept(AnsweredWork(4, 8, 20, 640, 1.5, 6, {"stale": 1}), 0, 10),
     m.Goodbye(),
+    m.Elected(3),
+    m.Follow(m.PROTOCOL, {"sync": "wbsp"}, 2607),
+    m.Follow(m.PROTOCOL, {}, 2607, "ab12", 5),
+    m.Held(4, 9),
+    m.Ask("ab12"),
 ]
 FROM_SERVER = [
     m.Welcome({"folder": "wbsp/run-001"}, 1.5, WorkerRule("directed", "ack", "replace")),
@@ -50,6 +56,15 @@ FROM_SERVER = [
     m.Reattached(2, True, 5, 3, None),
     m.Reattached(2, True, 5, 3, m.Ack(8, True, None, None, False, 0.5, 2, 3)),
     m.Unknown(),
+    m.Elect(3, 1),
+    m.Leading(3),
+    m.NotServing("in waiting"),
+    m.NotServing("in waiting", 3),
+    m.Following('{"id": "ab12"}'),
+    m.Copy(4, 10, "{}"),
+    m.CopyChunk(4, 0),
+    m.Vacant(),
+    m.Over("all workers finished"),
 ]
 BOTH = [(m.FromWorker, message) for message in FROM_WORKER] + [
     (m.FromServer, message) for message in FROM_SERVER]
@@ -57,7 +72,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer])
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {4: "6b9c61014a9264b523a25a488cc63a0532a7e0a04dd62f7581eaca7eb277615f"}
+BYTES = {5: "8461a7b8b8a1156d14df53c5c19fd18d01bde7b690a0b595eda2d30084888b59"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

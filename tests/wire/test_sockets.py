@@ -105,7 +105,7 @@ def test_the_server_listens_on_ipv6_loopback():
     except OSError:
         pytest.skip("no IPv6 here")
     context = zmq.Context()
-    worker = worker_socket(context, "::1", b"identity")
+    worker = worker_socket(context, ["::1"], b"identity")
     try:
         worker.connect(endpoint("::1", server.port))
         worker.send(b"hello")

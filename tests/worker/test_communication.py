@@ -47,6 +47,9 @@ class Channel:
     def read_event(self):
         return True
 
+    def served(self):
+        pass
+
     def receive(self):
         if not self._messages:
             return None
@@ -156,7 +159,7 @@ def test_a_pending_request_is_repeated_after_a_break(listener, sent):
     assert listener.log == [SAME, ACK, SAME]
     assert len(attempts(channel)) == 2
     assert attempts(channel)[0] == m.Reattach(
-        m.PROTOCOL, 0, "ab12", 1, JOIN.layout, 4, 4, 0, False, 0.0)
+        m.PROTOCOL, 0, "ab12", 1, JOIN.layout, 4, 4, 4, 0, False, 0.0)
 
 
 def test_nothing_is_sent_before_a_server_knows_the_worker_again(listener, sent):

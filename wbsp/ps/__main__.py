@@ -32,6 +32,8 @@ flags.DEFINE_string("base_dir", None, "folder of the runs' files; relative: belo
                     "default: the synchronization model's name")
 flags.DEFINE_string("log_root", "runs", "where runs leave their files")
 flags.DEFINE_bool("resume", False, "go on from the newest run's last checkpoint")
+flags.DEFINE_string("standby_of", None, "host:port of a server whose place this one takes when "
+                    "that is gone; every other flag as there, but for the port")
 flags.DEFINE_float("check_period", 5.0, "seconds between two checkpoints", lower_bound=0.01)
 flags.DEFINE_float("connect_timeout", 120.0, "seconds to wait for workers", lower_bound=0)
 flags.DEFINE_float("band_width_limit", None, "MB/s in each direction for the server's traffic")
@@ -54,14 +56,14 @@ def main(argv):
                               bandwidth=FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit,
                               outer=create_outer(FLAGS.outer, **parse_options(FLAGS.outer_option)))
         settings = {"sync": model.name, "sync_option": json.dumps(options, sort_keys=True)}
-        server = prepare_server(
+        serve = prepare_server(
             settings, model, options, config, host=host, port=port,
             token_file=FLAGS.token_file, base_dir=FLAGS.base_dir or model.name,
-            log_root=FLAGS.log_root, resume=FLAGS.resume)
+            log_root=FLAGS.log_root, resume=FLAGS.resume, standby_of=FLAGS.standby_of)
     except (ValueError, OSError) as error:
         print(f"wbsp.ps: {error}", file=sys.stderr)
         return 1
-    return server.run()
+    return serve()
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ class Terms(NamedTuple):
     on_initial: takes W_0 and its layout from the first worker; None: no worker is asked
     advance:    sets the run's clock forward by so many seconds
     run, epoch: the run's id, and the number of this start of its server
+    record:     notes changes of the run's settings in its folder, and returns them all
     """
 
     rule: WorkerRule
@@ -35,6 +36,7 @@ class Terms(NamedTuple):
     advance: Callable[[float], None]
     run: str
     epoch: int
+    record: Callable[..., dict[str, Any]] = dict
 
 
 @dataclass
@@ -57,6 +59,7 @@ class Admission:
     lose:    ends a session, with a reason
     reports: each worker's totals, over all its incarnations
     places:  worker -> its newest process that was a member
+    epoch:   number of this start of the run's server, or a later one, if its standby was lost
     """
 
     def __init__(self, terms: Terms, sessions: SessionManager, reports: dict[int, Report],
@@ -69,11 +72,7 @@ class Admission:
         self._initial = InitialModel(self._pool)
         self._over: str | None = None  # why nobody can join any more
         self.places: dict[int, Place] = {}
-
-    @property
-    def epoch(self) -> int:
-        """Number of this start of the run's server."""
-        return self._terms.epoch
+        self.epoch = terms.epoch
 
     def begin(self, members: Members, layout: list[TensorSpec]) -> None:
         """There is a model; admit the workers that wait for it."""

@@ -50,25 +50,41 @@ class Evaluator(Protocol):
 class Checkpoints:
     """Every `period` seconds, or more rarely if that takes long: the newest version is written.
 
-    state: of the server at the time (seconds) it is called with, when the engine is at rest
-    say:   hears when a checkpoint cannot be written; it is tried again after a period
+    Without a standby, what is written is durable. With one, what that holds is; then a checkpoint
+    is made of a copy for the standby, so that one mark is that of both.
+
+    state:  of the server at the time (seconds) it is called with, when the engine is at rest
+    say:    hears when a checkpoint cannot be written; it is tried again after a period
+    alone:  whether no standby holds anything
+    wanted: one is due, of the next copy
     """
 
     def __init__(self, folder: pathlib.Path, layout: list[TensorSpec], engine: Engine,
                  period: float, state: Callable[[float], dict[str, Any]],
-                 say: Callable[[str], None]):
+                 say: Callable[[str], None], alone: Callable[[], bool] = lambda: True):
+        self._alone, self.wanted = alone, False
         self._folder, self._layout, self._engine = folder, layout, engine
         self._period, self._state, self._say = period, state, say
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="wbsp-checkpoint")
         self._writing: Future | None = None
         self._written = engine.store.latest.version
         self._write_at = 0.0
+        self._mark = 0  # of what is being written
         self._limited = True
         self.failed = False  # to write the newest
 
     def hurry(self) -> None:
         """Write without regard to period and share from here on: the process may be killed soon."""
         self._limited = False
+
+    def write_soon(self) -> None:
+        """Write without waiting for the rest of the period."""
+        self._write_at = 0.0
+
+    @property
+    def writing(self) -> bool:
+        """True while a checkpoint is being written."""
+        return self._writing is not None
 
     @property
     def settled(self) -> bool:
@@ -91,8 +107,17 @@ class Checkpoints:
         if self._writing and self._writing.done():
             self._take_written(self._writing, now)
         due = now >= self._write_at or not (self._limited or self.failed)
-        if not self._writing and due and self._engine.store.latest.version > self._written:
+        due = due and not self._writing and self._engine.store.latest.version > self._written
+        self.wanted = due and not self._alone()
+        if due and not self.wanted:
             self._engine.at_rest(self._start_writing, now)
+
+    def write_copy(self, now: float, snapshot: Snapshot, state: dict[str, Any],
+                   outer: dict[str, np.ndarray]) -> None:
+        """Write what a standby is sent, if a checkpoint is due."""
+        if self.wanted:
+            self.wanted, self._mark = False, self._engine.ledger.mark
+            self._writing = self._pool.submit(self._write, snapshot, state, outer)
 
     def finish(self, now: float) -> None:
         """Wait until all that was counted is written, with the newest version.
@@ -101,14 +126,18 @@ class Checkpoints:
         """
         if self._writing:
             self._take_written(self._writing, now)
+        self._alone = lambda: True  # there is nothing more to be copied
         self.write(now)
         if self.failed:
             self._say(f"version {self._engine.store.latest.version} could not be saved in "
                       f"{self._folder / CHECKPOINT}")
 
     def _start_writing(self, now: float) -> None:
+        if self._writing or not self._alone():
+            return  # since it was asked for
         store = self._engine.store
         self._engine.ledger.mark += 1  # whatever is decided from here on is not in this one
+        self._mark = self._engine.ledger.mark
         self._writing = self._pool.submit(self._write, store.latest, self._state(now),
                                           store.outer.state())
 
@@ -126,7 +155,9 @@ class Checkpoints:
             if self.failed:
                 self._say(f"{path} is written again")
             self.failed = False
-            self._engine.ledger.durable = self._engine.ledger.mark  # one is written at a time
+            if self._alone():
+                ledger = self._engine.ledger
+                ledger.durable = max(ledger.durable, self._mark)
         self._write_at = now + max(self._period, took / CHECKPOINT_SHARE)
 
     def _write(self, snapshot: Snapshot, state: dict, outer: dict[str, np.ndarray]) -> float:

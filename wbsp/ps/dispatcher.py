@@ -14,13 +14,14 @@ from wbsp.layout import TensorSpec
 from wbsp.ps.admission import Admission, Terms
 from wbsp.ps.engine import Engine
 from wbsp.ps.members import Members
+from wbsp.ps.replication import Replication
 from wbsp.ps.session_manager import SessionManager
 from wbsp.ps.worker_session import WorkerSession, check_report, one_line
 from wbsp.runlog.report import Report
 from wbsp.sync.base import ContractError
 from wbsp.wire import messages as m
 from wbsp.wire.rate import RateLimitedReceiver, RateLimiter
-from wbsp.wire.sockets import ServerSocket
+from wbsp.wire.sockets import ServerSocket, peer_address
 
 
 class Dispatcher:
@@ -37,11 +38,14 @@ class Dispatcher:
         self.reports: dict[int, Report] = {}  # of each worker, over all its incarnations
         self.admission = Admission(terms, self.sessions, self.reports, clock, self.lose)
         self.members: Members | None = None  # until there is a W_0
+        self.replication = Replication(terms, socket, self.sessions, self.admission, clock, say,
+                                       event)
         self._receiver = RateLimitedReceiver(socket.socket, RateLimiter(bandwidth))
 
     def begin(self, engine: Engine, layout: list[TensorSpec]) -> Members:
         """There is a model: admit the workers that wait for it."""
-        self.members = Members(engine, self.sessions, self.admission.epoch, self._clock, self._say)
+        self.members = Members(engine, self.sessions, lambda: self.admission.epoch, self._clock,
+                               self._say)
         self.sessions.durable = lambda: engine.ledger.durable
         self.admission.begin(self.members, layout)
         return self.members
@@ -99,7 +103,8 @@ class Dispatcher:
     def _handle(self, identity: bytes, frames: list[zmq.Frame]) -> None:
         session = self.sessions.get(identity)
         if frames:
-            self._socket.received(frames[0], session is not None)
+            self._socket.received(frames[0], session is not None
+                                  or self.replication.knows(identity))
         if not 1 <= len(frames) <= 2:
             raise m.WireError(f"a message of {len(frames)} frames")
         message = m.decode(m.FromWorker, frames[0].buffer)
@@ -110,6 +115,12 @@ class Dispatcher:
             self.admission.hello(identity, message)
         elif isinstance(message, m.Reattach):
             self.admission.reattach(identity, message)
+        elif isinstance(message, m.Follow):
+            self.replication.follow(identity, message, peer_address(frames[0]))
+        elif isinstance(message, m.Held):
+            self.replication.held(identity, message)
+        elif isinstance(message, m.Ask):
+            self.replication.ask(identity, message)
         elif session is not None:
             session.note_message(self._clock())
             self._dispatch(session, message, body)
@@ -132,6 +143,8 @@ class Dispatcher:
                     self._close(session)
                 else:
                     self.members.leave(session, message)
+            case m.Elected():
+                self.replication.elected(session, message)
             case m.Goodbye():
                 self.lose(session, "said goodbye in mid-run")
             case _ if self.members is None:

@@ -49,7 +49,7 @@ class Engine:
         self.members: dict[int, Member] = {}
         self._here: set[int] = set()  # the active workers: counting them must not cost O(N)
         self._cuts: dict[int, CutDecision] = {}  # worker -> answer to its newest query
-        self._at_rest: Callable[[float], None] | None = None
+        self._at_rest: list[Callable[[float], None]] = []
         self.started = False
         self.stop_reason: str | None = None
         self.done = False
@@ -228,12 +228,12 @@ class Engine:
         return [Stop(worker, reason) for worker in self.active]
 
     def at_rest(self, act: Callable[[float], None], now: float) -> None:
-        """Call `act`(time) once, as soon as nothing is pending: now, or when an event has ended.
-
-        `state` is then that of the newest version. Such a moment comes with every commit, and may
-        be over with the next push.
+        """Call `act`(time), once however often it is asked for, as soon as nothing is pending: now,
+        or when an event has ended. `state` is then that of the newest version; such a moment comes
+        with every commit, and may be over with the next push.
         """
-        self._at_rest = act
+        if act not in self._at_rest:
+            self._at_rest.append(act)
         self._rest(now)
 
     def state(self) -> dict[str, Any]:
@@ -246,9 +246,10 @@ class Engine:
 
     def _rest(self, now: float) -> None:
         """An event has ended: do what waits for a moment at which nothing is pending."""
-        if self._at_rest is not None and not self.store.accepted:
-            act, self._at_rest = self._at_rest, None
-            act(now)
+        if self._at_rest and not self.store.accepted:
+            acts, self._at_rest = self._at_rest, []
+            for act in acts:
+                act(now)
 
     def _started(self, worker: int, what: str) -> Member:
         member = self.members.get(worker)

@@ -24,9 +24,9 @@ Told = (effects.Ack | effects.Reattached | Granted | Directed | effects.CutDecis
 class Members:
     """Messages of members, checked and told to the engine; used by the event loop."""
 
-    def __init__(self, engine: Engine, sessions: SessionManager, epoch: int,
+    def __init__(self, engine: Engine, sessions: SessionManager, epoch: Callable[[], int],
                  clock: Callable[[], float], say: Callable[[str], None]):
-        """`epoch`: number of this start of the run's server."""
+        """`epoch`: as in `Admission`."""
         self.engine, self.sessions = engine, sessions
         self._clock, self._say = clock, say
         self._epoch = epoch
@@ -44,12 +44,15 @@ class Members:
         """A member that had no session has attached again; its numbers fit the ledger."""
         now, ledger, worker = self._clock(), self.engine.ledger, session.worker
         due = ledger.next_seq(worker)
-        lacks = ledger.lacks(worker, reattach.first, reattach.answered)
-        if reattach.first > due:  # a later process than the one that the checkpoint knows
-            self.engine.log(now, "lost", worker=worker, first=due, last=reattach.first - 1)
-            self._say(f"worker {worker}: pushes {due} to {reattach.first - 1}, of a process that "
-                      "has ended, are lost")
-            ledger.skip_to(worker, reattach.first)
+        first = max(reattach.first, reattach.kept)
+        lacks = ledger.lacks(worker, first, reattach.answered)
+        # Those of a later process than the one that the checkpoint knows, or of one that was told
+        # by a server, lost with its standby, that they were safe there.
+        if first > due:
+            self.engine.log(now, "lost", worker=worker, first=due, last=first - 1)
+            self._say(f"worker {worker}: pushes {due} to {first - 1} are lost, with the processes "
+                      "that had them")
+            ledger.skip_to(worker, first)
         if not self.returned:
             self.returned, self.first_came = True, now
         session.returning = Returning(reattach, lacks)
@@ -66,8 +69,8 @@ class Members:
         if back is not None and back.lacks is not None:
             self.sessions.send(session.identity, m.Resend(back.lacks))
         elif back is None or back.answer is not None:
-            answer = m.Reattached(self._epoch, False, 0, 0, None)
-            if back is not None and back.answer and reattach.epoch != self._epoch:
+            answer = m.Reattached(self._epoch(), False, 0, 0, None)
+            if back is not None and back.answer and reattach.epoch < back.answer.epoch:
                 answer = back.answer  # it did not arrive
             self.sessions.send(session.identity, answer)
             self.sessions.repeat(session)
@@ -184,7 +187,7 @@ class Members:
                 return m.Ack(*effect[1:], self.engine.ledger.durable)
             case effects.Reattached():
                 ack = effect.ack and m.Ack(*effect.ack[1:], self.engine.ledger.durable)
-                return m.Reattached(self._epoch, True, effect.safe, effect.mark, ack)
+                return m.Reattached(self._epoch(), True, effect.safe, effect.mark, ack)
             case Granted():
                 return m.Granted(effect.version)
             case Directed():

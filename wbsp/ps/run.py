@@ -17,6 +17,7 @@ from wbsp.ps.background import CHECKPOINT, Checkpoints, Evaluation, Evaluations,
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.engine import Engine
 from wbsp.ps.outer import OuterStep
+from wbsp.ps.replication import Source
 from wbsp.ps.store import Store
 from wbsp.runlog.console import Console, Status, say
 from wbsp.runlog.report import Report
@@ -73,8 +74,11 @@ class Run:
                              log=outlet.log.event)
         if state is not None:
             self._go_on(state)
+        self._replication = dispatcher.replication
         self.checkpoints = Checkpoints(outlet.folder, layout, self.engine, config.check_period,
-                                       self._state, self._say)
+                                       self._checkpoint_state, self._say,
+                                       lambda: self._replication.alone)
+        self._replication.begin(Source(self.engine, layout, self._state, self.checkpoints))
         if state is None:
             self.checkpoints.write(clock())
         self.evaluations = Evaluations(self.engine, evaluator, config.check_period,
@@ -101,10 +105,14 @@ class Run:
         engine = self.engine
         if len(self._dispatcher.sessions):
             self._alone_since = now
+        self._replication.poll(now)
+        if self._replication.superseded is not None:
+            self._say(f"stopping: {self._replication.superseded}")
+            return False
         if engine.done:
             self.checkpoints.hurry()
             self.checkpoints.poll(now)
-            if self.checkpoints.settled:
+            if self.checkpoints.settled and self._replication.settled:
                 self._members.farewell()  # the final version is safe before it is fetched
             return self._ending(now)
         self._start_or_tick(now)
@@ -127,8 +135,12 @@ class Run:
         """Leave everything in order, the newest version first; True if all could be written.
 
         A good end also evaluates the last version and saves it as a model, while that is `wanted`.
+        A server that was superseded leaves everything as it is: it knows nothing of the run's end.
         """
         now = self._clock()
+        if self._replication.superseded is not None:
+            self._outlet.log.event(now, "superseded", reason=self._replication.superseded)
+            return False
         for worker in self.engine.active:  # after two failures
             self.engine.leave(worker, now, "the server failed")
         if well:
@@ -136,6 +148,7 @@ class Run:
         self.checkpoints.finish(now)
         if well:
             self._complete(now, wanted)
+        self._replication.end(self.engine.stop_reason or "all workers finished")
         newest, log = self.engine.store.latest.version, self._outlet.log
         self._outlet.console.close()
         say(log.summary(now, self.engine.members, self._dispatcher.reports, newest,
@@ -150,14 +163,21 @@ class Run:
             {int(worker): Report(**totals) for worker, totals in state.get("reports", {}).items()})
         self._dispatcher.admission.places.update(
             {int(worker): Place.load(place) for worker, place in state.get("places", {}).items()})
-        self._outlet.log.resume(state["elapsed"], state["version"], state.get("staleness", {}))
+        self._outlet.log.resume(state["elapsed"], state["version"], state.get("staleness", {}),
+                                state.get("failures"))
 
-    def _state(self, now: float) -> dict[str, Any]:
-        """All but the tensors of a checkpoint made at `now`; the log says so before it is there."""
-        log, reports = self._outlet.log, self._dispatcher.reports
+    def _checkpoint_state(self, now: float) -> dict[str, Any]:
+        """The state of a checkpoint made at `now`; the log says so before it is there."""
+        log = self._outlet.log
         log.event(now, "checkpoint", version=self.engine.store.latest.version)
         log.flush()
+        return self._state(now)
+
+    def _state(self, now: float) -> dict[str, Any]:
+        """All but the tensors of a checkpoint or copy made at `now`."""
+        log, reports = self._outlet.log, self._dispatcher.reports
         return {"elapsed": now, **self.engine.state(), "staleness": log.staleness,
+                "failures": dict(log.failures),
                 "reports": {worker: asdict(report) for worker, report in reports.items()},
                 "places": {worker: asdict(place) for worker, place
                            in self._dispatcher.admission.places.items()}}

@@ -39,18 +39,20 @@ class Server:
     interrupts: None: no signal ends the run
     hold:       what keeps other servers out of the folder, until this one is closed
     epoch:      number of this start of the run's server
+    record:     as in `Terms`
     """
 
     def __init__(self, model: SyncModel, socket: ServerSocket, config: ServerConfig,
                  settings: dict[str, str], outlet: Outlet, evaluator: Evaluator | None = None,
-                 interrupts: Interrupts | None = None, hold: IO | None = None, epoch: int = 1):
+                 interrupts: Interrupts | None = None, hold: IO | None = None, epoch: int = 1,
+                 record: Callable[..., dict[str, Any]] = dict):
         self._model, self._socket, self._config, self._outlet = model, socket, config, outlet
         self._evaluator, self._hold = evaluator, hold
         self._zero = time.monotonic()
         self.dispatcher = Dispatcher(
             socket, Terms(model.rule, config.worker_num, settings,
                           self.begin if evaluator is None else None, self._advance,
-                          settings.get("id", ""), epoch),
+                          settings.get("id", ""), epoch, record),
             config.bandwidth, self.now, self._say, outlet.log.event)
         self.training: Run | None = None  # until there is a W_0
         self._network = False  # the evaluator has built its own
@@ -75,6 +77,12 @@ class Server:
             self._zero -= state["elapsed"]
         self.training = Run(self._model, vector, layout, state or None, self._config, self._outlet,
                         self.dispatcher, self._evaluator, self.now)
+
+    def took_over(self) -> None:
+        """Tell the log that this server has taken the place of another."""
+        engine, epoch = self.engine, self.dispatcher.admission.epoch
+        self._outlet.log.event(self.now(), "took_over", epoch=epoch,
+                               version=engine.store.latest.version if engine else 0)
 
     def now(self) -> float:
         """Seconds since the run's time zero."""

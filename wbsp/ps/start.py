@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import platform
 import secrets
 import sys
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import IO, Any
 
 from wbsp.ps.background import CHECKPOINT, Evaluator
-from wbsp.ps.checkpoint import load
+from wbsp.ps.candidacy import State
+from wbsp.ps.checkpoint import Checkpoint, load, save
+from wbsp.ps.contest import SERVER_STEP, STANDBY_STEP
+from wbsp.ps.copies import Copy
 from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.run import Outlet, ServerConfig
 from wbsp.ps.server import Server
+from wbsp.ps.standby import Standby
 from wbsp.runlog.console import Console
 from wbsp.runlog.files import beside_of
 from wbsp.runlog.folder import (
@@ -22,52 +28,148 @@ from wbsp.runlog.folder import (
     hold_folder,
     read_settings,
     run_folder,
+    sync_name,
     write_settings,
 )
 from wbsp.runlog.server import ServerLog
 from wbsp.sync import SyncModel
 from wbsp.wire.sockets import ServerSocket, read_token
 
+BESIDE = "-standby"  # ends the name of the folder of a standby's files
+
+
+class Records:
+    """The settings of a run in its folder, run.json."""
+
+    def __init__(self, folder: pathlib.Path, run: dict[str, Any]):
+        self._folder, self._run = folder, run
+
+    def __call__(self, **changes: Any) -> dict[str, Any]:
+        """Note changes; return all. Raises nothing: a full disk must not end a run."""
+        self._run.update(changes)
+        if changes:
+            with contextlib.suppress(OSError):
+                write_settings(self._folder, self._run)
+        return self._run
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What the flags say of the server that this process is, or may become."""
+
+    settings: dict[str, str]
+    model: SyncModel
+    options: dict[str, Any]
+    config: ServerConfig
+    base_dir: str
+    log_root: str
+    start_evaluator: Callable[[], Evaluator] | None
+
+    def folder(self, resume: bool) -> pathlib.Path:
+        """The run's folder; with `resume` that of the newest run, if there is one."""
+        try:
+            return run_folder(self.base_dir, self.log_root, resume)
+        except FileNotFoundError:
+            return run_folder(self.base_dir, self.log_root)
+
+    def server(self, socket: ServerSocket, folder: pathlib.Path, hold: IO, interrupts: Interrupts,
+               before: dict[str, Any], saved: Checkpoint | None, resume: bool,
+               step: int = 1) -> Server:
+        """A server that goes on from `saved`, or begins.
+
+        before: settings of the run so far
+        step:   to the epoch of this start, from the one before
+        """
+        # a worker keeps its files in the same folder below its own log root
+        relative = not pathlib.Path(self.base_dir).is_absolute()
+        settings = {**self.settings,
+                    "folder": str(folder.relative_to(self.log_root) if relative else folder)}
+        model, config = self.model, self.config
+        run: dict[str, Any] = before if saved else {
+            **settings, "sync": model.name, "options": self.options, "clock": "real",
+            "workers": config.worker_num, "check_period": config.check_period,
+            "bandwidth": config.bandwidth, **config.outer.settings(),
+            "command": " ".join(sys.argv)}
+        run["id"] = before.get("id") or secrets.token_hex(4)
+        run["epoch"] = before.get("epoch", 0) + step
+        run["standby"] = None
+        write_settings(folder, run)
+        settings["id"] = str(run["id"])
+        console = Console(f"{model.name} {folder}")
+        log = ServerLog(folder, model.name, append=resume, say=console.line)
+        server = Server(model, socket, config, settings, Outlet(folder, log, console),
+                        self.start_evaluator() if self.start_evaluator else None, interrupts, hold,
+                        run["epoch"], Records(folder, run))
+        console.line(f"the files of this run are in {folder}")
+        if saved:
+            server.begin(*saved)
+            console.line(f"going on from version {saved.state['version']}")
+        elif resume:
+            console.line("there is no checkpoint to go on from: beginning afresh")
+        return server
+
+    def take_over(self, socket: ServerSocket, interrupts: Interrupts, copy: Copy) -> Server:
+        """A server in a folder of its own that goes on from a standby's copy."""
+        folder = self.folder(resume=False)
+        hold = hold_folder(folder, _me(socket))
+        save(folder / CHECKPOINT, copy.saved)  # before anything is decided
+        server = self.server(socket, folder, hold, interrupts, copy.run, copy.saved, True,
+                             STANDBY_STEP)
+        server.took_over()
+        return server
+
 
 def prepare_server(
         settings: dict[str, str], model: SyncModel, options: dict[str, Any], config: ServerConfig,
         *, host: str, port: int, token_file: str | None, base_dir: str, log_root: str,
-        resume: bool, start_evaluator: Callable[[], Evaluator] | None = None) -> Server:
-    """Check everything, make the run's folder, and return the server, listening.
+        resume: bool, start_evaluator: Callable[[], Evaluator] | None = None,
+        standby_of: str | None = None) -> Callable[[], int]:
+    """Check everything and listen; return what serves, or waits to serve, and answers with an exit
+    code.
 
+    standby_of: address of the server that is followed until it is gone; the files of a standby
+                that takes over lie in a folder beside that of `base_dir`
     From here on the process's signals are the server's. Raises ValueError or OSError in one line.
     """
     interrupts = Interrupts().install()
     token = read_token(token_file) if token_file else None
+    if standby_of:
+        base_dir = str(pathlib.Path(base_dir).with_name(f"{sync_name(base_dir)}{BESIDE}"))
+    plan = _Plan(settings, model, options, config, base_dir, log_root, start_evaluator)
     socket = ServerSocket(host, port, token, config.worker_num)
-    try:
-        folder = run_folder(base_dir, log_root, resume)
-    except FileNotFoundError:
-        folder = run_folder(base_dir, log_root)
-    hold = hold_folder(folder, f"process {os.getpid()} on {platform.node()}, port {port}")
+    if standby_of and not (resume and _has_run(plan)):
+        return Standby(socket, standby_of, settings,
+                       lambda copy: plan.take_over(socket, interrupts, _there(copy)),
+                       interrupts).run
+    folder = plan.folder(resume)
+    hold = hold_folder(folder, _me(socket))
     beside_of(folder / CHECKPOINT).unlink(missing_ok=True)  # of one that was killed while writing
     saved = load(folder / CHECKPOINT) if resume and (folder / CHECKPOINT).exists() else None
     before: dict[str, Any] = read_settings(folder) if (folder / SETTINGS).exists() else {}
-    # a worker keeps its files in the same folder below its own log root
-    relative = not pathlib.Path(base_dir).is_absolute()
-    settings = {**settings, "folder": str(folder.relative_to(log_root) if relative else folder)}
-    run: dict[str, Any] = before if saved else {
-        **settings, "sync": model.name, "options": options, "clock": "real",
-        "workers": config.worker_num, "check_period": config.check_period,
-        "bandwidth": config.bandwidth, **config.outer.settings(),
-        "command": " ".join(sys.argv)}
-    run["id"] = before.get("id") or secrets.token_hex(4)
-    run["epoch"] = before.get("epoch", 0) + 1
-    write_settings(folder, run)
-    settings["id"] = str(run["id"])
-    console = Console(f"{model.name} {folder}")
-    log = ServerLog(folder, model.name, append=resume, say=console.line)
-    server = Server(model, socket, config, settings, Outlet(folder, log, console),
-                    start_evaluator() if start_evaluator else None, interrupts, hold, run["epoch"])
-    console.line(f"the files of this run are in {folder}")
-    if saved:
-        server.begin(*saved)
-        console.line(f"going on from version {saved.state['version']}")
-    elif resume:
-        console.line("there is no checkpoint to go on from: beginning afresh")
-    return server
+    other = standby_of or before.get("standby")
+
+    def serve(copy: Copy | None) -> Server:
+        if copy is not None:
+            return plan.take_over(socket, interrupts, copy)
+        return plan.server(socket, folder, hold, interrupts, before, saved, resume,
+                           SERVER_STEP if other else 1)
+
+    if saved and other:
+        return Standby(socket, other, settings, serve, interrupts,
+                       State.of(before, saved.state, SERVER_STEP)).run
+    return serve(None).run
+
+
+def _has_run(plan: _Plan) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return (run_folder(plan.base_dir, plan.log_root, resume=True) / CHECKPOINT).exists()
+    return False
+
+
+def _there(copy: Copy | None) -> Copy:
+    assert copy is not None, "a standby has nothing else to serve from"
+    return copy
+
+
+def _me(socket: ServerSocket) -> str:
+    return f"process {os.getpid()} on {platform.node()}, port {socket.port}"

@@ -120,7 +120,8 @@ class WorkerSession:
 
 def check_reattach(reattach: m.Reattach) -> None:
     """Raise WireError for numbers that no worker can have."""
-    numbers = reattach.epoch, reattach.first, reattach.answered, reattach.version
+    numbers = (reattach.epoch, reattach.first, reattach.answered, reattach.kept,
+               reattach.version)
     if not (all(0 <= number <= _MAX_NUMBER for number in numbers)
             and 0 <= reattach.now <= _MAX_SECONDS):
         raise m.WireError(f"worker {reattach.worker} attached again with impossible numbers")

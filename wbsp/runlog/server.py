@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +14,9 @@ from wbsp.runlog.files import MIB, LineFile, columns, to_json, write_document, w
 from wbsp.runlog.report import Report
 from wbsp.runlog.straggler import StragglerScore
 from wbsp.runlog.summary import summarize, table
+
+# Events of a run in which a process or a line has failed; the summary counts them.
+FAILURES = frozenset({"resume", "took_over", "alone", "reattach", "resent", "lost"})
 
 
 class ServerLog:
@@ -37,10 +41,13 @@ class ServerLog:
             self._scalars = Scalars(self.folder, virtual, say)
         self._stragglers = StragglerScore()
         self._recent, self._whole = Staleness(), Staleness()
+        self.failures: Counter[str] = Counter()  # events of the kinds that `FAILURES` names
 
     def event(self, t: float, kind: str, /, **fields: Any) -> None:
         """Write one event; has the signature of the engine's `log`."""
         self._events.write(t, to_json({"t": t, "kind": kind, **fields}) + b"\n")
+        if kind in FAILURES:
+            self.failures[kind] += 1
         if kind == "start":
             self._events.flush()  # readers count from here, whatever becomes of this process
         elif kind == "accept":
@@ -52,14 +59,17 @@ class ServerLog:
         """Hand all events to the operating system, so that a kill of this process loses none."""
         self._events.flush()
 
-    def resume(self, t: float, version: int, staleness: Mapping[str, int]) -> None:
-        """The run goes on from `version`, whose checkpoint was made at `t` and held `staleness`.
+    def resume(self, t: float, version: int, staleness: Mapping[str, int],
+               failures: Mapping[str, int] | None = None) -> None:
+        """The run goes on from `version`, whose checkpoint was made at `t` and held `staleness` and
+        `failures`.
 
         Later evaluations are cut off; later events stay, and readers leave them out.
         """
         newest = float(format(t, ".9g"))  # as `columns` writes it
         self._evaluations.cut(lambda line: float(line.partition(b",")[0]) <= newest)
         self._whole = Staleness(**staleness)
+        self.failures = Counter(failures)
         self.event(t, "resume", version=version)
 
     @property
@@ -113,7 +123,8 @@ class ServerLog:
         numbers = {"sync": self.sync, **summarize(t, members, reports, version, accuracy, reason,
                                                   self._stragglers),
                    "staleness": {"mean": self._whole.mean, "max": self._whole.max,
-                                 "pushes": self._whole.pushes}}
+                                 "pushes": self._whole.pushes},
+                   "failures": dict(self.failures)}
         text = table(self.sync, numbers)
         try:
             write_document(self.folder / "summary.json", numbers)

@@ -58,6 +58,8 @@ def table(sync: str, summary: dict[str, Any]) -> str:
     if staleness["pushes"]:
         lines.append(f"staleness of accepted pushes: mean {staleness['mean']:.2f}, "
                      f"max {staleness['max']}")
+    if failures := summary.get("failures"):
+        lines.append("failures: " + ", ".join(f"{kind} {n:,}" for kind, n in failures.items()))
     if total["rejected"]:
         why = sum((Counter(one["rejected_why"]) for one in workers.values()), Counter())
         lines.append("rejected pushes: " + ", ".join(f"{n:,} {w}" for w, n in why.most_common()))

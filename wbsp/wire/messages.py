@@ -1,9 +1,9 @@
-"""Schema of all messages between workers and server, and their encoding.
+"""Schema of all messages between workers and servers, and their encoding.
 
-A message is one frame of MessagePack. Messages that carry floats (Initial, Update, Kept, Model)
-have a second frame of raw little-endian float32 values: a chunk of the model's flat vector. Nothing
-is ever unpickled. Bytes that do not decode to exactly one of these types raise `WireError`
-before anything is allocated for them.
+A message is one frame of MessagePack. Messages that carry floats (Initial, Update, Kept, Model,
+CopyChunk) have a second frame of raw little-endian float32 values: a chunk of the model's flat
+vector. Nothing is ever unpickled. Bytes that do not decode to exactly one of these types raise
+`WireError` before anything is allocated for them.
 """
 
 from __future__ import annotations
@@ -16,21 +16,10 @@ from wbsp.layout import TensorSpec
 from wbsp.member import AnsweredWork
 from wbsp.runlog.report import Report
 from wbsp.sync.base import Direct, Push, WorkerRule
+from wbsp.wire.message import CHUNK, MAX_MESSAGE, MAX_MODEL, PROTOCOL, Message, WireError
+from wbsp.wire.standby import Ask, Copy, CopyChunk, Follow, Following, Held, Over, Vacant
 
-PROTOCOL = 4  # to be raised when a message, or a type that a message embeds, changes
-# Floats in one message (1 MiB): a unit for rate limits and turns, and a bound on a peer's messages.
-CHUNK = 1 << 18
-MAX_MESSAGE = 4 * CHUNK + (1 << 20)  # bytes; libzmq drops a peer that sends more
-MAX_MODEL = 1 << 33  # floats (32 GiB)
-
-
-class WireError(ValueError):
-    """A message that no correct peer sends; it changed nothing."""
-
-
-class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Base of all messages. A message is sent as its type's name and its fields' values."""
-
+__all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "PROTOCOL", "WireError"]
 
 # From a worker.
 
@@ -108,6 +97,7 @@ class Reattach(Message, frozen=True):
     layout: list[TensorSpec]  # of the flat vector
     first: int  # number of this process's first push
     answered: int  # number behind that of the newest push that was answered
+    kept: int  # the pushes below this number were durable, as far as the worker was told
     version: int  # newest that the worker has received; 0 also where there is none
     left: bool  # it has finished, and waits for the final version
     now: float  # seconds since the run's time zero, as the worker knows it
@@ -123,6 +113,12 @@ class Kept(Message, frozen=True):
 
 class Goodbye(Message, frozen=True):
     """End of a session: the worker has the final version, or needs none."""
+
+
+class Elected(Message, frozen=True):
+    """Answer to Elect: this worker belongs to no other server that follows on the same epoch."""
+
+    epoch: int  # of Elect
 
 
 # From the server.
@@ -228,18 +224,40 @@ class Final(Message, frozen=True):
     version: int
 
 
+class Elect(Message, frozen=True):
+    """Request of a server that cannot reach the other one: to belong to it from now on."""
+
+    epoch: int  # of this server, once enough workers have promised
+    since: int  # epoch of the state that it has; a worker of another one does not answer
+
+
+class Leading(Message, frozen=True):
+    """This server serves, and its epoch is this one now."""
+
+    epoch: int
+
+
+class NotServing(Message, frozen=True):
+    """This process does not serve the run, or no longer: try the next address."""
+
+    reason: str
+    released: int = 0  # the promise to belong to this process with that epoch is void
+
+
 class Alive(Message, frozen=True):
     """Sign of life of the server."""
 
     # Of the vector that the worker sends, or of the W_0 that it waits for: chunks received so far.
+    # To a standby: the beat that this answers.
     chunks: int = 0
     durable: int = 0  # what was decided under a mark below is in a checkpoint
 
 
 FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | Leaving
-              | Reattach | Kept | Goodbye)
+              | Reattach | Kept | Goodbye | Elected | Follow | Held | Ask)
 FromServer = (Welcome | Joined | Refused | Ack | Granted | Directed | CutDecision | Model | Stop
-              | Final | Alive | Resend | Reattached | Unknown)
+              | Final | Alive | Resend | Reattached | Unknown | Elect | Leading | NotServing
+              | Following | Copy | CopyChunk | Vacant | Over)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in (FromWorker, FromServer)}

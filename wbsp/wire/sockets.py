@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import os
 import pathlib
 from collections import Counter
 from typing import NamedTuple
@@ -92,14 +93,19 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _prepare(socket: zmq.Socket, host: str) -> None:
+def split_addresses(text: str) -> list[tuple[str, int]]:
+    """Hosts and ports of 'host:port,host:port'. Raises ValueError in one clear line."""
+    return [split_address(address.strip()) for address in text.split(",")]
+
+
+def _prepare(socket: zmq.Socket, hosts: list[str]) -> None:
     """Set the options that both sides share."""
     socket.linger = 0
     socket.maxmsgsize = MAX_MESSAGE
     socket.ipv6 = True
     socket.tcp_maxrt = _UNACKNOWLEDGED_MS
     socket.sndhwm = ROOM
-    if is_loopback(host):
+    if all(map(is_loopback, hosts)):
         socket.sndbuf = _LOCAL_BUFFER
 
 
@@ -118,9 +124,10 @@ class ServerSocket:
                 "(openssl rand -hex 32 > FILE), or use --host=localhost")
         keep_freed()
         self.context = zmq.Context()
+        self._token = token
         self._authenticator = None
         self.socket = self.context.socket(zmq.ROUTER)
-        _prepare(self.socket, host)
+        _prepare(self.socket, [host])
         self.socket.router_mandatory = True  # a message to a peer that is gone raises, not vanishes
         self.socket.router_handover = True  # a worker that reconnects keeps its identity
         self.socket.rcvhwm = ROOM
@@ -155,6 +162,10 @@ class ServerSocket:
                 return False
             raise
         return True
+
+    def dealer(self, host: str) -> zmq.Socket:
+        """An unconnected socket of this server's own for another server on `host`."""
+        return worker_socket(self.context, [host], os.urandom(16), self._token)
 
     def received(self, frame: zmq.Frame, from_member: bool) -> None:
         """Note that a message was read; `frame` is its first after the peer's identity."""
@@ -196,6 +207,11 @@ class ServerSocket:
         self.context.destroy(0)
 
 
+def peer_address(frame: zmq.Frame) -> str:
+    """Address of the machine from which a message came."""
+    return str(frame.get("Peer-Address")).removeprefix("::ffff:")
+
+
 class _OneKey:
     """Authenticator that admits exactly the worker key derived from the token."""
 
@@ -206,12 +222,12 @@ class _OneKey:
         return hmac.compare_digest(key, self._key)
 
 
-def worker_socket(context: zmq.Context, host: str, identity: bytes,
+def worker_socket(context: zmq.Context, hosts: list[str], identity: bytes,
                   token: bytes | None = None) -> zmq.Socket:
-    """An unconnected DEALER for a server on `host`. Once connected, libzmq repairs the connection.
+    """An unconnected DEALER for servers on `hosts`. Once connected, libzmq repairs the connection.
     """
     socket = context.socket(zmq.DEALER)
-    _prepare(socket, host)
+    _prepare(socket, hosts)
     socket.routing_id = identity
     # libzmq's own threads answer pings: a process whose Python is busy for a minute is not dead.
     # Only workers ping, for both sides: a server's libzmq (4.3.5) would abort its process on a ping

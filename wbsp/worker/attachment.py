@@ -30,7 +30,8 @@ class Attachment:
         self.left = False
         self._run: str | None = None  # id
         self._joined: m.Joined | None = None
-        self._epoch = 0
+        self._epoch = 0  # of the server that this worker belongs to
+        self._promised = 0  # epoch of the one that it has promised to belong to; 0: of none
         self._zero = 0.0  # of the run's time, in seconds of the monotonic clock
 
     def welcomed(self, welcome: m.Welcome) -> None:
@@ -51,8 +52,8 @@ class Attachment:
         """The introduction of a member over a new connection."""
         assert self.hello and self.join and self.kept and self._joined, "this worker is a member"
         return m.Reattach(m.PROTOCOL, self.hello.worker, self._run or "", self._epoch,
-                          self.join.layout, self._joined.seq, self.kept.answered, self.version,
-                          self.left, time.monotonic() - self._zero)
+                          self.join.layout, self._joined.seq, self.kept.answered, self.kept.first,
+                          self.version, self.left, time.monotonic() - self._zero)
 
     def resend(self, seq: int) -> tuple[m.Kept, np.ndarray]:
         """The sum of what was decided from push `seq` on, and the header of its first chunk.
@@ -73,4 +74,28 @@ class Attachment:
         assert self.kept is not None
         if answer.epoch != self._epoch:
             self.kept.replayed(answer.safe, answer.mark)
-        self._epoch = answer.epoch
+        self.leads(answer.epoch)
+
+    def leads(self, epoch: int) -> None:
+        """The server that this worker belongs to has this epoch."""
+        self._epoch, self._promised = epoch, 0
+
+    def choose(self, message: m.Elect | m.Leading | m.NotServing) -> m.Elected | None:
+        """A server says whether it serves, or wants to be the one that does: the answer, if any.
+
+        A worker promises itself to one only of those that follow on the same epoch, so that no two
+        can have enough workers; one that does not serve may give the promise back.
+        """
+        if isinstance(message, m.Leading):
+            self.leads(message.epoch)
+        elif isinstance(message, m.Elect):
+            return self._promise(message)
+        elif self._promised == message.released:
+            self._promised = 0
+        return None
+
+    def _promise(self, elect: m.Elect) -> m.Elected | None:
+        if elect.since != self._epoch or self._promised not in (0, elect.epoch):
+            return None
+        self._promised = elect.epoch
+        return m.Elected(elect.epoch)

@@ -21,7 +21,7 @@ from wbsp.runlog.console import say
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.wire import messages as m
-from wbsp.wire.sockets import read_token, split_address
+from wbsp.wire.sockets import read_token, split_addresses
 from wbsp.worker.fit import Fit
 from wbsp.worker.pipeline import batches
 from wbsp.worker.signals import Signals
@@ -48,7 +48,7 @@ class SyncCallback(keras.callbacks.Callback):
                  say: Callable[[str], None] = say, patience: float = PATIENCE):
         """An address or index that is not given comes from the environment variable TF_CONFIG.
 
-        address:          host:port of the server
+        address:          host:port of the server; with a standby: host:port,host:port
         worker_index:     0 ... worker_num - 1, each once
         token_file:       file with the shared secret, for a server that has one
         connect_timeout, patience: seconds to wait for the server: at first, and when it is lost
@@ -58,7 +58,7 @@ class SyncCallback(keras.callbacks.Callback):
         """
         super().__init__()
         self._task = task = Task.complete(address, worker_index)
-        split_address(task.address)
+        split_addresses(task.address)
         self._timeout, self._expected, self._say = connect_timeout, expected or {}, say
         self._interrupt: str | None = None  # the reason
         token = None if token_file is None else read_token(token_file)

@@ -16,7 +16,7 @@ from wbsp.wire.chunks import split
 from wbsp.wire.memory import keep_freed
 from wbsp.wire.rate import RateLimitedReceiver, RateLimiter
 from wbsp.wire.send_queue import SendQueue
-from wbsp.wire.sockets import split_address, worker_socket
+from wbsp.wire.sockets import split_addresses, worker_socket
 from wbsp.worker.connection import ConnectionMonitor
 
 
@@ -37,15 +37,16 @@ class ServerChannel:
 
     def __init__(self, address: str, token: bytes | None, bandwidth: float | None,
                  patience: float, say: Callable[[str], None]):
-        """`address`: host:port; `bandwidth`: bytes per second each way, or None; `patience`: as in
-        `ConnectionMonitor`.
+        """`address`: as in `Route`; `bandwidth`: bytes per second each way, or None.
+
+        patience: as in `ConnectionMonitor`
 
         Raises ValueError for a bad address or bandwidth.
         """
-        host, _ = split_address(address)
+        hosts = [host for host, _ in split_addresses(address)]
         keep_freed()
         self.context = zmq.Context()
-        self._socket = worker_socket(self.context, host, os.urandom(16), token)
+        self._socket = worker_socket(self.context, hosts, os.urandom(16), token)
         self.connection = ConnectionMonitor(self._socket, address, patience, say)
         self._poller = zmq.Poller()
         self._poller.register(self.connection.monitor, zmq.POLLIN)

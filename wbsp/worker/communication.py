@@ -3,8 +3,8 @@
 Heartbeats come from this thread, so that a worker in a long step is never mistaken for a dead one.
 Members' messages are passed on to a `Listener`; nothing here knows a model or a rule.
 
-A connection that is made again may lead to a server that was restarted. So a member introduces
-itself with Reattach, and whatever else there is to send waits until the server has answered.
+A connection that is made again may lead to another server. So a member introduces itself with
+Reattach, and whatever else there is to send waits until the server has answered.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ class Communication:
 
     @property
     def cut_off(self) -> bool:
-        """True while the connection is broken, and until the server knows this worker again. For
-        any thread."""
+        """True from a break until the server knows this worker again. For any thread."""
         return self._channel.connection.broken or self._attaching is not None
 
     def run(self) -> None:
@@ -163,6 +162,11 @@ class Communication:
                 self._chunks_at_server = message.chunks
                 if self._attachment.kept is not None:
                     self._attachment.kept.drop(message.durable)
+            case m.Elect() | m.Leading() | m.NotServing():
+                if promise := self._attachment.choose(message):
+                    self._channel.post(promise)
+                if isinstance(message, m.NotServing):
+                    self._channel.connection.turn_away(message.reason, now)
             case m.Refused():
                 raise TransportError(f"the server refused: {message.reason}")
             case m.Unknown():
@@ -173,10 +177,10 @@ class Communication:
                     self._resend(message.seq)
             case m.Reattached():
                 if self._attaching is not None:
-                    self._attaching = None
                     self._go_on(message, now)
             case m.Welcome() | m.Joined():
                 if isinstance(message, m.Welcome):
+                    self._channel.connection.served()
                     self._attachment.welcomed(message)
                 if self._take_answered(message):  # else: answered twice
                     if isinstance(message, m.Joined) and not message.send_initial:
@@ -219,16 +223,13 @@ class Communication:
     # A connection that was made again.
 
     def _introduce_again(self, now: float) -> None:
-        """Say who this worker is, over a connection that may lead to a server without knowledge of
-        it; a member's pending request waits for the answer."""
+        """Say who this worker is; a member's pending request waits for the answer."""
         attachment = self._attachment
         if attachment.kept is not None:
-            def send() -> None:
-                self._channel.post(attachment.reattach())
-
-            self._attaching = PendingRequest(m.Reattached, None, send, self._counts(), now, now,
-                                             now)
-            send()
+            self._attaching = PendingRequest(
+                m.Reattached, None, lambda: self._channel.post(attachment.reattach()),
+                self._counts(), now, now, now)
+            self._attaching.send()
             return
         if self._introduced and attachment.hello is not None:
             self._channel.post(attachment.hello)
@@ -240,11 +241,12 @@ class Communication:
     def _resend(self, seq: int) -> None:
         """The server lacks what was decided from push `seq` on."""
         first, total = self._attachment.resend(seq)
-        self._channel.post_chunks(
-            total, lambda offset: m.Kept(first.work, offset, first.size))
+        self._channel.post_chunks(total, lambda offset: m.Kept(first.work, offset, first.size))
 
     def _go_on(self, answer: m.Reattached, now: float) -> None:
         """The server knows this worker, and lacks nothing."""
+        self._attaching = None
+        self._channel.connection.served()
         self._attachment.reattached(answer)
         self._pass_on(answer, None, now)
         if answer.ack is not None:
@@ -273,8 +275,7 @@ class Communication:
         if (now >= self._heartbeat_at and self._closes_by is None and self._introduced
                 and self._attaching is None):
             self._heartbeat_at = now + HEARTBEAT
-            self._channel.post(m.Heartbeat(self._report(), self._chunks_received),
-                               urgent=True)
+            self._channel.post(m.Heartbeat(self._report(), self._chunks_received), urgent=True)
 
     @property
     def _introduced(self) -> bool:

@@ -44,6 +44,8 @@ class ConnectionMonitor:
         self.received_at = 0.0
         self._failures = 0  # of handshakes
         self._broken_since: float | None = None
+        self._unserved_since: float | None = None  # nobody serves, though there are connections
+        self._lost = False  # who serves
         self._notice_at = 0.0
 
     def event(self, now: float) -> bool:
@@ -61,14 +63,29 @@ class ConnectionMonitor:
             self._route.accepted(now)
         elif event == zmq.EVENT_DISCONNECTED:
             if self.made and self._broken_since is None:
+                self._lost = True
                 self._broken_since, self._notice_at = now, now
         else:
             again, self.made = self.made, True
             self._broken_since, self.received_at = None, now
-            if again:
-                self._say(f"connected again to {self._address}")
             return again or self._route.moved
         return False
+
+    def turn_away(self, reason: str, now: float) -> None:
+        """The process at the other end does not serve: leave it for the next address."""
+        self._lost = True
+        if self._unserved_since is None:
+            self._unserved_since, self._notice_at = now, now + _NOTICE
+            self._say(reason)
+        self._broken_since = self._unserved_since
+        self._route.leave(now)
+
+    def served(self) -> None:
+        """The process at the other end serves."""
+        self._unserved_since = None
+        if self._lost:
+            self._lost = False
+            self._say(f"connected again to {self._address}")
 
     @property
     def broken(self) -> bool:
@@ -87,8 +104,9 @@ class ConnectionMonitor:
         """
         if not self.made or self._broken_since is not None:
             self._route.turn(now)
-        if self._broken_since is not None:
-            left = self._broken_since + self._patience - now
+        since = self._unserved_since if self._broken_since is None else self._broken_since
+        if since is not None:
+            left = since + self._patience - now
             if left < 0:
                 raise TransportError(f"lost the server at {self._address}: no connection for "
                                      f"{self._patience:g} s; start it again with --resume, then "

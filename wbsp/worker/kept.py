@@ -59,6 +59,11 @@ class KeptCuts:
         """Number of vectors that are kept."""
         return sum(one.total is not None for one in self._sums)
 
+    @property
+    def first(self) -> int:
+        """Number of the first push that is kept; all before are durable, or of another process."""
+        return self._sums[0].work.first if self._sums else self.answered
+
     def add(self, push: Push, update: np.ndarray, weight: float, mark: int, durable: int,
             reason: str | None = None) -> None:
         """A push was answered: accepted with `weight`, or rejected for a `reason`.

@@ -1,4 +1,5 @@
-"""Addresses of a server whose host name may have several, or another one later."""
+"""Addresses of servers: of one whose host name may have several, or another one later, and of its
+standby."""
 
 from __future__ import annotations
 
@@ -7,27 +8,30 @@ import socket
 
 import zmq
 
-from wbsp.wire.sockets import endpoint, split_address
+from wbsp.wire.sockets import endpoint, split_addresses
 
 # Seconds until the next address is tried, where there are several: without an answer, after the
 # connection was refused, after it was accepted (the handshake on a slow line).
 _TRY, _REFUSED, _ACCEPTED = 2.0, 0.25, 30.0
+_AWAY = 0.5  # the same after a process that does not serve, also where there is no other address
 
 
 class Route:
-    """Connects a socket to one address of a host after another, until a connection is made.
+    """Connects a socket to one address after another, until a connection is made.
 
-    libzmq by itself tries the first address only: an IPv6 address, where a host has both kinds.
+    libzmq by itself tries the first address of a host only: an IPv6 address, where it has both
+    kinds.
 
     moved:   a second address was tried
     unknown: why the host name cannot be resolved; None if it can be
     """
 
     def __init__(self, socket: zmq.Socket, address: str):
-        """`address`: host:port. Raises ValueError."""
+        """`address`: host:port, or several of them, with commas between. Raises ValueError."""
         self._socket = socket
-        self._host, self._port = split_address(address)
+        self._servers = split_addresses(address)
         self._endpoint: str | None = None  # which is tried at the moment
+        self._left = False  # that one is not connected any more
         self._turn_at = 0.0
         self.moved = False
         self.unknown: str | None = None
@@ -38,15 +42,21 @@ class Route:
             return
         self._turn_at = now + _TRY
         endpoints = self._resolve()
-        if not endpoints or endpoints == [self._endpoint]:
+        if not endpoints or (endpoints == [self._endpoint] and not self._left):
             return  # libzmq tries this one again by itself
         if self._endpoint:
             self.moved = True
-            with contextlib.suppress(zmq.ZMQError):
-                self._socket.disconnect(self._endpoint)
+            self._disconnect(self._endpoint)
+        self._left = False
         index = endpoints.index(self._endpoint) + 1 if self._endpoint in endpoints else 0
         self._endpoint = endpoints[index % len(endpoints)]
         self._socket.connect(self._endpoint)
+
+    def leave(self, now: float) -> None:
+        """End the connection, and try the next address soon."""
+        if self._endpoint and not self._left:
+            self._disconnect(self._endpoint)
+        self._left, self._turn_at = True, now + _AWAY
 
     def refused(self, now: float) -> None:
         """Note that no process listens at this address: the next one is tried soon."""
@@ -56,14 +66,21 @@ class Route:
         """Note that a process listens at this address: its handshake is given time."""
         self._turn_at = now + _ACCEPTED
 
+    def _disconnect(self, endpoint: str) -> None:
+        with contextlib.suppress(zmq.ZMQError):
+            self._socket.disconnect(endpoint)
+
     def _resolve(self) -> list[str]:
-        if self._host == "localhost":
-            return [endpoint(self._host, self._port)]
-        try:
-            found = socket.getaddrinfo(self._host.strip("[]"), self._port,
-                                       type=socket.SOCK_STREAM)
-        except OSError as error:  # a scheduler may register the name later
-            self.unknown = f"the host name {self._host} is not known ({error.strerror})"
-            return []
         self.unknown = None
-        return list(dict.fromkeys(endpoint(str(where[0]), self._port) for *_, where in found))
+        return list(dict.fromkeys(found for host, port in self._servers
+                                  for found in self._endpoints(host, port)))
+
+    def _endpoints(self, host: str, port: int) -> list[str]:
+        if host == "localhost":
+            return [endpoint(host, port)]
+        try:
+            found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+        except OSError as error:  # a scheduler may register the name later
+            self.unknown = f"the host name {host} is not known ({error.strerror})"
+            return []
+        return [endpoint(str(where[0]), port) for *_, where in found]

@@ -1,0 +1,74 @@
+"""Hosts for tests: network namespaces on one bridge, whose cables can be cut. Needs root and Linux.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import os
+import subprocess
+
+_numbers = itertools.count()
+
+
+def _ip(*words: object) -> None:
+    subprocess.run(["ip", *map(str, words)], check=True, capture_output=True, text=True)
+
+
+@functools.cache
+def why_not() -> str | None:
+    """Why there can be no hosts here; None: there can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    name = f"wt{os.getpid()}x"
+    try:
+        _ip("netns", "add", name)
+        _ip("netns", "del", name)
+        _ip("link", "add", name, "type", "bridge")
+        _ip("link", "del", name)
+    except (OSError, subprocess.CalledProcessError) as error:
+        reason = getattr(error, "stderr", None) or error
+        return f"no network namespaces here: {str(reason).strip()}"
+    return None
+
+
+class Hosts(contextlib.AbstractContextManager):
+    """Hosts with one name, one address (`address`) and one cable each."""
+
+    def __init__(self, *names: str):
+        self._id = f"{os.getpid() % 100000}{next(_numbers)}"
+        self._bridge = f"wb{self._id}"
+        self._names = names
+        self.address = {name: f"10.77.0.{i}" for i, name in enumerate(names, 1)}
+        _ip("link", "add", self._bridge, "type", "bridge")
+        _ip("link", "set", self._bridge, "up")
+        for i, name in enumerate(names, 1):
+            space, cable = self.space(name), self._cable(name)
+            _ip("netns", "add", space)
+            _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", space)
+            _ip("link", "set", cable, "master", self._bridge, "up")
+            _ip("-n", space, "addr", "add", f"10.77.0.{i}/24", "dev", "eth0")
+            _ip("-n", space, "link", "set", "eth0", "up")
+            _ip("-n", space, "link", "set", "lo", "up")
+
+    def space(self, name: str) -> str:
+        """The host's network namespace."""
+        return f"wb{self._id}-{name}"
+
+    def cut(self, name: str) -> None:
+        """Nothing reaches the host any more, and it reaches nothing."""
+        _ip("link", "set", self._cable(name), "down")
+
+    def mend(self, name: str) -> None:
+        _ip("link", "set", self._cable(name), "up")
+
+    def __exit__(self, *_: object) -> None:
+        for name in self._names:
+            with contextlib.suppress(subprocess.CalledProcessError):
+                _ip("netns", "del", self.space(name))
+        with contextlib.suppress(subprocess.CalledProcessError):
+            _ip("link", "del", self._bridge)
+
+    def _cable(self, name: str) -> str:
+        return f"v{self._id}{self._names.index(name)}"

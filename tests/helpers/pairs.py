@@ -1,0 +1,92 @@
+"""A server and its standby as real processes, and integer workers that note every cut."""
+
+from __future__ import annotations
+
+import numpy as np
+from integers import UNIT, pattern, read_result, recorded, weights
+from jobs import free_port
+
+from wbsp.ps import checkpoint
+
+NEVER = "--check_period=3600"  # nothing but W_0 is written before the end
+
+
+class Pair:
+    """A server, its standby, and workers that know both addresses."""
+
+    def __init__(self, jobs, sync="pcc", workers=2, hosts=None):
+        """`hosts`: each process has one of its own (server, standby, w0, w1, ...), else all have
+        this one."""
+        self.jobs, self.sync, self.number, self.hosts = jobs, sync, workers, hosts
+        self.ports = free_port(), free_port()
+        names = [hosts.address[name] if hosts else "localhost" for name in ("server", "standby")]
+        self.addresses = [f"{name}:{port}" for name, port in zip(names, self.ports, strict=True)]
+        self.flags = [NEVER, "--base_dir=run"]
+        self.plan = {}
+        if hosts:  # beyond this machine a token is needed
+            token = jobs.folder / "token"
+            token.write_text("a secret of more than sixteen bytes")
+            self.flags += ["--host=0.0.0.0", f"--token_file={token}"]
+            self.plan["token_file"] = str(token)
+        self.server = self.start_server().listens()
+        self.standby = self.start_standby().listens()
+        self.planned, self.workers = {}, []
+
+    def start_server(self, *flags):
+        return self._start("server", 0, *flags)
+
+    def start_standby(self, *flags):
+        return self._start("standby", 1, f"--standby_of={self.addresses[0]}", *flags)
+
+    def _start(self, name, index, *flags):
+        return self.jobs.server(*self.flags, *flags, sync=self.sync, workers=self.number,
+                                port=self.ports[index], space=self._space(name))
+
+    def _space(self, name):
+        return self.hosts.space(name) if self.hosts else None
+
+    def worker(self, steps, **plan):
+        index = len(self.workers)
+        self.planned[index] = steps
+        job = self.jobs.integer_worker(",".join(self.addresses), index, self._space(f"w{index}"),
+                                       steps=steps, **self.plan, **plan)
+        self.workers.append(job)
+        return job
+
+    def kill(self, who):
+        """kill -9 the "server" or the "standby", whatever it does now, and start it again."""
+        job = getattr(self, who)
+        job.kill()
+        job.was_clean()
+        setattr(self, who, getattr(self, f"start_{who}")("--resume"))
+
+    def newest(self):
+        """The newest version that a worker has."""
+        return max(int(found[-1].split()[-1]) for worker in self.workers
+                   if (found := worker.find("step .* done, version")))
+
+    def go(self):
+        (self.jobs.folder / "go").touch()
+
+    def ends(self, *servers):
+        """All end in good order, and agree; the first of the servers has served last."""
+        for job in (*self.workers, *servers):
+            job.ends_well()
+        saved = checkpoint.load(servers[0].folder / "checkpoint.safetensors")
+        folder = self.jobs.folder
+        results = [read_result(folder, worker) for worker in self.planned]
+        initial, total = np.array(results[0]["first"]), 0
+        for worker, result in enumerate(results):
+            assert result["steps"] == saved.state["steps"][str(worker)]
+            assert result["steps"] == self.planned[worker] or (folder / "go").exists()
+            assert result["final"] == saved.vector.tolist()
+            assert result["version"] == saved.state["version"]
+            cuts, told = recorded(folder, worker), weights(folder, worker)
+            assert sorted(told) == list(range(len(cuts))), "each push was answered, once"
+            assert saved.state["next_seq"][str(worker)] == len(cuts)
+            for seq, cut in enumerate(cuts):
+                share = UNIT * told[seq] * cut
+                assert abs(share - round(share)) < 1e-9
+                total += round(share)
+        assert np.array_equal(saved.vector, initial + total * pattern(initial.size))
+        return saved

@@ -1,0 +1,51 @@
+"""Hosts that are cut off from the others: one history only, and nothing is lost.
+
+The hosts are network namespaces. Silence proves nothing, so this takes as long as TCP waits for
+an acknowledgement: half a minute.
+"""
+
+import hosts
+import pytest
+from jobs import until
+from pairs import Pair
+
+pytestmark = pytest.mark.skipif(hosts.why_not() is not None, reason=str(hosts.why_not()))
+
+
+@pytest.fixture
+def network():
+    with hosts.Hosts("server", "standby", "w0", "w1") as network:
+        yield network
+
+
+def test_a_server_that_was_cut_off_finds_another_in_its_place(jobs, network):
+    """Both workers can reach the standby, which takes over; the first server knows nothing of it
+    until it is back, and then ends without a word in the run's history."""
+    pair = Pair(jobs, hosts=network)
+    workers = [pair.worker(60, seconds=0.01, hold_at=30), pair.worker(60, seconds=0.01)]
+    pair.standby.until("holding version")
+    workers[0].until("step 30 done")
+    network.cut("server")
+    pair.standby.until("taking over from the server at .*: 2 of 2 workers have come here")
+    pair.server.until("0 of 2 workers are here, half of them are needed")
+    network.mend("server")
+    pair.server.until("the server at .* has taken over .epoch 2, here 1.")
+    assert pair.server.ends() == 1
+    pair.server.was_clean()
+    pair.go()
+    pair.ends(pair.standby)
+
+
+def test_a_standby_that_was_cut_off_is_not_needed(jobs, network):
+    """Both workers stay with the server, which goes on alone; the standby comes back, and follows
+    again."""
+    pair = Pair(jobs, hosts=network)
+    for _ in range(2):
+        pair.worker(3000, seconds=0.02)
+    pair.standby.until("holding version")
+    network.cut("standby")
+    pair.server.until("2 of 2 workers stay with this server; going on without the standby")
+    pair.standby.until("0 of 2 workers have come here, more than half of them are needed")
+    network.mend("standby")
+    until(lambda: len(pair.server.find("the standby at .* holds version")) == 2, "it to follow")
+    pair.ends(pair.server, pair.standby)

@@ -1,0 +1,106 @@
+"""A server and its standby: one of them is killed in mid-run, and the workers' processes go on.
+
+Each worker writes down what it cut, and the weight of each push that was answered; the final model
+must be W_0 and the sum of these, each once, to the last bit.
+
+`WBSP_KILLS=50` kills one of the two so many times under each of four models, for a long night;
+`WBSP_KILLS_SEED` chooses which, and when.
+"""
+
+import os
+import random
+import signal
+import statistics
+import time
+
+import pytest
+from jobs import until
+from pairs import Pair
+
+from wbsp.runlog.reader import read_run
+
+KILLS = int(os.environ.get("WBSP_KILLS", "2"))
+SEED = int(os.environ.get("WBSP_KILLS_SEED", "0"))
+
+NEVER = "--check_period=3600"  # nothing but W_0 is written before the end
+
+
+@pytest.mark.parametrize("sync", ["pcc", "wbsp", "bsp", "asp"])
+def test_a_standby_takes_over_and_nothing_is_lost(jobs, sync):
+    pair = Pair(jobs, sync)
+    workers = [pair.worker(120, seconds=0.01, hold_at=90), pair.worker(80, seconds=0.015)]
+    pair.standby.until("holding version")
+    workers[0].until("step 30 done")
+    pair.server.kill()
+    pair.standby.until("taking over from the server at .*: its process has ended")
+    pair.go()
+    pair.ends(pair.standby)
+    assert [e["epoch"] for e in pair.standby.events("took_over")] == [2]
+    assert {e["worker"] for e in pair.standby.events("reattach")} == {0, 1}
+    failures = read_run(pair.standby.folder).summary["failures"]
+    assert (failures["took_over"], failures["reattach"]) == (1, 2)
+    # without the standby, all would be resent from W_0 on
+    assert all(e["first"] > 0 for e in pair.standby.events("resent"))
+
+
+def test_the_standby_may_die(jobs):
+    pair = Pair(jobs)
+    workers = [pair.worker(120, seconds=0.01, hold_at=90), pair.worker(80, seconds=0.015)]
+    pair.standby.until("holding version")
+    workers[0].until("step 30 done")
+    pair.standby.kill()
+    pair.server.until("the standby at .* has ended; going on without one")
+    pair.go()
+    pair.ends(pair.server)
+    assert [e["epoch"] for e in pair.server.events("alone")] == [3]
+
+
+def test_all_end_well_where_nobody_dies(jobs):
+    pair = Pair(jobs)
+    for _ in range(2):
+        pair.worker(60, seconds=0.005)
+    pair.ends(pair.server, pair.standby)
+    assert pair.standby.find("the run has ended: all workers finished")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240 + 60 * KILLS)
+@pytest.mark.parametrize("sync", ["bsp", "wbsp", "pcc", "asp"])
+def test_one_of_the_two_dies_again_and_again(jobs, sync):
+    """Who was killed is started again by the same command, and becomes the other's standby."""
+    draw, pair, waits = random.Random(f"{sync} {SEED}"), Pair(jobs, sync), []
+    for seconds in (0.004, 0.01):
+        pair.worker(1_000_000, seconds=seconds, stop_when_told=True)
+    pair.workers[0].until("step 5 done")
+    serves = "server"
+    for _ in range(KILLS):
+        other = "standby" if serves == "server" else "server"
+        getattr(pair, other).until("holding version")
+        version = pair.newest() + draw.randint(0, 20)
+        until(lambda least=version: pair.newest() >= least, "more versions")
+        victim = draw.choice(["server", "standby"])
+        known, since = pair.newest(), time.monotonic()
+        pair.kill(victim)
+        until(lambda least=known: pair.newest() > least + 1, "a version after the kill")
+        waits.append(time.monotonic() - since)
+        serves = other if victim == serves else serves
+    pair.go()
+    pair.ends(getattr(pair, serves))
+    print(f"{sync}: {KILLS} kills; seconds to the next version: median "
+          f"{statistics.median(waits):.2f}, most {max(waits):.2f}")
+
+
+def test_a_server_that_is_started_again_at_once_yields_to_its_standby(jobs):
+    """Its checkpoint is older than what the standby holds."""
+    pair = Pair(jobs)
+    workers = [pair.worker(120, seconds=0.01, hold_at=90), pair.worker(80, seconds=0.015)]
+    pair.standby.until("holding version")
+    workers[0].until("step 30 done")
+    pair.standby.signal(signal.SIGSTOP)
+    pair.server.kill()
+    pair.server = pair.start_server("--resume")
+    pair.server.until("in waiting for the server at")
+    pair.standby.signal(signal.SIGCONT)
+    pair.standby.until("taking over from the server at")
+    pair.go()
+    pair.ends(pair.standby, pair.server)

@@ -1,0 +1,55 @@
+"""Which of two servers that cannot reach each other serves: the one that the workers belong to.
+
+A run has a server and at most one standby. Each knows a state of the run and its epoch. When one is
+silent, it may have died, or the line between them; in the second case both could go on, and the run
+would have two histories. So one of these is needed to serve alone:
+
+- proof that the other's process has ended: its machine refuses a connection to its port, or another
+  process has taken the port. It counts for `PROOF` seconds from the last moment for which it is
+  certain that the two were in touch: a process that had been silent for longer may have served
+  alone before it ended;
+- promises of workers: of half of them or more for the server that serves, of more than half for the
+  other. A worker promises itself to one server only of those that follow on the same epoch, so that
+  not both can have enough.
+
+The epochs of the two never meet: from epoch e the standby goes on with e + 1, the server with
+e + 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+STANDBY_STEP, SERVER_STEP = 1, 2  # from the epoch of the state to one's own
+SILENT = 5.0  # seconds without a word after which workers are asked for promises
+PROOF = 4.0  # less, by what clocks may differ and a look may take
+
+
+class Ballot:
+    """Promises of workers to one server.
+
+    epoch: of that server, once it is elected; since: epoch of the state that it goes on from
+    """
+
+    def __init__(self, since: int, step: int, electorates: Iterable[Collection[int]]):
+        """`electorates`: the workers that there were, as each state that the other server may have
+        names them."""
+        self.since, self.epoch = since, since + step
+        self._strict = step == STANDBY_STEP
+        self._electorates = [frozenset(workers) for workers in electorates]
+        self.promised: set[int] = set()
+
+    @property
+    def won(self) -> bool:
+        """True if enough workers have promised themselves."""
+        return all(2 * len(self.promised & workers) + (not self._strict) > len(workers)
+                   for workers in self._electorates)
+
+    @property
+    def needed(self) -> str:
+        """How many are needed, in words."""
+        return "more than half of them" if self._strict else "half of them"
+
+    def __str__(self) -> str:
+        workers = max(self._electorates, key=len)
+        return f"{len(self.promised & workers)} of {len(workers)} workers"

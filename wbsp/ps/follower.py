@@ -1,0 +1,74 @@
+"""A standby as its server sees it, and what the server does when it is out of reach."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wbsp.ps.contest import PROOF, SILENT, Ballot
+from wbsp.ps.probe import Inquiry
+from wbsp.wire.sockets import ServerSocket
+
+_ASK = 1.0  # seconds between two questions to workers
+_NOTICE = 10.0  # seconds between two lines
+
+
+@dataclass
+class Follower:
+    """A standby; times are seconds of the run."""
+
+    identity: bytes  # of its socket
+    host: str
+    port: int
+    heard: float  # time of its newest message
+    told: float  # time of the newest message to it
+    held: int  # number of the newest copy that it holds
+    receiving: bool  # a copy is on its way, or may be; then its next word says
+    returned: bool  # over a new connection; it has not said since what it holds
+    probed: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Contest:
+    """A standby that is out of reach and holds a copy: it may take over, or have done so.
+
+    ballot: the promises of the workers to this server
+    """
+
+    def __init__(self, follower: Follower, ballot: Ballot, socket: ServerSocket, run: str,
+                 now: float):
+        self._follower, self.ballot = follower, ballot
+        self._inquiry = Inquiry(socket, follower.host, follower.port, run)
+        self._asked, self._noticed = 0.0, now
+
+    def served(self, now: float) -> int | None:
+        """The epoch that is served there; None: nobody says so."""
+        return self._inquiry.epoch(now)
+
+    def why_alone(self, now: float) -> str | None:
+        """Why this server serves, and the standby does not, in one line; None: that is not known.
+        """
+        if self._inquiry.refused(now) and now < self._follower.told + PROOF:
+            return f"the standby at {self._follower} has ended"
+        if self.ballot.won:
+            return f"{self.ballot} stay with this server"
+        return None
+
+    def due(self, now: float) -> bool:
+        """True when the workers are to be asked."""
+        if now - self._asked < _ASK or now - self._follower.heard < SILENT:
+            return False
+        self._asked = now
+        return True
+
+    def notice(self, now: float) -> str | None:
+        """A line about it, now and then."""
+        if now - self._noticed < _NOTICE:
+            return None
+        self._noticed = now
+        return (f"the standby at {self._follower} is silent, and may have taken over: "
+                f"{self.ballot} are here, {self.ballot.needed} are needed")
+
+    def close(self) -> None:
+        self._inquiry.close()

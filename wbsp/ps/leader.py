@@ -1,0 +1,145 @@
+"""A standby's connection to the server that it follows, and the newest copy that came whole."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from typing import Any
+
+import zmq
+
+from wbsp.ps.copies import Arriving, Copy
+from wbsp.ps.probe import Probe
+from wbsp.wire import messages as m
+from wbsp.wire.sockets import ServerSocket, endpoint
+
+_TELL = 1.0  # seconds between two signs of life
+
+
+class _Beats:
+    """Signs of life that were sent and are answered; `touch` is the time of the newest that was."""
+
+    def __init__(self, now: float):
+        self.touch = now
+        self._sent: dict[int, float] = {}  # number -> time
+        self._number = 0
+
+    def next(self, now: float) -> int:
+        """The number of one that is sent now."""
+        self._number += 1
+        self._sent[self._number] = now
+        return self._number
+
+    def answered(self, number: int) -> None:
+        self.touch = self._sent.get(number, self.touch)
+        self._sent = {n: sent for n, sent in self._sent.items() if n > number}
+
+
+class Leader:
+    """The server that is followed; times are seconds of the monotonic clock.
+
+    heard:   time of its newest message; before the first, of the begin
+    copy:    the newest that came whole
+    refused: its address has just refused a connection
+    vacant:  the process there holds nothing of the run
+    refusal: why it does not take this standby
+    over:    why the run has ended
+    """
+
+    def __init__(self, server: ServerSocket, host: str, port: int, follow: m.Follow):
+        self.address = f"{host}:{port}"
+        self.socket = server.dealer(host)
+        self.refused = False
+        self._probe = Probe(self.socket, host, port)
+        self.socket.connect(endpoint(host, port))
+        self._follow = m.encode(follow)
+        self._told = -_TELL
+        self._run: dict[str, Any] | None = None  # its settings of the run
+        self._arriving: Arriving | None = None
+        self.copy: Copy | None = None
+        self.heard = time.monotonic()
+        self._beats = _Beats(self.heard)
+        self._connections = 0
+        self.vacant = False
+        self.refusal: str | None = None
+        self.over: str | None = None
+
+    @property
+    def touch(self) -> float:
+        """Time after which it has certainly heard of this standby."""
+        return self._beats.touch
+
+    @property
+    def follows(self) -> bool:
+        """True once the server has taken this process as its standby."""
+        return self._run is not None
+
+    def poll(self, now: float) -> None:
+        """Say what is held, now and then, and read what has come."""
+        self.refused = self._probe.refused(now)
+        if self._probe.connections != self._connections:
+            self._connections = self._probe.connections
+            self._ask_again()
+        if now - self._told >= _TELL:
+            self._tell(now)
+        with contextlib.suppress(zmq.Again):
+            while self.refusal is None and self.over is None:
+                self._take(self.socket.recv_multipart(zmq.NOBLOCK, copy=False), now)
+
+    def close(self) -> None:
+        """Nothing that was said and has not left is sent any more."""
+        self._probe.close()
+        self.socket.close(0)
+
+    def _tell(self, now: float) -> None:
+        self._told = now
+        if self._run is None:
+            message = self._follow
+        else:
+            number = self.copy.number if self.copy is not None else 0
+            message = m.encode(m.Held(number, self._beats.next(now)))
+        with contextlib.suppress(zmq.Again):
+            self.socket.send(message, zmq.NOBLOCK)
+
+    def _ask_again(self) -> None:
+        """Introduce this process anew: what was on its way may be lost."""
+        self._run = self._arriving = None
+        self._told = -_TELL
+
+    def _take(self, frames: list[zmq.Frame], now: float) -> None:
+        try:
+            message = m.decode(m.FromServer, frames[0].buffer)
+            self._handle(message, frames[1].buffer if len(frames) == 2 else None, now)
+        except m.WireError:
+            self._ask_again()
+
+    def _handle(self, message: m.Message, body: memoryview | None, now: float) -> None:
+        self.heard = now
+        match message:
+            case m.Following():
+                self._run, self._arriving = json.loads(message.run), None
+                self._beats = _Beats(now)
+                self._tell(now)
+            case m.Copy() if self._run is not None:
+                self._arriving = Arriving(message)
+            case m.CopyChunk() if self._arriving is not None and body is not None:
+                if self._arriving.add(message, body):
+                    self._keep(self._arriving, now)
+            case m.Unknown():  # the connection is a new one, or the server is
+                self._ask_again()
+            case m.Alive():
+                self._beats.answered(message.chunks)
+            case m.Vacant():
+                self.vacant = True
+            case m.Refused():
+                self.refusal = message.reason
+            case m.Over():
+                self.over = message.reason
+
+    def _keep(self, arrived: Arriving, now: float) -> None:
+        """A copy is whole: it replaces the one before."""
+        assert self._run is not None
+        self._arriving = None
+        self.copy = Copy(arrived.number, self._run, arrived.checkpoint())
+        self._tell(now)

@@ -1,0 +1,116 @@
+"""What can be found out about a server that is silent: whether its process lives, whether another
+one serves in its place."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+
+import zmq
+import zmq.utils.monitor
+
+from wbsp.wire import messages as m
+from wbsp.wire.sockets import ServerSocket, endpoint
+
+_EVERY = 0.5  # seconds between two attempts
+_TRY = 2.0  # seconds that an attempt may take
+
+
+class Probe:
+    """Whether an address refuses connections: attempts that wait for nothing.
+
+    Refusal by the machine proves that no process listens there: one that did has ended. Silence
+    proves nothing. An attempt is made only where libzmq, which does not say why, has failed to
+    connect: to a server it would be a peer that does not speak its protocol.
+    """
+
+    def __init__(self, dealer: zmq.Socket, host: str, port: int):
+        """`dealer`: a socket that is to be connected to that address."""
+        self._host, self._port = host, port
+        self._dealer = dealer
+        self._monitor = dealer.get_monitor_socket(zmq.EVENT_CONNECT_RETRIED
+                                                  | zmq.EVENT_HANDSHAKE_SUCCEEDED
+                                                  | zmq.EVENT_DISCONNECTED)
+        self.connections = 0  # that were made
+        self._failed = False  # to connect, after the newest connection
+        self._socket: socket.socket | None = None
+        self._since = -_EVERY
+
+    def refused(self, now: float) -> bool:
+        """True if the newest attempt was refused; `now` in seconds of any clock."""
+        while self._monitor.poll(0):
+            event = zmq.utils.monitor.recv_monitor_message(self._monitor)["event"]
+            self.connections += event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            self._failed = event == zmq.EVENT_CONNECT_RETRIED
+        if self._socket is None:
+            if not self._failed:
+                return False
+            return now - self._since >= _EVERY and self._connect(now)
+        error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error or self._connected(self._socket) or now - self._since > _TRY:
+            self._give_up()
+        return error == errno.ECONNREFUSED
+
+    def close(self) -> None:
+        """End everything, before the socket is closed."""
+        self._give_up()
+        self._dealer.disable_monitor()
+        self._monitor.close(0)
+
+    def _give_up(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _connect(self, now: float) -> bool:
+        self._since = now
+        with contextlib.suppress(OSError):
+            family, kind, _, _, where = socket.getaddrinfo(self._host.strip("[]"), self._port,
+                                                           type=socket.SOCK_STREAM)[0]
+            self._socket = socket.socket(family, kind)
+            self._socket.setblocking(False)
+            if self._socket.connect_ex(where) == errno.ECONNREFUSED:
+                self._give_up()
+                return True
+        return False
+
+    @staticmethod
+    def _connected(one: socket.socket) -> bool:
+        with contextlib.suppress(OSError):
+            one.getpeername()
+            return True
+        return False
+
+
+class Inquiry:
+    """The question at an address which epoch of a run is served there, asked again and again.
+
+    refused: whether the address refuses connections; see `Probe`
+    """
+
+    def __init__(self, server: ServerSocket, host: str, port: int, run: str):
+        """`server`: whose token the question needs; `run`: the run's id."""
+        self._socket = server.dealer(host)
+        self._probe = Probe(self._socket, host, port)
+        self.refused = self._probe.refused
+        self._socket.connect(endpoint(host, port))
+        self._question = m.encode(m.Ask(run))
+        self._asked = -_EVERY
+
+    def epoch(self, now: float) -> int | None:
+        """The epoch that is served there; None: nobody says so (yet)."""
+        if now - self._asked >= _EVERY:
+            self._asked = now
+            with contextlib.suppress(zmq.Again):
+                self._socket.send(self._question, zmq.NOBLOCK)
+        with contextlib.suppress(zmq.Again, m.WireError):
+            while True:
+                answer = m.decode(m.FromServer, self._socket.recv(zmq.NOBLOCK))
+                if isinstance(answer, m.Leading):
+                    return answer.epoch
+        return None
+
+    def close(self) -> None:
+        self._probe.close()
+        self._socket.close(0)

@@ -1,0 +1,283 @@
+"""A server's standby: it is sent the newest version again and again, and what it holds is durable.
+
+A copy is what a checkpoint is: a version, and the state of which nothing is pending, under a mark
+of the ledger. So a standby that takes over is a server that goes on from a checkpoint, and workers
+send it what they have been answered since. Copies are made after aggregation, one at a time: a slow
+standby gets fewer, and delays nobody.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from wbsp.layout import TensorSpec
+from wbsp.ps.checkpoint import Checkpoint
+from wbsp.ps.contest import PROOF, SERVER_STEP, Ballot
+from wbsp.ps.copies import chunks, head, voters
+from wbsp.ps.engine import Engine
+from wbsp.ps.follower import Contest, Follower
+from wbsp.ps.session_manager import SessionManager
+from wbsp.ps.worker_session import WorkerSession, one_line
+from wbsp.wire import messages as m
+from wbsp.wire.sockets import ServerSocket
+
+if TYPE_CHECKING:
+    from wbsp.ps.admission import Admission, Terms
+    from wbsp.ps.background import Checkpoints
+
+_QUIET = 1.5  # seconds without a word of the standby after which its connection is tried
+_LOOK = 0.25  # seconds between two attempts
+_LOST = 30.0  # seconds without a word of one that is connected
+
+
+class _Copy(NamedTuple):
+    mark: int
+    version: int
+    voters: frozenset[int]
+
+
+class Source(NamedTuple):
+    """What copies are made of. `state`: as in `Checkpoints`, without a word in the log."""
+
+    engine: Engine
+    layout: list[TensorSpec]
+    state: Callable[[float], dict[str, Any]]
+    checkpoints: Checkpoints
+
+
+class Replication:
+    """The server's side of its standby, if there is one; used by the event loop.
+
+    superseded: why this server serves no longer; None: it does
+    """
+
+    def __init__(self, terms: Terms, socket: ServerSocket, sessions: SessionManager,
+                 admission: Admission, clock: Callable[[], float], say: Callable[[str], None],
+                 event: Callable[..., None]):
+        self._terms, self._socket, self._sessions = terms, socket, sessions
+        self._admission = admission
+        self._clock, self._say, self._event = clock, say, event
+        self._source: Source | None = None
+        self._standby: Follower | None = None
+        self._copies: dict[int, _Copy] = {}  # number -> copy that the standby may hold
+        self._number = 0  # of the newest copy
+        self._contest: Contest | None = None
+        self.superseded: str | None = None
+
+    @property
+    def alone(self) -> bool:
+        """True if no standby holds anything, so that checkpoints decide what is durable."""
+        return not self._copies
+
+    @property
+    def settled(self) -> bool:
+        """True if the newest version is held by the standby, or there is none."""
+        if self.alone:
+            return True
+        standby, source = self._standby, self._source
+        return bool(standby and source and not standby.receiving and self._contest is None
+                    and standby.held in self._copies and self._copies[standby.held].version
+                    >= source.engine.store.latest.version)
+
+    def knows(self, identity: bytes) -> bool:
+        """True for the standby's socket."""
+        return self._standby is not None and self._standby.identity == identity
+
+    def begin(self, source: Source) -> None:
+        """There is a version to be copied."""
+        self._source = source
+
+    def end(self, reason: str) -> None:
+        """The run has ended in good order."""
+        if self._standby is not None and self._contest is None:
+            self._send(m.Over(reason))
+
+    # Messages.
+
+    def follow(self, identity: bytes, request: m.Follow, host: str) -> None:
+        """A process at address `host` wants to be the standby."""
+        now, old = self._clock(), self._standby
+        if request.rank // 2 > self._admission.epoch and request.run == self._terms.run:
+            self._supersede(request.rank // 2, f"{host}:{request.port}")
+            return
+        if reason := self._objection(request):
+            self._sessions.send(identity, m.Refused(one_line(reason)))
+            self._say(f"refused: {one_line(reason)}")
+            return
+        if old is not None and old.identity != identity:
+            again = (old.host, old.port) == (host, request.port)  # one process can listen there
+            if again and (self.alone or now < old.told + PROOF):
+                self._say(f"the standby at {old} was started again")
+                self._forget(now)
+            elif self._contest is not None or self._reaches(old):
+                self._sessions.send(identity, m.NotServing(f"there is a standby at {old}"))
+                return
+            else:
+                self._lose(now)
+                self.follow(identity, request, host)
+                return
+        if self._contest is not None:
+            self._contest.close()
+            self._contest = None
+        again = old is not None and old.identity == identity
+        held = old.held if old is not None and again else 0
+        self._standby = Follower(identity, host, request.port, now, now, held, again, again)
+        self._sessions.queues.drop_transfer(identity)
+        self._say(f"standby at {self._standby}")
+        self._event(now, "standby", address=str(self._standby))
+        self._send(m.Following(json.dumps(self._terms.record())))
+
+    def held(self, identity: bytes, held: m.Held) -> None:
+        """The standby lives, and holds a copy. Raises WireError for one that was never made."""
+        standby, now = self._standby, self._clock()
+        if standby is None or standby.identity != identity:
+            self._sessions.send(identity, m.Unknown())
+            return
+        standby.heard = standby.told = now
+        self._send(m.Alive(held.beat))
+        if held.number <= standby.held:
+            if standby.returned:  # half of what was on its way is lost
+                standby.receiving = standby.returned = False
+            return
+        copy = self._copies.get(held.number)
+        if copy is None or self._source is None:
+            raise m.WireError(f"the standby holds copy {held.number}, which was never made")
+        if not standby.held:
+            self._terms.record(standby=str(standby))  # before anybody relies on it
+            self._say(f"the standby at {standby} holds version {copy.version}")
+        standby.held, standby.receiving, standby.returned = held.number, False, False
+        self._copies = {held.number: copy}
+        self._source.engine.ledger.durable = copy.mark
+
+    def ask(self, identity: bytes, ask: m.Ask) -> None:
+        """A server that has lost its standby, or what it takes for one, asks who serves."""
+        serves = ask.run == self._terms.run and self._source is not None
+        self._sessions.send(identity, m.Leading(self._admission.epoch) if serves
+                            else m.NotServing("another run is served here"))
+
+    def elected(self, session: WorkerSession, elected: m.Elected) -> None:
+        """A member has promised itself to this server."""
+        if self._contest is not None and elected.epoch == self._contest.ballot.epoch:
+            self._contest.ballot.promised.add(session.worker)
+
+    # Time.
+
+    def poll(self, now: float) -> None:
+        """Everything that time alone brings about."""
+        standby, source = self._standby, self._source
+        if standby is None or self.superseded is not None:
+            return
+        if self._contest is not None:
+            self._settle(self._contest, standby, now)
+            return
+        if now - standby.heard > _QUIET and now - standby.probed > _LOOK:
+            standby.probed = now
+            if now - standby.heard > _LOST or not self._reaches(standby):
+                self._lose(now)
+                return
+        if source is None or standby.receiving:
+            return
+        newest = self._copies[standby.held].version if standby.held in self._copies else -1
+        if source.engine.store.latest.version > newest or source.checkpoints.wanted:
+            source.engine.at_rest(self._begin_copy, now)
+
+    def _begin_copy(self, now: float) -> None:
+        """Copy the newest version; nothing is pending."""
+        source, standby = self._source, self._standby
+        if (source is None or standby is None or standby.receiving or self._contest is not None
+                or (self.alone and source.checkpoints.writing)):
+            return
+        standby.receiving = True
+        engine = source.engine
+        engine.ledger.mark += 1  # whatever is decided from here on is not in this copy
+        self._number += 1
+        snapshot, state, outer = engine.store.latest, source.state(now), engine.store.outer.state()
+        assert snapshot.vector is not None, "a real server's store holds tensors"
+        self._copies[self._number] = _Copy(engine.ledger.mark, snapshot.version,
+                                           voters(state, self._terms.worker_num))
+        copy = Checkpoint(snapshot.vector, source.layout, state, outer)
+        self._send(head(self._number, copy))
+        self._sessions.queues.transfer(standby.identity, chunks(self._number, copy), now)
+        source.checkpoints.write_copy(now, snapshot, state, outer)
+
+    # A standby that is out of reach.
+
+    def _lose(self, now: float) -> None:
+        assert self._standby is not None
+        standby = self._standby
+        self._event(now, "standby_lost", address=str(standby))
+        if self.alone:
+            self._say(f"the standby at {standby} is gone before it held anything")
+            self._standby = None
+            return
+        self._say(f"the standby at {standby} is out of reach; finding out whether it has ended")
+        self._contest = Contest(
+            standby, Ballot(self._admission.epoch, SERVER_STEP,
+                            [copy.voters for copy in self._copies.values()]),
+            self._socket, self._terms.run, now)
+
+    def _settle(self, contest: Contest, standby: Follower, now: float) -> None:
+        """Find out who serves."""
+        epoch = contest.served(now)
+        if epoch is not None and epoch > self._admission.epoch:
+            self._supersede(epoch, str(standby))
+        elif reason := contest.why_alone(now):
+            self._say(f"{reason}; going on without one")
+            self._forget(now)
+        elif contest.due(now):
+            question = m.Elect(contest.ballot.epoch, contest.ballot.since)
+            for session in self._sessions:
+                if session.updates is not None:
+                    self._sessions.send(session.identity, question)
+            if line := contest.notice(now):
+                self._say(line)
+
+    def _forget(self, now: float) -> None:
+        """The standby's copies are gone, or nobody may use them: this server is alone again."""
+        if self._contest is not None:
+            self._contest.close()
+        self._contest = self._standby = None
+        if self.alone:
+            return
+        self._copies.clear()
+        self._admission.epoch = epoch = self._admission.epoch + SERVER_STEP
+        self._terms.record(standby=None, epoch=epoch)
+        self._event(now, "alone", epoch=epoch)
+        for session in self._sessions:
+            if session.updates is not None:
+                self._sessions.send(session.identity, m.Leading(epoch))
+        if self._source is not None:
+            self._source.checkpoints.write_soon()
+
+    def _supersede(self, epoch: int, address: str) -> None:
+        self.superseded = (f"the server at {address} has taken over (epoch {epoch}, here "
+                           f"{self._admission.epoch})")
+        for session in list(self._sessions):
+            self._sessions.send(session.identity, m.NotServing(self.superseded))
+
+    def _objection(self, request: m.Follow) -> str | None:
+        """Why this process cannot be the standby, in one line; None if it can."""
+        if request.protocol != m.PROTOCOL:
+            return (f"the standby speaks protocol {request.protocol}, the server {m.PROTOCOL}; "
+                    "install the same wbsp on both")
+        for name, value in request.settings.items():
+            mine = self._terms.settings.get(name, value)
+            if mine != value:
+                return (f"the standby and the server disagree: {name} is {value!r} on the standby "
+                        f"and {mine!r} on the server; start both with the same value")
+        if request.run and request.run != self._terms.run:
+            return (f"the standby holds a state of run {request.run}, and this server's run is "
+                    f"{self._terms.run}")
+        return None
+
+    def _reaches(self, standby: Follower) -> bool:
+        reached = self._socket.reaches(standby.identity, m.encode(m.Alive()))
+        if reached:
+            standby.told = self._clock()
+        return reached
+
+    def _send(self, message: m.Message) -> None:
+        assert self._standby is not None
+        self._sessions.send(self._standby.identity, message)

@@ -1,0 +1,19 @@
+"""What every message is, and what bounds it."""
+
+from __future__ import annotations
+
+import msgspec
+
+PROTOCOL = 5  # to be raised when a message, or a type that a message embeds, changes
+# Floats in one message (1 MiB): a unit for rate limits and turns, and a bound on a peer's messages.
+CHUNK = 1 << 18
+MAX_MESSAGE = 4 * CHUNK + (1 << 20)  # bytes; libzmq drops a peer that sends more
+MAX_MODEL = 1 << 33  # floats (32 GiB)
+
+
+class WireError(ValueError):
+    """A message that no correct peer sends; it changed nothing."""
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base of all messages. A message is sent as its type's name and its fields' values."""

@@ -1,0 +1,64 @@
+"""Messages between a server and its standby; `wbsp.wire.messages` has their encoding."""
+
+from __future__ import annotations
+
+from wbsp.wire.message import Message
+
+# From a standby, or from a server that was restarted and whose standby may serve.
+
+
+class Follow(Message, frozen=True):
+    """Introduction of a process that does not serve, and wants to hold what the server holds."""
+
+    protocol: int
+    settings: dict[str, str]  # that must equal the server's: name -> text
+    port: int  # on which it listens
+    run: str = ""  # id of the run of which it holds a state
+    rank: int = 0  # of that state: twice its epoch, and one more for a standby's; 0: it holds none
+
+
+class Held(Message, frozen=True):
+    """Sign of life of a standby: it holds this copy, whole."""
+
+    number: int  # of the newest; 0: of none
+    beat: int  # number of this message
+
+
+class Ask(Message, frozen=True):
+    """Question of a server that has lost its standby: which epoch is served there?"""
+
+    run: str  # id of the run
+
+
+# To a standby. Alive answers each Held.
+
+
+class Following(Message, frozen=True):
+    """Answer to Follow: copies will come. `run` is the text of the run's settings, JSON."""
+
+    run: str
+
+
+class Copy(Message, frozen=True):
+    """Head of a version and of all that a server needs to go on from it; chunks follow."""
+
+    number: int
+    size: int  # floats of all chunks: the version, then the outer step's vectors
+    state: str  # JSON: {"state", "layout", "outer": names}
+
+
+class CopyChunk(Message, frozen=True):
+    """Chunk of a copy's floats."""
+
+    number: int  # of the copy
+    offset: int  # floats before this chunk
+
+
+class Vacant(Message, frozen=True):
+    """Answer to Follow: this process holds nothing of the run, and does not serve."""
+
+
+class Over(Message, frozen=True):
+    """The run has ended in good order; the standby has nothing to wait for."""
+
+    reason: str
