@@ -69,6 +69,7 @@ def test_everything_is_planned_once_each_model_at_its_best_rate(long, tmp_path):
         book.add(an_entry(long, kind, rate=rate, accuracy=(0.1, rate)))
         book.add(an_entry(long, kind, "asp", rate=rate, accuracy=(0.1, -rate)))
     jobs = long.plan(tmp_path, book)
+    assert len({job.folder for job in jobs}) == len({job.name for job in jobs}) == len(jobs)
     runs = {(job.cell, long.label(model), job.rate, job.seed)
             for job in jobs for model in job.setting.models}
     for h, n, bandwidth, seed, label in itertools.product(
@@ -81,8 +82,8 @@ def test_everything_is_planned_once_each_model_at_its_best_rate(long, tmp_path):
 
 def test_an_entry_is_of_its_run(long, tmp_path):
     """On a run that leaves what long ones leave, but short."""
-    job = long.job(long.Cell("H1", 2, "1Gbit"), ["pcc:weight=work"], 0.1, 1, tmp_path,
-                   long.Book(tmp_path / "book.csv"))
+    job = long.job(long.Cell("H1", 2, "1Gbit"), "ours", 0.1, 1, tmp_path,
+                   long.Book(tmp_path / "book.csv"), ["pcc:weight=work"])
     job = replace(job, setting=replace(job.setting, flags={
         **job.setting.flags, "dataset": "shapes10", "test_images": 200, "until": "4s"}))
     assert job.left() == ["pcc:weight=work"]

@@ -34,7 +34,7 @@ SEEDS = (0, 1, 2)
 PUBLISHED = ("bsp", "ssp:s=40", "asp", "wbsp", "pcc")
 OURS = ("asp:overlap=true", "pcc:weight=work", "pcc:weight=work:late=true")
 FURTHER = ("asp:refresh=published", "ssp:refresh=published", "adsp:period=2", "nbsync")
-GROUPS = (PUBLISHED, OURS, FURTHER)
+GROUPS = {"published": PUBLISHED, "ours": OURS, "further": FURTHER}
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def label(model: str) -> str:
     return model.replace(":", " ")
 
 
-LABELS = tuple(label(model) for group in GROUPS for model in group)
+LABELS = tuple(label(model) for group in GROUPS.values() for model in group)
 
 
 @dataclass(frozen=True)
@@ -183,14 +183,16 @@ class LongRun(Simulation):
         return left
 
 
-def job(cell: Cell, models: Sequence[str], rate: float, seed: int, out: Path,
-        book: Book) -> LongRun:
+def job(cell: Cell, group: str, rate: float, seed: int, out: Path, book: Book,
+        models: Sequence[str] | None = None) -> LongRun:
+    """The job of a group's models, or of some of them. No two jobs may share a name: it is that of
+    their folder."""
     flags = {"model": "small", "dataset": "cifar10", "test_images": 2000, "jitter": 0.1, **CNN,
              "workers": cell.workers, "heterogeneity": cell.heterogeneity,
              "bandwidth": cell.bandwidth, "latency": "1ms", "lr": rate,
              "until": f"{SECONDS[cell.workers]}s", "check_period": f"{PERIOD}s"}
-    setting = Setting("long", f"{cell.name}-{rate:g}", cell.title, flags, tuple(models), {},
-                      cost=30.0 * cell.workers)
+    setting = Setting("long", f"{cell.name}-{rate:g}-{group}", cell.title, flags,
+                      tuple(models or GROUPS[group]), {}, cost=30.0 * cell.workers)
     return LongRun(setting, seed, out, cell, rate, book)
 
 
@@ -206,13 +208,16 @@ def plan(out: Path, book: Book, workers: Sequence[int] = (2, 8)) -> list[LongRun
              in product(RATES[1:], kinds, GROUPS)]
     last = [one for n, seed, bandwidth, h in product(workers, SEEDS, BANDWIDTHS, HETEROGENEITY)
             for one in _best(Cell(h, n, bandwidth), seed, out, book)]
-    return [*first, *rated, *last]
+    jobs: dict[str, LongRun] = {}
+    for one in (*first, *rated, *last):
+        jobs.setdefault(one.name, one)  # of one name, the first is of the whole group
+    return list(jobs.values())
 
 
 def _best(cell: Cell, seed: int, out: Path, book: Book) -> Iterable[LongRun]:
     """The jobs of all models in a cell, each model at its best rate."""
-    for group in GROUPS:
-        rates = {model: book.best_rate(cell, label(model)) for model in group}
+    for group, models in GROUPS.items():
+        rates = {model: book.best_rate(cell, label(model)) for model in models}
         for rate in sorted(set(rates.values())):
-            yield job(cell, [model for model in group if rates[model] == rate], rate, seed, out,
-                      book)
+            yield job(cell, group, rate, seed, out, book,
+                      [model for model in models if rates[model] == rate])
