@@ -1,8 +1,13 @@
 """Hosts that are cut off from the others: one history only, and nothing is lost.
 
 The hosts are network namespaces. Silence proves nothing, so this takes as long as TCP waits for
-an acknowledgement: half a minute.
+an acknowledgement: half a minute. `WBSP_CUTS=1` tries cuts of many kinds, for half an hour.
 """
+
+import itertools
+import os
+import shutil
+import time
 
 import hosts
 import pytest
@@ -49,3 +54,34 @@ def test_a_standby_that_was_cut_off_is_not_needed(jobs, network):
     network.mend("standby")
     until(lambda: len(pair.server.find("the standby at .* holds version")) == 2, "it to follow")
     pair.ends(pair.server, pair.standby)
+
+
+CUTS = list(itertools.product(("server", "standby", "w0"), (3, 12, 60), ("both", "in", "out")))
+
+
+@pytest.mark.skipif("WBSP_CUTS" not in os.environ, reason="takes half an hour: WBSP_CUTS=1")
+@pytest.mark.skipif(shutil.which("iptables") is None, reason="needs iptables")
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("host", "seconds", "way"), CUTS)
+def test_a_cut_and_its_end(jobs, network, host, seconds, way):
+    """Whoever serves after it, both workers go on, and end with the same model."""
+    pair = Pair(jobs, hosts=network)
+    for pace in (0.01, 0.02):
+        pair.worker(1_000_000, seconds=pace, stop_when_told=True)
+    pair.standby.until("holding version")
+    network.cut(host, way)
+    time.sleep(seconds)
+    network.mend(host, way)
+    known = pair.newest()
+    for worker in pair.workers:
+        count = len(worker.find("step .* done"))
+        until(lambda worker=worker, count=count: len(worker.find("step .* done")) > count + 20,
+              "both workers to go on")
+    until(lambda: pair.newest() > known + 5, "more versions")
+    took_over = bool(pair.standby.find("taking over"))
+    print(f"{host} cut off for {seconds} s, {way}: the {'standby' if took_over else 'server'} "
+          "serves")
+    if took_over:
+        assert pair.server.ends() == 1 and pair.server.find("has taken over")
+    pair.go()
+    pair.ends(*([pair.standby] if took_over else [pair.server]))

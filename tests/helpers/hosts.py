@@ -56,12 +56,18 @@ class Hosts(contextlib.AbstractContextManager):
         """The host's network namespace."""
         return f"wb{self._id}-{name}"
 
-    def cut(self, name: str) -> None:
-        """Nothing reaches the host any more, and it reaches nothing."""
-        _ip("link", "set", self._cable(name), "down")
+    def cut(self, name: str, way: str = "both") -> None:
+        """Nothing reaches the host any more, and it reaches nothing; `way`: only "in" or "out"."""
+        if way == "both":
+            _ip("link", "set", self._cable(name), "down")
+        else:
+            self._iptables(name, "-A", way)
 
-    def mend(self, name: str) -> None:
-        _ip("link", "set", self._cable(name), "up")
+    def mend(self, name: str, way: str = "both") -> None:
+        if way == "both":
+            _ip("link", "set", self._cable(name), "up")
+        else:
+            self._iptables(name, "-D", way)
 
     def __exit__(self, *_: object) -> None:
         for name in self._names:
@@ -69,6 +75,10 @@ class Hosts(contextlib.AbstractContextManager):
                 _ip("netns", "del", self.space(name))
         with contextlib.suppress(subprocess.CalledProcessError):
             _ip("link", "del", self._bridge)
+
+    def _iptables(self, name: str, act: str, way: str) -> None:
+        chain, device = {"in": ("INPUT", "-i"), "out": ("OUTPUT", "-o")}[way]
+        _ip("netns", "exec", self.space(name), "iptables", act, chain, device, "eth0", "-j", "DROP")
 
     def _cable(self, name: str) -> str:
         return f"v{self._id}{self._names.index(name)}"

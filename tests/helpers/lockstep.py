@@ -331,7 +331,7 @@ class World:
                 yield worker.reconnect
                 continue
             if worker.line.up:
-                yield lambda w=worker: self._deliver(w)
+                yield lambda w=worker: self.deliver(w)
             if worker.line.down:
                 yield worker.hear
             if worker.shared is not None and worker.shared.commands:
@@ -352,7 +352,8 @@ class World:
         elif chance < 0.26 and self.breaks:
             yield self.break_connection
 
-    def _deliver(self, worker):
+    def deliver(self, worker):
+        """The next message of a worker arrives."""
         header, body = worker.line.up.popleft()
         frames = [zmq.Frame(header), *([] if body is None else [zmq.Frame(body)])]
         self.life.dispatcher._handle(worker.identity, frames)

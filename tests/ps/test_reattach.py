@@ -44,3 +44,29 @@ def test_workers_that_were_missed_are_taken_in_later(sync):
         else:
             check(world)
     assert late < SEEDS / 2
+
+
+@pytest.mark.parametrize("sync", [*MODELS, "pcc late"])
+def test_connections_that_break_again_and_again(sync):
+    """Also while workers join, and while some rest until they are told."""
+    name, _, late = sync.partition(" ")
+    options = {"late": True, "trigger": "all_pushed"} if late else OPTIONS.get(name)
+    for seed in range(10):
+        world = World(name, seed, options, kills=0, breaks=20, steps=20).run()
+        refused = {worker.refused for worker in world.workers} - {None}
+        assert all("the run has ended" in reason for reason in refused)
+        if not refused:
+            check(world)
+
+
+@pytest.mark.parametrize("messages", range(12))
+def test_a_connection_may_break_at_each_message_of_the_beginning(messages):
+    """What a worker is told while it joins is told again."""
+    world = World("wbsp", 0, workers=1, kills=0, breaks=0)
+    (worker,) = world.workers
+    for _ in range(messages):
+        while not (worker.line.up or worker.line.down):
+            worker.carry_out() if worker.shared.commands else worker.compute()
+        world.deliver(worker) if worker.line.up else worker.hear()
+    worker.line.break_off()
+    check(world.run())

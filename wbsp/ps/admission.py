@@ -119,8 +119,8 @@ class Admission:
         if session.layout is not None:
             if join.layout != session.layout:
                 raise m.WireError(f"worker {session.worker} joined twice")
-            if session.answer is not None:  # it was lost on its way
-                self._sessions.send(session.identity, session.answer)
+            if session.answer is not None:
+                self._answer_again(session, session.answer)
             return
         session.layout, session.joined = join.layout, True
         if self._members is not None:
@@ -133,7 +133,7 @@ class Admission:
         asked, take = self._initial.is_from(session), self._terms.on_initial
         if asked and self._members is not None and session.answer is not None:
             # W_0 came, but the answer to it was lost
-            self._sessions.send(session.identity, session.answer)
+            self._answer_again(session, session.answer)
             return
         if not asked or self._members is not None or take is None or session.layout is None:
             raise m.WireError(f"worker {session.worker} brought an initial model unasked")
@@ -272,6 +272,11 @@ class Admission:
             steps = member.steps if member else 0
         session.answer = m.Joined(seq, steps, send_initial, self._clock(), self.epoch)
         self._sessions.send(session.identity, session.answer)
+
+    def _answer_again(self, session: WorkerSession, answer: m.Joined) -> None:
+        """The answer was lost on its way, and what came after it."""
+        self._sessions.send(session.identity, answer)
+        self._sessions.repeat(session)
 
     def _refuse(self, session: WorkerSession, reason: str) -> None:
         self._sessions.refuse(session.identity, session.worker, reason)

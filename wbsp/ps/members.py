@@ -117,7 +117,8 @@ class Members:
         if vector is None:
             self.sessions.note_chunk(session)
             return
-        session.note_push()
+        if update.push.seq >= self.engine.ledger.next_seq(session.worker):
+            session.note_push()  # a repeated one says nothing of what came after it
         try:
             answer = self.engine.push(update.push, vector, self._clock(), update.fetch,
                                       session.updates.finite)
