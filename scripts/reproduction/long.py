@@ -24,7 +24,7 @@ BOOK = ROOT / "docs/long-runs.csv"
 PERIOD = 1.5  # virtual seconds between two evaluations
 SMOOTHED = 3  # evaluations, whose mean must reach a target
 SECONDS = {2: 90, 8: 60}  # virtual seconds of a run, by the number of workers
-RATES = (0.1, 0.2, 0.05, 0.02)
+RATES = (0.1, 0.2, 0.05)
 USUAL = RATES[0]  # of a model whose best rate is not known yet
 HETEROGENEITY = ("H1", "H3", "H2")
 BANDWIDTHS = ("100Mbit", "1Gbit", "20Mbit")
@@ -35,6 +35,7 @@ PUBLISHED = ("bsp", "ssp:s=40", "asp", "wbsp", "pcc")
 OURS = ("asp:overlap=true", "pcc:weight=work", "pcc:weight=work:late=true")
 FURTHER = ("asp:refresh=published", "ssp:refresh=published", "adsp:period=2", "nbsync")
 GROUPS = {"published": PUBLISHED, "ours": OURS, "further": FURTHER}
+SIDE_BY_SIDE = ("published", "ours")  # at their best rates; the others once, at the usual one
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,22 @@ class Cell:
     def title(self) -> str:
         return (f"{self.heterogeneity}, {self.workers} workers, {self.bandwidth[:-4]} "
                 f"{self.bandwidth[-4:]}")
+
+
+def rated(workers: int) -> Cell:
+    """The cluster in which the rates are compared."""
+    return Cell("H1", workers, MEASURED)
+
+
+def compared(workers: Iterable[int]) -> list[Cell]:
+    """The clusters in which each model runs at its best rate: all kinds of two workers, one of
+    eight, and other networks under the kinds that differ most."""
+    cells = []
+    for n in workers:
+        cells += [Cell(h, n, MEASURED) for h in (HETEROGENEITY if n == 2 else HETEROGENEITY[:1])]
+        cells += [Cell(h, n, bandwidth) for bandwidth in BANDWIDTHS[1:]
+                  for h in HETEROGENEITY[:2 if n == 2 else 1]]
+    return cells
 
 
 def label(model: str) -> str:
@@ -153,8 +170,8 @@ class Book:
 
     def best_rate(self, cell: Cell, label: str) -> float:
         """The rate with the highest mean accuracy over time under seed 0, of those that were tried
-        in the cell or else with the same workers where the rates are compared."""
-        for where in (cell, Cell(cell.heterogeneity, cell.workers, MEASURED)):
+        in the cell or else with as many workers where the rates are compared."""
+        for where in (cell, rated(cell.workers)):
             tried = {rate: found[0].mean for rate in RATES
                      if (found := self.of(where, label, rate)) and found[0].seed == 0}
             if len(tried) > 1:
@@ -197,26 +214,31 @@ def job(cell: Cell, group: str, rate: float, seed: int, out: Path, book: Book,
 
 
 def plan(out: Path, book: Book, workers: Sequence[int] = (2, 8)) -> list[LongRun]:
-    """All jobs, in an order that can be cut anywhere: every cluster's kind once; the rates; each
-    model at its best rate in all clusters, under all seeds.
+    """All jobs, in an order that can be cut anywhere: every kind of cluster once; the rates; then
+    each model at its best rate, on other networks and under other seeds.
 
-    What the last part holds depends on what the book knows of the rates.
+    What the last part holds depends on what the book knows of the rates. Everything with everything
+    would be 800 runs of three minutes and more; so rates are compared under H1, and seeds and
+    networks tried where the kinds of clusters differ most.
     """
     kinds = [Cell(h, n, MEASURED) for n in workers for h in HETEROGENEITY]
     first = [job(cell, group, USUAL, SEEDS[0], out, book) for cell in kinds for group in GROUPS]
-    rated = [job(cell, group, rate, SEEDS[0], out, book) for rate, cell, group
-             in product(RATES[1:], kinds, GROUPS)]
-    last = [one for n, seed, bandwidth, h in product(workers, SEEDS, BANDWIDTHS, HETEROGENEITY)
-            for one in _best(Cell(h, n, bandwidth), seed, out, book)]
+    tried = [job(rated(n), group, rate, SEEDS[0], out, book)
+             for n, rate, group in product(workers, RATES[1:], SIDE_BY_SIDE)]
+    others = [(cell, seed) for cell in compared(workers)
+              for seed in (SEEDS if cell.bandwidth == MEASURED else SEEDS[:1])]
+    best = [one for cell, seed in sorted(others, key=lambda other: other[1])
+            for one in _best(cell, seed, out, book)]
     jobs: dict[str, LongRun] = {}
-    for one in (*first, *rated, *last):
+    for one in (*first, *tried, *best):
         jobs.setdefault(one.name, one)  # of one name, the first is of the whole group
     return list(jobs.values())
 
 
 def _best(cell: Cell, seed: int, out: Path, book: Book) -> Iterable[LongRun]:
     """The jobs of all models in a cell, each model at its best rate."""
-    for group, models in GROUPS.items():
+    for group in SIDE_BY_SIDE:
+        models = GROUPS[group]
         rates = {model: book.best_rate(cell, label(model)) for model in models}
         for rate in sorted(set(rates.values())):
             yield job(cell, group, rate, seed, out, book,
