@@ -60,10 +60,14 @@ class Pair:
         job.was_clean()
         setattr(self, who, getattr(self, f"start_{who}")("--resume"))
 
+    def versions(self):
+        """The version that each worker has; 0 before its first step."""
+        steps = [worker.find("step .* done, version") for worker in self.workers]
+        return [int(lines[-1].split()[-1]) if lines else 0 for lines in steps]
+
     def newest(self):
         """The newest version that a worker has."""
-        return max(int(found[-1].split()[-1]) for worker in self.workers
-                   if (found := worker.find("step .* done, version")))
+        return max(self.versions())
 
     def go(self):
         (self.jobs.folder / "go").touch()
@@ -75,7 +79,10 @@ class Pair:
         saved = checkpoint.load(servers[0].folder / "checkpoint.safetensors")
         folder = self.jobs.folder
         results = [read_result(folder, worker) for worker in self.planned]
-        initial, total = np.array(results[0]["first"]), 0
+        # a worker that joins late begins from a later version
+        initial = next(np.array(one["first"]) for one in results
+                       if len(set(one["first"])) == 1 and one["first"][0] <= self.number)
+        total = 0
         for worker, result in enumerate(results):
             assert result["steps"] == saved.state["steps"][str(worker)]
             assert result["steps"] == self.planned[worker] or (folder / "go").exists()
