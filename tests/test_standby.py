@@ -104,3 +104,39 @@ def test_a_server_that_is_started_again_at_once_yields_to_its_standby(jobs):
     pair.standby.until("taking over from the server at")
     pair.go()
     pair.ends(pair.standby, pair.server)
+
+
+def test_who_cannot_be_the_standby_is_told_so(jobs):
+    pair = Pair(jobs)
+    pair.server.until("standby at")
+    other = pair.jobs.server("--base_dir=other", f"--standby_of={pair.addresses[0]}", sync="bsp")
+    assert other.ends() == 1
+    other.was_clean()
+    assert other.find("refused: the standby and the server disagree: sync is 'bsp' on the standby "
+                      "and 'pcc' on the server; start both with the same value")
+    second = pair.jobs.server("--base_dir=run", f"--standby_of={pair.addresses[0]}").listens()
+    time.sleep(1.5)  # it asks again and again
+    second.signal(signal.SIGTERM)
+    assert second.ends() == 128 + signal.SIGTERM
+    second.was_clean()
+    assert len(pair.server.find("standby at")) == 1, "there is one at a time"
+
+
+def test_workers_are_turned_away_by_a_standby_that_has_no_server(jobs):
+    address = "localhost:1"  # nobody listens there
+    standby = jobs.server("--base_dir=run", f"--standby_of={address}").listens()
+    worker = jobs.integer_worker(standby.address, 0, steps=5)
+    worker.until("is in waiting for the server at localhost:1")
+    standby.signal(signal.SIGINT)
+    assert standby.ends() == 128 + signal.SIGINT
+    worker.signal(signal.SIGTERM)
+    assert worker.ends() != 0
+    worker.was_clean()
+
+
+def test_a_bad_address_is_said_in_one_line(jobs):
+    standby = jobs.server("--base_dir=run", "--standby_of=somewhere")
+    assert standby.ends() == 1
+    standby.was_clean()
+    assert standby.lines == ["wbsp.ps: address 'somewhere' is not host:port, for example "
+                             "localhost:2606"]
