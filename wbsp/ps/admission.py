@@ -26,7 +26,8 @@ class Terms(NamedTuple):
     on_initial: takes W_0 and its layout from the first worker; None: no worker is asked
     advance:    sets the run's clock forward by so many seconds
     run, epoch: the run's id, and the number of this start of its server
-    record:     notes changes of the run's settings in its folder, and returns them all
+    record:     notes changes of the run's settings in its folder, and returns them all; raises
+                OSError where they cannot be written
     """
 
     rule: WorkerRule

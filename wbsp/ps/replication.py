@@ -1,9 +1,9 @@
 """A server's standby: it is sent the newest version again and again, and what it holds is durable.
 
 A copy is what a checkpoint is: a version, and the state of which nothing is pending, under a mark
-of the ledger. So a standby that takes over is a server that goes on from a checkpoint, and workers
-send it what they have been answered since. Copies are made after aggregation, one at a time: a slow
-standby gets fewer, and delays nobody.
+of the ledger. So a standby that takes over goes on as from a checkpoint, and workers send it what
+they have been answered since. Copies are made after aggregation, one at a time: a slow standby gets
+fewer, and delays nobody.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class Replication:
         self._copies: dict[int, _Copy] = {}  # number -> copy that the standby may hold
         self._number = 0  # of the newest copy
         self._contest: Contest | None = None
+        self._full = False  # the disk
         self.superseded: str | None = None
 
     @property
@@ -94,8 +95,6 @@ class Replication:
         if self._standby is not None and self._contest is None:
             self._send(m.Over(reason))
 
-    # Messages.
-
     def follow(self, identity: bytes, request: m.Follow, host: str) -> None:
         """A process at address `host` wants to be the standby."""
         now, old = self._clock(), self._standby
@@ -109,8 +108,10 @@ class Replication:
         if old is not None and old.identity != identity:
             again = (old.host, old.port) == (host, request.port)  # one process can listen there
             if again and (self.alone or now < old.told + PROOF):
-                self._say(f"the standby at {old} was started again")
                 self._forget(now)
+                if self._standby is not None:
+                    return  # it will ask again
+                self._say(f"the standby at {old} was started again")
             elif self._contest is not None or self._reaches(old):
                 self._sessions.send(identity, m.NotServing(f"there is a standby at {old}"))
                 return
@@ -120,7 +121,7 @@ class Replication:
                 return
         if self._contest is not None:
             self._contest.close()
-            self._contest = None
+        self._contest = None
         again = old is not None and old.identity == identity
         held = old.held if old is not None and again else 0
         self._standby = Follower(identity, host, request.port, now, now, held, again, again)
@@ -144,15 +145,16 @@ class Replication:
         copy = self._copies.get(held.number)
         if copy is None or self._source is None:
             raise m.WireError(f"the standby holds copy {held.number}, which was never made")
-        if not standby.held:
-            self._terms.record(standby=str(standby))  # before anybody relies on it
+        if not standby.held:  # a later server of this folder must ask there first
+            if not self._record(standby=str(standby)):
+                return
             self._say(f"the standby at {standby} holds version {copy.version}")
         standby.held, standby.receiving, standby.returned = held.number, False, False
         self._copies = {held.number: copy}
         self._source.engine.ledger.durable = copy.mark
 
     def ask(self, identity: bytes, ask: m.Ask) -> None:
-        """A server that has lost its standby, or what it takes for one, asks who serves."""
+        """A server that has lost its standby asks who serves."""
         serves = ask.run == self._terms.run and self._source is not None
         self._sessions.send(identity, m.Leading(self._admission.epoch) if serves
                             else m.NotServing("another run is served here"))
@@ -179,8 +181,8 @@ class Replication:
                 return
         if source is None or standby.receiving:
             return
-        newest = self._copies[standby.held].version if standby.held in self._copies else -1
-        if source.engine.store.latest.version > newest or source.checkpoints.wanted:
+        newest, copy = source.engine.store.latest.version, self._copies.get(standby.held)
+        if copy is None or newest > copy.version or source.checkpoints.wanted:
             source.engine.at_rest(self._begin_copy, now)
 
     def _begin_copy(self, now: float) -> None:
@@ -194,7 +196,7 @@ class Replication:
         engine.ledger.mark += 1  # whatever is decided from here on is not in this copy
         self._number += 1
         snapshot, state, outer = engine.store.latest, source.state(now), engine.store.outer.state()
-        assert snapshot.vector is not None, "a real server's store holds tensors"
+        assert snapshot.vector is not None
         self._copies[self._number] = _Copy(engine.ledger.mark, snapshot.version,
                                            voters(state, self._terms.worker_num))
         copy = Checkpoint(snapshot.vector, source.layout, state, outer)
@@ -205,8 +207,8 @@ class Replication:
     # A standby that is out of reach.
 
     def _lose(self, now: float) -> None:
-        assert self._standby is not None
         standby = self._standby
+        assert standby is not None
         self._event(now, "standby_lost", address=str(standby))
         if self.alone:
             self._say(f"the standby at {standby} is gone before it held anything")
@@ -224,32 +226,42 @@ class Replication:
         if epoch is not None and epoch > self._admission.epoch:
             self._supersede(epoch, str(standby))
         elif reason := contest.why_alone(now):
-            self._say(f"{reason}; going on without one")
             self._forget(now)
+            if self._contest is None:
+                self._say(f"{reason}; going on without one")
         elif contest.due(now):
-            question = m.Elect(contest.ballot.epoch, contest.ballot.since)
-            for session in self._sessions:
-                if session.updates is not None:
-                    self._sessions.send(session.identity, question)
+            self._tell_members(m.Elect(contest.ballot.epoch, contest.ballot.since))
             if line := contest.notice(now):
                 self._say(line)
 
     def _forget(self, now: float) -> None:
-        """The standby's copies are gone, or nobody may use them: this server is alone again."""
+        """The standby's copies are gone, or nobody may use them."""
+        epoch = self._admission.epoch + SERVER_STEP
+        if not (self.alone or self._record(standby=None, epoch=epoch)):
+            return
         if self._contest is not None:
             self._contest.close()
         self._contest = self._standby = None
         if self.alone:
             return
         self._copies.clear()
-        self._admission.epoch = epoch = self._admission.epoch + SERVER_STEP
-        self._terms.record(standby=None, epoch=epoch)
+        self._admission.epoch = epoch
         self._event(now, "alone", epoch=epoch)
-        for session in self._sessions:
-            if session.updates is not None:
-                self._sessions.send(session.identity, m.Leading(epoch))
+        self._tell_members(m.Leading(epoch))
         if self._source is not None:
             self._source.checkpoints.write_soon()
+
+    def _record(self, **changes: Any) -> bool:
+        """Note changes of the run's settings; False where the disk takes none: try again."""
+        try:
+            self._terms.record(**changes)
+        except OSError as error:
+            if not self._full:
+                self._say(f"cannot write run.json: {error.strerror}; trying again")
+            self._full = True
+            return False
+        self._full = False
+        return True
 
     def _supersede(self, epoch: int, address: str) -> None:
         self.superseded = (f"the server at {address} has taken over (epoch {epoch}, here "
@@ -267,16 +279,20 @@ class Replication:
             if mine != value:
                 return (f"the standby and the server disagree: {name} is {value!r} on the standby "
                         f"and {mine!r} on the server; start both with the same value")
-        if request.run and request.run != self._terms.run:
-            return (f"the standby holds a state of run {request.run}, and this server's run is "
-                    f"{self._terms.run}")
-        return None
+        if request.run in ("", self._terms.run):
+            return None
+        return f"the standby holds a state of run {request.run}, not of {self._terms.run}"
 
     def _reaches(self, standby: Follower) -> bool:
         reached = self._socket.reaches(standby.identity, m.encode(m.Alive()))
         if reached:
             standby.told = self._clock()
         return reached
+
+    def _tell_members(self, message: m.Message) -> None:
+        for session in self._sessions:
+            if session.updates is not None:
+                self._sessions.send(session.identity, message)
 
     def _send(self, message: m.Message) -> None:
         assert self._standby is not None

@@ -45,11 +45,11 @@ class Records:
         self._folder, self._run = folder, run
 
     def __call__(self, **changes: Any) -> dict[str, Any]:
-        """Note changes; return all. Raises nothing: a full disk must not end a run."""
-        self._run.update(changes)
+        """Note changes; return all. Raises OSError where they cannot be written; then nothing has
+        changed."""
         if changes:
-            with contextlib.suppress(OSError):
-                write_settings(self._folder, self._run)
+            write_settings(self._folder, self._run | changes)
+            self._run.update(changes)
         return self._run
 
 

@@ -1,0 +1,178 @@
+"""The server's side of its standby, without sockets: what it relies on, and when."""
+
+import errno
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from wbsp.layout import TensorSpec
+from wbsp.ps.admission import Terms
+from wbsp.ps.engine import Engine
+from wbsp.ps.replication import Replication, Source
+from wbsp.ps.store import Store
+from wbsp.sync import create
+from wbsp.sync.base import Push
+from wbsp.wire import messages as m
+
+STANDBY = b"standby"
+
+
+class World:
+    """A server with an engine, and what it sends to its standby."""
+
+    def __init__(self):
+        self.now, self.sent, self.said, self.events, self.noted = 0.0, [], [], [], {}
+        self.full = False  # the disk
+        model = create("asp")
+        self.engine = Engine(model, Store(np.zeros(2, np.float32)), 1)
+        terms = Terms(model.rule, 1, {"sync": "asp"}, None, None, "ab12", 1, self.record)
+        self.queues = SimpleNamespace(
+            transfer=lambda identity, frames, now: self.sent.extend(
+                m.decode(m.FromServer, head) for head, _ in frames),
+            drop_transfer=lambda identity: None)
+        self.admission = SimpleNamespace(epoch=1)
+        self.checkpoints = SimpleNamespace(wanted=False, writing=False, soon=0)
+        self.checkpoints.write_copy = lambda *_: None
+        self.checkpoints.write_soon = lambda: self.events.append("checkpoint soon")
+        self.replication = Replication(
+            terms, SimpleNamespace(reaches=lambda identity, message: True), self, self.admission,
+            lambda: self.now, self.said.append,
+            lambda now, kind, **fields: self.events.append(kind))
+        self.replication.begin(Source(self.engine, [TensorSpec("x", (2,))],
+                                      lambda now: self.engine.state(), self.checkpoints))
+        self.seq = 0
+
+    def __iter__(self):
+        return iter(())  # no worker has a session
+
+    def send(self, identity, message):
+        self.sent.append(message)
+
+    def record(self, **changes):
+        if changes and self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.noted |= changes
+        return {"id": "ab12", "epoch": 1, **self.noted}
+
+    def follow(self, settings=None, port=2607, run="", rank=0, identity=STANDBY):
+        self.replication.follow(identity, m.Follow(
+            m.PROTOCOL, settings or {"sync": "asp"}, port, run, rank), "127.0.0.1")
+        return self.sent[-1]
+
+    def push(self):
+        if not self.engine.started:
+            self.engine.join(0, self.now)
+        self.engine.push(Push(0, self.seq, self.seq, 1, 1, 0.5), np.ones(2, np.float32), self.now)
+        self.seq += 1
+
+    def copies(self):
+        return [one.number for one in self.sent if isinstance(one, m.Copy)]
+
+    def held(self, number, beat=1):
+        self.replication.held(STANDBY, m.Held(number, beat))
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def test_one_copy_at_a_time_and_the_newest_version(world):
+    assert isinstance(world.follow(), m.Following)
+    world.replication.poll(world.now)
+    assert world.copies() == [1]
+    for _ in range(3):
+        world.push()
+        world.replication.poll(world.now)
+    assert world.copies() == [1], "the first has not arrived"
+    world.held(1)
+    world.replication.poll(world.now)
+    assert world.copies() == [1, 2]
+    head = [one for one in world.sent if isinstance(one, m.Copy)][-1]
+    assert '"version": 3' in head.state and head.size == 2
+
+
+def test_what_the_standby_holds_is_durable_and_nothing_else(world):
+    world.follow()
+    assert world.replication.alone and world.replication.settled
+    world.replication.poll(world.now)
+    assert not world.replication.alone and not world.replication.settled
+    assert world.engine.ledger.durable == 0
+    world.held(1)
+    assert world.engine.ledger.durable == world.engine.ledger.mark == 1
+    assert world.replication.settled and world.noted["standby"] == "127.0.0.1:2607"
+    world.push()
+    assert not world.replication.settled
+    with pytest.raises(m.WireError, match="copy 7, which was never made"):
+        world.held(7)
+
+
+def test_nothing_is_durable_where_a_later_server_would_not_know_of_the_standby(world):
+    world.follow()
+    world.replication.poll(world.now)
+    world.full = True
+    for _ in range(3):
+        world.held(1)
+    assert world.engine.ledger.durable == 0
+    assert world.said[-1] == "cannot write run.json: No space left on device; trying again"
+    assert len(world.said) == 2, "once"
+    world.full = False
+    world.held(1)
+    assert world.engine.ledger.durable == 1
+
+
+def test_half_a_copy_that_was_lost_with_a_connection_is_made_anew(world):
+    world.follow()
+    world.replication.poll(world.now)
+    world.held(1)
+    world.push()
+    world.replication.poll(world.now)
+    world.follow()  # over a new connection
+    world.replication.poll(world.now)
+    assert world.copies() == [1, 2], "perhaps it arrived whole"
+    world.held(1)
+    world.replication.poll(world.now)
+    assert world.copies() == [1, 2, 3]
+    world.held(3)
+    assert world.engine.ledger.durable == 3
+
+
+def test_a_standby_that_was_started_again_at_once_ends_what_was_before(world):
+    world.follow()
+    world.replication.poll(world.now)
+    world.held(1)
+    world.now += 1
+    assert isinstance(world.follow(identity=b"another"), m.Following)
+    assert world.admission.epoch == 3 and "alone" in world.events
+    assert world.noted == {"standby": None, "epoch": 3} and "checkpoint soon" in world.events
+    assert world.replication.alone, "until it holds something"
+
+
+def test_a_second_standby_is_to_wait(world):
+    world.follow()
+    assert isinstance(world.follow(port=2608, identity=b"another"), m.NotServing)
+    assert world.replication.knows(STANDBY) and not world.replication.knows(b"another")
+
+
+def test_who_has_a_later_state_of_the_run_supersedes_this_server(world):
+    world.follow(run="ab12", rank=3)
+    assert world.replication.superseded is None, "its state is of this epoch"
+    world.follow(run="ab12", rank=4)
+    assert "has taken over (epoch 2, here 1)" in world.replication.superseded
+
+
+@pytest.mark.parametrize(("wrong", "reason"), [
+    ({"settings": {"sync": "bsp"}}, "sync is 'bsp' on the standby and 'asp' on the server"),
+    ({"run": "cd34", "rank": 9}, "holds a state of run cd34, not of ab12")])
+def test_a_process_that_cannot_be_the_standby(world, wrong, reason):
+    refused = world.follow(**wrong)
+    assert isinstance(refused, m.Refused) and reason in refused.reason
+    assert not world.replication.knows(STANDBY)
+
+
+def test_who_serves_is_told_to_another_server(world):
+    world.replication.ask(b"other", m.Ask("ab12"))
+    assert world.sent[-1] == m.Leading(1)
+    world.replication.ask(b"other", m.Ask("cd34"))
+    assert isinstance(world.sent[-1], m.NotServing)
