@@ -134,7 +134,6 @@ def test_a_run_that_goes_on_is_followed(browse, tmp_path):
             if step < 5:
                 t = 2.0 + step
                 spans.span("compute", "compute", t - 1, t)
-                spans.flush() if hasattr(spans, "flush") else None
                 log.event(t, "accept", worker=0, seq=step, base=step, version=step, steps=1,
                           samples=8, seconds=1.0, weight=1.0)
                 log.event(t, "commit", version=step + 1, merged=1)

@@ -194,9 +194,9 @@ def test_spans_put_together_keep_the_seconds_of_each_phase(grain):
 def test_of_too_many_spans_neighbours_are_put_together(forty, monkeypatch):
     whole = SpanLog(forty)
     whole.read()
-    monkeypatch.setattr(spans_module, "MOST", 4000)
+    monkeypatch.setattr(spans_module, "MOST", 2000)
     log = SpanLog(forty)
     log.read()
-    assert len(whole.rows) > 4000 >= len(log.rows) > 500
+    assert len(whole.rows) > 2000 >= len(log.rows) > 500
     assert log.generation == 1 and log.grain > 0
     assert log.rows["seconds"].sum() == pytest.approx(whole.rows["seconds"].sum())

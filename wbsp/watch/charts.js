@@ -37,7 +37,7 @@ function layout(title, x, y, more) {
   };
 }
 
-function line(run, index, x, y, more) {
+function line(run, x, y, more) {
   return {x, y, type: "scatter", mode: x.length < 2 ? "markers" : "lines", name: plain(run.name),
           line: {color: seen(run.color), dash: run.dash, width: 1.8}, ...more};
 }
@@ -49,26 +49,33 @@ function drawCurves(runs, bySteps) {
   const percent = values => values.map(value => value === null ? null : 100 * value);
   const draw = (id, title, y, traces, over, more) =>
     Plotly.react(id, traces.flat(), layout(title, over, y, more), CONFIG);
-  draw("accuracy", "Accuracy", "%", runs.map((run, i) => line(
-    run, i, of(run.state), percent(run.state.evaluations.accuracy))), x);
-  draw("loss", "Loss", "", runs.map((run, i) => line(
-    run, i, of(run.state), run.state.evaluations.loss)), x);
+  const measured = runs.some(run => run.state.evaluations.t.length > 0);
+  for (const id of ["accuracy", "loss"]) document.getElementById(id).hidden = !measured;
+  if (measured) drawEvaluations();
   const time = "seconds since training began";
-  draw("versions", "Versions", "", runs.map((run, i) => line(
-    run, i, run.state.versions.t, run.state.versions.version, {line: {
+  draw("versions", "Versions", "", runs.map(run => line(
+    run, run.state.versions.t, run.state.versions.version, {line: {
       color: seen(run.color), dash: run.dash, width: 1.8, shape: "hv"}})), time);
   draw("staleness", "Staleness of accepted pushes: mean, and the highest (thin)", "versions",
-       runs.map((run, i) => {
+       runs.map(run => {
          const {t, mean, max} = run.state.staleness;
-         return [line(run, i, t, max, {
+         return [line(run, t, max, {
            opacity: 0.45, line: {color: seen(run.color), dash: run.dash, width: 1},
-           hovertemplate: "highest %{y}"}), line(run, i, t, mean)];
+           hovertemplate: "highest %{y}"}), line(run, t, mean)];
        }), time, {yaxis: {rangemode: "tozero"}});
+
+  function drawEvaluations() {
+    draw("accuracy", "Accuracy", "%", runs.map(run => line(
+      run, of(run.state), percent(run.state.evaluations.accuracy))), x);
+    draw("loss", "Loss", "", runs.map(run => line(
+      run, of(run.state), run.state.evaluations.loss)), x);
+  }
 }
 
 // Straggler scores of a run: a row a worker, over time.
 function drawScores(element, state, which) {
   const {t, workers, [which]: scores} = state.scores;
+  element.style.height = tall(workers, 266);
   const what = which === "vs_best" ? "the fastest worker's now" : "its own best";
   const traces = t.length ? [{
     type: "heatmap", x: t, y: workers.map(String), z: scores, zmin: 0, zmax: 1, xgap: 0,
@@ -85,6 +92,7 @@ function drawScores(element, state, which) {
 // Parts of each worker's time, from the summary or so far.
 function drawShares(element, state, phases, colors) {
   const workers = Object.keys(state.summary.workers);
+  element.style.height = tall(workers, 290);
   const traces = phases.map((phase, k) => ({
     type: "bar", orientation: "h", name: phase, y: workers,
     x: workers.map(worker => state.summary.workers[worker].shares[phase]),
@@ -105,9 +113,14 @@ function drawRejected(element, state) {
     "Rejected pushes", "seconds since training began", "", {barmode: "stack", bargap: 0}), CONFIG);
 }
 
-// At most 25 labels of workers.
+// Height of a chart with a row a worker.
+function tall(workers, least) {
+  return `${Math.min(700, Math.max(least, least - 190 + 8 * workers.length))}px`;
+}
+
+// At most 14 labels of workers.
 function someTicks(workers) {
-  const every = Math.ceil(workers.length / 25);
+  const every = Math.ceil(workers.length / 14);
   return {tickmode: "array", tickvals: workers.filter((_, i) => i % every === 0).map(String)};
 }
 
@@ -123,7 +136,7 @@ class LanesChart {
   }
 
   get margin() {
-    return {l: 72, r: 12, t: 22, b: 38};
+    return {l: 72, r: 12, t: 32, b: 38};
   }
 
   // Workers that are shown: of many, those with the fewest and the most steps, others between.
@@ -139,7 +152,7 @@ class LanesChart {
 
   draw([from, to]) {
     const {run, phases, margin, workers} = this, began = run.state.began;
-    const height = Math.max(12, Math.min(44, Math.floor(560 / Math.max(1, workers.length))));
+    const height = Math.max(12, Math.min(56, Math.floor(560 / Math.max(1, workers.length))));
     const width = Math.max(50, Math.round(this.element.clientWidth - margin.l - margin.r));
     const view = lane => lane ? lane.window(from + began, to + began, width, phases.length) : null;
     this.from = from;
@@ -153,7 +166,7 @@ class LanesChart {
     const row = new Map(workers.map((worker, index) => [worker, index]));
     const marks = run.state.happenings.events.filter(
       event => MARKS[event.kind] && row.has(event.worker) && event.t >= from && event.t <= to
-        && !(event.kind === "join" && event.t <= 0));
+        && !(event.kind === "join" && event.t <= 0) && event.text !== "finished");
     const {t, version} = run.state.versions;
     const commits = t.map((at, i) => [at, version[i]]).filter(([at]) => at >= from && at <= to);
     const full = run.state.versions.all && commits.length <= 80;
@@ -166,8 +179,7 @@ class LanesChart {
       type: "scatter", mode: "markers", x: marks.map(event => event.t),
       y: marks.map(event => row.get(event.worker) + 0.5),
       marker: {size: 10, symbol: marks.map(event => MARKS[event.kind][0]),
-               color: marks.map(event => event.text === "finished" ? "#009E73"
-                                                                   : MARKS[event.kind][1]),
+               color: marks.map(event => seen(MARKS[event.kind][1])),
                line: {width: 1, color: css("--panel")}},
       text: marks.map(event => plain(
         `worker ${event.worker}, ${event.t.toPrecision(5)} s: ${event.text}`)),
@@ -180,13 +192,13 @@ class LanesChart {
                ...outline.map(event => upright(event.t, "#CC79A7", 2))],
       annotations: [...(full ? commits : []).filter((_, i) => i % every === 0).map(
         ([at, number]) => above(at, `v${number}`)),
-        ...outline.map(event => above(event.t, event.kind))],
+        ...outline.map(event => ({...above(event.t, event.kind), yshift: 11}))],
       xaxis: {range: [from, to], showgrid: false, zeroline: false},
       yaxis: {range: [Math.max(1, workers.length), 0], fixedrange: true, showgrid: false,
               zeroline: false, tickmode: "array", tickvals: workers.map((_, i) => i + 0.5),
               ticktext: workers.map(worker => workers.length <= 20 ? `worker ${worker}`
                                                                    : String(worker)),
-              tickfont: {size: height < 14 ? 9 : 11}}}), CONFIG);
+              tickfont: {size: height < 14 ? 9 : 11}}}), {...CONFIG, doubleClick: "autosize"});
     this.listen();
   }
 

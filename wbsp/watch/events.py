@@ -28,7 +28,7 @@ _ROW = np.dtype([
 ])
 
 
-class _Event(msgspec.Struct):
+class _Event(msgspec.Struct, gc=False):
     """What is common to the events that are rows."""
 
     kind: str

@@ -10,7 +10,7 @@ import numpy as np
 
 from wbsp.runlog.folder import read_settings
 from wbsp.runlog.reader import Run
-from wbsp.watch import numbers
+from wbsp.watch import state
 from wbsp.watch.events import EventLog
 from wbsp.watch.spans import SpanLog
 from wbsp.watch.tail import Replaced
@@ -87,9 +87,9 @@ class WatchedRun:
 
     def _state(self) -> dict[str, Any]:
         log, spans = self._events, self._spans
-        there = numbers.members(log)
-        done = self._summary is not None and numbers.valid(self._summary, log, there)
-        totals = self._summary if done and self._summary else numbers.totals(log, spans, there)
+        there = state.members(log)
+        done = self._summary is not None and state.valid(self._summary, log, there)
+        totals = self._summary if done and self._summary else state.totals(log, spans, there)
         return {
             "name": self.name, "folder": str(self.folder), "stamp": self.stamp,
             "settings": self._settings, "written": self._written(), "ended": done,
@@ -98,9 +98,9 @@ class WatchedRun:
             "workers": sorted({*there, *spans.workers}),
             "active": sorted(worker for worker, member in there.items() if member.active),
             "summary": totals,
-            "rejections": numbers.rejections(
+            "rejections": state.rejections(
                 {worker: one["rejected_why"] for worker, one in totals["workers"].items()}),
-            **numbers.curves(log, there), "happenings": numbers.happenings(log),
+            **state.curves(log, there), "happenings": state.happenings(log),
             "spans": {"generation": spans.generation, "count": len(spans.rows),
                       "grain": spans.grain},
         }

@@ -7,10 +7,12 @@ that a foreign page has sent here under a name of its own (DNS rebinding) gets n
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, urlsplit
+from typing import Any
+from urllib.parse import parse_qs
 
 from wbsp.runlog.files import to_json
 from wbsp.watch.page import html
@@ -37,19 +39,24 @@ class Watch(ThreadingHTTPServer):
         self._runs, self._page, self._lock = runs, html(runs, live=True), threading.Lock()
         super().__init__(("127.0.0.1", port), _Handler)
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that goes away in mid-answer is no error."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/"
 
     def answer(self, target: str) -> tuple[int, str, bytes]:
         """Status, type and body for what is asked for; `target` as in the request."""
-        url = urlsplit(target)
-        if url.path == "/":
+        path, _, query = target.partition("?")
+        if path == "/":
             return 200, "text/html; charset=utf-8", self._page
-        match = re.fullmatch(r"/run/(\d{1,6})(/spans)?", url.path, re.ASCII)
+        match = re.fullmatch(r"/run/(\d{1,6})(/spans)?", path, re.ASCII)
         if match is None or int(match[1]) >= len(self._runs):
             return 404, "text/plain", b"there is no such page\n"
-        run, asked = self._runs[int(match[1])], parse_qs(url.query)
+        run, asked = self._runs[int(match[1])], parse_qs(query)
         try:
             seen, generation, have = (_number(asked, name)
                                       for name in ("seen", "generation", "have"))
@@ -78,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60  # seconds without a request, after which a connection is closed
 
     def do_GET(self) -> None:
-        host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
+        host = re.sub(r":\d*$", "", self.headers.get("Host", ""))
         status, kind, body = self.server.answer(self.path) if host in _NAMES else (
             403, "text/plain", b"this page is for 127.0.0.1 and localhost\n")
         self.send_response(status)

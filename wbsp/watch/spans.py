@@ -28,7 +28,7 @@ _KINDS = {phase: index for index, phase in enumerate(PHASES)}
 _SLACK = 1e-6  # seconds that clocks of two threads may differ
 
 
-class _Span(msgspec.Struct):
+class _Span(msgspec.Struct, gc=False):
     t: float
     seconds: float
     lane: Lane

@@ -48,7 +48,7 @@ function fate(state, now) {
 
 function drawRuns(table, runs, now) {
   fill(table, ["run", "", "seconds", "version", "steps", "pushes", "rejected", "samples",
-               "accuracy", "loss", "staleness", "highest", "computing"],
+               "accuracy", "loss", "staleness", "at most", "computing"],
        runs.map(({name, color, dash, state}) => {
          const swatch = element("i", {class: "swatch"});
          swatch.style.borderTop = `3px ${dash === "solid" ? "solid" : "dashed"} ${seen(color)}`;

@@ -23,7 +23,8 @@ from wbsp.watch.spans import SpanLog
 
 BINS = 200  # of time, for staleness and rejected pushes
 POINTS = 4000  # of a curve
-SCORES = 6000  # straggler scores in all; at most 120 a worker
+SCORES = 6000  # straggler scores in all, and at most 120 a worker
+MEASURED = 4  # pushes of a worker, on average, that a score comes from
 LISTED = 500  # events in the list of who came and went
 _QUIET = {"evaluation", "checkpoint", "duplicate"}  # events that the list leaves out
 
@@ -129,11 +130,14 @@ def scores(log: EventLog, there: dict[int, Member]) -> dict[str, Any]:
     where the worker was not there, or nothing was known of it yet."""
     stragglers, t, workers = StragglerScore(), list[float](), sorted(there)
     vs_best, vs_own = ([list[float | None]() for _ in workers] for _ in range(2))
-    number = max(2, min(120, SCORES // max(1, len(workers))))
-    marks = _by_time(log, number) if log.newest > log.began else []
+    pushes = len(log.rows) - int((log.rows["code"] == COMMIT).sum())
+    crew = max(1, len(workers))
+    number = max(2, min(120, SCORES // crew, pushes // (crew * MEASURED)))
+    span = log.newest - log.began
+    marks = _by_time(log, number) if span > 0 else []
     for index, then in enumerate(_then(log, there, marks), 1):
         found = stragglers.update(then)
-        t.append(index * (log.newest - log.began) / number)
+        t.append(index * span / number)
         for row, worker in enumerate(workers):
             score = found.get(worker)
             vs_best[row].append(score and round(score.vs_best, 4))
@@ -182,8 +186,7 @@ def _rejected_over_time(log: EventLog, began: float, end: float,
 
 def _by_time(log: EventLog, number: int) -> list[tuple[int, int]]:
     """The marks of `_then` that end `number` equal spans of time."""
-    edges = log.began + (np.arange(number) + 1) * (log.newest - log.began) / number
-    edges[-1] = log.newest
+    edges = np.linspace(log.began, log.newest, number + 1)[1:]
     times = log.rows["t"], np.array([event["t"] for _, event in log.others], float)
     return list(zip(*(np.searchsorted(np.maximum.accumulate(t), edges, "right").tolist()
                       for t in times), strict=True))

@@ -62,8 +62,7 @@ def test_straggler_scores_are_measured_where_the_server_measures_them(tmp_path):
 def test_who_came_and_went_and_what_was_rejected_is_told(bad_day):
     state = state_of(bad_day("ksync"))
     told = [(e["kind"], e["worker"], e["text"]) for e in state["happenings"]["events"]]
-    assert ("join", 4, "joined at version 3") in [(k, w, t[:19]) for k, w, t in told] or any(
-        kind == "join" and worker == 4 for kind, worker, _ in told)
+    assert ("join", 4) in [(kind, worker) for kind, worker, _ in told]
     [lost] = [text for kind, worker, text in told if (kind, worker) == ("leave", 3)]
     assert lost.startswith("lost: ")
     [left] = [text for kind, worker, text in told if (kind, worker) == ("leave", 4)]
@@ -80,8 +79,8 @@ def test_curves_hold_every_evaluation_and_version(tmp_path):
     state = state_of(tmp_path / "run")
     assert state["evaluations"]["version"] == list(range(1, 11))
     assert state["evaluations"]["accuracy"][-1] == pytest.approx(0.9)
-    assert state["versions"] == {"t": [i + 0.9 for i in range(10)],
-                                 "version": list(range(1, 11)), "all": True}
+    assert state["versions"]["t"] == pytest.approx([i + 0.9 for i in range(10)])
+    assert state["versions"]["version"] == list(range(1, 11)) and state["versions"]["all"]
     assert max(state["staleness"]["max"]) == 2
 
 
@@ -98,8 +97,8 @@ def test_a_run_is_followed_from_before_its_first_event_to_its_end(written, tmp_p
     log, run = written()
     run.refresh()
     state = run.state()
-    assert (state["ended"], state["started"], state["written"]) == (False, False, None) \
-        or state["summary"]["total"]["pushes"] == 0
+    assert not state["ended"] and not state["started"]
+    assert state["summary"]["total"]["pushes"] == 0
     json.dumps(state)
     log.event(1.0, "join", worker=0, version=0)
     log.event(2.0, "start", workers=[0])
