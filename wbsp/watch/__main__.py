@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import threading
 from pathlib import Path
 
 from wbsp.figures import find_runs
@@ -30,16 +31,19 @@ def main(arguments: list[str] | None = None) -> int:
         if not 0 <= flags.http < 1 << 16:
             raise ValueError(f"--http={flags.http} is no port; give 0 to 65535")
         runs = [WatchedRun(one.run.folder, one.name) for one in gather(find_runs(flags.run_dir))]
-        for run in runs:
-            run.refresh()
         if flags.out is not None:
+            for run in runs:
+                run.refresh()
             write_whole(flags.out, html(runs, live=False))
             print(flags.out)
             return 0
         with Watch(runs, flags.http) as server:
             print(f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} at {server.address} "
                   "(Ctrl-C ends this page, no run)", flush=True)
-            server.serve_forever()
+            serving = threading.Thread(target=server.serve_forever, daemon=True)
+            serving.start()  # a browser takes its time for the page, too
+            server.read()
+            serving.join()
     except (OSError, ValueError, ModuleNotFoundError) as error:
         print(f"watch: {_one_line(error)}", file=sys.stderr)
         return 1

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from wbsp.runlog.files import from_json
-from wbsp.watch.tail import Rows, Tail, rows_of
+from wbsp.watch.tail import Rows, Tail
 
 ACCEPT, REJECT, COMMIT, RESENT = range(4)
 _CODES = {"accept": ACCEPT, "reject": REJECT, "commit": COMMIT, "resent": RESENT}
@@ -95,10 +95,10 @@ class EventLog:
         return changed
 
     def _append(self, events: list[_Event]) -> None:
-        self._rows.append(rows_of(
+        self._rows.append(np.fromiter(
             ((e.t, _CODES[e.kind], e.worker, e.version, e.base, e.steps, e.samples, e.seconds,
               e.last - e.first + 1, self._reason(e.reason) if e.reason else -1) for e in events),
-            len(events), _ROW))
+            _ROW, len(events)))
 
     def _reason(self, reason: str) -> int:
         if reason not in self._reasons:

@@ -29,8 +29,8 @@ class Watch(ThreadingHTTPServer):
     /run/I?seen=STAMP                       state of run I; 204 if its stamp is still that one
     /run/I/spans?generation=G&have=N        its spans from the N-th on, as `WatchedRun.pack`
 
-    Files are read when a page asks, so nothing is read while nobody looks. Raises OSError where
-    the port is taken, ModuleNotFoundError where plotly is missing.
+    What is new in the files is read when a page asks, and not while nobody looks. Raises OSError
+    where the port is taken, ModuleNotFoundError where plotly is missing.
     """
 
     daemon_threads = True
@@ -47,6 +47,13 @@ class Watch(ThreadingHTTPServer):
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/"
+
+    def read(self) -> None:
+        """Read all files once, before a page asks. Raises ValueError, in one line, for a damaged
+        one, and OSError for one that cannot be read."""
+        with self._lock:
+            for run in self._runs:
+                run.refresh()
 
     def answer(self, target: str) -> tuple[int, str, bytes]:
         """Status, type and body for what is asked for; `target` as in the request."""

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from wbsp.runlog.report import PHASES, Lane, Phase
-from wbsp.watch.tail import Rows, Tail, rows_of
+from wbsp.watch.tail import Rows, Tail
 
 MOST = 2_000_000  # spans of a run that a page is given; of more, neighbours are put together
 ROW = np.dtype([
@@ -66,8 +66,12 @@ class SpanLog:
         for worker, tail in self._tails.items():
             for _, spans in tail.blocks():
                 changed = True
-                self._add(worker, rows_of(((2 * worker + _LANES[s.lane], s.t, s.seconds,
-                                            _KINDS[s.kind]) for s in spans), len(spans), ROW))
+                rows = np.empty(len(spans), ROW)
+                rows["lane"] = [2 * worker + _LANES[span.lane] for span in spans]
+                rows["t"] = [span.t for span in spans]
+                rows["seconds"] = [span.seconds for span in spans]
+                rows["kind"] = [_KINDS[span.kind] for span in spans]
+                self._add(worker, rows)
         if len(self._rows) > MOST:
             self._thin(MOST // 2)
         return changed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +98,3 @@ class Rows:
         kept = self.view[chosen]
         self._array[:len(kept)] = kept
         self._size = len(kept)
-
-
-def rows_of(records: Iterable[tuple], count: int, dtype: np.dtype) -> np.ndarray:
-    """`count` tuples as a structured array."""
-    return np.fromiter(records, dtype, count)
