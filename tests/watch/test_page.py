@@ -189,13 +189,25 @@ def test_text_of_a_run_stays_text(tmp_path):
     (["run", "--http=70000"], "--http=70000 is no port"),
     (["damaged"], "events.jsonl, line 2 is damaged"),
     (["damaged_spans", "--out=x.html"], "events_wk0.jsonl, line 1 is damaged"),
+    (["damaged_summary"], "summary.json is damaged"),
+    (["damaged_settings"], "run.json is damaged"),
+    (["wrong_push"], "holds a push that no server wrote"),
+    (["wrong_event"], "holds an event or a summary that no server wrote"),
+    (["wrong_summary", "--out=x.html"], "holds an event or a summary that no server wrote"),
 ])
 def test_bad_input_gets_one_line(tmp_path, monkeypatch, capsys, arguments, says):
     monkeypatch.chdir(tmp_path)
     if arguments != ["."]:
-        for name in ("run", "damaged", "damaged_spans"):
+        for name in {"run", "damaged", "damaged_spans", arguments[0]} - {"missing"}:
             (tmp_path / name).mkdir()
             write_settings(tmp_path / name, {"sync": "pcc"})
+        for path, text in {
+                "damaged_summary/summary.json": '{"t"', "damaged_settings/run.json": '{"sync": ',
+                "wrong_push/events.jsonl": '{"t":1,"kind":"accept","worker":"me"}\n',
+                "wrong_event/events.jsonl": '{"t":1,"kind":"leave","worker":0}\n',
+                "wrong_summary/summary.json": "[]"}.items():
+            if (tmp_path / path).parent.exists():
+                (tmp_path / path).write_text(text)
         (tmp_path / "damaged/events.jsonl").write_text('{"t":1,"kind":"x"}\n{"kind":"y"}\n')
         (tmp_path / "damaged_spans/events_wk0.jsonl").write_text(
             '{"t":1,"seconds":1,"lane":"compute","kind":"sleep"}\n')

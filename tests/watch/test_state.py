@@ -147,8 +147,19 @@ def test_work_that_was_sent_again_counts(written):
     assert run.state()["active"] == [0]
 
 
-def test_the_summary_of_a_run_that_was_resumed_and_goes_on_is_not_shown(written):
+@pytest.mark.parametrize("older", [False, True], ids=["", "of an older release"])
+def test_the_summary_of_a_run_that_was_resumed_and_goes_on_is_not_shown(written, tmp_path, older):
     log, run = written()
+    path = tmp_path / "summary.json"
+
+    def refresh():
+        if older and path.exists():
+            summary = from_json(path.read_bytes())
+            summary.pop("failures", None)
+            path.write_text(json.dumps(summary))
+        log.flush()
+        run.refresh()
+
     accept = {"worker": 0, "base": 0, "version": 0, "steps": 1, "samples": 8, "seconds": 1.0,
               "weight": 1.0}
     log.event(0.0, "join", worker=0, version=0)
@@ -157,20 +168,49 @@ def test_the_summary_of_a_run_that_was_resumed_and_goes_on_is_not_shown(written)
     log.event(1.0, "checkpoint", version=0)
     log.event(1.0, "leave", worker=0, reason="interrupted", finished=False)
     log.summary(1.0, {0: Member(steps=1, pushes=1)}, {}, 0, None, "interrupted")
-    log.flush()
-    run.refresh()
+    refresh()
     assert run.state()["ended"]
-    log.event(1.0, "resume", version=0)
+    log.resume(1.0, 0, {}, {})
     log.event(2.0, "join", worker=0, version=0)
     log.event(3.0, "accept", seq=1, **accept)
-    log.flush()
-    run.refresh()
+    refresh()
     assert not run.state()["ended"] and run.state()["summary"]["total"]["steps"] == 2
     log.event(4.0, "leave", worker=0, reason="finished", finished=True)
     log.summary(4.0, {0: Member(steps=2, pushes=2)}, {}, 0, None, "enough")
+    refresh()
+    assert run.state()["ended"] and run.state()["summary"]["total"]["steps"] == 2
+
+
+def test_a_standby_that_took_over_has_a_summary_of_the_whole_run(written):
+    """Its log begins where it took over; it knows of a resumption before that."""
+    log, run = written()
+    log.resume(9.0, 5, {"pushes": 8, "sum": 3, "max": 1}, {"resume": 1})
+    log.event(9.0, "took_over", epoch=2, version=5)
+    log.event(9.5, "reattach", worker=0, version=5, finished=False)
+    log.event(10.0, "leave", worker=0, reason="finished", finished=True)
     log.flush()
     run.refresh()
-    assert run.state()["ended"] and run.state()["summary"]["total"]["steps"] == 2
+    assert not run.state()["ended"]
+    log.summary(11.0, {0: Member(steps=90, pushes=9)}, {}, 6, None, "enough")
+    run.refresh()
+    assert run.state()["ended"] and run.state()["summary"]["total"]["pushes"] == 9
+    assert "the standby went on" in run.state()["happenings"]["events"][1]["text"]
+
+
+def test_every_event_is_told_in_words(written):
+    log, run = written()
+    log.event(1.0, "error", traceback=["Traceback ...\n", "ValueError: no\n"])
+    log.event(1.0, "malformed", count=3, total=3, reason="no message")
+    log.event(1.0, "refused", worker=None, reason="a stranger")
+    log.event(1.0, "alone", epoch=2)
+    log.event(1.0, "lost", worker=1, first=2, last=3)
+    log.event(1.0, "news", of="tomorrow", long="x" * 1000)
+    log.flush()
+    run.refresh()
+    told = {e["kind"]: e["text"] for e in run.state()["happenings"]["events"]}
+    assert told["error"] == "ValueError: no" and told["refused"] == "a stranger"
+    assert told["news"].startswith("of tomorrow, long x") and len(told["news"]) == 200
+    assert "3 messages" in told["malformed"] and told["lost"] == "pushes 2 to 3 are lost"
 
 
 def test_a_folder_that_was_made_again_is_read_again(written, tmp_path):

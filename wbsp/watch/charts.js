@@ -7,6 +7,8 @@ const MARKS = { // events that are shown in the lanes: symbol and color
   resent: ["circle-open", "#0072B2"], lost: ["square-x-open", "#D55E00"],
 };
 
+const UPRIGHT = new Set(["resume", "took_over", "stop"]); // and these through all lanes
+
 // Text of a run, which plotly must not take for HTML.
 function plain(text) {
   return String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;");
@@ -173,8 +175,7 @@ class LanesChart {
     const every = Math.max(1, Math.ceil(commits.length / 20));
     const wide = workers.length * height;
     const outline = run.state.happenings.events.filter(
-      event => (event.kind === "resume" || event.kind === "stop") && event.t >= from
-        && event.t <= to);
+      event => UPRIGHT.has(event.kind) && event.t >= from && event.t <= to);
     Plotly.react(this.element, [{
       type: "scatter", mode: "markers", x: marks.map(event => event.t),
       y: marks.map(event => row.get(event.worker) + 0.5),
@@ -192,7 +193,7 @@ class LanesChart {
                ...outline.map(event => upright(event.t, "#CC79A7", 2))],
       annotations: [...(full ? commits : []).filter((_, i) => i % every === 0).map(
         ([at, number]) => above(at, `v${number}`)),
-        ...outline.map(event => ({...above(event.t, event.kind), yshift: 11}))],
+        ...outline.map(event => ({...above(event.t, event.kind.replace("_", " ")), yshift: 11}))],
       xaxis: {range: [from, to], showgrid: false, zeroline: false},
       yaxis: {range: [Math.max(1, workers.length), 0], fixedrange: true, showgrid: false,
               zeroline: false, tickmode: "array", tickvals: workers.map((_, i) => i + 0.5),

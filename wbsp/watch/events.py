@@ -29,19 +29,19 @@ _ROW = np.dtype([
 
 
 class _Event(msgspec.Struct, gc=False):
-    """What is common to the events that are rows."""
+    """What is common to the events that are rows; in others, the same names may hold anything."""
 
     kind: str
     t: float
-    worker: int = 0
-    version: int = 0
-    base: int = 0
-    steps: int = 0
-    samples: int = 0
-    seconds: float = 0.0
-    reason: str = ""
-    first: int = 0  # of the pushes of a resent sum
-    last: int = 0
+    worker: Any = 0
+    version: Any = 0
+    base: Any = 0
+    steps: Any = 0
+    samples: Any = 0
+    seconds: Any = 0.0
+    reason: Any = ""
+    first: Any = 0  # of the pushes of a resent sum
+    last: Any = 0
 
 
 class EventLog:
@@ -95,10 +95,14 @@ class EventLog:
         return changed
 
     def _append(self, events: list[_Event]) -> None:
-        self._rows.append(np.fromiter(
-            ((e.t, _CODES[e.kind], e.worker, e.version, e.base, e.steps, e.samples, e.seconds,
-              e.last - e.first + 1, self._reason(e.reason) if e.reason else -1) for e in events),
-            _ROW, len(events)))
+        try:
+            self._rows.append(np.fromiter(
+                ((e.t, _CODES[e.kind], e.worker, e.version, e.base, e.steps, e.samples, e.seconds,
+                  e.last - e.first + 1, self._reason(e.reason) if e.reason else -1)
+                 for e in events), _ROW, len(events)))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"{self._tail.path} holds a push that no server wrote: {error}"
+                             ) from None
 
     def _reason(self, reason: str) -> int:
         if reason not in self._reasons:

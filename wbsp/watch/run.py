@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from wbsp.runlog.folder import read_settings
@@ -49,9 +50,14 @@ class WatchedRun:
             self.stamp += 1
 
     def state(self) -> dict[str, Any]:
-        """All that the page shows of the run but its spans, fit for JSON."""
+        """All that the page shows of the run but its spans, fit for JSON. Raises ValueError, in one
+        line, for events that no server wrote."""
         if self._known is None or self._known[0] != self.stamp:
-            self._known = self.stamp, self._state()
+            try:
+                self._known = self.stamp, self._state()
+            except (AttributeError, KeyError, TypeError) as error:
+                raise ValueError(f"{self.folder} holds an event or a summary that no server wrote: "
+                                 f"{error!r}") from error
         return self._known[1]
 
     def pack(self, generation: int = -1, have: int = 0) -> bytes:
@@ -81,7 +87,10 @@ class WatchedRun:
             time = 0
         changed = time != self._summary_time
         if changed:
-            self._summary = Run(self.folder, self._settings).summary
+            try:
+                self._summary = Run(self.folder, self._settings).summary
+            except msgspec.MsgspecError as error:
+                raise ValueError(f"{self.folder / 'summary.json'} is damaged: {error}") from None
             self._summary_time = time
         return changed
 

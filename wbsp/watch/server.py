@@ -54,6 +54,7 @@ class Watch(ThreadingHTTPServer):
         with self._lock:
             for run in self._runs:
                 run.refresh()
+                run.state()
 
     def answer(self, target: str) -> tuple[int, str, bytes]:
         """Status, type and body for what is asked for; `target` as in the request."""
@@ -74,11 +75,11 @@ class Watch(ThreadingHTTPServer):
                 return 200, _BYTES, run.pack(generation, max(0, have))
             try:
                 run.refresh()
+                if run.stamp == seen:
+                    return 204, _JSON, b""
+                return 200, _JSON, to_json(run.state())
             except (OSError, ValueError) as error:  # the page shows it, and asks again
                 return 500, "text/plain; charset=utf-8", f"{error}\n".encode()
-            if run.stamp == seen:
-                return 204, _JSON, b""
-            return 200, _JSON, to_json(run.state())
 
 
 def _number(asked: dict[str, list[str]], name: str) -> int:
