@@ -4,12 +4,14 @@ import json
 import shutil
 
 import pytest
+from jobs import until
 from made_runs import write_run
 
 from wbsp.member import Member
 from wbsp.runlog.files import from_json
 from wbsp.runlog.report import PHASES, Report
 from wbsp.watch.run import WatchedRun
+from wbsp.watch.state import members, totals
 
 MODELS = ["bsp", "asp", "wbsp", "pcc", "ksync"]
 
@@ -228,3 +230,34 @@ def test_a_folder_that_was_made_again_is_read_again(written, tmp_path):
 def test_phases_are_in_the_order_of_their_numbers():
     from wbsp.figures.colors import PHASE_COLORS
     assert tuple(PHASE_COLORS) == PHASES
+
+
+def test_a_real_run_is_followed_while_it_goes_on(jobs):
+    """With a server that is killed and resumed in between."""
+    server = jobs.server("--check_period=0.2", sync="asp").listens()
+    workers = [jobs.integer_worker(server.address, i, steps=300, seconds=0.01) for i in range(2)]
+    run = WatchedRun(server.folder, "it")
+    seen = []
+
+    def steps():
+        run.refresh()
+        state = run.state()
+        seen.append(state["summary"]["total"]["steps"])
+        return seen[-1]
+
+    until(lambda: steps() > 100, "a hundred steps")
+    server.kill()
+    again = jobs.server("--resume", "--check_period=0.2", sync="asp",
+                        port=int(server.address.partition(":")[2])).listens()
+    until(lambda: steps() and run.state()["ended"], "the end")
+    assert [worker.ends() for worker in workers] == [0, 0]
+    again.ends_well()
+    run.refresh()
+    state, summary = run.state(), from_json((server.folder / "summary.json").read_bytes())
+    assert state["summary"] == summary and summary["total"]["steps"] == 600
+    kinds = [event["kind"] for event in state["happenings"]["events"]]
+    assert kinds.count("resume") == 1 and kinds.count("reattach") == 2
+    mine = totals(run._events, run._spans, members(run._events))
+    exact = ("steps", "samples", "pushes", "rejected", "compute_seconds", "speed", "vs_best")
+    for worker, one in summary["workers"].items():
+        assert {k: mine["workers"][worker][k] for k in exact} == {k: one[k] for k in exact}

@@ -52,7 +52,7 @@ function drawCurves(runs, bySteps) {
   const draw = (id, title, y, traces, over, more) =>
     Plotly.react(id, traces.flat(), layout(title, over, y, more), CONFIG);
   const measured = runs.some(run => run.state.evaluations.t.length > 0);
-  for (const id of ["accuracy", "loss"]) document.getElementById(id).hidden = !measured;
+  for (const id of ["accuracy", "loss", "by"]) document.getElementById(id).hidden = !measured;
   if (measured) drawEvaluations();
   const time = "seconds since training began";
   draw("versions", "Versions", "", runs.map(run => line(
@@ -83,7 +83,7 @@ function drawScores(element, state, which) {
     type: "heatmap", x: t, y: workers.map(String), z: scores, zmin: 0, zmax: 1, xgap: 0,
     ygap: workers.length > 24 ? 0 : 1, colorscale: "Cividis", hoverongaps: false,
     colorbar: {thickness: 10, tickformat: ".0%", outlinewidth: 0},
-    hovertemplate: "worker %{y}, up to %{x:.4g} s: %{z:.1%}<extra></extra>"}] : [];
+    hovertemplate: "worker %{y}, around %{x:.4g} s: %{z:.1%}<extra></extra>"}] : [];
   Plotly.react(element, traces, layout(
     `Straggler score: speed as part of ${what}`, "seconds since training began", "worker", {
       margin: {l: 56, r: 66, t: 34, b: 40},

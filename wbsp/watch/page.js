@@ -151,7 +151,8 @@ function drawSection(run) {
     find(".which").onchange = () => drawScores(find(".scores"), run.state, find(".which").value);
   }
   const {find} = run.section;
-  find(".settings").textContent = `${state.folder}: ${state.settings.command || ""}`;
+  find(".settings").textContent = [state.folder, state.settings.command].filter(Boolean)
+    .join(": ");
   const notes = [];
   if (state.workers.length > run.section.lanes.workers.length)
     notes.push(`${run.section.lanes.workers.length} of ${state.workers.length} workers, from the `

@@ -21,7 +21,7 @@ from wbsp.runlog.summary import summarize
 from wbsp.watch.events import ACCEPT, COMMIT, REJECT, EventLog
 from wbsp.watch.spans import SpanLog
 
-BINS = 200  # of time, for staleness and rejected pushes
+BINS = 200  # of time, at most, for staleness and rejected pushes; 8 pushes a bin on average
 POINTS = 4000  # of a curve
 SCORES = 6000  # straggler scores in all, and at most 120 a worker
 MEASURED = 4  # pushes of a worker, on average, that a score comes from
@@ -102,12 +102,13 @@ def curves(log: EventLog, there: dict[int, Member]) -> dict[str, Any]:
     made = len(commits)
     commits = _sampled(commits)
     t, behind = staleness(log)
-    place = _bins(t, end)
-    count = np.bincount(place, minlength=BINS)
-    highest = np.zeros(BINS, int)
+    bins = min(BINS, max(20, len(t) // 8))
+    place = _bins(t, end, bins)
+    count = np.bincount(place, minlength=bins)
+    highest = np.zeros(bins, int)
     np.maximum.at(highest, place, behind)
     some = count > 0
-    centers = (np.arange(BINS) + 0.5) * end / BINS
+    centers = (np.arange(bins) + 0.5) * end / bins
     return {
         "evaluations": {
             "t": [max(0.0, e["t"] - began) for e in evaluations],  # W_0 is evaluated while waiting
@@ -117,7 +118,7 @@ def curves(log: EventLog, there: dict[int, Member]) -> dict[str, Any]:
                      "version": commits["version"].tolist(), "all": len(commits) == made},
         "staleness": {
             "t": centers[some].tolist(), "max": highest[some].tolist(),
-            "mean": (np.bincount(place, behind, BINS)[some] / count[some]).tolist()},
+            "mean": (np.bincount(place, behind, bins)[some] / count[some]).tolist()},
         "rejected": _rejected_over_time(log, began, end, centers),
         "scores": scores(log, there),
     }
@@ -135,7 +136,7 @@ def scores(log: EventLog, there: dict[int, Member]) -> dict[str, Any]:
     marks = _by_time(log, number) if span > 0 else []
     for index, then in enumerate(_then(log, there, marks), 1):
         found = stragglers.update(then)
-        t.append(index * span / number)
+        t.append((index - 0.5) * span / number)
         for row, worker in enumerate(workers):
             score = found.get(worker)
             vs_best[row].append(score and round(score.vs_best, 4))
@@ -175,10 +176,10 @@ def _rejected_over_time(log: EventLog, began: float, end: float,
                         centers: np.ndarray) -> dict[str, Any]:
     rows = log.rows
     rows = rows[rows["code"] == REJECT]
-    place = _bins(rows["t"] - began, end)
+    place = _bins(rows["t"] - began, end, len(centers))
     return {"t": centers.tolist() if len(rows) else [],
             "pushes": {log.reasons[reason] if reason >= 0 else "":
-                       np.bincount(place[rows["reason"] == reason], minlength=BINS).tolist()
+                       np.bincount(place[rows["reason"] == reason], minlength=len(centers)).tolist()
                        for reason in np.unique(rows["reason"]).tolist()}}
 
 
@@ -247,9 +248,9 @@ def _reports(spans: SpanLog) -> dict[int, Report]:
     return found
 
 
-def _bins(t: np.ndarray, end: float) -> np.ndarray:
-    """The bin of each time, int [times], of BINS equal ones from 0 to `end`."""
-    return np.clip((t / end * BINS).astype(int), 0, BINS - 1)
+def _bins(t: np.ndarray, end: float, bins: int) -> np.ndarray:
+    """The bin of each time, int [times], of that many equal ones from 0 to `end`."""
+    return np.clip((t / end * bins).astype(int), 0, bins - 1)
 
 
 def _sampled(sequence: Any) -> Any:

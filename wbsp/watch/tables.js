@@ -76,7 +76,7 @@ function drawWorkers(table, state, phases) {
 function drawEvents(table, note, state) {
   const {events, left_out, duplicates} = state.happenings;
   fill(table, ["seconds", "worker", "event", ""], [...events].reverse().map(event => [
-    event.t.toFixed(2), event.worker === null ? "" : String(event.worker), event.kind,
+    event.t.toFixed(2).replace(/^-0.00$/, "0.00"), event.worker === null ? "" : String(event.worker), event.kind,
     event.text]));
   const notes = [];
   if (left_out) notes.push(`${left_out.toLocaleString("en-US")} earlier events are not listed`);
