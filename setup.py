@@ -34,9 +34,9 @@ setup(
         "adsp": ["scipy"],
         "cuda": ["tensorflow[and-cuda]>=2.18"],
         "figures": ["matplotlib"],
-        "test": ["hypothesis", "matplotlib", "mypy", "plotly", "pytest", "pytest-timeout",
+        "test": ["hypothesis", "matplotlib", "mypy", "plotly>=5", "pytest", "pytest-timeout",
                  "pytest-xdist", "ruff", "scipy"],
-        "watch": ["plotly"],
+        "watch": ["plotly>=5"],
     },
     classifiers=[
         "Operating System :: MacOS",

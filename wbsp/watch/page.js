@@ -5,7 +5,8 @@
 // seconds, view=steps or newest one of the buttons, theme=dark.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
-const POLL = 1000; // ms between two questions to the server
+const POLL = 1000; // ms between two questions to the server, at least
+const REST = 9; // times as long as an answer took the page rests: watching must not cost much
 const asked = new URLSearchParams(location.hash.slice(1));
 const runs = DATA.runs.map((look, index) => (
   {...look, index, state: null, spans: new Spans(), section: null, trouble: ""}));
@@ -42,6 +43,7 @@ async function refresh(run) {
 }
 
 async function poll() {
+  const begun = performance.now();
   if (!document.hidden || runs.some(run => !run.state)) {
     let changed = false;
     for (const run of runs) {
@@ -59,7 +61,7 @@ async function poll() {
     if (changed) redraw();
     else drawTop();
   }
-  setTimeout(poll, POLL);
+  setTimeout(poll, Math.max(POLL, REST * (performance.now() - begun)));
 }
 
 // --- the window of the lanes ---

@@ -23,7 +23,8 @@ from wbsp.watch.spans import SpanLog
 
 BINS = 200  # of time, at most, for staleness and rejected pushes; 8 pushes a bin on average
 POINTS = 4000  # of a curve
-SCORES = 6000  # straggler scores in all, and at most 120 a worker
+SCORES = 6000  # straggler scores in the chart, and at most 120 a worker
+OWN_BEST = 60_000  # straggler scores of which a worker's own best speed is taken, until the summary
 MEASURED = 4  # pushes of a worker, on average, that a score comes from
 LISTED = 500  # events in the list of who came and went
 _QUIET = {"evaluation", "checkpoint", "duplicate"}  # events that the list leaves out
@@ -63,7 +64,7 @@ def totals(log: EventLog, spans: SpanLog, there: dict[int, Member]) -> dict[str,
     """The numbers of the run so far, in the form and the words of summary.json; `there`: the run's
     `members`. Pulls and the seconds of phases are those of the workers' spans."""
     stragglers = StragglerScore()
-    for then in _then(log, there, _by_evaluation(log)):
+    for then in _then(log, there, _by_evaluation(log, OWN_BEST // max(1, len(there)))):
         stragglers.update(then)
     evaluations = log.kind("evaluation")
     commits = log.rows["version"][log.rows["code"] == COMMIT]
@@ -191,30 +192,32 @@ def _by_time(log: EventLog, number: int) -> list[tuple[int, int]]:
                       for t in times), strict=True))
 
 
-def _by_evaluation(log: EventLog) -> list[tuple[int, int]]:
-    """The marks of `_then` at which the server measures speeds: evaluations. A server that was
-    resumed has begun anew."""
+def _by_evaluation(log: EventLog, most: int) -> list[tuple[int, int]]:
+    """The marks of `_then` at which the server measures speeds: evaluations, or `most` of them. A
+    server that was resumed has begun anew."""
     marks: list[tuple[int, int]] = []
     for index, (before, event) in enumerate(log.others):
         if event["kind"] == "resume":
             marks = []
         elif event["kind"] == "evaluation":
             marks.append((before, index))
-    return _sampled(marks)
+    return _sampled(marks, most)
 
 
 def _then(log: EventLog, there: dict[int, Member],
           marks: list[tuple[int, int]]) -> Iterator[dict[int, Member]]:
-    """The members that were active or had finished, with what had been received of them, at each
-    of the `marks`: (rows before it, others before it), ascending."""
+    """The members that were active or had finished, with samples and seconds of what had been
+    received of them, at each of the `marks`: (rows before it, others before it), ascending. The
+    members are the same objects each time."""
     workers, rows = np.array(sorted(there), int), log.rows
     place = np.searchsorted([before for before, _ in marks], np.arange(len(rows)), "right")
     counted = (rows["code"] != COMMIT) & (place < len(marks))
     rows, place = rows[counted], place[counted]
     cell = np.searchsorted(workers, rows["worker"]) * len(marks) + place
     samples, seconds = (np.bincount(cell, rows[name], len(workers) * len(marks))
-                        .reshape(len(workers), len(marks)).cumsum(1)
+                        .reshape(len(workers), len(marks)).cumsum(1).T.tolist()
                         for name in ("samples", "seconds"))
+    then = {worker: Member() for worker in workers.tolist()}
     here: set[int] = set()
     seen = 0
     for index, (_, others) in enumerate(marks):
@@ -226,8 +229,9 @@ def _then(log: EventLog, there: dict[int, Member],
             elif event["kind"] in ("join", "reattach"):
                 here.add(event["worker"])
         seen = others
-        yield {worker: Member(samples=int(samples[row, index]), seconds=float(seconds[row, index]))
-               for row, worker in enumerate(workers.tolist()) if worker in here or not here}
+        for member, count, busy in zip(then.values(), samples[index], seconds[index], strict=True):
+            member.samples, member.seconds = count, busy
+        yield {worker: then[worker] for worker in here} if here else then
 
 
 def _reports(spans: SpanLog) -> dict[int, Report]:
@@ -253,11 +257,11 @@ def _bins(t: np.ndarray, end: float, bins: int) -> np.ndarray:
     return np.clip((t / end * bins).astype(int), 0, bins - 1)
 
 
-def _sampled(sequence: Any) -> Any:
-    """At most POINTS of a sequence's entries, evenly, the last included."""
-    if len(sequence) <= POINTS:
+def _sampled(sequence: Any, most: int = POINTS) -> Any:
+    """At most `most` of a sequence's entries, evenly, the last included."""
+    if len(sequence) <= most:
         return sequence
-    chosen = np.linspace(0, len(sequence) - 1, POINTS).astype(int)
+    chosen = np.linspace(len(sequence) - 1, 0, most).astype(int)[::-1]
     if isinstance(sequence, np.ndarray):
         return sequence[chosen]
     return list(itertools.compress(sequence, np.bincount(chosen, minlength=len(sequence)) > 0))
