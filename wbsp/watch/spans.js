@@ -3,6 +3,7 @@
 // time shows of them: each lane's share of each phase in each column of pixels.
 
 const HEAD_END = 10; // newline, behind the line of JSON
+const WIDE = 5; // columns from which on a span is told from the next by a gap
 
 class Lane {
   constructor() {
@@ -52,15 +53,13 @@ class Lane {
   }
 
   // What the window from..to shows in `bins` columns: {shares: Float32Array [bins * phases], parts
-  // of a column's time; begins: Uint8Array [bins], whether a span begins there; spans: how many}.
+  // of a column's time; begins: Uint8Array [bins], whether a span begins there}.
   window(from, to, bins, phases) {
     const shares = new Float32Array(bins * phases), begins = new Uint8Array(bins);
     const scale = bins / (to - from);
-    let spans = 0;
     for (let i = this.after(from); i < this.size && this.end(i) - this.longest < to; i++) {
       const start = (this.t[i] - from) * scale, stop = (this.end(i) - from) * scale;
       if (start >= bins) continue;
-      spans++;
       if (start >= 0) begins[Math.floor(start)] = 1;
       let low = Math.max(0, start);
       const high = Math.min(bins, stop), kind = this.kind[i];
@@ -70,7 +69,7 @@ class Lane {
         low = next;
       }
     }
-    return {shares, begins, spans};
+    return {shares, begins};
   }
 }
 
@@ -154,12 +153,24 @@ function picture(rows, width, height, colors) {
 
   function stripe(lane, top, tall) {
     if (lane === null || tall < 1) return;
-    const phases = inks.length, edges = lane.spans < width / 6;
-    for (let x = 0; x < width; x++) {
-      if (edges && lane.begins[x]) continue;
-      let total = 0, below = 0;
+    const phases = inks.length;
+    const busy = x => {
+      let total = 0;
       for (let k = 0; k < phases; k++) total += lane.shares[x * phases + k];
+      return total;
+    };
+    // A column goes to the gap only where spans lie side by side and both stay to be seen.
+    const apart = x => busy(x - 1) > 0.5 && x + 2 < width && busy(x + 1) > 0.5
+      && !lane.begins[x + 1] && !lane.begins[x + 2];
+    for (let x = 0, begin = 0; x < width; x++) {
+      if (lane.begins[x]) {
+        const wide = x - begin >= WIDE;
+        begin = x;
+        if (wide && apart(x)) continue;
+      }
+      const total = busy(x);
       if (total === 0) continue;
+      let below = 0;
       const norm = tall / Math.max(1, total);
       for (let k = 0; k < phases; k++) {
         const share = lane.shares[x * phases + k];
