@@ -16,7 +16,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["wbsp", "wbsp.*"]),
-    package_data={"wbsp": ["py.typed"]},
+    package_data={"wbsp": ["py.typed"], "wbsp.watch": ["page.*", "*.js"]},
     python_requires=">=3.10",
     install_requires=[
         "absl-py",
@@ -34,8 +34,9 @@ setup(
         "adsp": ["scipy"],
         "cuda": ["tensorflow[and-cuda]>=2.18"],
         "figures": ["matplotlib"],
-        "test": ["hypothesis", "matplotlib", "mypy", "pytest", "pytest-timeout", "pytest-xdist",
-                 "ruff", "scipy"],
+        "test": ["hypothesis", "matplotlib", "mypy", "plotly>=5", "pytest", "pytest-timeout",
+                 "pytest-xdist", "ruff", "scipy"],
+        "watch": ["plotly>=5"],
     },
     classifiers=[
         "Operating System :: MacOS",

@@ -56,7 +56,7 @@ def test_a_synchronization_model_needs_nothing_but_itself(path):
     assert roots(path) - {"wbsp", "numpy", "scipy"} <= sys.stdlib_module_names
 
 
-@pytest.mark.parametrize("path", [*in_folder("simulate", "runlog", "figures"), *(
+@pytest.mark.parametrize("path", [*in_folder("simulate", "runlog", "figures", "watch"), *(
     ROOT / "wbsp" / pure for pure in ("ps/engine.py", "ps/store.py", "worker/agent.py"))], ids=name)
 def test_only_real_servers_and_workers_know_the_wire(path):
     assert "wire" not in of_wbsp(path) and "zmq" not in roots(path)
@@ -65,6 +65,16 @@ def test_only_real_servers_and_workers_know_the_wire(path):
 @pytest.mark.parametrize("path", in_folder("runlog"), ids=name)
 def test_what_a_run_leaves_is_written_without_knowing_who_runs(path):
     assert of_wbsp(path) <= {"runlog", "member"}
+
+
+@pytest.mark.parametrize("path", in_folder("watch"), ids=name)
+def test_the_page_to_watch_knows_of_a_run_what_its_files_say(path):
+    assert of_wbsp(path) <= {"watch", "runlog", "member", "figures"}
+
+
+def test_nobody_knows_the_page_to_watch():
+    assert [name(path) for path in LIBRARY if "watch" in of_wbsp(path)
+            and path.parent.name != "watch"] == []
 
 
 @pytest.mark.parametrize("path", in_folder("ps", "worker", "replica"), ids=name)
@@ -92,6 +102,7 @@ def test_the_library_knows_nothing_of_the_experiment(path):
     ("wbsp.simulate.cluster", {*ACCELERATED, "zmq", "wbsp.wire"}),
     ("wbsp.ps.server, wbsp.ps.start, wbsp.ps.evaluate, wbsp.ps.__main__", ACCELERATED),
     ("wbsp.figures", {*ACCELERATED, "zmq", "matplotlib"}),
+    ("wbsp.watch.__main__", {*ACCELERATED, "zmq", "matplotlib", "plotly", "wbsp.ps"}),
     ("runcifar10gpu", ACCELERATED),
 ])
 def test_what_an_import_brings_along(modules, without):

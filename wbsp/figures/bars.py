@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from wbsp.figures import style
+from wbsp.figures.colors import PHASE_COLORS, sync_look
 from wbsp.figures.load import MOST_WORKERS, RunStatistics, by_group
 
 
@@ -84,7 +85,7 @@ def draw_time_to_target(statistics: Sequence[RunStatistics], path: Path,
     width = 7.0  # inches of the bars and of the texts beside them
     figure, [[axes]] = style.new_figure(1, 1, width + 2.5, 1.3 + 0.55 * len(groups))
     for row, (reached, end, text) in enumerate(zip(groups, ends, texts, strict=True)):
-        color = style.sync_color(reached.sync)
+        color = sync_look(reached.sync)[0]
         if reached.times:
             axes.barh(row, reached.mean / divisor, 0.62, color=color, alpha=0.85,
                       hatch=None if reached.complete else "//", edgecolor="white")
@@ -136,7 +137,7 @@ def draw_shares(statistics: Sequence[RunStatistics], path: Path) -> Path | None:
                                     rows * height + 0.8, sharex=True)
     for panel, stats, workers in zip(axes.flat, statistics, shown, strict=False):
         start = np.zeros(len(workers))
-        for phase, color in style.PHASE_COLORS.items():
+        for phase, color in PHASE_COLORS.items():
             parts = np.array([100 * stats.shares[w][phase] for w in workers])
             bars = panel.barh(range(len(workers)), parts, 0.74, left=start, color=color)
             panel.bar_label(bars, [f"{p:.0f}" if p >= 5 else "" for p in parts], fontsize=8,
@@ -168,7 +169,7 @@ def draw_staleness(statistics: Sequence[RunStatistics], path: Path) -> Path | No
     edges = np.arange(0, highest + width + 1, width) - 0.5
     for panel, (group, stale) in zip(axes.flat, groups.items(), strict=False):
         panel.hist(stale, edges, weights=np.full(len(stale), 100 / len(stale)), rwidth=0.85,
-                   color=style.sync_color(sync[group]))
+                   color=sync_look(sync[group])[0])
         numbers = f"mean {stale.mean():.2f}, highest {stale.max()}"
         style.set_title(panel, f"{group}: " + numbers.replace(" ", "\N{NO-BREAK SPACE}"), 42)
         panel.grid(axis="x", visible=False)

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
+from wbsp.figures.colors import GREY
 from wbsp.figures.load import RunStatistics, by_group
-from wbsp.figures.style import GREY, legend_below, line_look, new_figure, save, set_title, time_unit
+from wbsp.figures.style import legend_below, line_look, new_figure, save, set_title, time_unit
 
 
 def draw_curves(statistics: Sequence[RunStatistics], path: Path,

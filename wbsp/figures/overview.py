@@ -13,6 +13,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.patches import Rectangle
 
 from wbsp.figures import style
+from wbsp.figures.colors import BLACK
 
 SLOWEST = 16.0  # times the fastest; the colors go no further
 
@@ -54,10 +55,10 @@ def draw_overview(models: Sequence[str], clusters: Sequence[str],
                 continue
             if cell.seconds is None:
                 axes.add_patch(_missed((column - 0.5, place - 0.5)))
-                text, color = f"{100 * cell.best:.0f} %", style.BLACK
+                text, color = f"{100 * cell.best:.0f} %", BLACK
             else:
                 text = f"{cell.seconds:.3g} s"
-                color = "white" if norm(min(ratio, SLOWEST)) < 0.45 else style.BLACK
+                color = "white" if norm(min(ratio, SLOWEST)) < 0.45 else BLACK
             axes.text(column, place, text, ha="center", va="center", fontsize=8, color=color,
                       fontweight="bold" if ratio == 1 else "normal")
     axes.set_yticks(range(len(models)), [models[row] for row in order])

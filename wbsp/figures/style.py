@@ -18,26 +18,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from wbsp.runlog.report import Phase
+from wbsp.figures.colors import PHASE_COLORS, sync_look
 
 if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType
 
-BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
-YELLOW, BLUE, VERMILLION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
-GREY = "#8A8A8A"
-
-PHASE_COLORS: dict[Phase, str] = {
-    "compute": GREEN, "push": ORANGE, "pull": SKY, "wait": VERMILLION, "data": PURPLE,
-}
-
-# Related models share a color and differ by the dash; models that are not listed are grey.
-SYNC_LOOKS = {
-    "wbsp": (BLUE, "-"), "pcc": (VERMILLION, "-"), "bsp": (BLACK, "-"), "ssp": (ORANGE, "-"),
-    "asp": (GREEN, "-"), "adsp": (PURPLE, "-"), "nbsync": (SKY, "-"), "elasticbsp": (YELLOW, "-"),
-    "dssp": (ORANGE, "--"), "esync": (SKY, "--"), "lbbsp": (BLACK, "--"), "saps": (PURPLE, "--"),
-    "fedasync": (GREEN, "--"),
-}
 _MARKERS = "os^Dv<>P"
 
 _RC: dict[RcKeyType, Any] = {
@@ -47,14 +32,9 @@ _RC: dict[RcKeyType, Any] = {
 }
 
 
-def sync_color(sync: str) -> str:
-    """Color of a synchronization model, the same in every figure."""
-    return SYNC_LOOKS.get(sync, (GREY, "-"))[0]
-
-
 def line_look(sync: str, index: int) -> dict:
     """Line properties of the `index`-th (0, 1 ...) curve of one synchronization model."""
-    color, dash = SYNC_LOOKS.get(sync, (GREY, "-"))
+    color, dash = sync_look(sync)
     return {"color": color, "linestyle": dash, "marker": _MARKERS[index % len(_MARKERS)],
             "markersize": 4, "linewidth": 1.6}
 

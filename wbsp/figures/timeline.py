@@ -13,8 +13,9 @@ from statistics import median
 import numpy as np
 from matplotlib.axes import Axes
 
+from wbsp.figures.colors import PHASE_COLORS
 from wbsp.figures.load import MOST_WORKERS, RunStatistics
-from wbsp.figures.style import PHASE_COLORS, new_figure, phases_legend, save, set_title
+from wbsp.figures.style import new_figure, phases_legend, save, set_title
 from wbsp.runlog.files import to_json
 
 _STEPS = 12  # of the slowest worker in the default window

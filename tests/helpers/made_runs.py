@@ -1,0 +1,71 @@
+"""Made-up runs whose every number can be worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from wbsp.member import Member
+from wbsp.runlog.folder import write_settings
+from wbsp.runlog.reader import Run, read_run
+from wbsp.runlog.report import Report
+from wbsp.runlog.server import ServerLog
+from wbsp.runlog.worker import WorkerLog
+
+# What the two workers do in a round of 1 s, by (kind, seconds); worker 1 is the slow one.
+ROUNDS = {
+    "bsp": {0: [("compute", 0.2), ("push", 0.1), ("wait", 0.6), ("pull", 0.1)],
+            1: [("data", 0.1), ("compute", 0.7), ("push", 0.1), ("pull", 0.1)]},
+    "wbsp": {0: [("compute", 0.2), ("push", 0.1)] * 3 + [("pull", 0.1)],
+             1: [("data", 0.1), ("compute", 0.7), ("push", 0.1), ("pull", 0.1)]},
+}
+
+
+def write_run(folder: Path, sync: str, seed: int = 0, options: dict | None = None, rounds: int = 20,
+              accuracy: Callable[[float], float] = lambda t: min(0.9, 0.1 * t),
+              stale: tuple[int, ...] = (0,), ended: bool = True, **settings) -> Run:
+    """Each worker repeats its ROUNDS; versions are committed, and evaluated, 0.9 s into each.
+
+    stale: versions by which the pushes are behind, in turn.
+    """
+    folder.mkdir(parents=True)
+    schedule = ROUNDS.get(sync, ROUNDS["wbsp"])
+    write_settings(folder, {"sync": sync, "options": options or {}, "workers": len(schedule),
+                            "sync_option": json.dumps(options), "folder": str(folder), "seed": seed,
+                            "model": "toy", "dataset": "toy", "clock": "virtual",
+                            "command": f"toy --sync={sync} | cat", **settings})
+    log = ServerLog(folder, sync, tensorboard=False)
+    members = {worker: Member(active=True) for worker in schedule}
+    reports = {worker: Report() for worker in schedule}
+    logs = {worker: WorkerLog(folder, worker, sync) for worker in schedule}
+    for worker in schedule:
+        log.event(0.0, "join", worker=worker, version=0)
+    for version in range(rounds):
+        pushes = []
+        for worker, kinds in schedule.items():
+            t = float(version)
+            for kind, seconds in kinds:
+                logs[worker].span("compute", kind, t, t + seconds)
+                if kind in ("push", "pull"):
+                    logs[worker].span("network", kind, t, t + seconds)
+                t += seconds
+                reports[worker].seconds[kind] += seconds
+                if kind == "push":
+                    pushes.append((t, worker))
+        for t, worker in sorted(pushes):
+            member = members[worker]
+            member.steps += 1
+            behind = min(version, stale[member.pushes % len(stale)])
+            log.event(t, "accept", worker=worker, seq=member.pushes, base=version - behind,
+                      version=version, steps=1, samples=8, seconds=0.2, weight=0.5)
+            member.pushes += 1
+        t = version + 0.9
+        log.event(t, "commit", version=version + 1, merged=len(pushes))
+        log.evaluation(t, version + 1, 2.3 - accuracy(t), accuracy(t), 1.0, members, reports)
+    log.event(float(rounds), "stop", reason="all rounds done", version=rounds)
+    if ended:
+        log.summary(float(rounds), members, reports, rounds, accuracy(rounds), "all rounds done")
+    for one in (log, *logs.values()):
+        one.close()
+    return read_run(folder)

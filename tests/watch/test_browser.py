@@ -1,0 +1,244 @@
+"""The page in a real browser, headless. Needs chromium; $CHROMIUM may name its program."""
+
+import json
+import threading
+
+import pytest
+from browser import Browser, find_browser
+from made_runs import write_run
+
+from wbsp.runlog.files import from_json
+from wbsp.runlog.folder import write_settings
+from wbsp.runlog.server import ServerLog
+from wbsp.runlog.worker import WorkerLog
+from wbsp.watch.__main__ import main
+from wbsp.watch.run import WatchedRun
+from wbsp.watch.server import Watch
+
+pytest.importorskip("plotly", reason="the page needs plotly: pip install plotly")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_browser() is None, reason="there is no chromium; install it, or name "
+                       "it in the environment's CHROMIUM"),
+]
+ROWS = """[...document.querySelectorAll(%s)].flatMap(table => [...table.tBodies[0].rows].map(
+    row => [...row.cells].map(cell => [cell.textContent, cell.dataset.value || ""])))"""
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    with Browser(find_browser(), tmp_path_factory.mktemp("browser")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser(chromium):
+    """A browser in whose page nothing may go wrong."""
+    yield chromium
+    assert chromium.trouble == []
+    chromium.evaluate("location.href = 'about:blank'")
+
+
+@pytest.fixture
+def report(tmp_path):
+    """report(folder, ...) is the address of a report of these runs."""
+    def make(*folders):
+        path = tmp_path / "report.html"
+        assert main([*map(str, folders), f"--out={path}"]) == 0
+        return path.as_uri()
+    return make
+
+
+@pytest.fixture
+def serve():
+    servers = []
+
+    def start(*folders):
+        servers.append(Watch([WatchedRun(folder, f"run {i}") for i, folder in enumerate(folders)]))
+        threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
+        return servers[-1].address
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def rows(browser, tables):
+    """The cells of each row of the tables that a selector names: [text, exact value or ""]."""
+    return browser.evaluate(ROWS % json.dumps(tables))
+
+
+def exact(cell):
+    return float(cell[1])
+
+
+@pytest.mark.parametrize("live", [True, False], ids=["served", "report"])
+def test_the_numbers_on_the_page_are_those_of_the_summary(browser, serve, report, bad_day, live):
+    folders = [bad_day("ksync"), bad_day("pcc")]
+    browser.open((serve if live else report)(*folders))
+    browser.until("document.querySelectorAll('article').length == 2")
+    summaries = [from_json((folder / "summary.json").read_bytes()) for folder in folders]
+    for row, summary in zip(rows(browser, "#runs"), summaries, strict=True):
+        assert row[1][0] == summary["reason"]
+        assert [exact(cell) for cell in row[2:8]] == [
+            summary["t"], summary["version"], *(summary["total"][name] for name in (
+                "steps", "pushes", "rejected", "samples"))]
+        assert [exact(cell) for cell in row[10:]] == [
+            summary["staleness"]["mean"], summary["staleness"]["max"],
+            summary["total"]["shares"]["compute"]]
+    workers = [one for summary in summaries for one in summary["workers"].values()]
+    for row, one in zip(rows(browser, ".workers"), workers, strict=True):
+        assert [exact(cell) for cell in row[2:]] == [
+            *(one[name] for name in ("steps", "pushes", "pulls", "rejected", "speed", "vs_best",
+                                     "vs_own_best")), *one["shares"].values()]
+    [late] = rows(browser, ".rejections")
+    assert exact(late[0]) == summaries[0]["total"]["rejected"]
+    lost = [row for row in rows(browser, ".events") if row[3][0].startswith("lost: ")]
+    assert [row[1][0] for row in lost] == ["3", "3"]
+
+
+def test_a_report_asks_nobody(browser, report, bad_day):
+    address = report(bad_day("wbsp"))
+    browser.open(address)
+    assert {one.partition(":")[0] for one in browser.requests} <= {"file", "data", "blob", "about"}
+    assert [one for one in browser.requests if one.startswith("file:")] == [address]
+
+
+def test_lanes_show_what_their_spans_say(browser, report, tmp_path):
+    """Worker 0 computes 0.2 s and pushes 0.1 s, three times; and so on, every second."""
+    write_run(tmp_path / "run", "wbsp")
+    browser.open(report(tmp_path / "run") + "#from=5&to=6")
+    shares = browser.evaluate("""(() => {
+        const lane = runs[0].spans.lane(0, false), {shares} = lane.window(5, 6, 10, 5);
+        return [...shares];
+    })()""")
+    expected = [0.0] * 50
+    for column, kind in enumerate((0, 0, 1, 0, 0, 1, 0, 0, 1, 2)):
+        expected[5 * column + kind] = 1.0
+    assert shares == pytest.approx(expected, abs=1e-4)
+    colors = browser.evaluate("""(async () => {
+        const image = new Image();
+        image.src = document.querySelector(".lanes image").getAttribute("href");
+        await image.decode();
+        const canvas = document.createElement("canvas");
+        canvas.width = image.width;
+        canvas.height = image.height;
+        const context = canvas.getContext("2d");
+        context.drawImage(image, 0, 0);
+        return [0.05, 0.15, 0.25, 0.95].map(part => [...context.getImageData(
+            Math.floor(part * image.width), 20, 1, 1).data].slice(0, 3));
+    })()""")
+    names = browser.evaluate("DATA.colors")
+    assert colors == [list(bytes.fromhex(names[kind][1:])) for kind in (0, 0, 1, 2)]
+
+
+def test_dragging_zooms_and_a_double_click_shows_the_whole_run(browser, report, bad_day):
+    browser.open(report(bad_day("asp"), bad_day("pcc")))
+    said = "document.getElementById('window').textContent"
+    whole = browser.evaluate(said)
+    box = browser.evaluate("""(() => {
+        const lanes = document.querySelector(".lanes");
+        lanes.scrollIntoView({block: "center"});
+        const box = lanes.querySelector(".nsewdrag").getBoundingClientRect();
+        return [box.left, box.top, box.width, box.height];
+    })()""")
+    left, top, width, height = box
+    y = top + height / 2
+    browser.mouse("mouseMoved", left + width / 4, y)
+    assert browser.until("document.querySelector('.tip').textContent").startswith("worker ")
+    browser.mouse("mousePressed", left + width / 4, y, buttons=1, clickCount=1)
+    for part in (0.3, 0.4, 0.5):
+        browser.mouse("mouseMoved", left + part * width, y, buttons=1)
+    browser.mouse("mouseReleased", left + width / 2, y, clickCount=1)
+    zoomed = browser.until(f"{said} != {json.dumps(whole)} && {said}")
+    start, end = (float(word) for word in zoomed.removesuffix(" s").split(" to "))
+    length = float(whole.removesuffix(" s").split(" to ")[1])
+    assert (start, end) == pytest.approx((length / 4, length / 2), abs=0.02 * length)
+    ranges = browser.evaluate(
+        "[...document.querySelectorAll('.lanes')].map(one => one.layout.xaxis.range)")
+    assert ranges[0] == ranges[1], "all runs show the same window"
+    # on a busy machine, plotly's 0.3 s between two clicks are over before the second
+    browser.evaluate("document.querySelector('.lanes')._context.doubleClickDelay = 1e6")
+    for count in (1, 2):
+        browser.mouse("mousePressed", left + width / 2, y, buttons=1, clickCount=count)
+        browser.mouse("mouseReleased", left + width / 2, y, clickCount=count)
+    browser.until(f"{said} == {json.dumps(whole)}")
+
+
+def test_what_is_after_the_hash_chooses_the_window_and_the_theme(browser, report, bad_day):
+    browser.open(report(bad_day("wbsp")) + "#from=3&to=5&theme=dark")
+    assert browser.evaluate("document.getElementById('window').textContent") == "3.00 to 5.00 s"
+    assert browser.evaluate("css('--theme')") == "dark"
+    browser.evaluate("document.querySelector('[data-view=newest]').click()")
+    newest = browser.evaluate("document.getElementById('window').textContent")
+    assert float(newest.split()[2]) == pytest.approx(browser.evaluate("span()"), abs=0.01)
+
+
+def test_a_run_that_goes_on_is_followed_to_its_end(browser, tmp_path):
+    """Each time the page asks, a step and a version more are there; then the end."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    write_settings(folder, {"sync": "asp"})
+    log, spans = ServerLog(folder, "asp", tensorboard=False), WorkerLog(folder, 0, "asp")
+    log.event(1.0, "join", worker=0, version=0)
+    log.event(1.0, "start", workers=[0])
+    log.flush()
+
+    class Growing(WatchedRun):
+        goes_on = False
+
+        def refresh(self):
+            step = self.stamp
+            if step < 3 or (step == 3 and self.goes_on):
+                t = 2.0 + step
+                spans.span("compute", "compute", t - 1, t)
+                log.event(t, "accept", worker=0, seq=step, base=step, version=step, steps=1,
+                          samples=8, seconds=1.0, weight=1.0)
+                log.event(t, "commit", version=step + 1, merged=1)
+                log.flush()
+            super().refresh()
+
+    run = Growing(folder, "growing")
+    server = Watch([run])
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        browser.open(server.address)
+        browser.until("runs[0].state.summary.total.steps == 3 && runs[0].spans.count == 3")
+        [row] = rows(browser, "#runs")
+        assert exact(row[4]) == 3 and row[1][0].startswith("running")
+        log.event(5.0, "leave", worker=0, reason="no word from it", finished=False)
+        run.goes_on = True
+        browser.until("document.querySelector('.events').textContent.includes('lost: no word')")
+        log.summary(6.0, {}, {}, 4, None, "enough")
+        browser.until("document.querySelector('#runs').textContent.includes('enough')")
+        log.close()
+        with open(folder / "events.jsonl", "ab") as file:
+            file.write(b"oops\n")
+        browser.until("document.getElementById('trouble').textContent.includes('is damaged')")
+    finally:
+        server.shutdown()
+        server.server_close()
+        log.close()
+        spans.close()
+    assert all("500" in said for said in browser.trouble)
+    browser.trouble.clear()
+
+
+def test_hostile_text_is_shown_as_text(browser, report, tmp_path):
+    hostile = "<img src=x onerror=\"document.title='bad'\"></script><script>bad()</script>"
+    write_run(tmp_path / "a", "pcc", model=hostile)
+    write_run(tmp_path / "b", "pcc", model="good", command=hostile)
+    browser.open(report(tmp_path / "a", tmp_path / "b"))
+    assert f"pcc model={hostile}" in [row[0][0] for row in rows(browser, "#runs")]
+    assert browser.evaluate("document.querySelectorAll('img').length") == 0
+    assert browser.evaluate("document.title").startswith("wbsp: ")
+
+
+def test_forty_workers_have_a_lane_each(browser, report, forty):
+    browser.open(report(forty))
+    assert len(rows(browser, ".workers")) == 40
+    ticks = browser.evaluate("""[...document.querySelectorAll(".lanes .ytick text")].map(
+        tick => [tick.textContent, tick.getBoundingClientRect().top])""")
+    assert [tick[0] for tick in ticks] == [str(worker) for worker in range(40)]
+    tops = [top for _, top in ticks]
+    assert min(b - a for a, b in zip(tops, tops[1:], strict=False)) >= 10, "room for a label each"

@@ -1,0 +1,6 @@
+"""A page to watch runs on, while they go on and afterwards: `python -m wbsp.watch RUN_DIR`.
+
+It reads what runs leave in their folders, and nothing else: server and workers do not know of it.
+Needs plotly, the package's extra `watch`, whose JavaScript becomes part of the page; importing this
+package alone does not.
+"""

@@ -1,0 +1,144 @@
+"""The server's events as they are written, in a form that a million of them fit into.
+
+Pushes and commits are rows of numbers; all other events are few and stay as they are. What a
+resumed server undid is left out, by the rules of `wbsp.runlog.reader`, which reads a folder once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from wbsp.runlog.files import from_json
+from wbsp.watch.tail import Rows, Tail
+
+ACCEPT, REJECT, COMMIT, RESENT = range(4)
+_CODES = {"accept": ACCEPT, "reject": REJECT, "commit": COMMIT, "resent": RESENT}
+_ROW = np.dtype([
+    ("t", "f8"),  # seconds since the run's start
+    ("code", "i1"), ("worker", "i4"),
+    ("version", "i8"), ("base", "i8"),  # newest at that moment (committed: the new one); a push's
+    ("steps", "i8"), ("samples", "i8"),
+    ("seconds", "f8"),  # of compute
+    ("pushes", "i8"),
+    ("reason", "i4"),  # index into `reasons`; of rejects
+])
+
+
+class _Event(msgspec.Struct, gc=False):
+    """What is common to the events that are rows; in others, the same names may hold anything."""
+
+    kind: str
+    t: float
+    worker: Any = 0
+    version: Any = 0
+    base: Any = 0
+    steps: Any = 0
+    samples: Any = 0
+    seconds: Any = 0.0
+    reason: Any = ""
+    first: Any = 0  # of the pushes of a resent sum
+    last: Any = 0
+
+
+class EventLog:
+    """The events of one run so far, without those that a resumed server undid.
+
+    rows:    structured array of the fields above, in the order of the file
+    others:  (rows before it, event) for each event that is no accept, reject or commit; a resent
+             sum is both, since it has fields of its own
+    reasons: of rejected pushes, by index
+    """
+
+    def __init__(self, path: Path):
+        self._tail = Tail(path, msgspec.json.Decoder(_Event))
+        self._rows = Rows(_ROW)
+        self.others: list[tuple[int, dict[str, Any]]] = []
+        self.reasons: list[str] = []
+        self._reasons: dict[str, int] = {}
+        self._undone: dict[str, Any] | None = None  # the begin of training, by the newest resume
+
+    @property
+    def rows(self) -> np.ndarray:
+        return self._rows.view
+
+    @property
+    def began(self) -> float:
+        """Seconds from the run's start to the begin of training; 0 before it."""
+        return next((e["t"] for _, e in self.others if e["kind"] == "start"), 0.0)
+
+    @property
+    def newest(self) -> float:
+        """Seconds from the run's start to the newest event."""
+        rows = float(self.rows["t"].max()) if len(self.rows) else 0.0
+        return max([rows, *(e["t"] for _, e in self.others)])
+
+    def kind(self, kind: str) -> list[dict[str, Any]]:
+        """The events of a kind that is not only rows."""
+        return [event for _, event in self.others if event["kind"] == kind]
+
+    def read(self) -> bool:
+        """Take in what is new; True if anything was. Raises Replaced and ValueError as `Tail`."""
+        changed = False
+        for block, events in self._tail.blocks():
+            changed = True
+            lines, start = block.split(b"\n"), 0
+            for index, event in enumerate(events):
+                if event.kind not in _CODES or event.kind == "resent":
+                    self._append(events[start:index + (event.kind == "resent")])
+                    self._other(from_json(lines[index]))
+                    start = index + 1
+            self._append(events[start:])
+        return changed
+
+    def _append(self, events: list[_Event]) -> None:
+        try:
+            self._rows.append(np.fromiter(
+                ((e.t, _CODES[e.kind], e.worker, e.version, e.base, e.steps, e.samples, e.seconds,
+                  e.last - e.first + 1, self._reason(e.reason) if e.reason else -1)
+                 for e in events), _ROW, len(events)))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"{self._tail.path} holds a push that no server wrote: {error}"
+                             ) from None
+
+    def _reason(self, reason: str) -> int:
+        if reason not in self._reasons:
+            self._reasons[reason] = len(self.reasons)
+            self.reasons.append(reason)
+        return self._reasons[reason]
+
+    def _other(self, event: dict[str, Any]) -> None:
+        if event["kind"] == "resume":
+            self._undo(event["t"])
+        elif event["kind"] == "reattach" and self._undone is not None:
+            if not self.kind("start"):
+                self.others.append((len(self._rows), self._undone))
+            self._undone = None
+        self.others.append((len(self._rows), event))
+
+    def _undo(self, t: float) -> None:
+        """A server goes on from the checkpoint that was made at `t`: what followed it is undone,
+        except evaluations of versions that still exist."""
+        rows, others = self._checkpointed(t)
+        gone = [event for _, event in self.others[others:]]
+        self._undone = next((e for e in gone if e["kind"] == "start"), self._undone)
+        self._rows.truncate(rows)
+        self.others[others:] = [(rows, e) for e in gone
+                                if e["kind"] == "evaluation" and e["t"] <= t]
+
+    def _checkpointed(self, t: float) -> tuple[int, int]:
+        """How many rows and others were there when the checkpoint of `t` was made."""
+        for index in range(len(self.others), 0, -1):
+            before, event = self.others[index - 1]
+            if event["kind"] == "checkpoint" and event["t"] == t:
+                return before, index
+        # the checkpoint is of an older release, or was not logged on a full disk
+        later = np.flatnonzero(self.rows["t"] > t)
+        row = int(later[0]) if later.size else len(self._rows)
+        other = next((i for i, (_, e) in enumerate(self.others) if e["t"] > t), len(self.others))
+        if other < len(self.others) and self.others[other][0] <= row:
+            return self.others[other][0], other
+        return row, sum(before <= row for before, _ in self.others)

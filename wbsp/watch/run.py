@@ -1,0 +1,122 @@
+"""One run as the page shows it: its folder, read as far as it has been written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from wbsp.runlog.folder import read_settings
+from wbsp.runlog.reader import Run
+from wbsp.watch import state
+from wbsp.watch.events import EventLog
+from wbsp.watch.spans import SpanLog
+from wbsp.watch.tail import Replaced
+
+_COLUMNS = (("t", "<f8"), ("seconds", "<f4"), ("lane", "<u4"), ("kind", "u1"))
+
+
+class WatchedRun:
+    """A run called `name`; `refresh` reads what is new. Used by one thread at a time.
+
+    Raises FileNotFoundError for a folder without run.json.
+    """
+
+    def __init__(self, folder: Path, name: str):
+        self.folder, self.name = folder, name
+        self.stamp = 0  # rises with every change
+        self._begin(0)
+        self._summary: dict[str, Any] | None = None
+        self._summary_time = 0  # of its file, ns
+        self._known: tuple[int, dict[str, Any]] | None = None  # stamp, state of it
+
+    @property
+    def sync(self) -> str:
+        """Name of the run's synchronization model."""
+        return str(self._settings.get("sync", "unknown"))
+
+    def refresh(self) -> None:
+        """Read what was written since the last time. Raises ValueError, in one line, for a damaged
+        file, and OSError for one that cannot be read."""
+        try:
+            changed = [self._events.read(), self._spans.read(), self._read_summary()]
+        except Replaced:  # such as a folder that was deleted and made again
+            self._begin(self._spans.generation + 1)
+            changed = [self._events.read(), self._spans.read(), self._read_summary()]
+        if any(changed):
+            self.stamp += 1
+
+    def state(self) -> dict[str, Any]:
+        """All that the page shows of the run but its spans, fit for JSON. Raises ValueError, in one
+        line, for events that no server wrote."""
+        if self._known is None or self._known[0] != self.stamp:
+            try:
+                self._known = self.stamp, self._state()
+            except (AttributeError, KeyError, TypeError) as error:
+                raise ValueError(f"{self.folder} holds an event or a summary that no server wrote: "
+                                 f"{error!r}") from error
+        return self._known[1]
+
+    def pack(self, generation: int = -1, have: int = 0) -> bytes:
+        """The spans for a page that has the first `have` ones of a `generation`.
+
+        A line of JSON {generation, from, count}, filled up with blanks to a multiple of 8 bytes;
+        then the columns, little endian: t float64, seconds float32, lane uint32 (2 * worker, and
+        one more for its network), kind uint8 (index into PHASES), [count] each.
+        """
+        rows = self._spans.rows
+        first = have if generation == self._spans.generation and have <= len(rows) else 0
+        rows = rows[first:]
+        head = json.dumps({"generation": self._spans.generation, "from": first, "count": len(rows)})
+        filled = head.ljust(-(-(len(head) + 1) // 8) * 8 - 1) + "\n"
+        return filled.encode() + b"".join(
+            np.ascontiguousarray(rows[name], dtype).tobytes() for name, dtype in _COLUMNS)
+
+    def _begin(self, generation: int) -> None:
+        self._settings = read_settings(self.folder)
+        self._events = EventLog(self.folder / "events.jsonl")
+        self._spans = SpanLog(self.folder, generation)
+
+    def _read_summary(self) -> bool:
+        try:
+            time = (self.folder / "summary.json").stat().st_mtime_ns
+        except FileNotFoundError:
+            time = 0
+        changed = time != self._summary_time
+        if changed:
+            try:
+                self._summary = Run(self.folder, self._settings).summary
+            except msgspec.MsgspecError as error:
+                raise ValueError(f"{self.folder / 'summary.json'} is damaged: {error}") from None
+            self._summary_time = time
+        return changed
+
+    def _state(self) -> dict[str, Any]:
+        log, spans = self._events, self._spans
+        there = state.members(log)
+        done = self._summary is not None and state.valid(self._summary, log, there)
+        totals = self._summary if done and self._summary else state.totals(log, spans, there)
+        return {
+            "name": self.name, "folder": str(self.folder), "stamp": self.stamp,
+            "settings": self._settings, "written": self._written(), "ended": done,
+            "began": log.began, "started": bool(log.kind("start")),
+            "duration": log.newest - log.began,
+            "workers": sorted({*there, *spans.workers}),
+            "active": sorted(worker for worker, member in there.items() if member.active),
+            "summary": totals,
+            "rejections": state.rejections(
+                {worker: one["rejected_why"] for worker, one in totals["workers"].items()}),
+            **state.curves(log, there), "happenings": state.happenings(log),
+            "spans": {"generation": spans.generation, "count": len(spans.rows),
+                      "grain": spans.grain},
+        }
+
+    def _written(self) -> float | None:
+        """When the newest event was written, seconds since 1970; None before the first."""
+        try:
+            return (self.folder / "events.jsonl").stat().st_mtime
+        except FileNotFoundError:
+            return None

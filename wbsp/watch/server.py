@@ -1,0 +1,110 @@
+"""The page's server: a few fixed addresses, on the loopback interface only.
+
+Nothing in an address names a file: it is looked up among those below, or is not there. A browser
+that a foreign page has sent here under a name of its own (DNS rebinding) gets nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs
+
+from wbsp.runlog.files import to_json
+from wbsp.watch.page import html
+from wbsp.watch.run import WatchedRun
+
+_NAMES = {"localhost", "127.0.0.1"}
+_JSON, _BYTES = "application/json", "application/octet-stream"
+
+
+class Watch(ThreadingHTTPServer):
+    """Serves the page of `runs` on a `port` of 127.0.0.1 (0: any free one).
+
+    /                                       the page
+    /run/I?seen=STAMP                       state of run I; 204 if its stamp is still that one
+    /run/I/spans?generation=G&have=N        its spans from the N-th on, as `WatchedRun.pack`
+
+    What is new in the files is read when a page asks, and not while nobody looks. Raises OSError
+    where the port is taken, ModuleNotFoundError where plotly is missing.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, runs: Sequence[WatchedRun], port: int = 0):
+        self._runs, self._page, self._lock = runs, html(runs, live=True), threading.Lock()
+        super().__init__(("127.0.0.1", port), _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that goes away in mid-answer is no error."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/"
+
+    def read(self) -> None:
+        """Read all files once, before a page asks. Raises ValueError, in one line, for a damaged
+        one, and OSError for one that cannot be read."""
+        with self._lock:
+            for run in self._runs:
+                run.refresh()
+                run.state()
+
+    def answer(self, target: str) -> tuple[int, str, bytes]:
+        """Status, type and body for what is asked for; `target` as in the request."""
+        path, _, query = target.partition("?")
+        if path == "/":
+            return 200, "text/html; charset=utf-8", self._page
+        match = re.fullmatch(r"/run/(\d{1,6})(/spans)?", path, re.ASCII)
+        if match is None or int(match[1]) >= len(self._runs):
+            return 404, "text/plain", b"there is no such page\n"
+        run, asked = self._runs[int(match[1])], parse_qs(query)
+        try:
+            seen, generation, have = (_number(asked, name)
+                                      for name in ("seen", "generation", "have"))
+        except ValueError:
+            return 400, "text/plain", b"numbers must be whole\n"
+        with self._lock:
+            if match[2]:
+                return 200, _BYTES, run.pack(generation, max(0, have))
+            try:
+                run.refresh()
+                if run.stamp == seen:
+                    return 204, _JSON, b""
+                return 200, _JSON, to_json(run.state())
+            except (OSError, ValueError) as error:  # the page shows it, and asks again
+                return 500, "text/plain; charset=utf-8", f"{error}\n".encode()
+
+
+def _number(asked: dict[str, list[str]], name: str) -> int:
+    """The number of that name in a query, of at most 18 digits; -1 without one."""
+    return int(asked.get(name, ["-1"])[0][:18])
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Watch
+    protocol_version = "HTTP/1.1"
+    timeout = 60  # seconds without a request, after which a connection is closed
+
+    def do_GET(self) -> None:
+        host = re.sub(r":\d*$", "", self.headers.get("Host", ""))
+        status, kind, body = self.server.answer(self.path) if host in _NAMES else (
+            403, "text/plain", b"this page is for 127.0.0.1 and localhost\n")
+        self.send_response(status)
+        if status != 204:
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("X-Frame-Options", "DENY")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are not worth a line."""

@@ -1,0 +1,137 @@
+"""What the workers' threads did when, as they write it: one table of spans for a whole run.
+
+The table grows at its end, so that a page which has the first n spans asks for those from n on.
+Where earlier rows change, as after the resumption of a server, `generation` rises, and the page
+takes the table anew.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from wbsp.runlog.report import PHASES, Lane, Phase
+from wbsp.watch.tail import Rows, Tail
+
+MOST = 2_000_000  # spans of a run that a page is given; of more, neighbours are put together
+ROW = np.dtype([
+    ("lane", "u4"),  # 2 * worker, and one more for its network
+    ("t", "f8"),  # seconds since the run's start
+    ("seconds", "f8"),
+    ("kind", "u1"),  # index into PHASES
+])
+_LANES: dict[Lane, int] = {"compute": 0, "network": 1}
+_KINDS = {phase: index for index, phase in enumerate(PHASES)}
+_SLACK = 1e-6  # seconds that clocks of two threads may differ
+
+
+class _Span(msgspec.Struct, gc=False):
+    t: float
+    seconds: float
+    lane: Lane
+    kind: Phase
+
+
+class SpanLog:
+    """The spans of all workers of the run in `folder` so far, without those that were undone."""
+
+    def __init__(self, folder: Path, generation: int = 0):
+        self._folder = folder
+        self._tails: dict[int, Tail] = {}
+        self._ends: dict[int, float] = {}  # lane -> end of its newest span
+        self._rows = Rows(ROW)
+        self.grain = 0.0  # seconds within which the order of spans is not kept; 0: all are kept
+        self.generation = generation
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Structured array of ROW, [spans]; in order of time in each lane."""
+        return self._rows.view
+
+    @property
+    def workers(self) -> list[int]:
+        """Indices of the workers that left a file."""
+        return sorted(self._tails)
+
+    def read(self) -> bool:
+        """Take in what is new; True if anything was. Raises Replaced and ValueError as `Tail`."""
+        for path in self._folder.glob("events_wk*.jsonl"):
+            match = re.fullmatch(r"events_wk(\d+)", path.stem)
+            if match and int(match[1]) not in self._tails:
+                self._tails[int(match[1])] = Tail(path, msgspec.json.Decoder(_Span))
+        changed = False
+        for worker, tail in self._tails.items():
+            for _, spans in tail.blocks():
+                changed = True
+                rows = np.empty(len(spans), ROW)
+                rows["lane"] = [2 * worker + _LANES[span.lane] for span in spans]
+                rows["t"] = [span.t for span in spans]
+                rows["seconds"] = [span.seconds for span in spans]
+                rows["kind"] = [_KINDS[span.kind] for span in spans]
+                self._add(worker, rows)
+        if len(self._rows) > MOST:
+            self._thin(MOST // 2)
+        return changed
+
+    def _add(self, worker: int, rows: np.ndarray) -> None:
+        """Append spans of `worker`. Where times go back, the server was resumed, and the later
+        work of the worker is done again."""
+        while len(rows):
+            back = len(rows)
+            for lane in (2 * worker, 2 * worker + 1):
+                own = np.flatnonzero(rows["lane"] == lane)
+                ends = rows["t"][own] + rows["seconds"][own]
+                before = np.concatenate([[self._ends.get(lane, -np.inf)], ends[:-1]])[:len(own)]
+                if (backward := own[ends < before - _SLACK]).size:
+                    back = min(back, int(backward[0]))
+            self._rows.append(rows[:back])
+            for lane in (2 * worker, 2 * worker + 1):
+                if (mine := np.flatnonzero(rows["lane"][:back] == lane)).size:
+                    newest = rows[mine[-1]]
+                    self._ends[lane] = float(newest["t"] + newest["seconds"])
+            rows = rows[back:]
+            if len(rows):
+                old = self._rows.view
+                self._rows.keep((old["lane"] // 2 != worker)
+                                | (old["t"] + old["seconds"] <= rows["t"][0]))
+                self._ends.pop(2 * worker, None)
+                self._ends.pop(2 * worker + 1, None)
+                self.generation += 1
+
+    def _thin(self, most: int) -> None:
+        """Put spans together until there are at most `most`: within cells of `grain` seconds, each
+        lane keeps its seconds of each phase, one span a phase, and loses their order."""
+        rows = self.rows
+        begin, end = float(rows["t"].min()), float((rows["t"] + rows["seconds"]).max())
+        lanes = len(np.unique(rows["lane"]))
+        grain = max(2 * self.grain, (end - begin) * lanes / most)
+        while len(thinned := together(rows, grain)) > most:
+            grain *= 2
+        self.grain = grain
+        self._rows.truncate(0)
+        self._rows.append(thinned)
+        self.generation += 1
+
+
+def together(rows: np.ndarray, grain: float) -> np.ndarray:
+    """`rows` (of ROW) where those that begin in one cell of `grain` seconds become one span for
+    each phase, in the order of PHASES. A lane's seconds of each phase are kept."""
+    cell = np.floor(rows["t"] / grain).astype(np.int64)
+    order = np.lexsort((rows["kind"], cell, rows["lane"]))
+    rows, cell = rows[order], cell[order]
+    new_cell = np.ones(len(rows), bool)
+    new_cell[1:] = (rows["lane"][1:] != rows["lane"][:-1]) | (cell[1:] != cell[:-1])
+    new = new_cell.copy()
+    new[1:] |= rows["kind"][1:] != rows["kind"][:-1]
+    first = np.flatnonzero(new)
+    one = rows[first].copy()
+    one["seconds"] = np.add.reduceat(rows["seconds"], first)
+    cells = np.flatnonzero(new_cell)
+    starts = np.minimum.reduceat(rows["t"], cells)  # of each cell
+    number = np.cumsum(new_cell[first]) - 1  # the cell of each span
+    before = np.cumsum(one["seconds"]) - one["seconds"]
+    one["t"] = starts[number] + before - before[np.flatnonzero(new_cell[first])][number]
+    return one

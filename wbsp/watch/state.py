@@ -1,0 +1,300 @@
+"""Every number of the page, from a run's events and spans; those of a finished run from its
+summary, so that page and summary cannot differ.
+
+Times are seconds since training began, as in all figures; `t` of the totals, as in the summary,
+counts from the server's start.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from wbsp.member import Member
+from wbsp.runlog.report import PHASES, Report
+from wbsp.runlog.straggler import StragglerScore
+from wbsp.runlog.summary import summarize
+from wbsp.watch.events import ACCEPT, COMMIT, REJECT, EventLog
+from wbsp.watch.spans import SpanLog
+
+BINS = 200  # of time, at most, for staleness and rejected pushes; 8 pushes a bin on average
+POINTS = 4000  # of a curve
+SCORES = 6000  # straggler scores in the chart, and at most 120 a worker
+OWN_BEST = 60_000  # straggler scores of which a worker's own best speed is taken, until the summary
+MEASURED = 4  # pushes of a worker, on average, that a score comes from
+LISTED = 500  # events in the list of who came and went
+_QUIET = {"evaluation", "checkpoint", "duplicate"}  # events that the list leaves out
+
+
+def members(log: EventLog) -> dict[int, Member]:
+    """Worker -> what the server received of it, and whether it is there."""
+    found: dict[int, Member] = {}
+    for _, event in log.others:
+        kind = event["kind"]
+        if kind == "resume":
+            for member in found.values():
+                member.active = member.finished = False  # until it attaches itself again
+        if kind not in ("join", "reattach", "leave", "resent"):
+            continue
+        member = found.setdefault(event["worker"], Member())
+        if kind == "resent":
+            member.rejected.update(event["rejected"])
+        else:
+            member.finished = bool(event.get("finished", False))
+            member.active = kind != "leave" and not member.finished
+    rows = log.rows
+    rows = rows[rows["code"] != COMMIT]
+    workers, place = np.unique(rows["worker"], return_inverse=True)
+    sums = {name: np.bincount(place, rows[name], len(workers))
+            for name in ("steps", "samples", "seconds", "pushes")}
+    for index, worker in enumerate(workers.tolist()):
+        member = found.setdefault(worker, Member())
+        member.steps, member.samples = int(sums["steps"][index]), int(sums["samples"][index])
+        member.pushes, member.seconds = int(sums["pushes"][index]), float(sums["seconds"][index])
+    for (worker, reason), count in _rejected(log).items():
+        found[worker].rejected[reason] += count
+    return found
+
+
+def totals(log: EventLog, spans: SpanLog, there: dict[int, Member]) -> dict[str, Any]:
+    """The numbers of the run so far, in the form and the words of summary.json; `there`: the run's
+    `members`. Pulls and the seconds of phases are those of the workers' spans."""
+    stragglers = StragglerScore()
+    for then in _then(log, there, _by_evaluation(log, OWN_BEST // max(1, len(there)))):
+        stragglers.update(then)
+    evaluations = log.kind("evaluation")
+    commits = log.rows["version"][log.rows["code"] == COMMIT]
+    known = summarize(log.newest, there, _reports(spans),
+                      int(commits[-1]) if len(commits) else 0,
+                      evaluations[-1]["accuracy"] if evaluations else None, "", stragglers)
+    behind = staleness(log)[1]
+    known["staleness"] = {"mean": float(behind.mean()) if len(behind) else 0.0,
+                          "max": int(behind.max(initial=0)), "pushes": len(behind)}
+    known["workers"] = {str(worker): one for worker, one in known["workers"].items()}
+    return known
+
+
+def valid(summary: dict[str, Any], log: EventLog, there: dict[int, Member]) -> bool:
+    """Whether `summary` is that of the run's end: not if the run was resumed after it."""
+    resumed = len(log.kind("resume"))
+    if resumed and "failures" not in summary:  # of an older release
+        return (summary["total"]["pushes"] == sum(member.pushes for member in there.values())
+                and not any(member.active for member in there.values()))
+    return resumed <= summary.get("failures", {}).get("resume", 0)
+
+
+def staleness(log: EventLog) -> tuple[np.ndarray, np.ndarray]:
+    """Times float [pushes] and versions int [pushes] by which accepted pushes were behind."""
+    rows = log.rows
+    rows = rows[rows["code"] == ACCEPT]
+    return rows["t"] - log.began, rows["version"] - rows["base"]
+
+
+def curves(log: EventLog, there: dict[int, Member]) -> dict[str, Any]:
+    """What the page draws over time, each curve as a list for each of its columns."""
+    began, rows = log.began, log.rows
+    end = max(log.newest - began, 1e-9)
+    evaluations = _sampled(log.kind("evaluation"))
+    commits = rows[rows["code"] == COMMIT]
+    made = len(commits)
+    commits = _sampled(commits)
+    t, behind = staleness(log)
+    bins = min(BINS, max(20, len(t) // 8))
+    place = _bins(t, end, bins)
+    count = np.bincount(place, minlength=bins)
+    highest = np.zeros(bins, int)
+    np.maximum.at(highest, place, behind)
+    some = count > 0
+    centers = (np.arange(bins) + 0.5) * end / bins
+    return {
+        "evaluations": {
+            "t": [max(0.0, e["t"] - began) for e in evaluations],  # W_0 is evaluated while waiting
+            **{name: [e[name] for e in evaluations]
+               for name in ("version", "steps", "loss", "accuracy")}},
+        "versions": {"t": np.round(commits["t"] - began, 6).tolist(),
+                     "version": commits["version"].tolist(), "all": len(commits) == made},
+        "staleness": {
+            "t": centers[some].tolist(), "max": highest[some].tolist(),
+            "mean": (np.bincount(place, behind, bins)[some] / count[some]).tolist()},
+        "rejected": _rejected_over_time(log, began, end, centers),
+        "scores": scores(log, there),
+    }
+
+
+def scores(log: EventLog, there: dict[int, Member]) -> dict[str, Any]:
+    """Straggler scores of equal spans of time: a row a worker in each of the two comparisons; None
+    where the worker was not there, or nothing was known of it yet."""
+    stragglers, t, workers = StragglerScore(), list[float](), sorted(there)
+    vs_best, vs_own = ([list[float | None]() for _ in workers] for _ in range(2))
+    pushes = len(log.rows) - int((log.rows["code"] == COMMIT).sum())
+    crew = max(1, len(workers))
+    number = max(2, min(120, SCORES // crew, pushes // (crew * MEASURED)))
+    span = log.newest - log.began
+    marks = _by_time(log, number) if span > 0 else []
+    for index, then in enumerate(_then(log, there, marks), 1):
+        found = stragglers.update(then)
+        t.append((index - 0.5) * span / number)
+        for row, worker in enumerate(workers):
+            score = found.get(worker)
+            vs_best[row].append(score and round(score.vs_best, 4))
+            vs_own[row].append(score and round(score.vs_own_best, 4))
+    return {"t": t, "workers": workers, "vs_best": vs_best, "vs_own_best": vs_own}
+
+
+def happenings(log: EventLog) -> dict[str, Any]:
+    """Who came, went, was lost and came back, and what else befell the run: the newest events."""
+    told = [{"t": event["t"] - log.began, "kind": event["kind"], "worker": event.get("worker"),
+             "text": _words(event)} for _, event in log.others if event["kind"] not in _QUIET]
+    return {"events": told[-LISTED:], "left_out": max(0, len(told) - LISTED),
+            "duplicates": len(log.kind("duplicate"))}
+
+
+def rejections(rejected_why: dict[str, dict[str, int]]) -> list[dict[str, Any]]:
+    """Reason -> how many pushes, and whose, the most frequent first; from worker -> reason -> n."""
+    total: Counter[str] = Counter()
+    for reasons in rejected_why.values():
+        total.update(reasons)
+    return [{"reason": reason, "pushes": count,
+             "workers": {w: reasons[reason] for w, reasons in rejected_why.items()
+                         if reasons.get(reason)}} for reason, count in total.most_common()]
+
+
+def _rejected(log: EventLog) -> Counter[tuple[int, str]]:
+    rows = log.rows
+    rows = rows[rows["code"] == REJECT]
+    keys, counts = np.unique(np.stack([rows["worker"], rows["reason"]]), axis=1,
+                             return_counts=True)
+    return Counter({(worker, log.reasons[reason] if reason >= 0 else ""): count
+                    for worker, reason, count in zip(*keys.tolist(), counts.tolist(),
+                                                     strict=True)})
+
+
+def _rejected_over_time(log: EventLog, began: float, end: float,
+                        centers: np.ndarray) -> dict[str, Any]:
+    rows = log.rows
+    rows = rows[rows["code"] == REJECT]
+    place = _bins(rows["t"] - began, end, len(centers))
+    return {"t": centers.tolist() if len(rows) else [],
+            "pushes": {log.reasons[reason] if reason >= 0 else "":
+                       np.bincount(place[rows["reason"] == reason], minlength=len(centers)).tolist()
+                       for reason in np.unique(rows["reason"]).tolist()}}
+
+
+def _by_time(log: EventLog, number: int) -> list[tuple[int, int]]:
+    """The marks of `_then` that end `number` equal spans of time."""
+    edges = np.linspace(log.began, log.newest, number + 1)[1:]
+    times = log.rows["t"], np.array([event["t"] for _, event in log.others], float)
+    return list(zip(*(np.searchsorted(np.maximum.accumulate(t), edges, "right").tolist()
+                      for t in times), strict=True))
+
+
+def _by_evaluation(log: EventLog, most: int) -> list[tuple[int, int]]:
+    """The marks of `_then` at which the server measures speeds: evaluations, or `most` of them. A
+    server that was resumed has begun anew."""
+    marks: list[tuple[int, int]] = []
+    for index, (before, event) in enumerate(log.others):
+        if event["kind"] == "resume":
+            marks = []
+        elif event["kind"] == "evaluation":
+            marks.append((before, index))
+    return _sampled(marks, most)
+
+
+def _then(log: EventLog, there: dict[int, Member],
+          marks: list[tuple[int, int]]) -> Iterator[dict[int, Member]]:
+    """The members that were active or had finished, with samples and seconds of what had been
+    received of them, at each of the `marks`: (rows before it, others before it), ascending. The
+    members are the same objects each time."""
+    workers, rows = np.array(sorted(there), int), log.rows
+    place = np.searchsorted([before for before, _ in marks], np.arange(len(rows)), "right")
+    counted = (rows["code"] != COMMIT) & (place < len(marks))
+    rows, place = rows[counted], place[counted]
+    cell = np.searchsorted(workers, rows["worker"]) * len(marks) + place
+    samples, seconds = (np.bincount(cell, rows[name], len(workers) * len(marks))
+                        .reshape(len(workers), len(marks)).cumsum(1).T.tolist()
+                        for name in ("samples", "seconds"))
+    then = {worker: Member() for worker in workers.tolist()}
+    here: set[int] = set()
+    seen = 0
+    for index, (_, others) in enumerate(marks):
+        for _, event in log.others[seen:others]:
+            if event["kind"] == "resume":
+                here.clear()
+            elif event["kind"] == "leave" and not event["finished"]:
+                here.discard(event["worker"])
+            elif event["kind"] in ("join", "reattach"):
+                here.add(event["worker"])
+        seen = others
+        for member, count, busy in zip(then.values(), samples[index], seconds[index], strict=True):
+            member.samples, member.seconds = count, busy
+        yield {worker: then[worker] for worker in here} if here else then
+
+
+def _reports(spans: SpanLog) -> dict[int, Report]:
+    """Worker -> its seconds of each phase, its pushes and pulls, as far as its spans tell."""
+    rows, kinds = spans.rows, len(PHASES)
+    lanes = 2 * (1 + max(spans.workers, default=0))
+    push, pull = PHASES.index("push"), PHASES.index("pull")
+    cell = rows["lane"] * kinds + rows["kind"]
+    count = np.bincount(cell, minlength=lanes * kinds).reshape(lanes, kinds)
+    seconds = np.bincount(cell, rows["seconds"], lanes * kinds).reshape(lanes, kinds)
+    found = {}
+    for worker in spans.workers:
+        compute, network = 2 * worker, 2 * worker + 1
+        found[worker] = Report(
+            seconds=dict(zip(PHASES, seconds[compute].tolist(), strict=True)),
+            pushes=int(count[network, push]), push_seconds=float(seconds[network, push]),
+            pulls=int(count[network, pull]), pull_seconds=float(seconds[network, pull]))
+    return found
+
+
+def _bins(t: np.ndarray, end: float, bins: int) -> np.ndarray:
+    """The bin of each time, int [times], of that many equal ones from 0 to `end`."""
+    return np.clip((t / end * bins).astype(int), 0, bins - 1)
+
+
+def _sampled(sequence: Any, most: int = POINTS) -> Any:
+    """At most `most` of a sequence's entries, evenly, the last included."""
+    if len(sequence) <= most:
+        return sequence
+    chosen = np.linspace(len(sequence) - 1, 0, most).astype(int)[::-1]
+    if isinstance(sequence, np.ndarray):
+        return sequence[chosen]
+    return list(itertools.compress(sequence, np.bincount(chosen, minlength=len(sequence)) > 0))
+
+
+def _words(event: dict[str, Any]) -> str:
+    """What an event says, for people."""
+    match event["kind"]:
+        case "join":
+            return f"joined at version {event['version']:,}"
+        case "start":
+            return f"training began with {len(event['workers'])} workers"
+        case "leave":
+            return event["reason"] if event["finished"] else f"lost: {event['reason']}"
+        case "reattach":
+            return f"came back with version {event['version']:,}" + (
+                ", and had finished" if event["finished"] else "")
+        case "resent":
+            return (f"sent pushes {event['first']:,} to {event['last']:,} again "
+                    f"({event['steps']:,} steps)")
+        case "lost":
+            return f"pushes {event['first']:,} to {event['last']:,} are lost"
+        case "resume":
+            return f"the server went on from version {event['version']:,}"
+        case "took_over":
+            return f"the standby went on in the server's place from version {event['version']:,}"
+        case "alone":
+            return "the server goes on without a standby"
+        case "stop" | "refused" | "superseded":
+            return event["reason"]
+        case "malformed":
+            return f"{event['count']:,} messages that no member sends: {event['reason']}"
+        case "error":
+            return event["traceback"][-1].strip()
+    return ", ".join(f"{key} {value}" for key, value in event.items()
+                     if key not in ("t", "kind", "worker"))[:200]

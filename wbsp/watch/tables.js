@@ -1,0 +1,94 @@
+"use strict";
+// The tables of the page. Text of a run enters the page as text, never as HTML.
+
+function element(tag, attributes, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+// Fill `table` with rows of cells, each a text or [text, exact value, title].
+function fill(table, head, rows) {
+  if (!table.tHead)
+    table.append(element("thead", {}, element("tr", {}, ...head.map(
+      text => element("th", {}, text)))), element("tbody"));
+  table.tBodies[0].replaceChildren(...rows.map(cells => element("tr", {}, ...cells.map(cell => {
+    const [text, value, title] = Array.isArray(cell) ? cell : [cell];
+    const made = element("td", {}, text);
+    if (value !== undefined && value !== null) made.dataset.value = value;
+    if (title) made.title = title;
+    return made;
+  }))));
+}
+
+function whole(value) {
+  return value === null || value === undefined ? "–" : [value.toLocaleString("en-US"), value];
+}
+
+function digits(value, places) {
+  if (value === null || value === undefined) return "–";
+  return [value.toLocaleString("en-US", {minimumFractionDigits: places,
+                                         maximumFractionDigits: places}), value];
+}
+
+function share(value) {
+  return value === null || value === undefined ? "–" : [`${(100 * value).toFixed(1)} %`, value];
+}
+
+// What became of a run, in words; `now` (seconds since 1970) only where it is watched live.
+function fate(state, now) {
+  if (state.ended) return state.summary.reason;
+  if (state.written === null) return "nothing written yet";
+  const begun = state.started ? "running" : "workers join";
+  if (now === null) return "not at its end";
+  const silent = Math.max(0, Math.round(now - state.written));
+  return silent < 5 ? begun : `${begun}; nothing written for ${silent.toLocaleString("en-US")} s`;
+}
+
+function drawRuns(table, runs, now) {
+  fill(table, ["run", "", "seconds", "version", "steps", "pushes", "rejected", "samples",
+               "accuracy", "loss", "staleness", "at most", "computing"],
+       runs.map(({name, color, dash, state}) => {
+         const swatch = element("i", {class: "swatch"});
+         swatch.style.borderTop = `3px ${dash === "solid" ? "solid" : "dashed"} ${seen(color)}`;
+         const losses = state.evaluations.loss;
+         return [[element("span", {}, swatch, name), undefined, state.folder],
+                 fate(state, now), digits(state.summary.t, 1), whole(state.summary.version),
+                 whole(state.summary.total.steps), whole(state.summary.total.pushes), whole(state.summary.total.rejected),
+                 whole(state.summary.total.samples), share(state.summary.accuracy),
+                 digits(losses.length ? losses[losses.length - 1] : null, 4),
+                 digits(state.summary.staleness.mean, 2), whole(state.summary.staleness.max),
+                 share(state.summary.total.shares.compute)];
+       }));
+}
+
+function drawWorkers(table, state, phases) {
+  fill(table, ["worker", "", "steps", "pushes", "pulls", "rejected", "samples/s", "of best",
+               "of own best", ...phases],
+       Object.entries(state.summary.workers).map(([worker, one]) => [
+         worker, one.finished ? "finished" : state.active.includes(Number(worker)) ? "" : "gone",
+         whole(one.steps), whole(one.pushes), whole(one.pulls), whole(one.rejected),
+         digits(one.speed, 1), share(one.vs_best), share(one.vs_own_best),
+         ...phases.map(phase => share(one.shares[phase]))]));
+}
+
+function drawEvents(table, note, state) {
+  const {events, left_out, duplicates} = state.happenings;
+  fill(table, ["seconds", "worker", "event", ""], [...events].reverse().map(event => [
+    event.t.toFixed(2).replace(/^-0.00$/, "0.00"), event.worker === null ? "" : String(event.worker), event.kind,
+    event.text]));
+  const notes = [];
+  if (left_out) notes.push(`${left_out.toLocaleString("en-US")} earlier events are not listed`);
+  if (duplicates) notes.push(`${duplicates.toLocaleString("en-US")} pushes came twice`);
+  note.textContent = notes.join("; ");
+}
+
+function drawRejections(table, state) {
+  fill(table, ["pushes", "reason", "workers"], state.rejections.map(({reason, pushes, workers}) => {
+    const whose = Object.entries(workers).sort((a, b) => b[1] - a[1]);
+    return [whole(pushes), reason, whose.slice(0, 12).map(
+      ([worker, count]) => `${worker}: ${count.toLocaleString("en-US")}`).join(", ")
+      + (whose.length > 12 ? ", ..." : "")];
+  }));
+}
