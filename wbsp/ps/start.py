@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from wbsp import cluster
 from wbsp.ps.background import CHECKPOINT, Evaluator
 from wbsp.ps.checkpoint import load
 from wbsp.ps.interrupt import Interrupts
@@ -26,7 +27,26 @@ from wbsp.runlog.folder import (
 )
 from wbsp.runlog.server import ServerLog
 from wbsp.sync import SyncModel
-from wbsp.wire.sockets import ServerSocket, read_token
+from wbsp.wire.sockets import ServerSocket, is_loopback, split_address
+
+
+def where_to_listen(host: str | None, port: int | None, default_port: int) -> tuple[str, int]:
+    """The host and port to listen on: those given, else what the environment tells the workers.
+
+    They are told a name that leads here, maybe by way of a translator of addresses, or several of
+    which one does: a server that others are to reach listens on every interface.
+    Raises ValueError, in one line.
+    """
+    said = cluster.server_address("ps") if host is None and port is None else None
+    if said is None:
+        return host or "localhost", port or default_port
+    try:
+        hosts, ports = zip(*map(split_address, said.text.split(",")), strict=True)
+    except ValueError as error:
+        raise said.refused(error) from None
+    if len(set(ports)) > 1:
+        raise said.refused("several ports; say which is this server's: --port_base")
+    return hosts[0] if all(map(is_loopback, hosts)) else "*", ports[0]
 
 
 def prepare_server(
@@ -38,8 +58,7 @@ def prepare_server(
     From here on the process's signals are the server's. Raises ValueError or OSError in one line.
     """
     interrupts = Interrupts().install()
-    token = read_token(token_file) if token_file else None
-    socket = ServerSocket(host, port, token, config.worker_num)
+    socket = ServerSocket(host, port, cluster.token(token_file), config.worker_num)
     try:
         folder = run_folder(base_dir, log_root, resume)
     except FileNotFoundError:

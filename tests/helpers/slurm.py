@@ -1,0 +1,189 @@
+"""A Slurm of three nodes on this machine, as root: for tests, or for a person to try things on.
+
+    python tests/helpers/slurm.py --install    # Debian: apt-get; leave it out where Slurm is there
+
+The nodes n0, n1, n2 share this machine's address and cores. Each claims to have four of them, and
+one GPU, which is no device. No service of the machine is touched, and none of its files in /etc.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from jobs import free_port, until
+
+PACKAGES = ["slurmctld", "slurmd", "slurm-client", "munge"]
+PROGRAMS = ["munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel"]
+NODES = ["n0", "n1", "n2"]
+
+CONFIG = """
+ClusterName=wbsp
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser=root
+AuthType=auth/munge
+# a requeued job waits for a moment longer than its credentials are good (120 s)
+AuthInfo=socket={folder}/munge.sock,cred_expire=5
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+# every step and pass of the scheduler at once
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+# nodes are what is said here, whatever the machine has
+SlurmdParameters=config_overrides
+ReturnToService=2
+SlurmdTimeout=10
+KillWait=5
+InactiveLimit=0
+GresTypes=gpu
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def missing() -> str:
+    """Why there can be no Slurm here; empty if there can."""
+    if os.geteuid() != 0:
+        return "starting a Slurm takes root"
+    absent = [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
+    return f"no {absent[0]}: apt-get install {' '.join(PACKAGES)}" if absent else ""
+
+
+def _path() -> str:
+    return os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+
+
+class Slurm(contextlib.AbstractContextManager):
+    """The cluster; at its end its jobs and daemons are ended and its files are gone.
+
+    env: the environment in which Slurm's commands speak to it
+    """
+
+    def __init__(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="slurm-"))  # short, for munge's socket
+        self.env = {**os.environ, "PATH": _path(), "SLURM_CONF": str(self.folder / "slurm.conf")}
+        self._daemons: list[subprocess.Popen] = []
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def _start(self) -> None:
+        folder = self.folder
+        folder.chmod(0o711)  # munge's clients must reach its socket
+        (folder / "state").mkdir()
+        key = folder / "munge.key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o400)
+        host = socket.gethostname().partition(".")[0]
+        nodes = "".join(
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs=4 "
+            f"RealMemory=1000 Gres=gpu:1 State=UNKNOWN\n" for node in NODES)
+        config = CONFIG.format(host=host, port=free_port(), folder=folder)
+        (folder / "slurm.conf").write_text(config + nodes)
+        (folder / "gres.conf").write_text("".join(
+            f"NodeName={node} Name=gpu File={folder}/gpu-{node}\n" for node in NODES))
+        for node in NODES:
+            os.mknod(folder / f"gpu-{node}", 0o20666, os.makedev(1, 3))
+        self._daemon("munged", "--foreground", f"--key-file={key}", f"--socket={folder}/munge.sock",
+                     f"--pid-file={folder}/munged.pid", f"--log-file={folder}/munged.log",
+                     f"--seed-file={folder}/munged.seed")
+        until((folder / "munge.sock").exists, "munged", 10)
+        self._daemon("slurmctld", "-D")
+        for node in NODES:
+            self._daemon("slurmd", "-D", "-N", node)
+        until(lambda: self.ask("sinfo", "--noheader", "--format=%t %D").split() == ["idle", "3"],
+              f"three idle nodes; {folder} has the logs", 30)
+
+    def _daemon(self, *command: str) -> None:
+        with open(self.folder / f"daemon-{len(self._daemons)}.log", "wb") as file:
+            self._daemons.append(subprocess.Popen(
+                command, env=self.env, stdin=subprocess.DEVNULL, stdout=file,
+                stderr=subprocess.STDOUT, start_new_session=True))
+
+    def ask(self, *command: str) -> str:
+        """What a command of Slurm prints; its errors count for nothing."""
+        return subprocess.run(command, env=self.env, stdout=subprocess.PIPE, text=True, timeout=30,
+                              stderr=subprocess.DEVNULL).stdout
+
+    def submit(self, *command: str, cwd: Path, **environment: str) -> str:
+        """The number of the job that `sbatch` makes of this."""
+        done = subprocess.run(["sbatch", "--parsable", *command], cwd=cwd, text=True, timeout=30,
+                              env={**self.env, **environment}, capture_output=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def state(self, job: str) -> str:
+        """PENDING, RUNNING, COMPLETED, ..."""
+        shown = self.ask("scontrol", "--oneliner", "show", "job", job)
+        return shown.partition(" JobState=")[2].partition(" ")[0]
+
+    def processes(self, job: str, step: str) -> list[int]:
+        """Ids of the Python processes in a step of wbsp.sbatch: "ps", "worker-0", ..."""
+        found, worker = [], step.partition("worker-")[2]
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                program = (path / "cmdline").read_bytes().partition(b"\0")[0].decode()
+                told = dict(word.partition("=")[::2] for word in
+                            (path / "environ").read_text(errors="replace").split("\0"))
+                if (Path(program).name.startswith("python") and told.get("SLURM_JOB_ID") == job
+                        and "SLURM_STEP_ID" in told
+                        and told.get("WBSP_WORKER_INDEX", "") == worker):
+                    found.append(int(path.name))
+        return found
+
+    def __exit__(self, *_):
+        if self._daemons:
+            with contextlib.suppress(subprocess.TimeoutExpired, AssertionError):
+                self.ask("scancel", "--full", "--signal=KILL", "--user=root")
+                self.ask("scancel", "--user=root")
+                until(lambda: not self.ask("squeue", "--noheader").strip(), "jobs to end", 10)
+        for daemon in reversed(self._daemons):
+            daemon.terminate()
+        for daemon in self._daemons:
+            try:
+                daemon.wait(5)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def main(arguments: list[str]) -> int:
+    if arguments == ["--install"]:
+        subprocess.run(["apt-get", "install", "-y", "--no-install-recommends", *PACKAGES],
+                       check=True)
+    elif arguments:
+        print(f"unknown argument {arguments[0]!r}; there is --install", file=sys.stderr)
+        return 1
+    if reason := missing():
+        print(reason, file=sys.stderr)
+        return 1
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with Slurm() as slurm:
+        print(f"export SLURM_CONF={slurm.env['SLURM_CONF']}    # Ctrl-C here ends it", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                time.sleep(60)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
