@@ -34,8 +34,8 @@ setup(
         "adsp": ["scipy"],
         "cuda": ["tensorflow[and-cuda]>=2.18"],
         "figures": ["matplotlib"],
-        "test": ["hypothesis", "matplotlib", "mypy", "pytest", "pytest-timeout", "pytest-xdist",
-                 "ruff", "scipy"],
+        "test": ["hypothesis", "kubeflow-trainer-api", "kubernetes-validate", "matplotlib", "mypy",
+                 "pytest", "pytest-timeout", "pytest-xdist", "ruff", "scipy"],
     },
     classifiers=[
         "Operating System :: MacOS",

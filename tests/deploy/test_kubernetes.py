@@ -7,14 +7,13 @@ import signal
 import subprocess
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
 import yaml
 from jobs import ROOT, free_port
+from kubeflow_trainer_api.models import JobsetV1alpha2JobSet
 
 from wbsp.ps import checkpoint
-
-validate = pytest.importorskip("kubernetes_validate", reason="pip install -e '.[test]'")
-models = pytest.importorskip("kubeflow_trainer_api.models", reason="pip install -e '.[test]'")
 
 FOLDER = ROOT / "deploy/kubernetes"
 VERSIONS = ["1.29", None]  # the oldest that docs/cluster.md names, and the newest that is known
@@ -42,7 +41,8 @@ def kinds(resources):
 
 def check(resource, version=None):
     """Raise ValidationError for a name or type that Kubernetes does not know."""
-    validate.validate(resource, version or validate.latest_version(), strict=True)
+    kubernetes_validate.validate(
+        resource, version or kubernetes_validate.latest_version(), strict=True)
 
 
 def dropped(written, read, path=""):
@@ -59,7 +59,7 @@ def dropped(written, read, path=""):
 
 def check_jobset(resource):
     """Raise ValueError for what the API of JobSet does not know, or not so."""
-    read = models.JobsetV1alpha2JobSet.from_dict(copy.deepcopy(resource)).to_dict()
+    read = JobsetV1alpha2JobSet.from_dict(copy.deepcopy(resource)).to_dict()
     if lost := dropped(resource, read):
         raise ValueError(f"unknown to JobSet: {', '.join(lost)}")
     for replicated in resource["spec"]["replicatedJobs"]:
@@ -99,10 +99,14 @@ FREE = {"requests", "limits", "matchLabels", "selector", "labels"}  # maps with 
 
 
 def broken(resource):
-    """(what, copy) for each key of `resource`: misspelled, and with a value of another type."""
+    """(what, copy) for each key of `resource`, in one element of each list: misspelled, and with a
+    value of another type."""
+    seen = {(), ("apiVersion",), ("kind",)}
     for path, value in places(resource):
-        if not path or not isinstance(path[-1], str) or path[:1] in (("apiVersion",), ("kind",)):
+        names = tuple(key for key in path if isinstance(key, str))
+        if names in seen:
             continue
+        seen.add(names)
         if not FREE & set(path[:-1]):
             yield f"misspelled {path}", changed(resource, path, misspell)
         if not isinstance(value, dict) and "resources" not in path:
@@ -117,7 +121,7 @@ def server_container(resources):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_kubernetes_knows_all_that_the_files_say(version):
-    resources = [*plain()]
+    resources = plain()
     assert kinds(resources) == [("Job", "wbsp-ps"), ("Job", "wbsp-worker"),
                                 ("PersistentVolumeClaim", "wbsp-runs"), ("Service", "wbsp-ps")]
     for resource in resources:
@@ -132,7 +136,7 @@ def test_jobset_knows_all_that_its_file_says():
 def test_a_broken_copy_is_noticed(resource):
     count = 0
     for what, copied in broken(resource):
-        with pytest.raises(validate.ValidationError):
+        with pytest.raises(kubernetes_validate.ValidationError):
             check(copied)
             pytest.fail(f"passes: {what}")
         count += 1
@@ -144,11 +148,11 @@ def test_a_broken_copy_of_the_jobset_is_noticed():
     for what, copied in broken(jobset()):
         try:
             check_jobset(copied)
-        except (ValueError, validate.ValidationError):
+        except (ValueError, kubernetes_validate.ValidationError):
             count += 1
         else:
             pytest.fail(f"passes: {what}")
-    assert count > 100
+    assert count > 80
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
@@ -220,7 +224,7 @@ def test_the_servers_command_goes_on_where_a_drained_pod_was(jobs, tmp_path):
 
     first = start()
     assert first.find("there is no checkpoint to go on from: beginning afresh")
-    worker = jobs.integer_worker(f"localhost:{port}", 0, steps=400, seconds=0.01,
+    worker = jobs.integer_worker(f"localhost:{port}", 0, steps=100, seconds=0.01,
                                  token_file=str(tmp_path / "token"))
     worker.until("step 30 done")
     first.signal(signal.SIGTERM)
@@ -230,4 +234,4 @@ def test_the_servers_command_goes_on_where_a_drained_pod_was(jobs, tmp_path):
     worker.ends_well()
     second.ends_well()
     (path,) = Path(runs).glob("some-uid/pcc/run-001/checkpoint.safetensors")
-    assert checkpoint.load(path).state["steps"] == {"0": 400}
+    assert checkpoint.load(path).state["steps"] == {"0": 100}

@@ -16,7 +16,7 @@ def python_of(page: str) -> str:
 def commands_of(page: str, heading: str) -> str:
     """The first indented block of commands below a heading of a page of docs/."""
     _, _, below = _text(page).partition(f"\n## {heading}\n")
-    return textwrap.dedent(re.search(r"\n\n((?:    .*\n)+)", below)[1])
+    return textwrap.dedent(re.search(r"(^    .*\n)+", below, re.MULTILINE)[0])
 
 
 def _text(page: str) -> str:
