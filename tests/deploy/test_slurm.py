@@ -122,12 +122,15 @@ def test_the_published_experiment_runs_to_its_end(submit):
     assert all((batch.run / f"wk_loss_{index}_pcc.txt").exists() for index in range(2))
 
 
-def test_steps_that_are_killed_come_back_alone(submit):
+def test_steps_that_are_killed_come_back_alone(submit, cluster):
     batch = submit("--gres=gpu:1", BATCH, "light.py", '{"steps": 500, "seconds": 0.02}',
                    WBSP_PS="-m wbsp.ps --check_period=0.5")
     batch.until("worker-0", "step 50 done")
     batch.kill("worker-1")
     batch.until("worker-1", "starts with seq", times=2)
+    (server,) = cluster.processes(batch.job, "ps")
+    with open(f"/proc/{server}/environ") as variables:
+        assert "CUDA_VISIBLE_DEVICES=" in variables.read().split("\0"), "it sees a GPU"
     batch.kill("ps")
     batch.until("ps", "going on from version")
     assert batch.ends() == "COMPLETED", batch.text()
@@ -140,9 +143,12 @@ def test_steps_that_are_killed_come_back_alone(submit):
 
 
 def test_several_workers_of_a_node_share_it(submit):
-    batch = submit("--ntasks-per-node=2", "--mem=400", BATCH, "light.py", '{"steps": 100}')
+    batch = submit("--ntasks-per-node=2", "--mem=400", "--gres=gpu:2", BATCH, "light.py",
+                   '{"steps": 200, "seconds": 0.02}')
     assert batch.ends() == "COMPLETED", batch.text()
-    assert batch.saved()["steps"] == {str(index): 100 for index in range(4)}
+    gpus = [re.search("GPUs (.*)", batch.text(f"worker-{index}"))[1] for index in range(4)]
+    assert sorted(gpus[:2]) == sorted(gpus[2:]) == ["0", "1"]
+    assert batch.saved()["steps"] == {str(index): 200 for index in range(4)}
 
 
 def test_a_requeued_job_goes_on_where_it_was(submit, cluster):

@@ -3,7 +3,7 @@
     python tests/helpers/slurm.py --install    # Debian: apt-get; leave it out where Slurm is there
 
 The nodes n0, n1, n2 share this machine's address and cores. Each claims to have four of them, and
-one GPU, which is no device. No service of the machine is touched, and none of its files in /etc.
+two GPUs, which are no devices. No service of the machine is touched, and none of its files in /etc.
 """
 
 from __future__ import annotations
@@ -102,15 +102,16 @@ class Slurm(contextlib.AbstractContextManager):
         nodes = "".join(
             f"NodeName={node} NodeHostname={node if hosts else host} "
             f"NodeAddr={hosts.address(node) if hosts else '127.0.0.1'} Port={free_port()} CPUs=4 "
-            f"RealMemory=1000 Gres=gpu:1 State=UNKNOWN\n" for node in NODES)
+            f"RealMemory=1000 Gres=gpu:2 State=UNKNOWN\n" for node in NODES)
         config = CONFIG.format(host=host, port=free_port(), folder=folder,
                                address=hosts.HERE if hosts else "127.0.0.1",
                                timeout=5 if hosts else 60)
         (folder / "slurm.conf").write_text(config + nodes)
         (folder / "gres.conf").write_text("".join(
-            f"NodeName={node} Name=gpu File={folder}/gpu-{node}\n" for node in NODES))
+            f"NodeName={node} Name=gpu File={folder}/{node}-gpu[0-1]\n" for node in NODES))
         for node in NODES:
-            os.mknod(folder / f"gpu-{node}", 0o20666, os.makedev(1, 3))
+            for index in range(2):
+                os.mknod(folder / f"{node}-gpu{index}", 0o20666, os.makedev(1, 3))
         self._daemon("munged", "--foreground", f"--key-file={key}", f"--socket={folder}/munge.sock",
                      f"--pid-file={folder}/munged.pid", f"--log-file={folder}/munged.log",
                      f"--seed-file={folder}/munged.seed")
