@@ -20,11 +20,13 @@ import time
 from absl import app, flags
 
 from wbsp import heterogeneity
+from wbsp.cluster import Task, worker_num
 from wbsp.ps.outer import OUTER_STEPS, create_outer
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import folder_of_worker, sync_name
 from wbsp.startup import heavy_imports
 from wbsp.sync import MODELS, create, find, parse_options, with_batch_size
+from wbsp.wire.sockets import split_addresses
 
 FLAGS = flags.FLAGS
 RUN_WIDE = ("model", "dataset", "heterogeneity", "epochs", "target_accuracy", "lr", "seed",
@@ -36,6 +38,8 @@ SAY_EVERY = 5.0  # seconds between two lines of a worker
 # The published flags, with their names and defaults.
 flags.DEFINE_enum("job_name", None, ["ps", "standby", "worker"], "what this process is",
                   required=True)
+# worker_num, worker_index, host, port_base and token_file: what the command line does not say, the
+# environment may (wbsp/cluster.py).
 flags.DEFINE_integer("worker_num", 2, "number of workers (ps)", lower_bound=1)
 flags.DEFINE_integer("worker_index", 0, "which worker this is: 0 ... worker_num - 1",
                      lower_bound=0)
@@ -98,6 +102,11 @@ def main(argv):
     return job()
 
 
+def given(name):
+    """The flag's value, or None where the command line does not have it."""
+    return FLAGS[name].value if FLAGS[name].present else None
+
+
 def run_wide_settings():
     """What all processes of a run must agree on: name -> text."""
     sync, model = chosen_sync(), None
@@ -131,24 +140,26 @@ def parameter_server():
     import data
     from wbsp.ps.evaluate import EvaluatorProcess
     from wbsp.ps.server import ServerConfig
-    from wbsp.ps.start import prepare_server
+    from wbsp.ps.start import prepare_server, where_to_listen
 
     if (FLAGS.job_name == "standby") != bool(FLAGS.standby_of):
         raise ValueError("--standby_of=host:port says whose place a --job_name=standby takes, and "
                          "belongs to nothing else")
+    workers = given("worker_num") or worker_num() or FLAGS.worker_num
+    host, port = where_to_listen(given("host"), given("port_base"), FLAGS.port_base)
     settings = run_wide_settings()
     options = json.loads(settings["sync_option"])
     target = math.inf if FLAGS.target_accuracy is None else FLAGS.target_accuracy
-    config = ServerConfig(FLAGS.worker_num, FLAGS.epochs * data.size(FLAGS.dataset), target,
+    config = ServerConfig(workers, FLAGS.epochs * data.size(FLAGS.dataset), target,
                           FLAGS.check_period, FLAGS.connect_timeout,
                           FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit,
                           create_outer(FLAGS.outer, **parse_options(FLAGS.outer_option)))
     experiment = functools.partial(network_and_test_set, FLAGS.model, FLAGS.dataset,
                                    FLAGS.data_dir, FLAGS.seed, FLAGS.weight_decay)
     return prepare_server(
-        settings, create(chosen_sync(), **options), options, config, host=FLAGS.host,
-        port=FLAGS.port_base, token_file=FLAGS.token_file, base_dir=FLAGS.base_dir,
-        log_root=FLAGS.log_root, resume=FLAGS.resume,
+        settings, create(chosen_sync(), **options), options, config, host=host, port=port,
+        token_file=FLAGS.token_file, base_dir=FLAGS.base_dir, log_root=FLAGS.log_root,
+        resume=FLAGS.resume,
         start_evaluator=lambda: EvaluatorProcess(experiment), standby_of=FLAGS.standby_of)
 
 
@@ -165,12 +176,22 @@ def network_and_test_set(model, dataset, data_dir, seed, weight_decay):
 # A worker.
 
 
+def task():
+    """The server's address and this worker's index: of flags, the environment, or the defaults."""
+    place = f"{FLAGS.host}:{FLAGS.port_base}"
+    given_place = place if FLAGS["host"].present or FLAGS["port_base"].present else None
+    address = FLAGS.server or given_place
+    return Task.complete(address, given("worker_index"), Task(place, FLAGS.worker_index),
+                         check=split_addresses)
+
+
 def worker():
     """Connect and build; return what trains and answers with an exit code.
 
     Raises ValueError or OSError for bad input, TransportError where there is no server or it
     refuses.
     """
+    address, index = task()
     with heavy_imports():
         import models
         from models import training
@@ -178,9 +199,8 @@ def worker():
         from wbsp.runlog.worker import WorkerLog
         from wbsp.worker.connection import TransportError
 
-    index = FLAGS.worker_index
-    hook = SyncCallback(FLAGS.server or f"{FLAGS.host}:{FLAGS.port_base}", index,
-                        token_file=FLAGS.token_file, connect_timeout=FLAGS.connect_timeout,
+    hook = SyncCallback(address, index, token_file=FLAGS.token_file,
+                        connect_timeout=FLAGS.connect_timeout,
                         band_width_limit=FLAGS.band_width_limit, expected=expected(), say=say,
                         patience=FLAGS.patience)
     caught: list[int] = []
@@ -194,10 +214,10 @@ def worker():
         say(f"worker {index}: {error}")
         return lambda: 128 + caught[0]
     if "model" not in run:
-        raise ValueError(f"the server at {FLAGS.host}:{FLAGS.port_base} was started by `python -m "
-                         "wbsp.ps` and knows neither model nor data set: start runcifar10gpu.py "
-                         "--job_name=ps instead, or train a model of your own with SyncCallback")
-    hook.write_log(WorkerLog(folder_of_run(run), index, run["sync"], append=True, say=say))
+        raise ValueError(f"the server at {address} was started by `python -m wbsp.ps` and knows "
+                         "neither model nor data set: start runcifar10gpu.py --job_name=ps "
+                         "instead, or train a model of your own with SyncCallback")
+    hook.write_log(WorkerLog(folder_of_run(run, index), index, run["sync"], append=True, say=say))
     name, rule = run["model"], hook.rule
     devices = training.own_devices(say)  # before anything lies on one
     batches, steps_per_epoch = training_set(run, rule, hook)
@@ -207,7 +227,7 @@ def worker():
         # XLA compiles anew for every size of a batch, which takes longer than a step of it.
         training.compile(network, name, float(run["lr"]) if run["lr"] else None, split,
                          jit_compile="auto" if rule.batch is None else False)
-    pace = pace_and_end(hook, seconds_before_step(run) / split, FLAGS.max_steps * split)
+    pace = pace_and_end(hook, seconds_before_step(run, index) / split, FLAGS.max_steps * split)
     say(f"worker {index}: training {name} on {run['dataset']} under {run['sync']}")
     return functools.partial(train, network, batches, steps_per_epoch, hook, pace, caught)
 
@@ -222,7 +242,7 @@ def training_set(run, rule, hook):
         if FLAGS["batch_size"].present and FLAGS.batch_size != size:
             raise ValueError(f"--batch_size={FLAGS.batch_size}, but all workers begin with "
                              f"{size} under {run['sync']}: give the ps and the workers the same")
-        order = seed if rule.shared else (seed, FLAGS.worker_index)
+        order = seed if rule.shared else (seed, hook.worker)
         batches = hook.stream(data.shared_batch(name, order, FLAGS.data_dir), size)
     else:
         size, rest = divmod(FLAGS.batch_size, rule.micro_batches)
@@ -230,7 +250,7 @@ def training_set(run, rule, hook):
             raise ValueError(f"--batch_size={FLAGS.batch_size} does not divide into the "
                              f"{rule.micro_batches} micro-batches of {run['sync']}: choose a "
                              "multiple")
-        batches = data.train_dataset(name, size, seed, FLAGS.worker_index, FLAGS.data_dir)
+        batches = data.train_dataset(name, size, seed, hook.worker, FLAGS.data_dir)
     return batches, max(1, data.size(name) // size)
 
 
@@ -265,19 +285,19 @@ def _interrupt(hook, caught, signum, frame):
     hook.interrupt(f"interrupted by {signal.Signals(signum).name}")
 
 
-def folder_of_run(run):
+def folder_of_run(run, index):
     """Where this worker's files of the run lie; the same folder as the server's on one machine."""
     named = pathlib.Path(FLAGS.log_root) / run["folder"]
     folder = folder_of_worker(named, run)
     if folder != named:
-        say(f"worker {FLAGS.worker_index}: {named} holds another run; the files of this one are in "
+        say(f"worker {index}: {named} holds another run; the files of this one are in "
             f"{folder}")
     return folder
 
 
-def seconds_before_step(run):
+def seconds_before_step(run, index):
     """Seconds to sleep, those of the run's published heterogeneity included."""
-    return FLAGS.sleep_time + heterogeneity.sleep_seconds(run["heterogeneity"], FLAGS.worker_index)
+    return FLAGS.sleep_time + heterogeneity.sleep_seconds(run["heterogeneity"], index)
 
 
 def pace_and_end(hook, seconds, max_steps):

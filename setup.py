@@ -34,8 +34,8 @@ setup(
         "adsp": ["scipy"],
         "cuda": ["tensorflow[and-cuda]>=2.18"],
         "figures": ["matplotlib"],
-        "test": ["hypothesis", "matplotlib", "mypy", "plotly>=5", "pytest", "pytest-timeout",
-                 "pytest-xdist", "ruff", "scipy"],
+        "test": ["hypothesis", "kubeflow-trainer-api", "kubernetes-validate", "matplotlib", "mypy",
+                 "plotly>=5", "pytest", "pytest-timeout", "pytest-xdist", "ruff", "scipy"],
         "watch": ["plotly>=5"],
     },
     classifiers=[

@@ -1,18 +1,33 @@
-"""Who is who: arguments, TF_CONFIG, and tf.distribute's cluster resolvers."""
+"""Who is who: arguments, the environment, and tf.distribute's cluster resolvers."""
 
 import json
+import re
+from types import SimpleNamespace
 
 import pytest
-from jobs import Jobs
+from jobs import ROOT, Jobs, free_port
 
-from wbsp.cluster import Spec, Task, tf_config
+from wbsp.cluster import Spec, Task, server_address, tf_config, token, worker_num
+from wbsp.ps.start import where_to_listen
+from wbsp.wire.sockets import split_address
 
 CLUSTER = {"ps": ["ps.example:2606"], "worker": ["a.example:1", "b.example:1", "c.example:1"]}
 
 
+VARIABLES = ["WBSP_SERVER", "WBSP_WORKER_INDEX", "WBSP_WORKER_NUM", "WBSP_TOKEN_FILE", "TF_CONFIG",
+             "JOB_COMPLETION_INDEX", "SLURM_PROCID"]
+
+
 @pytest.fixture(autouse=True)
-def no_tf_config(monkeypatch):
-    monkeypatch.delenv("TF_CONFIG", raising=False)
+def nothing_said(monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def say(monkeypatch):
+    """say(NAME=text, ...) sets variables of the environment."""
+    return lambda **said: [monkeypatch.setenv(name, text) for name, text in said.items()]
 
 
 def config(monkeypatch, cluster=CLUSTER, kind="worker", index=2, text=None):
@@ -41,11 +56,91 @@ def test_arguments_need_no_tf_config():
     assert Task.complete("other:1", 5) == ("other:1", 5)
 
 
-@pytest.mark.parametrize("arguments", [(None, None), ("localhost:1", None), (None, 0)])
-def test_neither_is_one_clear_line(arguments):
-    with pytest.raises(ValueError, match="nor the environment variable TF_CONFIG is given") as e:
+@pytest.mark.parametrize("arguments, says", [
+    ((None, None), "nobody says where the server is: .* WBSP_SERVER=localhost:2606, or TF_CONFIG"),
+    ((None, 0), "nobody says where the server is"),
+    (("localhost:1", None), "nobody says which worker this is: .* WBSP_WORKER_INDEX=0, or TF_CONF"),
+])
+def test_neither_is_one_clear_line(arguments, says):
+    with pytest.raises(ValueError, match=says) as caught:
         Task.complete(*arguments)
-    assert "\n" not in str(e.value) and "SyncCallback(" in str(e.value)
+    assert "\n" not in str(caught.value) and "SyncCallback(" in str(caught.value)
+
+
+def test_the_variables_of_wbsp_say_everything(say, tmp_path):
+    path = tmp_path / "token"
+    path.write_text("0123456789abcdef")
+    say(WBSP_SERVER="any text, untouched", WBSP_WORKER_INDEX="2", WBSP_WORKER_NUM="3",
+        WBSP_TOKEN_FILE=str(path))
+    assert Task.complete(None, None) == ("any text, untouched", 2)
+    assert worker_num() == 3 and token(None) == b"0123456789abcdef"
+    assert Task.complete("other:1", 0) == ("other:1", 0), "arguments go before"
+    assert token("") is None, "said: none"
+
+
+def test_what_nobody_says_is_nothing():
+    assert worker_num() is token(None) is server_address() is tf_config() is None
+    assert Task.complete(None, None, Task("localhost:2222", 0)) == ("localhost:2222", 0)
+
+
+def test_an_empty_variable_says_nothing(say):
+    say(**dict.fromkeys(VARIABLES, " "))
+    test_what_nobody_says_is_nothing()
+
+
+@pytest.mark.parametrize("name", ["JOB_COMPLETION_INDEX", "SLURM_PROCID"])
+def test_a_schedulers_number_is_the_last_to_say_the_index(say, monkeypatch, name):
+    say(WBSP_SERVER="a:1", **{name: "7"})
+    assert Task.complete(None, None) == ("a:1", 7)
+    config(monkeypatch, index=1)
+    assert Task.complete(None, None) == ("a:1", 1), "its tasks may be counted otherwise"
+    say(WBSP_WORKER_INDEX="0")
+    assert Task.complete(None, None) == ("a:1", 0)
+
+
+@pytest.mark.parametrize("said, says", [
+    ({"WBSP_SERVER": "here"}, "WBSP_SERVER is 'here': address 'here' is not host:port"),
+    ({"WBSP_WORKER_INDEX": "-1"}, "WBSP_WORKER_INDEX is '-1': not a whole number of 0 or more"),
+    ({"WBSP_WORKER_INDEX": "1.5"}, "WBSP_WORKER_INDEX is '1.5': not a whole number of 0 or more"),
+    ({"JOB_COMPLETION_INDEX": "one"}, "JOB_COMPLETION_INDEX is 'one': not a whole number of 0 or"),
+    ({"SLURM_PROCID": "²"}, "SLURM_PROCID is '²': not a whole number of 0 or more"),
+    ({"WBSP_WORKER_NUM": "0"}, "WBSP_WORKER_NUM is '0': not a whole number of 1 or more"),
+    ({"WBSP_TOKEN_FILE": "/no/such"}, "WBSP_TOKEN_FILE is '/no/such': .*No such file"),
+    ({"WBSP_TOKEN_FILE": "/dev/null"}, "WBSP_TOKEN_FILE is '/dev/null': .*holds 0 bytes"),
+])
+def test_a_bad_variable_is_named_with_its_value(say, said, says):
+    say(**{"WBSP_SERVER": "a:1", **said})
+    with pytest.raises(ValueError, match=f"^{says}") as caught:
+        Task.complete(None, None, Task("b:1", 0), check=split_address)
+        worker_num()
+        token(None)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("server, listens", [
+    ("localhost:2607", ("localhost", 2607)), ("[::1]:2607", ("[::1]", 2607)),
+    ("server.example:2607", ("*", 2607)), ("10.0.0.1:2607", ("*", 2607)),
+    ("a.example:2607,b.example:2607", ("*", 2607)), ("localhost:2607,b.example:2607", ("*", 2607)),
+])
+def test_a_server_listens_where_workers_are_told_it_is(say, server, listens):
+    say(WBSP_SERVER=server)
+    assert where_to_listen(None, None, 2606) == listens
+
+
+def test_flags_say_alone_where_a_server_listens(say):
+    say(WBSP_SERVER="server.example:2607")
+    assert where_to_listen("::", None, 2606) == ("::", 2606)
+    assert where_to_listen(None, 2608, 2606) == ("localhost", 2608)
+
+
+@pytest.mark.parametrize("server, says", [
+    ("a.example", "WBSP_SERVER is 'a.example': address 'a.example' is not host:port"),
+    ("a.example:1,b.example:2", "WBSP_SERVER is '.*': several ports; say .*--port_base"),
+])
+def test_an_address_that_does_not_say_the_servers_port_is_one_line(say, server, says):
+    say(WBSP_SERVER=server)
+    with pytest.raises(ValueError, match=says):
+        where_to_listen(None, None, 2606)
 
 
 def test_a_negative_index_is_refused():
@@ -54,10 +149,10 @@ def test_a_negative_index_is_refused():
 
 
 @pytest.mark.parametrize("settings, says", [
-    ({"text": "no json"}, "TF_CONFIG is no cluster"),
-    ({"text": "[]"}, "TF_CONFIG is no cluster"),
+    ({"text": "no json"}, "TF_CONFIG is 'no json': no cluster"),
+    ({"text": "[]"}, "TF_CONFIG is '[]': no cluster"),
     ({"text": "{}"}, "cluster"),
-    ({"text": '{"cluster": 3, "task": 3}'}, "TF_CONFIG is no cluster"),
+    ({"text": '{"cluster": 3,\n"task": 3}'}, "no cluster of one ps and workers"),
     ({"cluster": {"worker": ["a:1"]}}, "it has no 'ps'"),
     ({"cluster": {"ps": ["a:1"]}}, "it has no 'worker'"),
     ({"cluster": {"ps": ["a:1"], "worker": []}}, "no worker tasks; name each of them"),
@@ -68,14 +163,16 @@ def test_a_negative_index_is_refused():
     ({"cluster": {"ps": ["a:1", "b:1"], "worker": []}}, "2 ps tasks; wbsp needs one"),
     ({"cluster": {"ps": [], "worker": []}}, "0 ps tasks; wbsp needs one"),
     ({"kind": "chief"}, "a chief; wbsp has none: make it a worker"),
-    ({"index": "first"}, "first"),
+    ({"index": "first"}, "the task's index is 'first': not a whole number of 0 or more"),
+    ({"index": -1}, "the task's index is '-1': not a whole number of 0 or more"),
+    ({"index": True}, "the task's index is 'True'"),
 ])
 def test_a_bad_tf_config_is_one_clear_line(monkeypatch, settings, says):
     config(monkeypatch, **settings)
     with pytest.raises(ValueError) as caught:
         tf_config()
     assert says in str(caught.value) and "\n" not in str(caught.value)
-    assert str(caught.value).startswith("TF_CONFIG is no cluster of one ps and workers: ")
+    assert re.match("TF_CONFIG is '.*': no cluster of one ps and workers: ", str(caught.value))
 
 
 @pytest.mark.parametrize("kind", ["ps", "evaluator"])
@@ -89,8 +186,8 @@ def test_only_a_worker_can_take_a_workers_place(monkeypatch, kind):
     ("worker", CLUSTER, "TF_CONFIG makes this process a task of type 'worker', not a ps"),
     ("ps", {"ps": ["localhost:1"]}, "it has no 'worker'"),
     ("ps", {"ps": ["localhost:1"], "worker": ["a:1"], "chief": ["b:1"]}, "a chief; wbsp has none"),
-    ("ps", {"ps": [""], "worker": ["a:1"]}, "address '' is not host:port"),
-    ("ps", None, "say how many workers there are: --worker_num=2, or TF_CONFIG"),
+    ("ps", {"ps": [""], "worker": ["a:1"]}, "the ps in TF_CONFIG is '': address '' is not host:po"),
+    ("ps", None, "say how many workers there are: --worker_num=2, or the environment variable WB"),
 ])
 def test_a_server_from_a_bad_tf_config_is_one_line_and_exit_code_1(tmp_path, kind, cluster, says):
     text = json.dumps({"cluster": cluster, "task": {"type": kind, "index": 0}}) if cluster else ""
@@ -99,6 +196,48 @@ def test_a_server_from_a_bad_tf_config_is_one_line_and_exit_code_1(tmp_path, kin
         assert server.ends() == 1
         (line,) = server.lines
     assert line.startswith("wbsp.ps: ") and says in line
+
+
+def test_a_server_and_its_workers_are_told_by_the_environment_alone(tmp_path):
+    path, port = tmp_path / "token", free_port()
+    path.write_text("0123456789abcdef")
+    with Jobs(tmp_path) as jobs:
+        server = jobs.start("server", "-m", "wbsp.ps", WBSP_SERVER=f"machine.example:{port}",
+                            WBSP_WORKER_NUM="3", WBSP_TOKEN_FILE=str(path))
+        assert server.until(f"listening on port {port}, waiting for 3 worker")
+        open_to_all = jobs.start("server", "-m", "wbsp.ps", WBSP_SERVER=f"a.example:{free_port()}",
+                                 WBSP_WORKER_NUM="3")
+        assert open_to_all.ends() == 1
+        assert open_to_all.find("refusing to listen on .* without a token")
+
+
+@pytest.mark.parametrize("job, said, says", [
+    ("ps", {"WBSP_WORKER_NUM": "all"}, "WBSP_WORKER_NUM is 'all': not a whole number"),
+    ("ps", {"WBSP_SERVER": "2222"}, "WBSP_SERVER is '2222': address '2222' is not host:port"),
+    ("worker", {"WBSP_WORKER_INDEX": "a"}, "WBSP_WORKER_INDEX is 'a': not a whole number"),
+    ("worker", {"WBSP_SERVER": "2222"}, "WBSP_SERVER is '2222': address '2222' is not host:port"),
+])
+def test_the_launcher_refuses_a_bad_variable_in_one_line(tmp_path, job, said, says):
+    with Jobs(tmp_path) as jobs:
+        process = jobs.start(job, ROOT / "runcifar10gpu.py", f"--job_name={job}", **said)
+        assert process.ends() == 1
+        (line,) = process.lines
+    assert line.startswith("runcifar10gpu: ") and says in line
+
+
+@pytest.mark.parametrize("kind, index, says", [
+    (None, 0, "a task of type None, not a worker"), ("", 0, "a task of type '', not a worker"),
+    ("ps", 0, "a task of type 'ps', not a worker"), ("worker", None, "no task index"),
+])
+def test_a_resolver_that_does_not_say_worker_names_none(kind, index, says):
+    """Most resolvers count tasks of all types, the ps among them, and leave the type to the user.
+    """
+    spec = SimpleNamespace(as_dict=lambda: CLUSTER)
+    resolver = SimpleNamespace(cluster_spec=lambda: spec, task_type=kind, task_id=index)
+    with pytest.raises(ValueError, match=says):
+        Task.of(resolver)
+    resolver.task_type, resolver.task_id = "worker", 2
+    assert Task.of(resolver) == ("ps.example:2606", 2)
 
 
 @pytest.mark.slow
@@ -111,10 +250,8 @@ def test_cluster_resolvers_of_tensorflow(monkeypatch):
     spec = tf.train.ClusterSpec(CLUSTER)
     simple = resolvers.SimpleClusterResolver(spec, task_type="worker", task_id=2)
     assert Task.of(simple) == ("ps.example:2606", 2)
-    with pytest.raises(ValueError, match="makes this process a task of type 'ps', not a worker"):
-        Task.of(resolvers.SimpleClusterResolver(spec, task_type="ps", task_id=0))
-    with pytest.raises(ValueError, match="gives this process no task index"):
-        Task.of(resolvers.SimpleClusterResolver(spec, task_type="worker"))
+    with pytest.raises(ValueError, match="makes this process a task of type .*, not a worker"):
+        Task.of(resolvers.SimpleClusterResolver(spec, task_id=0))
     two = tf.train.ClusterSpec({**CLUSTER, "ps": ["a:1", "b:1"]})
     with pytest.raises(ValueError, match="names 2 ps tasks; wbsp needs one"):
         Task.of(resolvers.SimpleClusterResolver(two, task_type="worker", task_id=0))

@@ -15,7 +15,7 @@ from wbsp.sync.__main__ import overview, page_of
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = sorted(ROOT.glob("wbsp/**/*.py"))
-SHELL = [ROOT / ".ci/run", *sorted(ROOT.glob("scripts/*.sh"))]
+SHELL = [ROOT / ".ci/run", ROOT / "deploy/slurm/wbsp.sbatch", *sorted(ROOT.glob("scripts/*.sh"))]
 MODULES = [*LIBRARY, *ROOT.glob("*.py"), *sorted(
     path for folder in ("models", "data", "scripts", "benchmarks")
     for path in ROOT.glob(f"{folder}/**/*.py"))]

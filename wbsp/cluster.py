@@ -1,14 +1,59 @@
-"""Membership of a run: from arguments, from TF_CONFIG, or from a tf.distribute cluster resolver.
+"""Who is who in a run: what arguments do not say, the environment says. Only this module reads it.
 
-TF_CONFIG is the environment variable that TensorFlow's users and their schedulers already set:
-{"cluster": {"ps": ["host:port"], "worker": [...]}, "task": {"type": "worker", "index": 0}}
+WBSP_SERVER        the server's address, as SyncCallback takes it
+WBSP_WORKER_INDEX  which worker this process is: 0 ... worker_num - 1
+WBSP_WORKER_NUM    how many workers the server waits for
+WBSP_TOKEN_FILE    file with the shared secret
+TF_CONFIG          what TensorFlow's users and their schedulers set: {"task": {"type": "worker",
+                   "index": 0}, "cluster": {"ps": ["host:port"], "worker": [...]}}
+JOB_COMPLETION_INDEX, SLURM_PROCID
+                   the index, as an indexed Job of Kubernetes and a step of Slurm number their tasks
+
+Each value comes from the first that says it: argument, WBSP_*, TF_CONFIG, scheduler. TF_CONFIG goes
+before the schedulers' numbers, because who writes it may count otherwise than they do (its ps is a
+task of the same step, say). A variable that is empty says nothing.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from wbsp.wire.sockets import read_token
+
+_SHOWN = 200  # characters of a variable in a message
+_NOBODY = ('nobody says {}: say SyncCallback("localhost:2606", worker_index=0), or set the '
+           "environment variable {}, or TF_CONFIG")
+
+
+class Said(NamedTuple):
+    """What a variable of the environment says."""
+
+    name: str
+    text: str
+
+    def refused(self, problem: object) -> ValueError:
+        """The error of a text that is no good: one line with the variable, its value, the problem.
+        """
+        text = self.text if len(self.text) <= _SHOWN else self.text[:_SHOWN] + " ..."
+        return ValueError(f"{self.name} is {text!r}: {problem}")
+
+    def number(self, least: int) -> int:
+        """The text as an integer. Raises ValueError for anything else, and for one below `least`.
+        """
+        if not (self.text.isascii() and self.text.isdigit() and int(self.text) >= least):
+            raise self.refused(f"not a whole number of {least} or more")
+        return int(self.text)
+
+
+def _variable(*names: str) -> Said | None:
+    """The first of these variables that is set and not empty."""
+    for name in names:
+        if text := os.environ.get(name, "").strip():
+            return Said(name, text)
+    return None
 
 
 class Task(NamedTuple):
@@ -18,35 +63,107 @@ class Task(NamedTuple):
     worker: int
 
     @classmethod
-    def complete(cls, address: str | None, index: int | None) -> Task:
-        """The task, with what is None taken from TF_CONFIG.
+    def complete(cls, address: str | None, index: int | None, default: Task | None = None, *,
+                 check: Callable[[str], object] = str) -> Task:
+        """The task, with what is None taken from the environment, else from `default`.
 
-        Raises ValueError, in one line, for a bad index or TF_CONFIG.
+        check: raises ValueError for a text that is no address
+        Raises ValueError, in one line, for a bad or missing value.
         """
-        if address is None or index is None:
-            spec = tf_config()
-            address = spec.server if address is None else address
-            if index is None:
-                index = spec.must_be("worker").task_index
+        if address is None:
+            address = _checked_address(check)
+        else:
+            check(address)
+        if index is None:
+            index = _worker_index()
+        if default is not None:
+            address = default.address if address is None else address
+            index = default.worker if index is None else index
+        if address is None:
+            raise ValueError(_NOBODY.format("where the server is", "WBSP_SERVER=localhost:2606"))
+        if index is None:
+            raise ValueError(_NOBODY.format("which worker this is", "WBSP_WORKER_INDEX=0"))
         if index < 0:
             raise ValueError(f"worker_index must be 0 or more, not {index}")
         return cls(address, index)
 
     @classmethod
     def of(cls, resolver: Any) -> Task:
-        """The task that a `tf.distribute.cluster_resolver` names (Slurm, Kubernetes, ...).
+        """The task that a `tf.distribute.cluster_resolver` names.
 
-        Raises ValueError where the resolver names no worker of exactly one server.
+        Raises ValueError where it does not say that this process is a worker of exactly one server.
         """
         servers = resolver.cluster_spec().as_dict().get("ps", [])
         if len(servers) != 1:
             raise ValueError(f"the cluster resolver names {len(servers)} ps tasks; wbsp needs one")
-        if resolver.task_type not in (None, "", "worker"):
+        if resolver.task_type != "worker":
             raise ValueError(f"the cluster resolver makes this process a task of type "
                              f"{resolver.task_type!r}, not a worker")
         if resolver.task_id is None:
             raise ValueError("the cluster resolver gives this process no task index")
         return cls(servers[0], resolver.task_id)
+
+
+def server_address(kind: str | None = None) -> Said | None:
+    """Where the environment says that the server is; None: it does not.
+
+    kind: what this process must be in TF_CONFIG, if that is asked
+    Raises ValueError for a bad TF_CONFIG.
+    """
+    if said := _variable("WBSP_SERVER"):
+        return said
+    spec = tf_config()
+    if spec is None:
+        return None
+    if kind is not None:
+        spec.must_be(kind)
+    return Said("the ps in TF_CONFIG", spec.server)
+
+
+def worker_num() -> int | None:
+    """How many workers the environment says there are; None: it does not. Raises ValueError."""
+    if said := _variable("WBSP_WORKER_NUM"):
+        return said.number(1)
+    spec = tf_config()
+    return None if spec is None else spec.must_be("ps").workers
+
+
+def token(path: str | None) -> bytes | None:
+    """The run's secret, from the file that is given or else from that of WBSP_TOKEN_FILE.
+
+    path: "" for no secret, whatever the environment says
+    Raises ValueError or OSError, in one line.
+    """
+    if path is not None:
+        return read_token(path) if path else None
+    said = _variable("WBSP_TOKEN_FILE")
+    if said is None:
+        return None
+    try:
+        return read_token(said.text)
+    except (ValueError, OSError) as error:
+        raise said.refused(error) from None
+
+
+def _checked_address(check: Callable[[str], object]) -> str | None:
+    said = server_address()
+    if said is None:
+        return None
+    try:
+        check(said.text)
+    except ValueError as error:
+        raise said.refused(error) from None
+    return said.text
+
+
+def _worker_index() -> int | None:
+    if said := _variable("WBSP_WORKER_INDEX"):
+        return said.number(0)
+    if spec := tf_config():
+        return spec.must_be("worker").task_index
+    if said := _variable("JOB_COMPLETION_INDEX", "SLURM_PROCID"):
+        return said.number(0)
+    return None
 
 
 class Spec(NamedTuple):
@@ -65,20 +182,18 @@ class Spec(NamedTuple):
         return self
 
 
-def tf_config() -> Spec:
-    """The content of the environment variable TF_CONFIG. Raises ValueError, in one line."""
-    text = os.environ.get("TF_CONFIG")
-    if not text:
-        raise ValueError("neither the server's address and worker_index nor the environment "
-                         "variable TF_CONFIG is given; say for example "
-                         'SyncCallback("localhost:2606", worker_index=0)')
+def tf_config() -> Spec | None:
+    """The content of the variable TF_CONFIG; None if it is not set. Raises ValueError."""
+    said = _variable("TF_CONFIG")
+    if said is None:
+        return None
     try:
-        return _spec(json.loads(text))
+        return _spec(json.loads(said.text))
     except KeyError as error:
         problem = f"it has no {error}"
     except (TypeError, ValueError) as error:
         problem = str(error)
-    raise ValueError(f"TF_CONFIG is no cluster of one ps and workers: {problem}")
+    raise said.refused(f"no cluster of one ps and workers: {problem}")
 
 
 def _spec(config: dict[str, Any]) -> Spec:
@@ -93,4 +208,5 @@ def _spec(config: dict[str, Any]) -> Spec:
         raise ValueError("a chief; wbsp has none: make it a worker")
     if not workers:
         raise ValueError("no worker tasks; name each of them")
-    return Spec(servers[0], len(workers), task["type"], int(task["index"]))
+    return Spec(servers[0], len(workers), task["type"],
+                Said("the task's index", str(task["index"])).number(0))

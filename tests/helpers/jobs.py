@@ -27,6 +27,13 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def surroundings() -> dict[str, str]:
+    """Variables of the environment under which `python` is this Python with this checkout."""
+    return {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent)]),
+            "PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+
+
 def until(condition: Callable[[], object], what: str, patience: float = PATIENCE):
     """Wait for `condition` to be true, and return what it returned."""
     end = time.monotonic() + patience
@@ -130,12 +137,15 @@ class Jobs(contextlib.AbstractContextManager):
     def start(self, name: str, *arguments: object, kind: type[Job] = Job,
               space: str | None = None, **environment: str) -> Job:
         """Start Python with these arguments; `space`: the network namespace it lives in."""
-        python_path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
-        env = {**os.environ, "PYTHONPATH": python_path, "PYTHONUNBUFFERED": "1",
-               "TF_CPP_MIN_LOG_LEVEL": "2", **environment}
         within = ["ip", "netns", "exec", space] if space else []
-        job = kind(name, [*within, sys.executable, *map(str, arguments)],
-                   self.folder / f"{next(self._names):02d}-{name}.log", self.folder, env)
+        return self.run(name, *within, sys.executable, *arguments, kind=kind, **environment)
+
+    def run(self, name: str, *command: object, kind: type[Job] = Job,
+            **environment: str) -> Job:
+        """Start a program for which `python` is this Python, with this checkout to import from."""
+        job = kind(name, [str(word) for word in command],
+                   self.folder / f"{next(self._names):02d}-{name}.log", self.folder,
+                   {**os.environ, **surroundings(), **environment})
         self._jobs.append(job)
         return job
 

@@ -4,30 +4,32 @@ It needs neither model code nor TensorFlow: the first worker to join brings the 
 """
 
 import json
-import os
 import sys
 
 from absl import app, flags
 
-from wbsp.cluster import tf_config
+from wbsp.cluster import worker_num
 from wbsp.ps.outer import OUTER_STEPS, create_outer
 from wbsp.ps.server import ServerConfig
-from wbsp.ps.start import prepare_server
+from wbsp.ps.start import prepare_server, where_to_listen
 from wbsp.sync import MODELS, create, parse_options
-from wbsp.wire.sockets import split_address
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_integer("worker_num", None, "number of workers; default: TF_CONFIG's", lower_bound=1)
+flags.DEFINE_integer("worker_num", None, "number of workers; default: the environment variable "
+                     "WBSP_WORKER_NUM, or TF_CONFIG's", lower_bound=1)
 flags.DEFINE_string("sync", "pcc", f"synchronization model: {', '.join(MODELS)}, or module:Class "
                     "of your own (pcc: optimized WBSP)")
 flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the synchronization model")
 flags.DEFINE_enum("outer", "identity", list(OUTER_STEPS), "what a version makes of the sum of its "
                   "updates")
 flags.DEFINE_multi_string("outer_option", [], "key=value: an option of the outer step")
-flags.DEFINE_string("host", "localhost", "address to listen on")
-flags.DEFINE_integer("port_base", 2606, "port to listen on", lower_bound=1, upper_bound=65535)
-flags.DEFINE_string("token_file", None, "file with a shared secret: encrypts, and keeps others out")
+flags.DEFINE_string("host", None, "address to listen on; *: every interface; default, without "
+                    "--port_base: what WBSP_SERVER or TF_CONFIG names, else localhost")
+flags.DEFINE_integer("port_base", None, "port to listen on; default: likewise, else 2606",
+                     lower_bound=1, upper_bound=65535)
+flags.DEFINE_string("token_file", None, "file with a shared secret: encrypts, and keeps others "
+                    "out; default: the environment variable WBSP_TOKEN_FILE")
 flags.DEFINE_string("base_dir", None, "folder of the runs' files; relative: below --log_root; "
                     "default: the synchronization model's name")
 flags.DEFINE_string("log_root", "runs", "where runs leave their files")
@@ -43,12 +45,11 @@ def main(argv):
     try:
         if len(argv) > 1:
             raise ValueError(f"unknown argument {argv[1]!r}; flags are written --name=value")
-        host, port, workers = FLAGS.host, FLAGS.port_base, FLAGS.worker_num
+        workers = worker_num() if FLAGS.worker_num is None else FLAGS.worker_num
         if workers is None:
-            if not os.environ.get("TF_CONFIG"):
-                raise ValueError("say how many workers there are: --worker_num=2, or TF_CONFIG")
-            spec = tf_config().must_be("ps")
-            (host, port), workers = split_address(spec.server), spec.workers
+            raise ValueError("say how many workers there are: --worker_num=2, or the environment "
+                             "variable WBSP_WORKER_NUM=2, or TF_CONFIG")
+        host, port = where_to_listen(FLAGS.host, FLAGS.port_base, 2606)
         options = parse_options(FLAGS.sync_option)
         model = create(FLAGS.sync, **options)
         config = ServerConfig(workers, check_period=FLAGS.check_period,

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Any
 
+from wbsp import cluster
 from wbsp.ps.background import CHECKPOINT, Evaluator
 from wbsp.ps.candidacy import State
 from wbsp.ps.checkpoint import Checkpoint, load, save
@@ -33,7 +34,26 @@ from wbsp.runlog.folder import (
 )
 from wbsp.runlog.server import ServerLog
 from wbsp.sync import SyncModel
-from wbsp.wire.sockets import ServerSocket, read_token
+from wbsp.wire.sockets import ServerSocket, is_loopback, split_address
+
+
+def where_to_listen(host: str | None, port: int | None, default_port: int) -> tuple[str, int]:
+    """The host and port to listen on: those given, else what the environment tells the workers.
+
+    They are told a name that leads here, maybe by way of a translator of addresses, or several of
+    which one does: a server that others are to reach listens on every interface.
+    Raises ValueError, in one line.
+    """
+    said = cluster.server_address("ps") if host is None and port is None else None
+    if said is None:
+        return host or "localhost", port or default_port
+    try:
+        hosts, ports = zip(*map(split_address, said.text.split(",")), strict=True)
+    except ValueError as error:
+        raise said.refused(error) from None
+    if len(set(ports)) > 1:
+        raise said.refused("several ports; say which is this server's: --port_base")
+    return hosts[0] if all(map(is_loopback, hosts)) else "*", ports[0]
 
 BESIDE = "-standby"  # ends the name of the folder of a standby's files
 
@@ -132,11 +152,10 @@ def prepare_server(
     From here on the process's signals are the server's. Raises ValueError or OSError in one line.
     """
     interrupts = Interrupts().install()
-    token = read_token(token_file) if token_file else None
     if standby_of:
         base_dir = str(pathlib.Path(base_dir).with_name(f"{sync_name(base_dir)}{BESIDE}"))
     plan = _Plan(settings, model, options, config, base_dir, log_root, start_evaluator)
-    socket = ServerSocket(host, port, token, config.worker_num)
+    socket = ServerSocket(host, port, cluster.token(token_file), config.worker_num)
     if standby_of and not (resume and _has_run(plan)):
         return Standby(socket, standby_of, settings,
                        lambda copy: plan.take_over(socket, interrupts, _there(copy)),

@@ -16,12 +16,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from wbsp.cluster import Task
+from wbsp.cluster import Task, token
 from wbsp.runlog.console import say
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.wire import messages as m
-from wbsp.wire.sockets import read_token, split_addresses
+from wbsp.wire.sockets import split_addresses
 from wbsp.worker.fit import Fit
 from wbsp.worker.pipeline import batches
 from wbsp.worker.signals import Signals
@@ -46,24 +46,23 @@ class SyncCallback(keras.callbacks.Callback):
                  token_file: str | None = None, connect_timeout: float = 120.0,
                  band_width_limit: float | None = None, expected: dict[str, str] | None = None,
                  say: Callable[[str], None] = say, patience: float = PATIENCE):
-        """An address or index that is not given comes from the environment variable TF_CONFIG.
+        """What is not given of the first three comes from the environment: `wbsp.cluster`.
 
         address:          host:port of the server; with a standby: host:port,host:port
         worker_index:     0 ... worker_num - 1, each once
-        token_file:       file with the shared secret, for a server that has one
+        token_file:       file with the shared secret, for a server that has one; "": none
         connect_timeout, patience: seconds to wait for the server: at first, and when it is lost
         band_width_limit: limit of this worker's traffic, MB/s in each direction
         expected:         settings that must equal the server's (name -> text)
         Raises ValueError or OSError for bad arguments.
         """
         super().__init__()
-        self._task = task = Task.complete(address, worker_index)
-        split_addresses(task.address)
+        self._task = task = Task.complete(address, worker_index, check=split_addresses)
         self._timeout, self._expected, self._say = connect_timeout, expected or {}, say
         self._interrupt: str | None = None  # the reason
-        token = None if token_file is None else read_token(token_file)
+        secret = token(token_file)
         rate = None if band_width_limit is None else 1e6 * band_width_limit
-        self._new_transport = lambda: Transport(task.address, self.worker, token, rate, say,
+        self._new_transport = lambda: Transport(task.address, self.worker, secret, rate, say,
                                                 lambda: self._interrupt is not None, patience)
         self._transport: Transport | None = None  # the newest
         self._welcome: m.Welcome | None = None  # likewise

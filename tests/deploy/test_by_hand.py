@@ -1,0 +1,33 @@
+"""Without a scheduler: the commands of docs/cluster.md, with the script of docs/your-model.md."""
+
+import signal
+
+import pytest
+from jobs import free_port
+from pages import commands_of, python_of
+
+from wbsp.ps import checkpoint
+
+
+@pytest.mark.slow
+def test_the_commands_train_the_script_unchanged(jobs):
+    (jobs.folder / "train.py").write_text(python_of("your-model.md"))
+    commands = commands_of("cluster.md", "By hand").replace(":2606", f":{free_port()}")
+    assert "nohup" in commands and "WBSP_SERVER" in commands
+    shell = jobs.run("shell", "bash", "-c", f"""
+trap 'kill -KILL $(jobs -p); exit 143' TERM
+{commands}
+wait""")
+    try:
+        shell.ends_well()
+    finally:
+        if shell.process.poll() is None:
+            shell.signal(signal.SIGTERM)
+            shell.ends(10)
+    server = (jobs.folder / "ps.log").read_text()
+    assert "there is no checkpoint to go on from: beginning afresh" in server
+    for index in range(2):
+        assert "Epoch 5/5" in (jobs.folder / f"worker-{index}.log").read_text()
+    assert (jobs.folder / "model.keras").exists()
+    saved = checkpoint.load(jobs.folder / "runs/pcc/run-001/checkpoint.safetensors")
+    assert saved.state["steps"] == {"0": 500, "1": 500}
