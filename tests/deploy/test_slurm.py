@@ -1,4 +1,7 @@
-"""deploy/slurm/wbsp.sbatch under a real Slurm of three nodes on this machine, if installed."""
+"""deploy/slurm/wbsp.sbatch under a real Slurm of three nodes on this machine, if installed.
+
+They take some minutes: `WBSP_SLURM=1 python -m pytest tests/deploy/test_slurm.py`.
+"""
 
 import os
 import re
@@ -12,7 +15,8 @@ from pages import python_of
 from wbsp.ps import checkpoint
 from wbsp.runlog.reader import read_run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(
+    "WBSP_SLURM" not in os.environ, reason="takes some minutes: WBSP_SLURM=1")]
 
 BATCH = str(ROOT / "deploy/slurm/wbsp.sbatch")
 LAUNCHER = str(ROOT / "runcifar10gpu.py")
