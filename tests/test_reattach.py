@@ -8,7 +8,7 @@ import json
 
 import numpy as np
 import pytest
-from integers import UNIT, pattern, read_result, recorded, weights
+from integers import answered, pattern, read_result
 from jobs import free_port, until
 
 from wbsp.ps import checkpoint
@@ -61,13 +61,7 @@ class Run:
             assert result["steps"] == saved.state["steps"][str(worker)] == self.planned[worker]
             assert result["final"] == saved.vector.tolist()
             assert result["version"] == saved.state["version"]
-            cuts, told = recorded(folder, worker), weights(folder, worker)
-            assert sorted(told) == list(range(len(cuts))), "each push was answered, once"
-            assert saved.state["next_seq"][str(worker)] == len(cuts)
-            for seq, cut in enumerate(cuts):
-                share = UNIT * told[seq] * cut
-                assert abs(share - round(share)) < 1e-9
-                total += round(share)
+            total += answered(folder, worker, saved.state["next_seq"][str(worker)])
         assert np.array_equal(saved.vector, initial + total * pattern(initial.size))
         return saved
 

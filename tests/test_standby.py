@@ -22,15 +22,11 @@ from wbsp.runlog.reader import read_run
 KILLS = int(os.environ.get("WBSP_KILLS", "2"))
 SEED = int(os.environ.get("WBSP_KILLS_SEED", "0"))
 
-NEVER = "--check_period=3600"  # nothing but W_0 is written before the end
-
 
 @pytest.mark.parametrize("sync", ["pcc", "wbsp", "bsp", "asp"])
 def test_a_standby_takes_over_and_nothing_is_lost(jobs, sync):
     pair = Pair(jobs, sync)
-    workers = [pair.worker(120, seconds=0.01, hold_at=90), pair.worker(80, seconds=0.015)]
-    pair.standby.until("holding version")
-    workers[0].until("step 30 done")
+    pair.trains()
     pair.server.kill()
     pair.standby.until("taking over from the server at .*: its process has ended")
     pair.go()
@@ -45,9 +41,7 @@ def test_a_standby_takes_over_and_nothing_is_lost(jobs, sync):
 
 def test_the_standby_may_die(jobs):
     pair = Pair(jobs)
-    workers = [pair.worker(120, seconds=0.01, hold_at=90), pair.worker(80, seconds=0.015)]
-    pair.standby.until("holding version")
-    workers[0].until("step 30 done")
+    pair.trains()
     pair.standby.kill()
     pair.server.until("the standby at .* has ended; going on without one")
     pair.go()
@@ -93,9 +87,7 @@ def test_one_of_the_two_dies_again_and_again(jobs, sync):
 def test_a_server_that_is_started_again_at_once_yields_to_its_standby(jobs):
     """Its checkpoint is older than what the standby holds."""
     pair = Pair(jobs)
-    workers = [pair.worker(120, seconds=0.01, hold_at=90), pair.worker(80, seconds=0.015)]
-    pair.standby.until("holding version")
-    workers[0].until("step 30 done")
+    pair.trains()
     pair.standby.signal(signal.SIGSTOP)
     pair.server.kill()
     pair.server = pair.start_server("--resume")

@@ -82,9 +82,7 @@ def conserved(initial: np.ndarray, accepts: Iterable[dict], cuts: dict[int, list
         worker, seq = event["worker"], event["seq"]
         assert (worker, seq) not in seen, f"push {seq} of worker {worker} was accepted twice"
         seen.add((worker, seq))
-        share = UNIT * event["weight"] * cuts[worker][seq]
-        assert abs(share - round(share)) < 1e-9
-        total += round(share)
+        total += _whole(UNIT * event["weight"] * cuts[worker][seq])
     expected = initial.astype(np.float64) + total * pattern(initial.size)
     assert np.array_equal(final, expected), (final[:5], expected[:5])
 
@@ -96,6 +94,23 @@ def weights(folder: Path, worker: int) -> dict[int, float]:
     told = [json.loads(line) for line in lines]
     assert len({seq for seq, _ in told}) == len(told), "the agent heard of a push twice"
     return dict(told)
+
+
+def answered(folder: Path, worker: int, pushes: int) -> int:
+    """What a worker's pushes have moved the model by, in units of `pattern`: each of its cuts was
+    answered, once, and counts with the weight that the worker was told.
+
+    pushes: how many there were, as the server counts
+    """
+    cuts, told = recorded(folder, worker), weights(folder, worker)
+    assert sorted(told) == list(range(len(cuts))), "each push was answered, once"
+    assert pushes == len(cuts)
+    return sum(_whole(UNIT * told[seq] * cut) for seq, cut in enumerate(cuts))
+
+
+def _whole(share: float) -> int:
+    assert abs(share - round(share)) < 1e-9
+    return round(share)
 
 
 def write_result(path: Path, replica: IntegerReplica, **facts: object) -> None:

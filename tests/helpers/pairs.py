@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from integers import UNIT, pattern, read_result, recorded, weights
+from integers import answered, pattern, read_result
 from jobs import free_port
 
 from wbsp.ps import checkpoint
@@ -53,6 +53,12 @@ class Pair:
         self.workers.append(job)
         return job
 
+    def trains(self):
+        """Have two workers train that do not end before `go`; the standby holds a version."""
+        first, _ = self.worker(120, seconds=0.01, hold_at=90), self.worker(80, seconds=0.015)
+        self.standby.until("holding version")
+        first.until("step 30 done")
+
     def kill(self, who):
         """kill -9 the "server" or the "standby", whatever it does now, and start it again."""
         job = getattr(self, who)
@@ -88,12 +94,6 @@ class Pair:
             assert result["steps"] == self.planned[worker] or (folder / "go").exists()
             assert result["final"] == saved.vector.tolist()
             assert result["version"] == saved.state["version"]
-            cuts, told = recorded(folder, worker), weights(folder, worker)
-            assert sorted(told) == list(range(len(cuts))), "each push was answered, once"
-            assert saved.state["next_seq"][str(worker)] == len(cuts)
-            for seq, cut in enumerate(cuts):
-                share = UNIT * told[seq] * cut
-                assert abs(share - round(share)) < 1e-9
-                total += round(share)
+            total += answered(folder, worker, saved.state["next_seq"][str(worker)])
         assert np.array_equal(saved.vector, initial + total * pattern(initial.size))
         return saved

@@ -23,11 +23,11 @@ SIZE = 1000  # floats
 class Running:
     """A run of two workers under a model, with its checkpoints in a folder."""
 
-    def __init__(self, folder, sync="bsp", period=1.0):
+    def __init__(self, folder, sync="bsp", period=1.0, alone=lambda: True):
         self.engine = Engine(create(sync), Store(np.zeros(SIZE, np.float32)), 2)
         self.states, self.said = [], []
         self.checkpoints = Checkpoints(folder, [TensorSpec("x", (SIZE,))], self.engine, period,
-                                       self.state, self.said.append)
+                                       self.state, self.said.append, alone)
         self.path = folder / CHECKPOINT
         for worker in range(2):
             self.engine.join(worker, 0.0)
@@ -62,6 +62,21 @@ def test_a_checkpoint_waits_until_nothing_is_pending(tmp_path):
     assert saved.state["elapsed"] == 3.0 and saved.state["version"] == 2
     assert saved.state["next_seq"] == {"0": 2, "1": 2} and saved.state["steps"] == {"0": 4, "1": 4}
     assert np.array_equal(saved.vector, np.full(SIZE, 2, np.float32))
+
+
+def test_with_a_standby_a_checkpoint_is_made_with_a_copy_for_it(tmp_path):
+    """It is told to the log like any other, and decides nothing about what is durable."""
+    run = Running(tmp_path, alone=lambda: False)
+    run.checkpoints.write_copy(0.5)
+    run.round(0, 1.0)
+    run.checkpoints.poll(1.0)
+    assert run.checkpoints.wanted and run.states == [], "it waits for a copy"
+    run.checkpoints.write_copy(1.5)
+    assert not run.checkpoints.wanted and len(run.states) == 1
+    run.written(2.0)
+    saved = checkpoint.load(run.path).state
+    assert (saved["elapsed"], saved["version"]) == (1.5, 1)
+    assert run.engine.ledger.mark == run.engine.ledger.durable == 0
 
 
 def test_a_checkpoint_that_cannot_be_written_is_tried_again(tmp_path):

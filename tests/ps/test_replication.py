@@ -69,6 +69,12 @@ class World:
     def copies(self):
         return [one.number for one in self.sent if isinstance(one, m.Copy)]
 
+    def holds_one(self):
+        """The standby follows, and holds the first copy."""
+        self.follow()
+        self.replication.poll(self.now)
+        self.held(1)
+
     def held(self, number, beat=1):
         self.replication.held(STANDBY, m.Held(number, beat))
 
@@ -123,9 +129,7 @@ def test_nothing_is_durable_where_a_later_server_would_not_know_of_the_standby(w
 
 
 def test_half_a_copy_that_was_lost_with_a_connection_is_made_anew(world):
-    world.follow()
-    world.replication.poll(world.now)
-    world.held(1)
+    world.holds_one()
     world.push()
     world.replication.poll(world.now)
     world.follow()  # over a new connection
@@ -139,9 +143,7 @@ def test_half_a_copy_that_was_lost_with_a_connection_is_made_anew(world):
 
 
 def test_a_standby_that_was_started_again_at_once_ends_what_was_before(world):
-    world.follow()
-    world.replication.poll(world.now)
-    world.held(1)
+    world.holds_one()
     world.now += 1
     assert isinstance(world.follow(identity=b"another"), m.Following)
     assert world.admission.epoch == 3 and "alone" in world.events

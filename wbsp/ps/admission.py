@@ -12,7 +12,13 @@ from wbsp.layout import TensorSpec, difference, total_size
 from wbsp.ps.initial import INITIAL_PATIENCE, InitialModel
 from wbsp.ps.members import Members
 from wbsp.ps.session_manager import SessionManager
-from wbsp.ps.worker_session import UpdateReassembler, WorkerSession, check_reattach
+from wbsp.ps.worker_session import (
+    UpdateReassembler,
+    WorkerSession,
+    check_reattach,
+    disagreement,
+    other_protocol,
+)
 from wbsp.runlog.report import Report
 from wbsp.sync.base import WorkerRule
 from wbsp.wire import messages as m
@@ -224,16 +230,14 @@ class Admission:
     def _objection(self, identity: bytes, hello: m.Hello | m.Reattach) -> str | None:
         """Why this worker may not take part, in one line for both sides; None if it may."""
         me, terms = f"worker {hello.worker}", self._terms
-        if hello.protocol != m.PROTOCOL:
-            return (f"{me} speaks protocol {hello.protocol}, the server {m.PROTOCOL}; install the "
-                    "same wbsp on both")
+        if reason := other_protocol(me, hello.protocol):
+            return reason
         if not 0 <= hello.worker < terms.worker_num:
             return (f"{me} does not exist: the server was started with --worker_num="
                     f"{terms.worker_num}, so the index must be 0 to {terms.worker_num - 1}")
-        for name, value in (hello.expected if isinstance(hello, m.Hello) else {}).items():
-            if name in terms.settings and terms.settings[name] != value:
-                return (f"{me} and the server disagree: {name} is {value!r} on the worker and "
-                        f"{terms.settings[name]!r} on the server; start both with the same value")
+        expected = hello.expected if isinstance(hello, m.Hello) else {}
+        if reason := disagreement(me, "worker", expected, terms.settings):
+            return reason
         old = self._sessions.of(hello.worker)
         if old is not None and old.identity != identity and self._sessions.reaches(old):
             return (f"{me} is already connected (heard {self._clock() - old.heard:.1f} s ago); "

@@ -112,12 +112,11 @@ class Checkpoints:
         if due and not self.wanted:
             self._engine.at_rest(self._start_writing, now)
 
-    def write_copy(self, now: float, snapshot: Snapshot, state: dict[str, Any],
-                   outer: dict[str, np.ndarray]) -> None:
-        """Write what a standby is sent, if a checkpoint is due."""
+    def write_copy(self, now: float) -> None:
+        """Write what a standby is sent at this moment, if a checkpoint is due."""
         if self.wanted:
-            self.wanted, self._mark = False, self._engine.ledger.mark
-            self._writing = self._pool.submit(self._write, snapshot, state, outer)
+            self.wanted = False
+            self._submit(now)
 
     def finish(self, now: float) -> None:
         """Wait until all that was counted is written, with the newest version.
@@ -135,9 +134,11 @@ class Checkpoints:
     def _start_writing(self, now: float) -> None:
         if self._writing or not self._alone():
             return  # since it was asked for
-        store = self._engine.store
         self._engine.ledger.mark += 1  # whatever is decided from here on is not in this one
-        self._mark = self._engine.ledger.mark
+        self._submit(now)
+
+    def _submit(self, now: float) -> None:
+        store, self._mark = self._engine.store, self._engine.ledger.mark
         self._writing = self._pool.submit(self._write, store.latest, self._state(now),
                                           store.outer.state())
 

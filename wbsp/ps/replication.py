@@ -19,7 +19,7 @@ from wbsp.ps.copies import chunks, head, voters
 from wbsp.ps.engine import Engine
 from wbsp.ps.follower import Contest, Follower
 from wbsp.ps.session_manager import SessionManager
-from wbsp.ps.worker_session import WorkerSession, one_line
+from wbsp.ps.worker_session import WorkerSession, disagreement, one_line, other_protocol
 from wbsp.wire import messages as m
 from wbsp.wire.sockets import ServerSocket
 
@@ -202,7 +202,7 @@ class Replication:
         copy = Checkpoint(snapshot.vector, source.layout, state, outer)
         self._send(head(self._number, copy))
         self._sessions.queues.transfer(standby.identity, chunks(self._number, copy), now)
-        source.checkpoints.write_copy(now, snapshot, state, outer)
+        source.checkpoints.write_copy(now)
 
     # A standby that is out of reach.
 
@@ -271,17 +271,13 @@ class Replication:
 
     def _objection(self, request: m.Follow) -> str | None:
         """Why this process cannot be the standby, in one line; None if it can."""
-        if request.protocol != m.PROTOCOL:
-            return (f"the standby speaks protocol {request.protocol}, the server {m.PROTOCOL}; "
-                    "install the same wbsp on both")
-        for name, value in request.settings.items():
-            mine = self._terms.settings.get(name, value)
-            if mine != value:
-                return (f"the standby and the server disagree: {name} is {value!r} on the standby "
-                        f"and {mine!r} on the server; start both with the same value")
-        if request.run in ("", self._terms.run):
+        me, terms = "the standby", self._terms
+        if reason := (other_protocol(me, request.protocol)
+                      or disagreement(me, "standby", request.settings, terms.settings)):
+            return reason
+        if request.run in ("", terms.run):
             return None
-        return f"the standby holds a state of run {request.run}, not of {self._terms.run}"
+        return f"the standby holds a state of run {request.run}, not of {terms.run}"
 
     def _reaches(self, standby: Follower) -> bool:
         reached = self._socket.reaches(standby.identity, m.encode(m.Alive()))

@@ -136,3 +136,21 @@ def check_report(report: Report, worker: int) -> None:
 def one_line(text: str) -> str:
     """Text that a peer wrote, fit for a line of a log."""
     return "".join(c if c.isprintable() else "?" for c in text[:400])
+
+
+def other_protocol(who: str, protocol: int) -> str | None:
+    """Why a peer that speaks `protocol` is refused, in one line; None if it need not be."""
+    if protocol == m.PROTOCOL:
+        return None
+    return (f"{who} speaks protocol {protocol}, the server {m.PROTOCOL}; install the same wbsp on "
+            "both")
+
+
+def disagreement(who: str, side: str, given: dict[str, str],
+                 settings: dict[str, str]) -> str | None:
+    """In what a peer's `given` settings differ from the server's, in one line; None: in nothing."""
+    for name, value in given.items():
+        if name in settings and settings[name] != value:
+            return (f"{who} and the server disagree: {name} is {value!r} on the {side} and "
+                    f"{settings[name]!r} on the server; start both with the same value")
+    return None
