@@ -19,7 +19,7 @@ from absl import app, flags
 from reproduction import long, long_report
 from reproduction.command import budget, exit_code, run_command
 from reproduction.display import Display
-from reproduction.work import ROOT, carry_out
+from reproduction.work import ROOT, carry_out, fetch_data
 
 FLAGS = flags.FLAGS
 PAGE = ROOT / "docs/long-runs.md"
@@ -49,6 +49,7 @@ def run() -> int:
             jobs = long.plan(pathlib.Path(FLAGS.out).absolute(), book, workers)
             if not any(job.left() for job in jobs):
                 break  # otherwise the rates that are known now may ask for more
+            fetch_data(jobs)
             failures = carry_out(jobs, FLAGS.jobs or os.cpu_count(), until, Display().show)
     except KeyboardInterrupt:
         stopped = True

@@ -12,7 +12,6 @@ Keras.
 import importlib.util
 import os
 import pathlib
-import subprocess
 import sys
 import time
 
@@ -21,7 +20,7 @@ from reproduction import report, settings
 from reproduction.command import budget, exit_code, run_command
 from reproduction.display import Display
 from reproduction.results import Results
-from reproduction.work import ROOT, Simulation, carry_out, reality, zipline
+from reproduction.work import ROOT, Simulation, carry_out, fetch_data, reality, zipline
 
 FLAGS = flags.FLAGS
 PAGE = ROOT / "docs/reproduction.md"
@@ -60,7 +59,7 @@ def run() -> int:
     jobs = [*first, *([] if size else printing), *last]
     failures, stopped, display = [], False, Display()
     if seconds:
-        _fetch_data(jobs)
+        fetch_data(jobs)
     try:
         failures = carry_out(jobs, FLAGS.jobs or os.cpu_count(), until, display.show)
     except KeyboardInterrupt:
@@ -70,18 +69,6 @@ def run() -> int:
     report.write(Results([*first, *last]), printing, PAGE, pathlib.Path(page))
     print(page)
     return exit_code("reproduce", failures, stopped)
-
-
-def _fetch_data(jobs) -> None:
-    """Fetch CIFAR-10 if a job needs it, before many processes do so at once."""
-    trained = any(job.left() for job in jobs if isinstance(job, Simulation)
-                  and job.setting.flags.get("dataset") == "cifar10")
-    if not trained:
-        return
-    done = subprocess.run([sys.executable, "-c", "import data; data.load('cifar10')"], cwd=ROOT,
-                          stderr=subprocess.PIPE, text=True)
-    if done.returncode:
-        raise OSError(done.stderr.strip().rpartition("\n")[2])
 
 
 if __name__ == "__main__":

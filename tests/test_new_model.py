@@ -129,6 +129,7 @@ def function():
     ("own:Unfit", "not 'a/b'"),
     ("own:Taken", "the name 'bsp' belongs to a model of wbsp; give the class another one"),
     ("own", "unknown synchronization model 'own'; known: bsp, .*, or module:Class of your own"),
+    ("pcc:late", "'pcc:late': option 'late' of pcc is not of the form key=value"),
     (":", "synchronization model ':' is not of the form module:Class"),
     (".own:Taken", "'.own:Taken' is not of the form module:Class"),
 ])

@@ -178,6 +178,16 @@ class _Running(NamedTuple):
     process: subprocess.Popen
 
 
+def fetch_data(jobs: Sequence[Job]) -> None:
+    """Fetch CIFAR-10 if a job needs it, before many processes do so at once. Raises OSError."""
+    if not any("CIFAR-10" in job.uses and job.left() for job in jobs):
+        return
+    done = subprocess.run([sys.executable, "-c", "import data; data.load('cifar10')"], cwd=ROOT,
+                          stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise OSError(done.stderr.strip().rpartition("\n")[2])
+
+
 def carry_out(jobs: Sequence[Job], slots: int, until: float,
               show: Callable[[int, int, float, str], None]) -> list[Failure]:
     """Do the jobs in their order, `slots` at a time; return the failures.

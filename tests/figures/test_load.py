@@ -1,7 +1,10 @@
 """Statistics of runs, computed before anything is drawn."""
 
+from dataclasses import replace
+
 import pytest
 
+from wbsp.figures.__main__ import main
 from wbsp.figures.load import by_group, gather
 
 
@@ -41,6 +44,23 @@ def test_steps_staleness_and_commits_come_from_the_events(make_run):
     assert len(stats.staleness) == 40 and set(stats.staleness) == {0, 1, 2}
     assert stats.commits == pytest.approx([r + 0.9 for r in range(10)])
     assert stats.duration == 10
+
+
+def test_work_that_was_sent_again_counts_as_steps(make_run):
+    run = make_run("run", "wbsp", rounds=10)
+    again = {"kind": "resent", "t": 9.5, "worker": 1, "steps": 4}
+    before, after = gather([run, replace(run)])
+    after.run.events = [*run.events, again]
+    assert before.steps == {0: 30, 1: 10} and after.steps == {0: 30, 1: 14}
+
+
+@pytest.mark.parametrize("file", ["run.json", "summary.json"])
+def test_a_damaged_file_is_one_line(make_run, file, capsys):
+    folder = make_run("run", "wbsp").folder
+    (folder / file).write_text('{"sync": ')
+    assert main([str(folder)]) == 1
+    error = capsys.readouterr().err
+    assert f"figures: {folder / file} is damaged: " in error and error.count("\n") == 1
 
 
 def test_of_many_workers_the_slowest_and_the_fastest_are_kept(make_run):

@@ -19,7 +19,7 @@ interrupts = Interrupts().install()
 interrupts.at_once += [lambda: 1 / 0, lambda: print("bye", flush=True)]
 pool = ThreadPoolExecutor()
 threading.Thread(target=lambda: [time.sleep(0.01) for _ in iter(lambda: interrupts.first, 2)] and
-                 print("asked", flush=True), daemon=True).start()
+                 print("asked\\n", end="", flush=True), daemon=True).start()
 print("ready", flush=True)
 """
 

@@ -205,7 +205,7 @@ def test_bad_input_gets_one_line(tmp_path, monkeypatch, capsys, arguments, says)
                 "damaged_summary/summary.json": '{"t"', "damaged_settings/run.json": '{"sync": ',
                 "wrong_push/events.jsonl": '{"t":1,"kind":"accept","worker":"me"}\n',
                 "wrong_event/events.jsonl": '{"t":1,"kind":"leave","worker":0}\n',
-                "wrong_summary/summary.json": "[]"}.items():
+                "wrong_summary/summary.json": '{"workers": 3}'}.items():
             if (tmp_path / path).parent.exists():
                 (tmp_path / path).write_text(text)
         (tmp_path / "damaged/events.jsonl").write_text('{"t":1,"kind":"x"}\n{"kind":"y"}\n')

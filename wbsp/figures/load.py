@@ -56,8 +56,9 @@ class RunStatistics:
     def steps(self) -> dict[int, int]:
         """Worker -> steps whose update reached the server, rejected ones included."""
         steps: Counter[int] = Counter()
-        for event in self._pushes:
-            steps[event["worker"]] += event["steps"]
+        for event in self.run.events:
+            if event["kind"] in ("accept", "reject", "resent"):
+                steps[event["worker"]] += event["steps"]
         return {worker: steps[worker] for worker in self.workers}
 
     @cached_property
@@ -114,10 +115,6 @@ class RunStatistics:
             return self.workers
         ranked = sorted(self.workers, key=lambda worker: (self.steps[worker], worker))
         return sorted(ranked[i] for i in np.linspace(0, len(ranked) - 1, most).round().astype(int))
-
-    @cached_property
-    def _pushes(self) -> list[dict]:
-        return [e for e in self.run.events if e["kind"] in ("accept", "reject")]
 
 
 def find_runs(folders: Iterable[Path | str]) -> list[Run]:

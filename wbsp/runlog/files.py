@@ -166,6 +166,14 @@ def write_document(path: Path, content: dict[str, Any]) -> None:
     write_whole(path, msgspec.json.format(to_json(content), indent=2) + b"\n")
 
 
+def read_document(path: Path) -> dict[str, Any]:
+    """What `write_document` wrote. Raises ValueError, in one line, for a damaged file."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+
+
 def _cut_torn_line(path: Path) -> None:
     with open(path, "rb+") as file:
         end = file.seek(0, os.SEEK_END)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from wbsp.runlog.files import from_json, write_document
+from wbsp.runlog.files import read_document, write_document
 
 SETTINGS = "run.json"
 
@@ -102,11 +102,13 @@ def write_settings(folder: str | os.PathLike, settings: dict[str, Any]) -> None:
 
 
 def read_settings(folder: str | os.PathLike) -> dict[str, Any]:
-    """The settings that `write_settings` wrote. Raises FileNotFoundError for a folder without them.
+    """The settings that `write_settings` wrote.
+
+    Raises, in one line, FileNotFoundError for a folder without them, ValueError for damaged ones.
     """
     folder = Path(folder)
     try:
-        return from_json((folder / SETTINGS).read_bytes())
+        return read_document(folder / SETTINGS)
     except (FileNotFoundError, NotADirectoryError):
         numbers = _numbers(folder)
         hint = f"; name one of its runs, such as {_numbered(folder, max(numbers))}" if numbers \

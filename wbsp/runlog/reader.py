@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from wbsp.runlog.files import from_json
+from wbsp.runlog.files import from_json, read_document
 from wbsp.runlog.folder import read_settings
 
 
@@ -71,9 +71,12 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any] | None:
-        """The numbers of summary.json; None for a run that has not ended in good order."""
+        """The numbers of summary.json; None for a run that has not ended in good order.
+
+        Raises ValueError, in one line, for a damaged file.
+        """
         path = self.folder / "summary.json"
-        return from_json(path.read_bytes()) if path.exists() else None
+        return read_document(path) if path.exists() else None
 
     def time_to(self, accuracy: float) -> float | None:
         """Seconds to the first evaluation with at least `accuracy` (0..1); None if never."""
@@ -85,7 +88,10 @@ _DTYPES = (np.float64, np.int64, np.int64, np.float64, np.float64, np.float64)
 
 
 def read_run(folder: str | os.PathLike) -> Run:
-    """The run that left `folder`. Raises FileNotFoundError, in one line, if none did."""
+    """The run that left `folder`.
+
+    Raises, in one line, FileNotFoundError if none did, ValueError if its run.json is damaged.
+    """
     return Run(Path(folder), read_settings(folder))
 
 

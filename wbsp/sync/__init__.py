@@ -56,6 +56,10 @@ def find(name: str) -> type[SyncModel]:
     if ":" not in name:
         raise ValueError(f"unknown synchronization model {name!r}; known: {', '.join(MODELS)}, or "
                          "module:Class of your own")
+    known, _, option = name.partition(":")
+    if known in MODELS:
+        raise ValueError(f"synchronization model {name!r}: option {option!r} of {known} is not of "
+                         "the form key=value")
     model = import_model(name)
     if MODELS.get(model.name, model) is not model:
         raise ValueError(f"synchronization model {name!r}: the name {model.name!r} belongs to a "

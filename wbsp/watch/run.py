@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from wbsp.runlog.folder import read_settings
@@ -87,10 +86,7 @@ class WatchedRun:
             time = 0
         changed = time != self._summary_time
         if changed:
-            try:
-                self._summary = Run(self.folder, self._settings).summary
-            except msgspec.MsgspecError as error:
-                raise ValueError(f"{self.folder / 'summary.json'} is damaged: {error}") from None
+            self._summary = Run(self.folder, self._settings).summary
             self._summary_time = time
         return changed
 
