@@ -97,10 +97,17 @@ class Leader:
         if self._run is None:
             message = self._follow
         else:
-            number = self.copy.number if self.copy is not None else 0
-            message = m.encode(m.Held(number, self._beats.next(now)))
+            message = m.encode(m.Held(self._held, self._beats.next(now)))
         with contextlib.suppress(zmq.Again):
             self.socket.send(message, zmq.NOBLOCK)
+
+    @property
+    def _held(self) -> int:
+        """The number of the copy that the server may rely on; 0: none. It has given up those of
+        an earlier epoch."""
+        copy, run = self.copy, self._run
+        same = copy is not None and run is not None and copy.run["epoch"] == run["epoch"]
+        return copy.number if copy is not None and same else 0
 
     def _ask_again(self) -> None:
         """Introduce this process anew: what was on its way may be lost."""
