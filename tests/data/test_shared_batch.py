@@ -5,14 +5,13 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import data
 from data import pipeline
 
 SIZE = 40
-many = settings(max_examples=5 * settings.default.max_examples)
 sizes = st.lists(st.integers(1, 60), min_size=1, max_size=4)
 
 
@@ -41,7 +40,6 @@ SHARED, TINY = stream(), stream(images=images_of(2))
 FIRST, FIRST_TINY = (arrays(0, 240) for arrays in (SHARED, TINY))  # all that a test looks at
 
 
-@many
 @given(sizes)
 def test_an_example_looks_the_same_in_whatever_batch_it_comes(sizes):
     starts = itertools.accumulate(sizes, initial=0)
@@ -50,7 +48,6 @@ def test_an_example_looks_the_same_in_whatever_batch_it_comes(sizes):
             assert part.tobytes() == whole[start:start + size].tobytes()
 
 
-@many
 @given(sizes, st.integers(1, 4))
 def test_each_pass_covers_the_set_once_whoever_trains_what(sizes, workers):
     """Positions are handed to the workers in turn, a piece of another size each time."""
