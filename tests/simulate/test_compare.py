@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from wbsp.simulate.compare import Result, ranking, table
+from wbsp.simulate.compare import Result, ranking, shards, table
 
 
 def run(seconds, pushes=((128, 1),), target=0.85):
@@ -74,3 +74,28 @@ def test_evaluations_that_are_not_finite_reach_nothing():
     broken = run(None)
     broken.evaluations.accuracy = [0.1, float("nan")]
     assert Result("broken", (broken,), 0.85).batches == pytest.approx(11)
+
+
+def of_shards(**compared):
+    return shards({name: {count: Result(f"{name} shards={count}", tuple(map(run, seconds)), 0.85)
+                          for count, seconds in results.items()}
+                   for name, results in compared.items()}).splitlines()
+
+
+def test_the_fewest_shards_that_no_others_beat_are_best():
+    lines = of_shards(quick={1: (20, 22), 2: (9, 11), 4: (8, 10)},  # 4 not beyond the seeds
+                      even={1: (10.2,), 2: (10.15,), 4: (10.15,)},  # half a per cent is nothing
+                      late={1: (None,), 2: (30,), 4: (29,)})
+    assert lines == [
+        "- quick: best with 2 shards, 10.0 s to 85 % (1: 21.0 s to 85 %, 4: 9.0 s to 85 %); "
+        "more gain nothing",
+        "- even: best with 1 shard, 10.2 s to 85 % (2: 10.2 s to 85 %, 4: 10.2 s to 85 %); "
+        "more gain nothing",
+        "- late: best with 4 shards, 29.0 s to 85 % (1: 0.1 mini-batches/s, 2: 30.0 s to 85 %)",
+        "", "Best: quick with 2 shards, 10.0 s to 85 %."]
+
+
+def test_without_a_target_reached_speed_decides_on_the_shards():
+    fast, slow = (run(None, pushes=((128, 1),) * n) for n in (50, 20))
+    text = shards({"a": {1: Result("a", (slow,), 0.85), 2: Result("a", (fast,), 0.85)}})
+    assert text == "- a: best with 2 shards, 0.6 mini-batches/s (1: 0.3 mini-batches/s)"

@@ -72,7 +72,50 @@ def test_an_advice_checks_as_often_as_its_cluster_is_fast():
     assert {"pcc:weight=work", "asp:overlap=true", *MODELS} == set(advice.SYNC)
 
 
+def test_an_advice_says_how_many_shards_are_best(tmp_path):
+    (tmp_path / "wide.toml").write_text("""
+        model_bytes = "10MB"
+        [server]
+        bandwidth = "20MB"  # a quarter of what the workers' lines carry
+        [[workers]]
+        count = 8
+        step_seconds = "0.1s"
+        bandwidth = "10MB"
+        """)
+    done = command(tmp_path, "--advise=wide.toml", "--sync=bsp,adsp", "--shards=8,1,4", *TIMING)
+    assert done.returncode == 0, done.stderr
+    # A round of bsp with 1 and with 4 and more shards: 0.1 + 2 * 80 / 20 and 0.1 + 2 * 10 / 10 s.
+    # A cycle of adsp is alone on its lines, and these are narrower than one server.
+    rows = [line.split(" | ")[1] for line in done.stdout.splitlines() if "not reached" in line]
+    assert sorted(rows) == sorted(
+        f"{model} shards={count}" for model in ("bsp", "adsp period=8") for count in (1, 4, 8))
+    lines = [line for line in done.stdout.splitlines() if ": best with " in line]
+    assert lines[0].startswith("- bsp: best with 4 shards, 3.") and len(lines) == 2
+    assert lines[0].endswith("; more gain nothing") and "(1: 1." in lines[0]
+    assert "Best: " not in done.stdout  # no time to an accuracy to choose a model by
+    shards = {path.parents[1].name: read_run(path.parent).settings["shards"]
+              for path in (tmp_path / "o").glob("*/*/run.json")}
+    assert shards == {f"{model}-shards={count}": count for model in ("bsp", "adsp")
+                      for count in (1, 4, 8)}
+
+
+def test_shards_of_a_cluster_file_are_those_of_its_runs(tmp_path):
+    (tmp_path / "two.toml").write_text("[server]\nshards = [{ latency = '1ms' }, {}]\n"
+                                       "[[workers]]\nstep_seconds = '0.1s'\n")
+    done = command(tmp_path, "--cluster=two.toml", "--sync=bsp", *TIMING)
+    assert done.returncode == 0, done.stderr
+    run = read_run(tmp_path / "o/bsp/run-001")
+    assert run.settings["shards"] == 2 and "best with" not in done.stdout
+    assert run.summary["t"] == pytest.approx(40 * (0.1 + 4 * 1e-3))  # there and back, twice
+    both = command(tmp_path, "--cluster=two.toml", "--shards=1,2", *TIMING)
+    assert both.returncode == 1
+    assert both.stderr == ("simulate: --shards and two.toml, whose shards have links of their own, "
+                           "both describe the shards; give one\n")
+
+
 @pytest.mark.parametrize("flags, words", [
+    (["--sync=bsp", "--shards=2,0"], "--shards=2,0 are no numbers of shards"),
+    (["--sync=bsp", "--shards="], "--shards= are no numbers of shards; give some of 1 or more"),
     (["--sync=bsp", "--sync_option=ssp.s=7"], "ssp is not among the models of --sync: bsp"),
     (["--sync=bsp,ssp", "--sync_option=bsp.s=7"], "bsp: unknown option 's'"),
     (["--sync=ssp", "--sync_option=ssp.t=7"], "ssp: unknown option 't'; known: s, refresh"),

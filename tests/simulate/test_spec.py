@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from wbsp.simulate.cluster import Cluster
+from wbsp.simulate.cluster_file import read_cluster
 from wbsp.simulate.machine import INF, Incarnation
-from wbsp.simulate.spec import published, read_cluster
+from wbsp.simulate.shards import Shard
+from wbsp.simulate.spec import published
 from wbsp.sync import create
 
 CLUSTERS = sorted((Path(__file__).parents[2] / "scripts/clusters").glob("*.toml"))
@@ -134,6 +136,39 @@ def test_the_published_setting_slows_odd_workers():
     assert {(m.latency, m.up, m.down) for m in machines} == {(1e-3, 125e6, 125e6)}
 
 
+LINE = """
+[[workers]]
+step_seconds = 1
+[server]
+bandwidth = "4MB"
+egress = "8MB"
+apply_seconds = "0.1s"
+"""
+
+
+@pytest.mark.parametrize("shards, links", [
+    ("1", ()),
+    ("3", 3 * (Shard(4e6, 8e6),)),
+    ("""[{ latency = "2ms" }, { bandwidth = "1MB" }, { bandwidth = "1MB", egress = "none" }]""",
+     (Shard(4e6, 8e6, 2e-3), Shard(1e6, 1e6), Shard(1e6, INF))),
+])
+def test_shards_have_links_like_the_servers_or_of_their_own(tmp_path, shards, links):
+    plain = described(tmp_path, LINE)
+    cluster = described(tmp_path, f"{LINE}shards = {shards}\n")
+    assert (plain.shards, cluster.shards) == ((), links)
+    assert (cluster.ingress, cluster.egress, cluster.apply) == (4e6, 8e6, 0.1)
+    assert plain.sharded(3) == described(tmp_path, f"{LINE}shards = 3\n")
+    assert cluster.sharded(1) == plain
+
+
+def test_a_cycle_takes_as_long_as_the_slowest_shard(tmp_path):
+    step = 1 + 0.1 / 2  # two shards, at the same time
+    assert described(tmp_path, f"{LINE}shards = 2\n").cycle(16e6) == pytest.approx(step + 2 + 1)
+    own = described(tmp_path, f"{LINE}shards = [{{ latency = 1 }}, {{ ingress = '2MB' }}]\n")
+    # 8 MB into the first shard and out of it take 2 + 1 s, and each way back and forth 2 s.
+    assert own.cycle(16e6) == pytest.approx(step + max(2 + 2, 4) + max(2 + 1, 1))
+
+
 @pytest.mark.parametrize("path", CLUSTERS, ids=lambda path: path.stem)
 def test_the_clusters_in_scripts_can_be_read(path):
     sizes = {"h1": 2, "h2": 2, "h3": 2, "mild": 4, "three": 3}
@@ -162,6 +197,10 @@ WORKER = "[[workers]]\nstep_seconds = 1\n"
     (WORKER + WORKER + "latency = '1 s.'", "workers: group 2: latency: '1 s.' is no time"),
     (WORKER + "[server]\nbandwith = '1Gbit'", "server: unknown key 'bandwith'; known: bandwidth, "),
     (WORKER + "[server]\napply_seconds = 'x'", "server: apply_seconds: 'x' is no time"),
+    (WORKER + "[server]\nshards = 0", "server: shards: 0 is not a whole number of 1 or more"),
+    (WORKER + "[server]\nshards = [{}]", "server: shards: give two or more; one shard is the serv"),
+    (WORKER + "[server]\nshards = [{}, { up = 3 }]", "shards: unknown key 'up'; known: bandwidth,"),
+    (WORKER + "[server]\nshards = [3, 4]", "shards: 3 is not a table"),
     ("model_size = 3\n" + WORKER, "mine.toml: unknown key 'model_size'; known: model_bytes, "),
     ("[[workers]\n", "mine.toml: .*line 1"),
 ])

@@ -6,6 +6,7 @@
     python -m wbsp.simulate --cluster=scripts/clusters/wan.toml --model=small --dataset=shapes10
     python -m wbsp.simulate --advise=my-cluster.toml
     python -m wbsp.simulate --advise=my-cluster.toml --sync=asp,pcc,pcc:weight=work --seeds=3
+    python -m wbsp.simulate --advise=my-cluster.toml --sync=pcc --shards=1,2,4
 
 The decisions are those of the real server and the training is real; the machines and the network
 are described, not needed. Every run leaves the folder that a real one would.
@@ -16,8 +17,10 @@ from __future__ import annotations
 import gc
 import math
 import os
+import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +30,10 @@ from wbsp import heterogeneity
 from wbsp.ps.outer import OUTER_STEPS, create_outer
 from wbsp.runlog.folder import run_folder
 from wbsp.simulate import advice, compare, units
+from wbsp.simulate.cluster_file import read_cluster
 from wbsp.simulate.progress import Progress
 from wbsp.simulate.runs import Plan, simulate
-from wbsp.simulate.spec import ClusterSpec, published, read_cluster
+from wbsp.simulate.spec import ClusterSpec, published
 from wbsp.simulate.variants import Variant, variants
 from wbsp.startup import heavy_imports
 from wbsp.sync import MODELS, parse_options, with_batch_size
@@ -67,6 +71,8 @@ flags.DEFINE_string("latency", "0s", "of each worker's link, one way: 1ms")
 flags.DEFINE_string("server_bandwidth", None, "of the server's interface in each direction, which "
                     "all workers share; default: --bandwidth")
 flags.DEFINE_string("apply_seconds", "0s", "the server's time for one push")
+flags.DEFINE_list("shards", None, "compare servers of so many shards, each with an interface like "
+                  "the server's: 1,2,4")
 flags.DEFINE_string("step_seconds", None, "compute of one step; default: " + ", ".join(
     f"{name} {1000 * seconds:g}ms" for name, seconds in STEP_SECONDS.items()))
 flags.DEFINE_float("jitter", 0.0, "sigma of lognormal step times", lower_bound=0)
@@ -111,27 +117,35 @@ def run() -> str:
     """Carry out what the flags ask for; return the table for standard output."""
     if FLAGS.advise is not None:
         _advised()
-    compared = _variants()
-    plan = _plan()
+    models, counts, plan = _variants(), _shards(), _plan()
+    compared = [(variant, plan) for variant in models]
+    if counts:
+        compared = [(variant.sharded(count), _sharded(plan, count)) for variant in models
+                    for count in counts]
     if FLAGS.advise is not None:
-        compared = advice.scaled(compared, plan)
+        compared = [(advice.scaled(variant, plan), plan) for variant, plan in compared]
     out = Path(FLAGS.out)
     progress = Progress()
-    runs: dict[str, list[Run]] = {variant.label: [] for variant in compared}
+    results = []
     try:
-        for variant in compared:
+        for variant, plan in compared:
+            runs = []
             for seed in range(FLAGS.seed, FLAGS.seed + FLAGS.seeds):
                 progress.begin(f"{variant.label}, seed {seed}")
                 folder = run_folder(variant.folder, out)
-                runs[variant.label].append(simulate(
-                    plan, variant.sync, variant.options, seed, folder, progress))
+                runs.append(simulate(plan, variant.sync, variant.options, seed, folder, progress))
                 gc.collect()  # the run's replicas and readers, which TensorFlow ends slowly at exit
+            results.append(compare.Result(variant.label, tuple(runs), plan.target))
     finally:
         progress.close()
     if FLAGS.figures:
-        _draw([run for same in runs.values() for run in same], out / "figures")
-    results = [compare.Result(label, tuple(same), plan.target) for label, same in runs.items()]
-    return (compare.table if FLAGS.advise is None else compare.ranking)(results)
+        _draw([run for one in results for run in one.runs], out / "figures")
+    text = (compare.table if FLAGS.advise is None else compare.ranking)(results)
+    if len(counts) < 2:
+        return text
+    servers = iter(results)
+    return "\n".join([text, "", compare.shards({
+        variant.label: {count: next(servers) for count in counts} for variant in models})])
 
 
 def _advised() -> None:
@@ -154,6 +168,26 @@ def _variants() -> list[Variant]:
             raise ValueError(f"--batch_size={FLAGS.batch_size} does not divide into the {parts} "
                              f"micro-batches of {one.label}; choose a multiple")
     return compared
+
+
+def _shards() -> list[int]:
+    """The numbers of shards to compare, ascending; none without the flag."""
+    if FLAGS.shards is None:
+        return []
+    given = ",".join(FLAGS.shards)
+    if not re.fullmatch("[1-9][0-9]*(,[1-9][0-9]*)*", given):
+        raise ValueError(f"--shards={given} are no numbers of shards; give some of 1 or more, such "
+                         "as 1,2,4")
+    return sorted(set(map(int, FLAGS.shards)))
+
+
+def _sharded(plan: Plan, count: int) -> Plan:
+    """The plan, with so many shards like the server in place of those of the cluster file."""
+    spec = plan.cluster
+    if spec.shards and spec.shards != spec.sharded(len(spec.shards)).shards:
+        raise ValueError(f"--shards and {FLAGS.cluster}, whose shards have links of their own, "
+                         "both describe the shards; give one")
+    return replace(plan, cluster=spec.sharded(count), settings={**plan.settings, "shards": count})
 
 
 def _plan() -> Plan:
@@ -185,8 +219,10 @@ def _plan() -> Plan:
             FLAGS["check_period"].value = f"{period:g}s"
     outer_options = parse_options(FLAGS.outer_option)
     create_outer(FLAGS.outer, **outer_options)  # a bad one is refused before anything runs
+    shards = {"shards": len(cluster.shards)} if cluster.shards else {}
     return Plan(cluster, experiment, FLAGS.batch_size, stop, until, target,
-                _time("check_period"), growth, FLAGS.outer, outer_options, _settings())
+                _time("check_period"), growth, FLAGS.outer, outer_options,
+                {**_settings(), **shards})
 
 
 def _cluster() -> ClusterSpec:

@@ -6,7 +6,6 @@ evaluations and ADSP's period, therefore follows from the spec.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from wbsp.simulate.runs import Plan
@@ -32,12 +31,13 @@ def check_period(cluster: ClusterSpec, batches: float) -> float | None:
     return _rounded(seconds, 2) if 0 < seconds < float("inf") else None
 
 
-def scaled(variants: Sequence[Variant], plan: Plan) -> list[Variant]:
-    """`variants`; those of ADSP with a period that suits the cluster, unless one is given."""
+def scaled(variant: Variant, plan: Plan) -> Variant:
+    """`variant`; one of ADSP with a period that suits the cluster, unless one is given."""
+    if variant.sync is not ADSP:
+        return variant
     period = max(_rounded(CYCLES * plan.cluster.cycle(plan.model_bytes), 1),
                  ADSP.OPTIONS["period"].low or 0.0)
-    return [replace(one, options={"period": f"{period:g}", **one.options})
-            if one.sync is ADSP else one for one in variants]
+    return replace(variant, options={"period": f"{period:g}", **variant.options})
 
 
 def _rounded(seconds: float, digits: int) -> float:

@@ -45,3 +45,20 @@ class Clock:
         if queue:
             self.now = until
         return not queue
+
+
+class Turns:
+    """The messages of one process, which deals with one after the other."""
+
+    def __init__(self, clock: Clock):
+        self._clock = clock
+        self._free_at = 0.0  # when all messages that have arrived are dealt with
+
+    def take(self, cost: float, act: Callable[..., object], *args: object) -> None:
+        """Call act(*args) at once, or behind the messages before; `cost`: seconds it takes."""
+        now = self._clock.now
+        if cost or self._free_at > now:
+            self._free_at = max(self._free_at, now) + cost
+            self._clock.at(self._free_at, act, *args)
+        else:
+            act(*args)

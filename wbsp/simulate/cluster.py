@@ -8,8 +8,9 @@ and the passing of time. A message goes through the same stations as in the real
     granted in some other way:    Granted -> Fetch -> the newest version -> adopt
 
 An update or a version takes the link's latency plus its bytes at the link's bandwidth, shared with
-others at the server's interface; a control message takes the latency alone, so that messages to one
-worker arrive in the order in which the engine sent them.
+others at the server's interface (where the server has shards: in slices, see `shards`); a control
+message takes the latency alone, so that messages to one worker arrive in the order in which the
+engine sent them.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from wbsp.ps.outer import OuterStep
 from wbsp.ps.store import Snapshot, Store
 from wbsp.runlog.report import Report
 from wbsp.simulate.clock import Clock
-from wbsp.simulate.links import INF, FairShareLink
+from wbsp.simulate.links import INF, Interface
 from wbsp.simulate.machine import Incarnation, Machine
 from wbsp.simulate.server import Evaluation, Evaluator, SimulatedServer
+from wbsp.simulate.shards import Shard, Shards
 from wbsp.simulate.worker import ClusterContext, Observer, SimulatedWorker
 from wbsp.simulate.workload import TimingWorkload, Workload
 from wbsp.sync.base import SyncModel
@@ -39,6 +41,7 @@ class Cluster:
     ingress, egress: bytes/s of the server's interface, shared by all workers
     apply_seconds: the server's time for one push; messages behind it wait their turn
     detect_seconds: until the server knows that a worker is lost
+    shards:        links of its shards, which stand for ingress and egress; none: it is one process
     expected:      workers that begin together; default: all that come at the first moment
     stop_samples:  ends the run after so many pushed samples
     outer:         what a version makes of the sum of its updates; default: identity
@@ -54,8 +57,9 @@ class Cluster:
     def __init__(self, model: SyncModel, machines: Sequence[Machine],
                  workload: Workload | None = None, *, model_bytes: float = 0.0,
                  ingress: float = INF, egress: float = INF, apply_seconds: float = 0.0,
-                 detect_seconds: float = 0.0, expected: int | None = None,
-                 stop_samples: float = INF, outer: OuterStep | None = None,
+                 detect_seconds: float = 0.0, shards: Sequence[Shard] = (),
+                 expected: int | None = None, stop_samples: float = INF,
+                 outer: OuterStep | None = None,
                  evaluate: Callable[[Snapshot], dict[str, float]] | None = None,
                  check_period: float = 5.0, check_growth: float = 0.0, target: float = INF,
                  log: Callable[..., None] | None = None, observer: Observer | None = None):
@@ -75,11 +79,11 @@ class Cluster:
         evaluator = None if evaluate is None else Evaluator(
             evaluate, check_period, check_growth, target)
         self.evaluations: list[Evaluation] = [] if evaluator is None else evaluator.results
-        self.server = SimulatedServer(
-            self.clock, self.engine, FairShareLink(self.clock, egress), model_bytes,
-            apply_seconds, detect_seconds, evaluator)
-        self._context = ClusterContext(self.clock, trained, observer, self.server,
-                                       FairShareLink(self.clock, ingress), model_bytes)
+        interface = (Shards(self.clock, shards, model_bytes, apply_seconds) if shards else
+                     Interface(self.clock, ingress, egress, model_bytes))
+        self.server = SimulatedServer(self.clock, self.engine, interface,
+                                      0.0 if shards else apply_seconds, detect_seconds, evaluator)
+        self._context = ClusterContext(self.clock, trained, observer, self.server, interface)
         for index, machine in enumerate(machines):
             self.server.present += len(machine.incarnations)
             for incarnation in machine.incarnations:

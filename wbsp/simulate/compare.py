@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
@@ -11,6 +11,8 @@ from typing import Any
 
 from wbsp.runlog.reader import Run
 from wbsp.runlog.report import PHASES, Phase
+
+NOTHING = 0.01  # a difference that is no reason for another shard
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,11 @@ class Result:
         """Mini-batches of all workers, up to the target or else the end; a part of one counts by
         its examples."""
         return self.mean(self._batches)
+
+    @property
+    def rate(self) -> float:
+        """Mini-batches/s of all workers, up to the target or else the end."""
+        return self.batches / self.seconds if self.seconds else 0.0
 
     def total(self, key: str) -> float:
         """`key` of the summaries, or of the totals in these."""
@@ -137,6 +144,31 @@ def ranking(compared: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
+def shards(compared: Mapping[str, Mapping[int, Result]]) -> str:
+    """A line a model on how many shards were best: the fewest that no other number beats.
+
+    compared: model -> number of shards -> its result
+
+    What counts is the time to the target, or mini-batches/s where none reached it.
+    """
+    lines, fewest = [], {}
+    for label, results in compared.items():
+        count = fewest[label] = min(
+            count for count, one in results.items()
+            if not any(_beats(other, one) for other in results.values()))
+        others = ", ".join(f"{other}: {_measure(one)}" for other, one in results.items()
+                           if other != count)
+        enough = "; more gain nothing" if count < max(results) else ""
+        lines.append(f"- {label}: best with {_shards(count)}, {_measure(results[count])} "
+                     f"({others}){enough}")
+    reached = {label: compared[label][count] for label, count in fewest.items()
+               if compared[label][count].reached}
+    if reached:
+        best = min(reached, key=lambda label: reached[label].seconds)
+        lines += ["", f"Best: {best} with {_shards(fewest[best])}, {_measure(reached[best])}."]
+    return "\n".join(lines)
+
+
 def why(one: Result, fewest: float) -> str:
     """The explanation of a model's time: how fast its workers are, and how far a mini-batch goes.
 
@@ -144,8 +176,8 @@ def why(one: Result, fewest: float) -> str:
     """
     idle = max((phase for phase in PHASES if phase != "compute"), key=one.share)
     lost = {"push": "push", "pull": "fetch", "wait": "wait for others", "data": "read data"}[idle]
-    rate = one.batches / one.seconds if one.seconds else 0.0
-    pace = f"{rate:,.1f} mini-batches/s; workers compute {one.share('compute'):.0%} of their time"
+    pace = (f"{one.rate:,.1f} mini-batches/s; workers compute {one.share('compute'):.0%} of their "
+            "time")
     if one.share(idle) > 0.005:
         pace += f" and {lost} {one.share(idle):.0%}"
     if one.reached:
@@ -178,6 +210,25 @@ def _summary(run: Run) -> dict[str, Any]:
 
 def _all_batches(run: Run) -> float:
     return _summary(run)["total"]["samples"] / run.settings["batch_size"]
+
+
+def _beats(one: Result, other: Result) -> bool:
+    """True if `one` is better than `other` beyond the seeds, and by more than nothing."""
+    if one.reached and other.reached:
+        return one.faster(other) and one.seconds < (1 - NOTHING) * other.seconds
+    if one.reached or other.reached:
+        return one.reached
+    return one.rate * (1 - NOTHING) > other.rate
+
+
+def _measure(one: Result) -> str:
+    if one.reached:
+        return f"{one.seconds:.1f} s to {100 * one.target:g} %"
+    return f"{one.rate:,.1f} mini-batches/s"
+
+
+def _shards(count: int) -> str:
+    return f"{count} shard{'s' if count > 1 else ''}"
 
 
 def _spread(one: Result) -> str:

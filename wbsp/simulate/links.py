@@ -16,6 +16,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from wbsp.simulate.clock import Clock
+from wbsp.simulate.machine import Machine
 
 INF = float("inf")
 
@@ -42,6 +43,13 @@ class Transfer:
         self.done = None
         if self.stamp >= 0:
             self.link._drop(self)
+
+    def limit(self, cap: float) -> None:
+        """Let the transfer, which may not have begun, take no more than `cap` bytes/s."""
+        if self.stamp >= 0:
+            self.link._limit_to(self, cap)
+        else:
+            self.cap = cap
 
 
 class FairShareLink:
@@ -85,6 +93,13 @@ class FairShareLink:
     def _drop(self, transfer: Transfer) -> None:
         self._advance()
         self._remove(transfer)
+        self._balance()
+
+    def _limit_to(self, transfer: Transfer, cap: float) -> None:
+        self._advance()
+        left = self._remove(transfer)
+        transfer.cap = cap
+        self._share(transfer, left)
         self._balance()
 
     def _begin(self, transfer: Transfer) -> None:
@@ -162,6 +177,25 @@ class FairShareLink:
         self._balance()
         if transfer.done is not None:
             transfer.done(*transfer.args)
+
+
+class Interface:
+    """The interface of a server that is one process: `ingress` and `egress` bytes/s for updates and
+    versions of `model_bytes` bytes, shared by all workers."""
+
+    def __init__(self, clock: Clock, ingress: float, egress: float, model_bytes: float):
+        self._ingress, self._egress = FairShareLink(clock, ingress), FairShareLink(clock, egress)
+        self._bytes = model_bytes
+
+    def push(self, machine: Machine, done: Callable[..., object],
+             *args: object) -> Transfer | None:
+        """Call done(*args) when an update has arrived at the server."""
+        return self._ingress.carry(self._bytes, machine.up, machine.latency, 0.0, done, *args)
+
+    def send(self, machine: Machine, done: Callable[..., object],
+             *args: object) -> Transfer | None:
+        """Call done(*args) when a version that is sent now has arrived at the worker."""
+        return self._egress.carry(self._bytes, machine.down, 0.0, machine.latency, done, *args)
 
 
 def _top(heap: list) -> Transfer | None:

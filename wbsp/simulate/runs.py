@@ -153,7 +153,7 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
         cluster = Cluster(
             model, spec.machines(seed), workload, model_bytes=plan.model_bytes,
             ingress=spec.ingress, egress=spec.egress,
-            apply_seconds=spec.apply, detect_seconds=spec.detect,
+            apply_seconds=spec.apply, detect_seconds=spec.detect, shards=spec.shards,
             stop_samples=plan.stop_samples,
             outer=create_outer(plan.outer, **plan.outer_options),
             evaluate=None if measure is None else partial(evaluate, measure),

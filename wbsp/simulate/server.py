@@ -9,15 +9,16 @@ workers to push has the version first, and the speeds are not equal any more.)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from wbsp.ps.effects import Ack, Effect, Model
 from wbsp.ps.engine import Engine
 from wbsp.ps.store import Snapshot
-from wbsp.simulate.clock import Clock
-from wbsp.simulate.links import FairShareLink
+from wbsp.simulate.clock import Clock, Turns
+from wbsp.simulate.links import Interface
+from wbsp.simulate.shards import Shards
 from wbsp.sync.base import Push
 from wbsp.worker.agent import Agent
 
@@ -59,20 +60,19 @@ class Evaluator:
 class SimulatedServer:
     """The server of a virtual-time cluster; workers call it when a message of theirs has arrived.
 
-    egress:         the server's interface for models of `model_bytes` bytes
+    interface:      for versions
     apply_seconds:  time for one push, for which later messages wait
     detect_seconds: time until the server knows that a worker is lost
     """
 
-    def __init__(self, clock: Clock, engine: Engine, egress: FairShareLink, model_bytes: float,
+    def __init__(self, clock: Clock, engine: Engine, interface: Interface | Shards,
                  apply_seconds: float, detect_seconds: float, evaluator: Evaluator | None):
         self.engine = engine
         self.present = 0  # incarnations of workers that are here or still to come
         self.ended: float | None = None  # when the last worker had left
-        self._clock, self._egress, self._model_bytes = clock, egress, model_bytes
+        self._clock, self._interface, self._turns = clock, interface, Turns(clock)
         self._apply_seconds, self._detect_seconds = apply_seconds, detect_seconds
         self._evaluator = evaluator
-        self._free_at = 0.0  # when all messages that have arrived are dealt with
         self._alarm: float | None = None  # the newest that was set
         self._joined: dict[int, SimulatedWorker] = {}  # worker -> newest incarnation that joined
 
@@ -80,30 +80,30 @@ class SimulatedServer:
 
     def join(self, worker: SimulatedWorker) -> None:
         """A worker asks for admission."""
-        self._in_turn(0.0, self._join, worker)
+        self._turns.take(0.0, self._join, worker)
 
     def push(self, worker: SimulatedWorker, push: Push, update: np.ndarray | None,
              fetch: int) -> None:
         """An update has arrived whole; `fetch` as in `Engine.push`."""
-        self._in_turn(self._apply_seconds, self._push, push, update, fetch)
+        self._turns.take(self._apply_seconds, self._push, push, update, fetch)
 
     def fetch(self, worker: SimulatedWorker, number: int) -> None:
         """A worker asks for the newest version."""
-        self._in_turn(0.0, self._fetch, worker, number)
+        self._turns.take(0.0, self._fetch, worker, number)
 
     def query(self, worker: SimulatedWorker, number: int, steps: int, seconds: float) -> None:
         """A worker asks whether to cut; arguments as in `Engine.query`."""
-        self._in_turn(0.0, self._query, worker, number, steps, seconds)
+        self._turns.take(0.0, self._query, worker, number, steps, seconds)
 
     def leave(self, worker: SimulatedWorker) -> None:
         """A worker has finished."""
-        self._in_turn(0.0, self._forget, worker, "finished", True)
+        self._turns.take(0.0, self._forget, worker, "finished", True)
 
     # Events that no message brings.
 
     def lose(self, worker: SimulatedWorker) -> None:
         """A worker is lost now; the server will know in `detect_seconds`."""
-        self._clock.after(self._detect_seconds, self._in_turn, 0.0, self._forget, worker, "lost")
+        self._clock.after(self._detect_seconds, self._turns.take, 0.0, self._forget, worker, "lost")
 
     def check(self) -> None:
         """A period of the evaluator begins."""
@@ -115,15 +115,6 @@ class SimulatedServer:
             self._send(self.engine.stop(f"accuracy {accuracy:.4f} reached", self._clock.now))
             self._note_end()
         self._clock.after(max(evaluator.period, evaluator.growth * self._clock.now), self.check)
-
-    def _in_turn(self, cost: float, act: Callable[..., None], *args: Any) -> None:
-        """Call act(*args) at once, or behind the messages before; `cost`: seconds it takes."""
-        now = self._clock.now
-        if cost or self._free_at > now:
-            self._free_at = max(self._free_at, now) + cost
-            self._clock.at(self._free_at, act, *args)
-        else:
-            act(*args)
 
     def _join(self, worker: SimulatedWorker) -> None:
         index, engine = worker.index, self.engine
@@ -166,8 +157,7 @@ class SimulatedServer:
             elif not isinstance(effect, Model):
                 clock.after(machine.latency, worker.receive, effect)
             elif worker.alive:
-                worker.incoming = self._egress.carry(self._model_bytes, machine.down, 0.0,
-                                                     machine.latency, worker.receive_model, effect)
+                worker.incoming = self._interface.send(machine, worker.receive_model, effect)
         alarm = self.engine.model.alarm
         if alarm is not None and alarm != self._alarm:
             self._alarm = alarm

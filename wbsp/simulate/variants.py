@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wbsp.sync import MODELS, SyncModel, find, parse_options
 
@@ -19,16 +19,23 @@ class Variant:
     """A model's class with the options that were given.
 
     folder: of its runs; variants of one model have different ones
+    shards: of its server, where numbers of them are compared
     """
 
     sync: type[SyncModel]
     options: dict[str, str]
     folder: str
+    shards: int | None = None
 
     @property
     def label(self) -> str:
         """The model with its options, such as "pcc weight=work"."""
-        return " ".join([self.sync.name, *_written(self.sync, self.options)])
+        return " ".join([self.sync.name, *_written(self.sync, self.options),
+                         *([] if self.shards is None else [f"shards={self.shards}"])])
+
+    def sharded(self, count: int) -> Variant:
+        """The same on a server with so many shards."""
+        return replace(self, shards=count, folder=f"{self.folder}-shards={count}")
 
 
 def variants(names: Sequence[str], pairs: Sequence[str]) -> list[Variant]:

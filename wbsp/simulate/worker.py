@@ -15,9 +15,10 @@ from wbsp.ps.effects import Ack, CutDecision, Final, Model, Stop
 from wbsp.ps.store import Snapshot
 from wbsp.runlog.report import Lane, Phase, PhaseTimer, Report
 from wbsp.simulate.clock import Clock
-from wbsp.simulate.links import INF, FairShareLink, Transfer
+from wbsp.simulate.links import INF, Interface, Transfer
 from wbsp.simulate.machine import Machine
 from wbsp.simulate.server import SimulatedServer
+from wbsp.simulate.shards import Shards, Slices
 from wbsp.simulate.workload import Workload
 from wbsp.sync.base import Direct, WorkerRule
 from wbsp.worker.agent import Adopt, Agent, Command, Cut, CutQuery, Fetch
@@ -44,16 +45,14 @@ class Observer:
 class ClusterContext:
     """The objects that all workers of a cluster share.
 
-    ingress:     the server's interface for updates
-    model_bytes: size of an update
+    interface: of the server, for updates
     """
 
     clock: Clock
     workload: Workload
     observer: Observer | None
     server: SimulatedServer
-    ingress: FairShareLink
-    model_bytes: float
+    interface: Interface | Shards
 
 
 class ComputeThread:
@@ -152,8 +151,8 @@ class SimulatedWorker:
         self.over = False  # has left, or is dead
         self.leaving = False
         self.snapshot = Snapshot(0, None)  # newest fetched
-        self.outgoing: Transfer | None = None  # newest update, which may have arrived
-        self.incoming: Transfer | None = None  # newest model, which may have arrived
+        self.outgoing: Transfer | Slices | None = None  # newest update, which may have arrived
+        self.incoming: Transfer | Slices | None = None  # newest model, which may have arrived
         self.push_since = self.fetch_since = 0.0
 
     def send(self, act: Callable[..., None], *args: Any) -> None:
@@ -235,14 +234,14 @@ class SimulatedWorker:
         self.proceed()
 
     def _carry_out(self, commands: Iterable[Command]) -> None:
-        context, machine = self.context, self.machine
+        context = self.context
         for command in commands:
             if isinstance(command, Cut):
                 update = context.workload.cut(self.index)
                 self.push_since = context.clock.now
-                self.outgoing = context.ingress.carry(
-                    context.model_bytes, machine.up, machine.latency, 0.0,
-                    self._deliver, context.server.push, command.push, update, command.fetch)
+                self.outgoing = context.interface.push(
+                    self.machine, self._deliver, context.server.push, command.push, update,
+                    command.fetch)
             elif isinstance(command, Fetch):
                 self.fetch_since = context.clock.now
                 if not command.carried:

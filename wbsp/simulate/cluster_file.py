@@ -1,0 +1,173 @@
+"""Cluster files: specs of clusters, written in TOML."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from wbsp.simulate import units
+from wbsp.simulate.machine import INF
+from wbsp.simulate.shards import Shard
+from wbsp.simulate.spec import ClusterSpec, Group
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+LINK = {"bandwidth": units.bandwidth, "ingress": units.bandwidth, "egress": units.bandwidth}
+
+
+def read_cluster(path: str | Path) -> ClusterSpec:
+    """The spec in a TOML file.
+
+    Raises ValueError, in one line that names file and key, for anything that is not understood;
+    FileNotFoundError for a missing file.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no cluster file {path}")
+    text = path.read_text(encoding="utf-8")
+    try:
+        content = tomllib.loads(text)
+        top = _known(content, {"model_bytes": units.size, "server": _server,
+                               "workers": lambda groups: _groups(groups, path.parent)})
+        if not top.get("workers"):
+            raise ValueError("no [[workers]]: a cluster needs at least one group of them")
+    except ValueError as error:  # a TOML error is one, too
+        raise ValueError(f"{path}: {error}") from None
+    return ClusterSpec(top["workers"], **top.get("server", {}),
+                       model_bytes=top.get("model_bytes"), text=text)
+
+
+def _server(given: Any) -> dict[str, Any]:
+    server = _known(_table(given), {**LINK, "shards": _shards, "apply_seconds": units.seconds,
+                                    "detect_seconds": units.seconds})
+    shards = server.pop("shards", [])
+    server = _over({"ingress": INF, "egress": INF}, server)
+    own = {key: server[key] for key in ("ingress", "egress")}
+    return {**{key.removesuffix("_seconds"): value for key, value in server.items()},
+            "shards": tuple(Shard(**_over(own, shard)) for shard in shards)}
+
+
+def _shards(given: Any) -> list[dict[str, float]]:
+    """What each shard has of its own; an empty list where the server is one process."""
+    if not isinstance(given, list):
+        count = _count(given)
+        return [{}] * count if count > 1 else []
+    if len(given) < 2:
+        raise ValueError("give two or more; one shard is the server itself, with its bandwidth")
+    return [_known(_table(shard), {**LINK, "latency": units.seconds}) for shard in given]
+
+
+def _over(link: dict[str, float], own: dict[str, float]) -> dict[str, float]:
+    """`link` with what is known of its `own`; a bandwidth there is that of each direction."""
+    both = own.pop("bandwidth", None)
+    return {**link, **({} if both is None else dict.fromkeys(link, both)), **own}
+
+
+def _groups(given: Any, folder: Path) -> tuple[Group, ...]:
+    if not isinstance(given, list):
+        raise ValueError("is not a list of tables; write [[workers]]")
+    groups = []
+    for number, table in enumerate(given, 1):
+        try:
+            groups.append(_group(_table(table), folder))
+        except ValueError as error:
+            raise ValueError(f"group {number}: {error}") from None
+    return tuple(groups)
+
+
+def _group(given: dict[str, Any], folder: Path) -> Group:
+    group = _known(given, {
+        "count": _count, "step_seconds": units.seconds, "jitter": _number,
+        "trace": lambda name: _trace(folder / str(name)), "sleep_seconds": units.seconds,
+        "changes": lambda changes: _pairs(changes, "at", units.seconds, "factor", _positive),
+        "stalls": lambda stalls: _pairs(stalls, "from", units.seconds, "to", units.seconds),
+        "join": units.seconds, "leave": units.seconds, "lose": units.seconds,
+        "spread": units.seconds, "latency": units.seconds, "bandwidth": units.bandwidth,
+        "up": units.bandwidth, "down": units.bandwidth})
+    if ("trace" in group) == ("step_seconds" in group):
+        raise ValueError("give either step_seconds or trace: how long a step takes")
+    if "trace" in group and "jitter" in group:
+        raise ValueError("jitter does not go with trace, which has its own")
+    if "leave" in group and "lose" in group:
+        raise ValueError("give leave or lose, not both")
+    end = min(group.get("leave", INF), group.get("lose", INF))
+    come = group.get("join", 0.0) + group.get("spread", 0.0)
+    if not come <= end:
+        raise ValueError(f"leaves at {end:g} s, before it joins at {come:g} s")
+    both = group.pop("bandwidth", INF)
+    made = Group(**{"up": both, "down": both,
+                    **{key.removesuffix("_seconds"): value for key, value in group.items()}})
+    made.machine(0, 0)  # raises ValueError for what cannot be
+    return made
+
+
+def _known(given: dict[str, Any], keys: dict[str, Callable[[Any], Any]]) -> dict:
+    """Key -> value, parsed by the function that `keys` holds for this key."""
+    result = {}
+    for key, value in given.items():
+        if key not in keys:
+            raise ValueError(f"unknown key {key!r}; known: {', '.join(keys)}")
+        try:
+            result[key] = keys[key](value)
+        except ValueError as error:
+            raise ValueError(f"{key}: {error}") from None
+    return result
+
+
+def _table(given: Any) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise ValueError(f"{given!r} is not a table")
+    return given
+
+
+def _pairs(given: Any, first: str, parse_first: Callable[[Any], float], second: str,
+           parse_second: Callable[[Any], float]) -> tuple[tuple[float, float], ...]:
+    """Pairs such as ((100.0, 4.0), ...), from [{at = 100, factor = 4}, ...]."""
+    if not isinstance(given, list):
+        raise ValueError(f"{given!r} is not a list of {{{first} = ..., {second} = ...}}")
+    pairs = []
+    for table in given:
+        pair = _known(_table(table), {first: parse_first, second: parse_second})
+        if len(pair) < 2:
+            raise ValueError(f"{table!r} needs both {first} and {second}")
+        pairs.append((pair[first], pair[second]))
+    return tuple(pairs)
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{value!r} is not a whole number of 1 or more")
+    return value
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < INF:
+        raise ValueError(f"{value!r} is not a number of 0 or more")
+    return float(value)
+
+
+def _positive(value: Any) -> float:
+    if not (number := _number(value)):
+        raise ValueError("must be above 0")
+    return number
+
+
+def _trace(path: Path) -> tuple[float, ...]:
+    """Recorded seconds, one step a line."""
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    steps = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+        if line.strip():
+            try:
+                steps.append(units.seconds(line))
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number}: {error}") from None
+    if not steps:
+        raise ValueError(f"{path} holds no step time; write one a line")
+    return tuple(steps)

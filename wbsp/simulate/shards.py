@@ -1,0 +1,134 @@
+"""Shards of a simulated server: processes that hold a part of the model each.
+
+The coordinator decides, without tensors, and the shards carry out. What a message waits for on its
+way, with the worker's latency L, the shard's l, and all shards at once:
+
+    push:    L + l, the slice through the worker's line and the shard's interface, the shard's time
+             for it, l (the shard tells the coordinator); decided on when the last shard has told
+    version: l (the coordinator tells the shard), the slice through both lines, l + L; it is there
+             when the last slice is
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from wbsp.simulate.clock import Clock, Turns
+from wbsp.simulate.links import INF, FairShareLink, Transfer
+from wbsp.simulate.machine import Machine
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The link of a shard: its interface in bytes/s, which all workers share, and the seconds, one
+    way, that lie between it and both the coordinator and the workers, beside the workers' own."""
+
+    ingress: float = INF
+    egress: float = INF
+    latency: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.latency < INF:
+            raise ValueError(f"latency must be 0 s or more and finite, not {self.latency}")
+
+
+class Slices:
+    """An update or a version on its way, a slice a shard; done() is called when all were counted.
+
+    The worker's line of `bandwidth` bytes/s is divided evenly among the slices that have not
+    arrived. What a slice leaves of its part, because its shard carries less, no other one takes.
+    """
+
+    __slots__ = ("_clock", "_bandwidth", "_arriving", "_missing", "_done", "_transfers")
+
+    def __init__(self, clock: Clock, bandwidth: float, count: int, done: Callable[[], object]):
+        self._clock, self._bandwidth = clock, bandwidth
+        self._arriving = self._missing = count
+        self._done: Callable[[], object] | None = done  # None: cancelled
+        self._transfers: list[Transfer] = []
+
+    def begin(self, link: FairShareLink, size: float, lead: float, trail: float,
+              arrived: Callable[[], object]) -> None:
+        """Send one slice as `FairShareLink.carry` does."""
+        if self._done is not None:
+            transfer = link.carry(size, self._bandwidth / self._arriving, lead, trail,
+                                  self._arrive, arrived)
+            if transfer is not None:
+                self._transfers.append(transfer)
+
+    def count(self) -> None:
+        """A slice is where it was sent, and whoever waits for it knows."""
+        self._missing -= 1
+        if not self._missing and self._done is not None:
+            self._done()
+
+    def cancel(self) -> None:
+        """Lose what is still on its way; `done` is not called any more."""
+        self._done = None
+        for transfer in self._transfers:
+            transfer.cancel()
+
+    def _arrive(self, arrived: Callable[[], object]) -> None:
+        self._arriving -= 1
+        if self._arriving and self._bandwidth < INF:  # those that arrive now, too, go first
+            self._clock.late(0.0, self._divide_line)
+        arrived()
+
+    def _divide_line(self) -> None:
+        if self._arriving:
+            for transfer in self._transfers:
+                transfer.limit(self._bandwidth / self._arriving)
+
+
+class Process:
+    """One shard: its links, and its messages one after the other."""
+
+    def __init__(self, clock: Clock, shard: Shard):
+        self.ingress = FairShareLink(clock, shard.ingress)
+        self.egress = FairShareLink(clock, shard.egress)
+        self.latency = shard.latency
+        self.turns = Turns(clock)
+
+
+class Shards:
+    """All shards of a server, in place of the one `Interface` of a server that is one process.
+
+    Each holds the same part of a model of `model_bytes` and needs the same part of the
+    `apply_seconds` of a push, which the shards spend at the same time.
+    """
+
+    def __init__(self, clock: Clock, shards: Sequence[Shard], model_bytes: float,
+                 apply_seconds: float):
+        self._clock = clock
+        self._bytes, self._apply_seconds = model_bytes / len(shards), apply_seconds / len(shards)
+        self._processes = [Process(clock, shard) for shard in shards]
+
+    def push(self, machine: Machine, done: Callable[..., object], *args: object) -> Slices:
+        """Call done(*args) when the coordinator knows that all shards have their slice."""
+        slices = self._slices(machine.up, done, *args)
+        for process in self._processes:
+            slices.begin(process.ingress, self._bytes, machine.latency + process.latency, 0.0,
+                         partial(self._apply, process, slices))
+        return slices
+
+    def send(self, machine: Machine, done: Callable[..., object], *args: object) -> Slices:
+        """Call done(*args) when the worker has all slices of a version that is sent now."""
+        slices = self._slices(machine.down, done, *args)
+        for process in self._processes:
+            self._after(process.latency, process.turns.take, 0.0, slices.begin, process.egress,
+                        self._bytes, 0.0, process.latency + machine.latency, slices.count)
+        return slices
+
+    def _slices(self, bandwidth: float, done: Callable[..., object], *args: object) -> Slices:
+        return Slices(self._clock, bandwidth, len(self._processes), partial(done, *args))
+
+    def _apply(self, process: Process, slices: Slices) -> None:
+        process.turns.take(self._apply_seconds, self._after, process.latency, slices.count)
+
+    def _after(self, delay: float, act: Callable[..., object], *args: object) -> None:
+        if delay:
+            self._clock.after(delay, act, *args)
+        else:
+            act(*args)
