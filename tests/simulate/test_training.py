@@ -184,8 +184,8 @@ def test_a_second_run_on_the_network_begins_anew():
 # The command.
 
 SMALL = ("--model=small", "--dataset=shapes10", "--batch_size=32", "--check_period=1s",
-         "--bandwidth=100Mbit", "--latency=1ms", "--jitter=0.1", "--heterogeneity=H1",
-         "--nofigures", "--out=o")
+         "--test_images=500", "--bandwidth=100Mbit", "--latency=1ms", "--jitter=0.1",
+         "--heterogeneity=H1", "--nofigures", "--out=o")
 
 
 def command(folder, *flags, before=()):
@@ -201,38 +201,37 @@ def contents(folder):
             if path.is_file()}
 
 
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory):
+    """The runs of the same command, on all cores and on one: a folder each."""
+    folders = [tmp_path_factory.mktemp(name) for name in ("all", "one")]
+    for folder, pin in zip(folders, ([], ["taskset", "-c", str(min(os.sched_getaffinity(0)))]),
+                           strict=True):
+        command(folder, *SMALL, "--sync=pcc,lbbsp,saps", "--max_steps=80", before=pin)
+    return [folder / "o" for folder in folders]
+
+
 @pytest.mark.slow
-def test_a_run_repeats_bit_by_bit_on_one_core_or_all(tmp_path):
-    folders = [tmp_path / name for name in ("a", "b", "one")]
-    for folder in folders:
-        folder.mkdir()
-        pin = ["taskset", "-c", str(min(os.sched_getaffinity(0)))] if folder.name == "one" else []
-        command(folder, *SMALL, "--sync=pcc", "--max_steps=80", before=pin)
-    a, b, one = map(contents, folders)
-    assert any("tfevents" in path.name for path in a)
-    assert a == b
-    assert a == one
-    run = read_run(folders[0] / "o/pcc/run-001")
+def test_a_run_repeats_bit_by_bit_on_one_core_or_all(twice, tmp_path):
+    every, one = map(contents, twice)
+    assert any("tfevents" in path.name for path in every)
+    assert {path.parts[0] for path in every} == {"pcc", "lbbsp", "saps"}
+    assert every == one
+    run = read_run(twice[0] / "pcc/run-001")
     assert run.evaluations.accuracy[-1] > 0.2  # ten classes: it learns
     assert run.summary["accuracy"] == run.evaluations.accuracy[-1]
-    files = draw(find_runs([folders[0] / "o"]), tmp_path / "figures", target=0.2)
+    files = draw(find_runs([run.folder]), tmp_path / "figures", target=0.2)
     assert {"curves.png", "time_to_target.png"} <= {path.name for path in files}
 
 
 @pytest.mark.slow
-def test_directed_batches_repeat_bit_by_bit(tmp_path):
-    folders = [tmp_path / name for name in "ab"]
-    for folder in folders:
-        folder.mkdir()
-        command(folder, *SMALL, "--sync=lbbsp,saps", "--max_steps=40")
-    a, b = map(contents, folders)
-    assert a == b
-    run = read_run(folders[0] / "o/lbbsp/run-001")
+def test_the_server_directs_the_batches_of_a_run(twice):
+    run = read_run(twice[0] / "lbbsp/run-001")
     assert run.settings["options"]["batch"] == 32
     sizes = [e["samples"] for e in run.events if e["kind"] == "accept"]
-    assert [x + y for x, y in zip(sizes[::2], sizes[1::2], strict=True)] == [64] * 20
+    assert [x + y for x, y in zip(sizes[::2], sizes[1::2], strict=True)] == [64] * 40
     assert min(sizes) < 32 < max(sizes)  # of the one that sleeps, and of the other
-    run = read_run(folders[0] / "o/saps/run-001")
+    run = read_run(twice[0] / "saps/run-001")
     accepts = [e for e in run.events if e["kind"] == "accept"]
     assert {e["samples"] / e["steps"] for e in accepts} == {32 / 4}
 
@@ -240,8 +239,8 @@ def test_directed_batches_repeat_bit_by_bit(tmp_path):
 @pytest.mark.slow
 def test_advice_ranks_all_models_and_says_why(tmp_path):
     said = command(tmp_path, f"--advise={ROOT}/scripts/clusters/h1.toml", "--max_steps=150",
-                   "--batch_size=32", "--target_accuracy=0.2", "--check_period=0.2s",
-                   "--sync=bsp,asp,wbsp,pcc,pcc:weight=work", "--out=o")
+                   "--batch_size=32", "--target_accuracy=0.2", "--check_period=1s",
+                   "--test_images=200", "--sync=bsp,asp,wbsp,pcc,pcc:weight=work", "--out=o")
     rows = [line.split(" | ") for line in said.splitlines() if line.startswith("| ")][2:]
     assert {row[1] for row in rows} == {"bsp", "asp", "wbsp", "pcc", "pcc weight=work"}
     times = [float(row[2]) for row in rows if row[2] != "not reached"]
