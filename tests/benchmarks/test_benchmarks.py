@@ -1,6 +1,7 @@
 """Each benchmark runs as its one command and leaves its figures."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+
+minutes = pytest.mark.skipif("WBSP_BENCHMARKS" not in os.environ,
+                             reason="takes minutes of two cores: WBSP_BENCHMARKS=1")
 
 
 def figures(tmp_path, name, *flags):
@@ -19,7 +23,7 @@ def figures(tmp_path, name, *flags):
     return json.loads(file.read_text())[name]
 
 
-@pytest.mark.slow
+@minutes
 def test_wire_compares_all_three_for_each_number_of_workers(tmp_path):
     rows = figures(tmp_path, "wire", "--sizes", "1000", "--workers", "1", "2", "--turns=2",
                    "--seconds=0.01")
@@ -33,7 +37,7 @@ def test_wire_compares_all_three_for_each_number_of_workers(tmp_path):
             assert 0 < ratio["min"] <= ratio["median"] <= ratio["max"]
 
 
-@pytest.mark.slow
+@minutes
 def test_step_overhead_compares_two_fits(tmp_path):
     result = figures(tmp_path, "step_overhead", "--model=small", "--batch_size=8", "--pairs=2",
                      "--epochs=1")
@@ -46,3 +50,25 @@ def test_step_overhead_compares_two_fits(tmp_path):
 def test_zipline_counts_the_operations_of_each_variant(tmp_path):
     result = figures(tmp_path, "zipline", "--quick")
     assert result
+
+
+@minutes
+def test_simulate_measures_events_and_training(tmp_path):
+    result = figures(tmp_path, "simulate", "--quick")
+    assert [(row["sync"], row["workers"]) for row in result["timing"]] == [
+        (sync, workers) for sync in ("bsp", "ssp", "wbsp", "pcc") for workers in (10, 100)]
+    for row in result["timing"]:
+        assert row["events"] > 4_000 and row["peak_mb"] > 0
+        assert row["events_per_second"] * row["us_per_event"] == pytest.approx(1e6)
+    assert result["training"]["virtual/plain"]["median"] > 0
+
+
+@minutes
+def test_batch_sizes_traces_once_for_all_sizes(tmp_path):
+    rows = figures(tmp_path, "batch_sizes", "--model=small", "--batch_size=8", "--sizes=2",
+                   "--pairs=1")["rows"]
+    assert [row["what"] for row in rows] == ["input pipeline", "step", "step with XLA"]
+    for row in rows:
+        assert row["traces"] <= 2, "a trace for each size"
+        for which in ("first", "later"):
+            assert 0 < row[which]["min"] <= row[which]["median"] <= row[which]["max"]

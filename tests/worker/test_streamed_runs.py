@@ -1,8 +1,6 @@
 """Whole runs under a model that gives every worker a piece of another size at each round."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -191,19 +189,3 @@ def test_the_launcher_splits_mini_batches(jobs):
         job.ends_well()
     one = json.loads((server.folder / "summary.json").read_text())["workers"]["0"]
     assert (one["steps"], one["samples"], one["pushes"]) == (24, 6 * 32, 6)
-
-
-@pytest.mark.slow
-def test_the_benchmark_of_batch_sizes(tmp_path):
-    file = tmp_path / "figures.json"
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.batch_sizes", "--model=small", "--batch_size=8",
-         "--sizes=2", "--pairs=1", f"--json={file}"],
-        cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(file.read_text())["batch_sizes"]["rows"]
-    assert [row["what"] for row in rows] == ["input pipeline", "step", "step with XLA"]
-    for row in rows:
-        assert row["traces"] <= 2, "a trace for each size"
-        for which in ("first", "later"):
-            assert 0 < row[which]["min"] <= row[which]["median"] <= row[which]["max"]
