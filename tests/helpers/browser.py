@@ -58,6 +58,11 @@ class Browser(contextlib.AbstractContextManager):
         os.close(self._send)
         os.close(self._receive)
 
+    @property
+    def pid(self) -> int:
+        """Of the browser's first process; the others are below it."""
+        return self._process.pid
+
     def open(self, address: str) -> None:
         """Go to the page and wait until it says that it was drawn."""
         self._call("Page.navigate", url="about:blank")

@@ -1,0 +1,62 @@
+"""A Ray cluster of several nodes on this machine; they share its address."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+import psutil
+from jobs import surroundings
+
+# The death of a node is seen after some two seconds, in place of half a minute.
+QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500,
+         "health_check_failure_threshold": 4}
+MEMORY = 80 << 20  # bytes of each node's object store, the least that Ray takes
+
+
+class RayCluster(contextlib.AbstractContextManager):
+    """A head node with a CPU, and others with a CPU and a GPU (which is no device) each.
+
+    Nodes are added and removed in the main thread only.
+    """
+
+    def __init__(self, nodes: int, dashboard: bool = False):
+        from ray.cluster_utils import Cluster
+        self._before = dict(os.environ)
+        os.environ.update(surroundings(), RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")
+        self._cluster = Cluster(initialize_head=True, head_node_args={
+            "num_cpus": 1, "include_dashboard": dashboard, "object_store_memory": MEMORY,
+            "_system_config": QUICK})
+        self.nodes: list[Any] = []  # without the head
+        for _ in range(nodes):
+            self.add()
+        self._cluster.wait_for_nodes()
+
+    @property
+    def address(self) -> str:
+        return self._cluster.address
+
+    def add(self) -> None:
+        """A node more."""
+        self.nodes.append(self._cluster.add_node(num_cpus=1, num_gpus=1,
+                                                 object_store_memory=MEMORY))
+
+    def node_of(self, pid: int) -> Any:
+        """The node, not the head, on which a process lives."""
+        above = {process.pid for process in psutil.Process(pid).parents()}
+        [node] = [node for node in self.nodes
+                  if node.all_processes["raylet"][0].process.pid in above]
+        return node
+
+    def kill(self, node: Any) -> None:
+        """The node dies, with everything on it."""
+        self.nodes.remove(node)
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._cluster.shutdown()
+        finally:
+            os.environ.clear()
+            os.environ.update(self._before)
