@@ -6,6 +6,7 @@ resumed server undid is left out, by the rules of `wbsp.runlog.reader`, which re
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ _ROW = np.dtype([
     ("reason", "i4"),  # index into `reasons`; of rejects
 ])
 _ROWS = frozenset(_CODES) - {"resent"}  # kinds of events that are nothing else
-_FIELDS = ("t", "worker", "version", "base", "steps", "samples", "seconds")  # as they are written
+_FIELDS = {name: attrgetter(name) for name in (  # that are rows' as they are events'
+    "t", "worker", "version", "base", "steps", "samples", "seconds")}
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -100,10 +102,15 @@ class EventLog:
         rows = np.empty(len(events), _ROW)
         try:
             rows["code"] = [_CODES[e.kind] for e in events]
-            for name in _FIELDS:
-                rows[name] = [getattr(e, name) for e in events]
-            rows["pushes"] = [e.last - e.first + 1 for e in events]
-            rows["reason"] = [self._reason(e.reason) if e.reason else -1 for e in events]
+            for name, of in _FIELDS.items():
+                rows[name] = np.fromiter(map(of, events), _ROW[name], len(events))
+            rows["pushes"] = 1
+            rows["reason"] = -1
+            for index, event in enumerate(events):
+                if event.reason:
+                    rows[index]["reason"] = self._reason(event.reason)
+            if events and events[-1].kind == "resent":
+                rows["pushes"][-1] += events[-1].last - events[-1].first
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"{self._tail.path} holds a push that no server wrote: {error}"
                              ) from None
