@@ -1,8 +1,9 @@
-"""A function of yours in every worker of a Ray cluster, here two CPUs' worth of them.
+"""A function of yours in every worker of a run on a Ray cluster.
 
     ray job submit --working-dir . -- python examples/train_on_ray.py --workers=2
 
-runs it on a cluster; without one, `python examples/train_on_ray.py` starts a Ray of this machine.
+runs it on a cluster, which the environment's RAY_ADDRESS names; without one, `python
+examples/train_on_ray.py` starts a Ray of this machine.
 """
 
 import argparse
@@ -33,13 +34,14 @@ def train(config):
 
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
 parser.add_argument("--workers", type=int, default=2)
-parser.add_argument("--gpus", type=int, default=0, help="of each worker")
+parser.add_argument("--cpus", type=float, default=1, help="of each worker")
+parser.add_argument("--gpus", type=float, default=0, help="of each worker")
 parser.add_argument("--storage", default="~/ray_results", help="a folder that all nodes see")
 parser.add_argument("--placement_timeout", type=float, default=60.0, help="seconds")
 flags = parser.parse_args()
 try:
     result = wbsp.ray.run(
-        train, workers=[{"CPU": 1, "GPU": flags.gpus}] * flags.workers, sync="pcc",
+        train, workers=[{"CPU": flags.cpus, "GPU": flags.gpus}] * flags.workers, sync="pcc",
         config={"rate": 0.001, "epochs": 5}, storage=flags.storage,
         placement_timeout=flags.placement_timeout)
 except (ValueError, wbsp.ray.RunError) as error:

@@ -21,17 +21,21 @@ class RayCluster(contextlib.AbstractContextManager):
     Nodes are added and removed in the main thread only.
     """
 
-    def __init__(self, nodes: int, dashboard: bool = False):
+    def __init__(self, nodes: int, dashboard: int | None = None):
+        """`dashboard`: port of the head's dashboard, which takes jobs."""
         from ray.cluster_utils import Cluster
         self._before = dict(os.environ)
         os.environ.update(surroundings(), RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")
-        self._cluster = Cluster(initialize_head=True, head_node_args={
-            "num_cpus": 1, "include_dashboard": dashboard, "object_store_memory": MEMORY,
-            "_system_config": QUICK})
+        self._cluster = Cluster()
         self.nodes: list[Any] = []  # without the head
-        for _ in range(nodes):
-            self.add()
-        self._cluster.wait_for_nodes()
+        try:
+            self._add(num_cpus=1, include_dashboard=dashboard is not None,
+                      dashboard_port=dashboard, _system_config=QUICK)
+            for _ in range(nodes):
+                self.add()
+        except BaseException:
+            self.__exit__()
+            raise
 
     @property
     def address(self) -> str:
@@ -39,8 +43,17 @@ class RayCluster(contextlib.AbstractContextManager):
 
     def add(self) -> None:
         """A node more."""
-        self.nodes.append(self._cluster.add_node(num_cpus=1, num_gpus=1,
-                                                 object_store_memory=MEMORY))
+        self.nodes.append(self._add(num_cpus=1, num_gpus=1))
+
+    def _add(self, **arguments: Any) -> Any:
+        """A node. Ray gives up one that is not up within half a minute; on a machine with other
+        work to do, it is tried again."""
+        for last in (False, False, True):
+            try:
+                return self._cluster.add_node(object_store_memory=MEMORY, **arguments)
+            except Exception as error:  # of no narrower type
+                if last or "timed out" not in str(error).lower():
+                    raise
 
     def node_of(self, pid: int) -> Any:
         """The node, not the head, on which a process lives."""

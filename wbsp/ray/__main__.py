@@ -7,9 +7,7 @@ import sys
 
 import ray
 
-from wbsp.ray.placement import RunError
-from wbsp.ray.run import run
-from wbsp.ray.worker import Script
+from wbsp.ray import RunError, Script, run
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -48,8 +48,6 @@ def reserved(needs: Mapping[str, dict[str, float]], strategy: str,
 
     Raises RunError where the cluster has no room within so many seconds.
     """
-    if strategy not in STRATEGIES:
-        raise ValueError(f"strategy is {strategy!r}, not one of {', '.join(STRATEGIES)}")
     group = placement_group(list(needs.values()), strategy=strategy)
     try:
         if not group.wait(seconds):

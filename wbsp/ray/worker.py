@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import types
@@ -29,17 +30,20 @@ class Script:
 
     path:      where it lies, for messages; the text is what runs, so that other nodes need not
                see the file
+    folder:    in which the command was typed; the script runs there, if the node sees it
     arguments: what is behind it on the command line
     """
 
     path: str
     text: str
+    folder: str
     arguments: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, path: str | os.PathLike, arguments: tuple[str, ...] = ()) -> Script:
         """Raises OSError for a file that cannot be read."""
-        return cls(os.path.abspath(path), Path(path).read_text(encoding="utf-8"), arguments)
+        return cls(os.path.abspath(path), Path(path).read_text(encoding="utf-8"), os.getcwd(),
+                   arguments)
 
     def __call__(self) -> None:
         """Raises RuntimeError where the script exits with another code than 0."""
@@ -48,6 +52,8 @@ class Script:
         main.__file__ = self.path
         sys.modules["__main__"], sys.argv = main, [self.path, *self.arguments]
         sys.path.insert(0, os.path.dirname(self.path))
+        with contextlib.suppress(OSError):
+            os.chdir(self.folder)
         try:
             exec(compile(self.text, self.path, "exec"), main.__dict__)
         except SystemExit as end:
@@ -66,9 +72,8 @@ class Worker:
     def __repr__(self) -> str:
         return f"worker {self._index}"
 
-    def ready(self) -> str:
-        """Name of the node; answered when this process has begun."""
-        return os.uname().nodename
+    def ready(self) -> None:
+        """Answered when this process is there."""
 
     def train(self, task: tuple[Callable[..., Any], tuple[Any, ...]], token: str,
               environment: Mapping[str, str]) -> Outcome:

@@ -1,4 +1,4 @@
-"""The processes of a run as its driver sees them: started, started again, or given up."""
+"""One process of a run as its supervisor sees it: started, started again, or given up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHORT = 60.0  # seconds; who lived longer begins to count its failures anew
 _LONGEST_PAUSE = 16.0  # seconds before a start, at most
 
 
-class Place:
+class Child:
     """One process of the run, an actor that `make` makes anew at each start.
 
     make:  () -> (actor, reference of its answer once it is there)
