@@ -30,7 +30,7 @@ class RayCluster(contextlib.AbstractContextManager):
         self.nodes: list[Any] = []  # without the head
         try:
             self._add(num_cpus=1, include_dashboard=dashboard is not None,
-                      dashboard_port=dashboard, _system_config=QUICK)
+                      dashboard_port=dashboard, no_monitor=True, _system_config=QUICK)
             for _ in range(nodes):
                 self.add()
         except BaseException:

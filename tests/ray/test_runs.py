@@ -31,8 +31,8 @@ SIZE = 11  # floats: the middle one of the integer workers' pattern never moves
 
 def long(test):
     """Mark a test that runs where it is asked for only."""
-    return pytest.mark.slow(pytest.mark.skipif(
-        "WBSP_RAY" not in os.environ, reason="takes minutes: WBSP_RAY=1")(test))
+    asked = pytest.mark.skipif("WBSP_RAY" not in os.environ, reason="takes minutes: WBSP_RAY=1")
+    return pytest.mark.slow(pytest.mark.timeout(900)(asked(test)))
 
 
 @pytest.fixture(scope="module")
