@@ -46,3 +46,11 @@ def test_step_overhead_compares_two_fits(tmp_path):
 def test_zipline_counts_the_operations_of_each_variant(tmp_path):
     result = figures(tmp_path, "zipline", "--quick")
     assert result
+
+
+def test_watch_makes_a_run_and_reads_it(tmp_path):
+    pytest.importorskip("plotly", reason="the page needs plotly: pip install plotly")
+    result = figures(tmp_path, "watch", "--events=1000", "--workers=2", "--browser=")
+    assert 1990 < result["spans"] <= 2000
+    for row in (result["its address is printed"], result["its numbers are there"]):
+        assert row["clock"] > 0 and row["processor"] > 0

@@ -29,8 +29,9 @@ class RayCluster(contextlib.AbstractContextManager):
         self._cluster = Cluster()
         self.nodes: list[Any] = []  # without the head
         try:
-            self._add(num_cpus=1, include_dashboard=dashboard is not None,
-                      dashboard_port=dashboard, no_monitor=True, _system_config=QUICK)
+            shown = {} if dashboard is None else {"dashboard_port": dashboard}
+            self._add(num_cpus=1, include_dashboard=bool(shown), no_monitor=True,
+                      _system_config=QUICK, **shown)
             for _ in range(nodes):
                 self.add()
         except BaseException:
