@@ -15,6 +15,10 @@ QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500,
 MEMORY = 80 << 20  # bytes of each node's object store, the least that Ray takes
 
 
+class NotUpError(RuntimeError):
+    """A node did not come up within Ray's own limit, again and again: the machine is too busy."""
+
+
 class RayCluster(contextlib.AbstractContextManager):
     """A head node with a CPU, and others with a CPU and a GPU (which is no device) each.
 
@@ -53,8 +57,10 @@ class RayCluster(contextlib.AbstractContextManager):
             try:
                 return self._cluster.add_node(object_store_memory=MEMORY, **arguments)
             except Exception as error:  # of no narrower type
-                if last or "timed out" not in str(error).lower():
+                if "timed out" not in str(error).lower():
                     raise
+                if last:
+                    raise NotUpError(f"Ray did not come up here: {error}") from error
 
     def node_of(self, pid: int) -> Any:
         """The node, not the head, on which a process lives."""
