@@ -20,12 +20,13 @@ class NotUpError(RuntimeError):
 
 
 class RayCluster(contextlib.AbstractContextManager):
-    """A head node with a CPU, and others with a CPU and a GPU (which is no device) each.
+    """A head node with a CPU and so many GPUs (which are no devices), and other nodes with a CPU
+    and a GPU each.
 
     Nodes are added and removed in the main thread only.
     """
 
-    def __init__(self, nodes: int, dashboard: int | None = None):
+    def __init__(self, gpus: int = 0, nodes: int = 0, dashboard: int | None = None):
         """`dashboard`: port of the head's dashboard, which takes jobs."""
         from ray.cluster_utils import Cluster
         self._before = dict(os.environ)
@@ -34,8 +35,8 @@ class RayCluster(contextlib.AbstractContextManager):
         self.nodes: list[Any] = []  # without the head
         try:
             shown = {} if dashboard is None else {"dashboard_port": dashboard}
-            self._add(num_cpus=1, include_dashboard=bool(shown), no_monitor=True,
-                      _system_config=QUICK, **shown)
+            self._add(num_cpus=1, num_gpus=gpus, include_dashboard=bool(shown),
+                      no_monitor=True, _system_config=QUICK, **shown)
             for _ in range(nodes):
                 self.add()
         except BaseException:

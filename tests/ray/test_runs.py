@@ -36,9 +36,16 @@ def long(test):
 
 
 @pytest.fixture(scope="module")
+def machine():
+    """A cluster of a single node, with room for two workers."""
+    with RayCluster(gpus=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
 def cluster():
     """A head, on which the server runs, and two nodes, each for a worker."""
-    with RayCluster(2) as cluster:
+    with RayCluster(nodes=2) as cluster:
         yield cluster
 
 
@@ -124,7 +131,7 @@ def test_a_worker_that_dies_is_started_again(jobs):
     """On a single node, and in a few seconds; what it returned is that of its second life."""
     small = {"CPU": 0.2}
     try:
-        cluster = RayCluster(0)
+        cluster = RayCluster()
     except NotUpError as error:
         pytest.skip(str(error))
     with cluster:
@@ -138,8 +145,8 @@ def test_a_worker_that_dies_is_started_again(jobs):
 
 
 @long
-def test_a_worker_is_killed(jobs, cluster):
-    run = Run(jobs, cluster, sync="wbsp")
+def test_a_worker_is_killed(jobs, machine):
+    run = Run(jobs, machine, sync="wbsp")
     run.trains()
     os.kill(run.pid(0), signal.SIGKILL)
     run.starts(0, times=2)
@@ -149,8 +156,8 @@ def test_a_worker_is_killed(jobs, cluster):
 
 
 @long
-def test_the_server_is_killed(jobs, cluster):
-    run = Run(jobs, cluster)
+def test_the_server_is_killed(jobs, machine):
+    run = Run(jobs, machine)
     run.trains()
     before = run.pid(0), run.pid(1)
     run.kill_server()
@@ -162,12 +169,12 @@ def test_the_server_is_killed(jobs, cluster):
 
 
 @long
-def test_under_bsp_a_failure_of_the_server_changes_nothing(jobs, cluster):
+def test_under_bsp_a_failure_of_the_server_changes_nothing(jobs, machine):
     finals = []
     for name in ("undisturbed", "disturbed"):
         for file in (*jobs.folder.glob("*-[01]*"), *jobs.folder.glob("go")):
             file.unlink()
-        run = Run(jobs, cluster, sync="bsp", name=name)
+        run = Run(jobs, machine, sync="bsp", name=name)
         if name == "disturbed":
             run.trains()
             run.kill_server()
@@ -219,8 +226,8 @@ def test_the_node_of_the_server_dies(jobs, cluster):
 
 
 @long
-def test_a_standby_takes_over(jobs, cluster):
-    run = Run(jobs, cluster, standby=True, flags=["--check_period=3600"])
+def test_a_standby_takes_over(jobs, machine):
+    run = Run(jobs, machine, standby=True, flags=["--check_period=3600"])
     run.trains(0)
     log = run.path("standby.log")
     until(lambda: "holding version" in log.read_text(), "a version that the standby holds")
@@ -231,20 +238,20 @@ def test_a_standby_takes_over(jobs, cluster):
 
 
 @long
-def test_a_cluster_without_room_ends_in_a_line(jobs, cluster):
+def test_a_cluster_without_room_ends_in_a_line(jobs, machine):
     began = time.monotonic()
-    run = Run(jobs, cluster, workers=[GPU] * 9, placement_timeout=3)
+    run = Run(jobs, machine, workers=[GPU] * 9, placement_timeout=3)
     assert run.driver.ends() == 1
     assert time.monotonic() - began < 60
     run.driver.was_clean()
     [line] = run.driver.find("^driver: ")
     assert re.search("no room on the cluster within 3 s .*asked for 1 x server of CPU 0.2, "
-                     "9 x worker of CPU 0.2, GPU 1; it has CPU .*, GPU [23] on [34] nodes", line)
+                     "9 x worker of CPU 0.2, GPU 1; it has CPU .*, GPU 2 on 1 node, ", line)
 
 
 @long
-def test_a_server_that_cannot_begin_says_why(jobs, cluster):
-    run = Run(jobs, cluster, flags=["--sync_option=s=3"])
+def test_a_server_that_cannot_begin_says_why(jobs, machine):
+    run = Run(jobs, machine, flags=["--sync_option=s=3"])
     assert run.driver.ends() == 1
     run.driver.was_clean()
     [line] = run.driver.find("^driver: ")
@@ -252,19 +259,19 @@ def test_a_server_that_cannot_begin_says_why(jobs, cluster):
 
 
 @long
-def test_what_train_raises_comes_out_of_run(jobs, cluster):
-    run = Run(jobs, cluster, seconds="a while")
+def test_what_train_raises_comes_out_of_run(jobs, machine):
+    run = Run(jobs, machine, seconds="a while")
     assert run.driver.ends() == 1
     assert run.driver.find("TypeError: 'str' object cannot be interpreted as an integer")
     assert "stopping: SIGTERM" in (run.files / "server.log").read_text(), "it ended in good order"
 
 
 @long
-def test_a_users_own_script_runs_unchanged(jobs, cluster):
+def test_a_users_own_script_runs_unchanged(jobs, machine):
     (jobs.folder / "train.py").write_text(python_of("your-model.md"))
     driver = jobs.start("driver", "-m", "wbsp.ray", "--workers=2", "--resources=GPU=1",
                         f"--storage={jobs.folder}", "--name=it", "train.py",
-                        RAY_ADDRESS=cluster.address)
+                        RAY_ADDRESS=machine.address)
     driver.ends_well()
     assert len(driver.find("Epoch 5/5")) == 2
     assert driver.find("all workers finished; the files are in .*/it/pcc/run-001")
@@ -277,7 +284,7 @@ def test_the_example_runs_as_a_job(jobs):
     port = free_port()
     for folder in ("examples", "wbsp"):
         shutil.copytree(ROOT / folder, jobs.folder / folder)
-    with RayCluster(0, dashboard=port):
+    with RayCluster(dashboard=port):
         job = jobs.run("job", "ray", "job", "submit", "--address", f"http://127.0.0.1:{port}",
                        "--working-dir", ".", "--", "python", "examples/train_on_ray.py",
                        "--workers=2", "--cpus=0.3", f"--storage={jobs.folder}")
