@@ -34,8 +34,10 @@ setup(
         "adsp": ["scipy"],
         "cuda": ["tensorflow[and-cuda]>=2.18"],
         "figures": ["matplotlib"],
+        "ray": ["ray[default]>=2.40"],
         "test": ["hypothesis", "kubeflow-trainer-api", "kubernetes-validate", "matplotlib", "mypy",
-                 "plotly>=5", "pytest", "pytest-timeout", "pytest-xdist", "ruff", "scipy"],
+                 "plotly>=5", "pytest", "pytest-timeout", "pytest-xdist", "ray[default]>=2.40",
+                 "ruff", "scipy"],
         "watch": ["plotly>=5"],
     },
     classifiers=[

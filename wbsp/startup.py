@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import threading
 from collections.abc import Iterator
 
 
@@ -40,3 +41,13 @@ def _silence() -> Iterator[None]:
     finally:
         os.dup2(saved, 2)
         os.close(saved)
+
+
+def end_with_parent() -> None:
+    """End this process at once when its standard input ends, which a parent holds open and never
+    writes to: with that process, however it dies."""
+    def watch() -> None:
+        os.read(0, 1)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="wbsp-parent", daemon=True).start()

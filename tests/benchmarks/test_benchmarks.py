@@ -72,3 +72,11 @@ def test_batch_sizes_traces_once_for_all_sizes(tmp_path):
         assert row["traces"] <= 2, "a trace for each size"
         for which in ("first", "later"):
             assert 0 < row[which]["min"] <= row[which]["median"] <= row[which]["max"]
+
+
+def test_watch_makes_a_run_and_reads_it(tmp_path):
+    pytest.importorskip("plotly", reason="the page needs plotly: pip install plotly")
+    result = figures(tmp_path, "watch", "--events=1000", "--workers=2", "--browser=")
+    assert 1990 < result["spans"] <= 2000
+    for row in (result["its address is printed"], result["its numbers are there"]):
+        assert row["clock"] > 0 and row["processor"] > 0

@@ -25,6 +25,7 @@ def find_browser() -> str | None:
 class Browser(contextlib.AbstractContextManager):
     """A browser with one page of 1366 x 900 pixels.
 
+    address:  of the page that is open
     trouble:  errors in the console since the page was opened: exceptions, refused scripts
     requests: addresses that the page has asked for
     """
@@ -43,6 +44,7 @@ class Browser(contextlib.AbstractContextManager):
         os.close(answers)
         self._waiting = b""
         self._number = 0
+        self.address = ""
         self.trouble: list[str] = []
         self.requests: list[str] = []
         self._session: str | None = None
@@ -58,12 +60,18 @@ class Browser(contextlib.AbstractContextManager):
         os.close(self._send)
         os.close(self._receive)
 
+    @property
+    def pid(self) -> int:
+        """Of the browser's first process; the others are below it."""
+        return self._process.pid
+
     def open(self, address: str) -> None:
         """Go to the page and wait until it says that it was drawn."""
         self._call("Page.navigate", url="about:blank")
         self.trouble.clear()
         self.requests.clear()
         self._call("Page.navigate", url=address)
+        self.address = address
         self.until("document.body && document.body.dataset.drawn")
 
     def evaluate(self, expression: str) -> Any:

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from integers import IntegerReplica, write_result
+from integers import IntegerReplica, forget_cuts, write_result
 
 from wbsp.wire.sockets import read_token
 from wbsp.worker.runtime import WorkerRuntime
@@ -30,6 +30,7 @@ class Plan:
     worker: int
     record: str  # folder for cuts-W.jsonl, acks-W.jsonl and result-W.json
     steps: int = 1_000_000
+    all_lives: bool = False  # steps counts those of this worker's earlier processes, too
     size: int = 5  # floats
     seconds: float = 0.0  # of a step
     die_at: int | None = None  # kill -9 itself when that many steps are done
@@ -66,6 +67,16 @@ def say(text: str) -> None:
 
 
 def main(plan: Plan) -> int:
+    """Work by the plan; return the exit code."""
+    try:
+        return work(plan)
+    except TransportError as error:
+        say(f"worker {plan.worker}: {error}")
+        return 1
+
+
+def work(plan: Plan) -> int:
+    """`main`, but for the loss of the server, which is raised."""
     folder, caught = Path(plan.record), []
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, lambda signum, frame: caught.append(signum))
@@ -80,7 +91,9 @@ def main(plan: Plan) -> int:
                                 lambda: bool(caught))
         runtime.start()
         say(f"starts with seq {runtime.agent.seq} after {runtime.steps_before} steps")
-        for step in range(1, plan.steps + 1):
+        forget_cuts(folder, plan.worker, runtime.agent.seq)
+        before = runtime.steps_before if plan.all_lives else 0
+        for step in range(before + 1, plan.steps + 1):
             if runtime.stopped or caught or (plan.stop_when_told and (folder / "go").exists()):
                 break
             runtime.step_begins()
@@ -93,9 +106,6 @@ def main(plan: Plan) -> int:
             while step == plan.hold_at and not (folder / "go").exists():
                 time.sleep(0.01)
         runtime.finish("interrupted" if caught else "finished", final=not caught)
-    except TransportError as error:
-        say(f"worker {plan.worker}: {error}")
-        return 1
     finally:
         with contextlib.suppress(TransportError):
             transport.close()

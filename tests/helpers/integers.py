@@ -70,6 +70,14 @@ def recorded(folder: Path, worker: int) -> list[int]:
     return [int(line) for line in (folder / f"cuts-{worker}.jsonl").read_text().split()]
 
 
+def forget_cuts(folder: Path, worker: int, seq: int) -> None:
+    """Forget what an earlier life of a worker cut and the server never got: its cuts from `seq`."""
+    path = folder / f"cuts-{worker}.jsonl"
+    with open(path, "r+") as file:
+        kept = file.readlines()[:seq]
+        file.truncate(len("".join(kept)))
+
+
 def conserved(initial: np.ndarray, accepts: Iterable[dict], cuts: dict[int, list[int]],
               final: np.ndarray) -> None:
     """W_v = W_0 + the sum of weight * update over the accepted pushes, each once, exactly.

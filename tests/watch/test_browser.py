@@ -1,4 +1,8 @@
-"""The page in a real browser, headless. Needs chromium; $CHROMIUM may name its program."""
+"""The page in a real browser, headless. Needs chromium; $CHROMIUM may name its program.
+
+Opening a page costs seconds, most of them plotly's. So tests share pages, and stand in the order of
+these; each says which page it looks at.
+"""
 
 import json
 import threading
@@ -21,6 +25,7 @@ pytestmark = [
     pytest.mark.skipif(find_browser() is None, reason="there is no chromium; install it, or name "
                        "it in the environment's CHROMIUM"),
 ]
+HOSTILE = "<img src=x onerror=\"document.title='bad'\"></script><script>bad()</script>"
 ROWS = """[...document.querySelectorAll(%s)].flatMap(table => [...table.tBodies[0].rows].map(
     row => [...row.cells].map(cell => [cell.textContent, cell.dataset.value || ""])))"""
 
@@ -36,17 +41,44 @@ def browser(chromium):
     """A browser in whose page nothing may go wrong."""
     yield chromium
     assert chromium.trouble == []
-    chromium.evaluate("location.href = 'about:blank'")
 
 
-@pytest.fixture
-def report(tmp_path):
-    """report(folder, ...) is the address of a report of these runs."""
+@pytest.fixture(scope="module")
+def days(bad_day):
+    """Folders of two runs that end with summaries."""
+    return [bad_day("ksync"), bad_day("pcc")]
+
+
+@pytest.fixture(scope="module")
+def report_of(tmp_path_factory):
+    """report_of(folder, ...) is the address of a report of these runs."""
     def make(*folders):
-        path = tmp_path / "report.html"
+        path = tmp_path_factory.mktemp("reports") / "report.html"
         assert main([*map(str, folders), f"--out={path}"]) == 0
         return path.as_uri()
     return make
+
+
+@pytest.fixture(scope="module")
+def report(report_of, days):
+    """Address of a report of `days`."""
+    return report_of(*days)
+
+
+@pytest.fixture(scope="module")
+def made(report_of, tmp_path_factory, forty):
+    """Address of a report of two runs that are made up, with hostile words in their settings, and
+    of one of forty workers; from second 5 to 6, and dark."""
+    folder = tmp_path_factory.mktemp("made")
+    write_run(folder / "a", "wbsp", model=HOSTILE)
+    write_run(folder / "b", "pcc", model="good", command=HOSTILE)
+    return report_of(folder / "a", folder / "b", forty) + "#from=5&to=6&theme=dark"
+
+
+def look(browser, address):
+    """Open a page, unless it is open."""
+    if browser.address != address:
+        browser.open(address)
 
 
 @pytest.fixture
@@ -73,11 +105,10 @@ def exact(cell):
 
 
 @pytest.mark.parametrize("live", [True, False], ids=["served", "report"])
-def test_the_numbers_on_the_page_are_those_of_the_summary(browser, serve, report, bad_day, live):
-    folders = [bad_day("ksync"), bad_day("pcc")]
-    browser.open((serve if live else report)(*folders))
+def test_the_numbers_on_the_page_are_those_of_the_summary(browser, serve, report, days, live):
+    look(browser, serve(*days) if live else report)
     browser.until("document.querySelectorAll('article').length == 2")
-    summaries = [from_json((folder / "summary.json").read_bytes()) for folder in folders]
+    summaries = [from_json((folder / "summary.json").read_bytes()) for folder in days]
     for row, summary in zip(rows(browser, "#runs"), summaries, strict=True):
         assert row[1][0] == summary["reason"]
         assert [exact(cell) for cell in row[2:8]] == [
@@ -97,43 +128,14 @@ def test_the_numbers_on_the_page_are_those_of_the_summary(browser, serve, report
     assert [row[1][0] for row in lost] == ["3", "3"]
 
 
-def test_a_report_asks_nobody(browser, report, bad_day):
-    address = report(bad_day("wbsp"))
-    browser.open(address)
+def test_a_report_asks_nobody(browser, report):
+    look(browser, report)
     assert {one.partition(":")[0] for one in browser.requests} <= {"file", "data", "blob", "about"}
-    assert [one for one in browser.requests if one.startswith("file:")] == [address]
+    assert [one for one in browser.requests if one.startswith("file:")] == [report]
 
 
-def test_lanes_show_what_their_spans_say(browser, report, tmp_path):
-    """Worker 0 computes 0.2 s and pushes 0.1 s, three times; and so on, every second."""
-    write_run(tmp_path / "run", "wbsp")
-    browser.open(report(tmp_path / "run") + "#from=5&to=6")
-    shares = browser.evaluate("""(() => {
-        const lane = runs[0].spans.lane(0, false), {shares} = lane.window(5, 6, 10, 5);
-        return [...shares];
-    })()""")
-    expected = [0.0] * 50
-    for column, kind in enumerate((0, 0, 1, 0, 0, 1, 0, 0, 1, 2)):
-        expected[5 * column + kind] = 1.0
-    assert shares == pytest.approx(expected, abs=1e-4)
-    colors = browser.evaluate("""(async () => {
-        const image = new Image();
-        image.src = document.querySelector(".lanes image").getAttribute("href");
-        await image.decode();
-        const canvas = document.createElement("canvas");
-        canvas.width = image.width;
-        canvas.height = image.height;
-        const context = canvas.getContext("2d");
-        context.drawImage(image, 0, 0);
-        return [0.05, 0.15, 0.25, 0.95].map(part => [...context.getImageData(
-            Math.floor(part * image.width), 20, 1, 1).data].slice(0, 3));
-    })()""")
-    names = browser.evaluate("DATA.colors")
-    assert colors == [list(bytes.fromhex(names[kind][1:])) for kind in (0, 0, 1, 2)]
-
-
-def test_dragging_zooms_and_a_double_click_shows_the_whole_run(browser, report, bad_day):
-    browser.open(report(bad_day("asp"), bad_day("pcc")))
+def test_dragging_zooms_and_a_double_click_shows_the_whole_run(browser, report):
+    look(browser, report)
     said = "document.getElementById('window').textContent"
     whole = browser.evaluate(said)
     box = browser.evaluate("""(() => {
@@ -165,13 +167,59 @@ def test_dragging_zooms_and_a_double_click_shows_the_whole_run(browser, report, 
     browser.until(f"{said} == {json.dumps(whole)}")
 
 
-def test_what_is_after_the_hash_chooses_the_window_and_the_theme(browser, report, bad_day):
-    browser.open(report(bad_day("wbsp")) + "#from=3&to=5&theme=dark")
-    assert browser.evaluate("document.getElementById('window').textContent") == "3.00 to 5.00 s"
+def test_lanes_show_what_their_spans_say(browser, made):
+    """Worker 0 computes 0.2 s and pushes 0.1 s, three times; and so on, every second."""
+    look(browser, made)
+    shares = browser.evaluate("""(() => {
+        const lane = runs[0].spans.lane(0, false), {shares} = lane.window(5, 6, 10, 5);
+        return [...shares];
+    })()""")
+    expected = [0.0] * 50
+    for column, kind in enumerate((0, 0, 1, 0, 0, 1, 0, 0, 1, 2)):
+        expected[5 * column + kind] = 1.0
+    assert shares == pytest.approx(expected, abs=1e-4)
+    colors = browser.evaluate("""(async () => {
+        const image = new Image();
+        image.src = document.querySelector(".lanes image").getAttribute("href");
+        await image.decode();
+        const canvas = document.createElement("canvas");
+        canvas.width = image.width;
+        canvas.height = image.height;
+        const context = canvas.getContext("2d");
+        context.drawImage(image, 0, 0);
+        return [0.05, 0.15, 0.25, 0.95].map(part => [...context.getImageData(
+            Math.floor(part * image.width), 20, 1, 1).data].slice(0, 3));
+    })()""")
+    names = browser.evaluate("DATA.colors")
+    assert colors == [list(bytes.fromhex(names[kind][1:])) for kind in (0, 0, 1, 2)]
+
+
+def test_what_is_after_the_hash_chooses_the_window_and_the_theme(browser, made):
+    look(browser, made)
+    assert browser.evaluate("document.getElementById('window').textContent") == "5.00 to 6.00 s"
     assert browser.evaluate("css('--theme')") == "dark"
     browser.evaluate("document.querySelector('[data-view=newest]').click()")
     newest = browser.evaluate("document.getElementById('window').textContent")
     assert float(newest.split()[2]) == pytest.approx(browser.evaluate("span()"), abs=0.01)
+
+
+def test_hostile_text_is_shown_as_text(browser, made):
+    look(browser, made)
+    assert any(HOSTILE in row[0][0] for row in rows(browser, "#runs"))
+    assert HOSTILE in browser.evaluate("document.querySelectorAll('.settings')[1].textContent")
+    assert browser.evaluate("document.querySelectorAll('img').length") == 0
+    assert browser.evaluate("document.title").startswith("wbsp: ")
+
+
+def test_forty_workers_have_a_lane_each(browser, made):
+    look(browser, made)
+    ticks = browser.evaluate("""[...[...document.querySelectorAll(".lanes")].pop()
+        .querySelectorAll(".ytick text")].map(
+            tick => [tick.textContent, tick.getBoundingClientRect().top])""")
+    assert [tick[0] for tick in ticks] == [str(worker) for worker in range(40)]
+    tops = [top for _, top in ticks]
+    assert min(b - a for a, b in zip(tops, tops[1:], strict=False)) >= 10, "room for a label each"
+    assert len(rows(browser, ".workers")) == 2 + 2 + 40
 
 
 def test_a_run_that_goes_on_is_followed_to_its_end(browser, tmp_path):
@@ -222,23 +270,3 @@ def test_a_run_that_goes_on_is_followed_to_its_end(browser, tmp_path):
         spans.close()
     assert all("500" in said for said in browser.trouble)
     browser.trouble.clear()
-
-
-def test_hostile_text_is_shown_as_text(browser, report, tmp_path):
-    hostile = "<img src=x onerror=\"document.title='bad'\"></script><script>bad()</script>"
-    write_run(tmp_path / "a", "pcc", model=hostile)
-    write_run(tmp_path / "b", "pcc", model="good", command=hostile)
-    browser.open(report(tmp_path / "a", tmp_path / "b"))
-    assert f"pcc model={hostile}" in [row[0][0] for row in rows(browser, "#runs")]
-    assert browser.evaluate("document.querySelectorAll('img').length") == 0
-    assert browser.evaluate("document.title").startswith("wbsp: ")
-
-
-def test_forty_workers_have_a_lane_each(browser, report, forty):
-    browser.open(report(forty))
-    assert len(rows(browser, ".workers")) == 40
-    ticks = browser.evaluate("""[...document.querySelectorAll(".lanes .ytick text")].map(
-        tick => [tick.textContent, tick.getBoundingClientRect().top])""")
-    assert [tick[0] for tick in ticks] == [str(worker) for worker in range(40)]
-    tops = [top for _, top in ticks]
-    assert min(b - a for a, b in zip(tops, tops[1:], strict=False)) >= 10, "room for a label each"

@@ -235,7 +235,7 @@ def test_phases_are_in_the_order_of_their_numbers():
 def test_a_real_run_is_followed_while_it_goes_on(jobs):
     """With a server that is killed and resumed in between."""
     server = jobs.server("--check_period=0.2", sync="asp").listens()
-    workers = [jobs.integer_worker(server.address, i, steps=300, seconds=0.01) for i in range(2)]
+    workers = [jobs.integer_worker(server.address, i, steps=150, seconds=0.01) for i in range(2)]
     run = WatchedRun(server.folder, "it")
     seen = []
 
@@ -245,7 +245,7 @@ def test_a_real_run_is_followed_while_it_goes_on(jobs):
         seen.append(state["summary"]["total"]["steps"])
         return seen[-1]
 
-    until(lambda: steps() > 100, "a hundred steps")
+    until(lambda: steps() > 50, "fifty steps")
     server.kill()
     again = jobs.server("--resume", "--check_period=0.2", sync="asp",
                         port=int(server.address.partition(":")[2])).listens()
@@ -254,7 +254,7 @@ def test_a_real_run_is_followed_while_it_goes_on(jobs):
     again.ends_well()
     run.refresh()
     state, summary = run.state(), from_json((server.folder / "summary.json").read_bytes())
-    assert state["summary"] == summary and summary["total"]["steps"] == 600
+    assert state["summary"] == summary and summary["total"]["steps"] == 300
     kinds = [event["kind"] for event in state["happenings"]["events"]]
     assert kinds.count("resume") == 1 and kinds.count("reattach") == 2
     mine = totals(run._events, run._spans, members(run._events))

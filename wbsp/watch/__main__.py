@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import threading
 from pathlib import Path
@@ -22,7 +23,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Serve the page until interrupted, or write a report; return 0, or 1 after one line on the
     error."""
     parser = argparse.ArgumentParser(prog="python -m wbsp.watch", description=__doc__)
-    parser.add_argument("run_dir", nargs="+", help="a run's folder, or one that holds runs")
+    parser.add_argument("run_dir", nargs="+", help="a run's folder, or one that holds "
+                        "runs; on the machine of the run's server, which is not asked")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--http", type=int, default=0, metavar="PORT", help="port of 127.0.0.1 that "
                        "serves the page (default: 0, any free one, which is printed)")
@@ -32,6 +34,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if not 0 <= flags.http < 1 << 16:
             raise ValueError(f"--http={flags.http} is no port; give 0 to 65535")
+        for name in flags.run_dir:
+            if re.fullmatch(r"[^/]+:\d+", name) and not Path(name).exists():
+                raise ValueError(f"{name} is no folder, and a server has no page: give the folder "
+                                 "of its run, on its machine, such as runs/pcc/run-001")
         runs = [WatchedRun(one.run.folder, one.name) for one in gather(find_runs(flags.run_dir))]
         if flags.out is not None:
             for run in runs:

@@ -6,6 +6,7 @@ resumed server undid is left out, by the rules of `wbsp.runlog.reader`, which re
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ _ROW = np.dtype([
     ("pushes", "i8"),
     ("reason", "i4"),  # index into `reasons`; of rejects
 ])
+_ROWS = frozenset(_CODES) - {"resent"}  # kinds of events that are nothing else
+_FIELDS = {name: attrgetter(name) for name in (  # that are rows' as they are events'
+    "t", "worker", "version", "base", "steps", "samples", "seconds")}
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -85,24 +89,32 @@ class EventLog:
         changed = False
         for block, events in self._tail.blocks():
             changed = True
-            lines, start = block.split(b"\n"), 0
-            for index, event in enumerate(events):
-                if event.kind not in _CODES or event.kind == "resent":
-                    self._append(events[start:index + (event.kind == "resent")])
-                    self._other(from_json(lines[index]))
-                    start = index + 1
+            others = [index for index, event in enumerate(events) if event.kind not in _ROWS]
+            lines, start = block.split(b"\n") if others else [], 0
+            for index in others:
+                self._append(events[start:index + (events[index].kind == "resent")])
+                self._other(from_json(lines[index]))
+                start = index + 1
             self._append(events[start:])
         return changed
 
     def _append(self, events: list[_Event]) -> None:
+        rows = np.empty(len(events), _ROW)
         try:
-            self._rows.append(np.fromiter(
-                ((e.t, _CODES[e.kind], e.worker, e.version, e.base, e.steps, e.samples, e.seconds,
-                  e.last - e.first + 1, self._reason(e.reason) if e.reason else -1)
-                 for e in events), _ROW, len(events)))
+            rows["code"] = [_CODES[e.kind] for e in events]
+            for name, of in _FIELDS.items():
+                rows[name] = np.fromiter(map(of, events), _ROW[name], len(events))
+            rows["pushes"] = 1
+            rows["reason"] = -1
+            for index, event in enumerate(events):
+                if event.reason:
+                    rows[index]["reason"] = self._reason(event.reason)
+            if events and events[-1].kind == "resent":
+                rows["pushes"][-1] += events[-1].last - events[-1].first
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"{self._tail.path} holds a push that no server wrote: {error}"
                              ) from None
+        self._rows.append(rows)
 
     def _reason(self, reason: str) -> int:
         if reason not in self._reasons:

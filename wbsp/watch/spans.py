@@ -8,6 +8,7 @@ takes the table anew.
 from __future__ import annotations
 
 import re
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
@@ -25,6 +26,7 @@ ROW = np.dtype([
 ])
 _LANES: dict[Lane, int] = {"compute": 0, "network": 1}
 _KINDS = {phase: index for index, phase in enumerate(PHASES)}
+_TIMES = {name: attrgetter(name) for name in ("t", "seconds")}
 _SLACK = 1e-6  # seconds that clocks of two threads may differ
 
 
@@ -67,10 +69,11 @@ class SpanLog:
             for _, spans in tail.blocks():
                 changed = True
                 rows = np.empty(len(spans), ROW)
-                rows["lane"] = [2 * worker + _LANES[span.lane] for span in spans]
-                rows["t"] = [span.t for span in spans]
-                rows["seconds"] = [span.seconds for span in spans]
+                rows["lane"] = [_LANES[span.lane] for span in spans]
+                rows["lane"] += 2 * worker
                 rows["kind"] = [_KINDS[span.kind] for span in spans]
+                for name, of in _TIMES.items():
+                    rows[name] = np.fromiter(map(of, spans), float, len(spans))
                 self._add(worker, rows)
         if len(self._rows) > MOST:
             self._thin(MOST // 2)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-BLOCK = 1 << 24  # bytes that are decoded at once, which bounds the memory that a long file takes
+BLOCK = 1 << 22  # bytes that are decoded at once: more do not fit into the processor's caches
 
 
 class Replaced(Exception):

@@ -1,0 +1,82 @@
+"""What can be said of a run on Ray before there is a cluster."""
+
+import sys
+
+import pytest
+
+pytest.importorskip("ray", reason="these tests need Ray: pip install 'ray[default]'")
+
+import wbsp.ray  # noqa: E402
+from wbsp.ray.__main__ import main  # noqa: E402
+from wbsp.ray.placement import actor_options, of_workers  # noqa: E402
+
+
+def test_a_number_of_workers_need_a_cpu_each_and_others_what_is_said():
+    assert of_workers(2) == [{"CPU": 1}, {"CPU": 1}]
+    assert of_workers([{"GPU": 1, "CPU": 0}, {"TPU": 0.5}]) == [{"GPU": 1}, {"TPU": 0.5}]
+    assert actor_options({"GPU": 1, "TPU": 4, "memory": 1e9}) == {
+        "num_cpus": 0, "num_gpus": 1, "memory": 1e9, "resources": {"TPU": 4}}
+
+
+@pytest.mark.parametrize("arguments, says", [
+    ({"workers": 0}, "workers is 0: give their number, or what each needs"),
+    ({"workers": []}, "workers is []: give their number"),
+    ({"workers": {"GPU": 1}}, "workers is {'GPU': 1}: give their number"),
+    ({"workers": [{"GPU": 1}, {}]}, "worker 1 needs nothing"),
+    ({"workers": [{"GPU": -1}]}, "worker 0 needs {'GPU': -1}: give amounts"),
+    ({"workers": [4]}, "worker 0 needs 4: give amounts"),
+    ({"server": {"CPU": "1"}}, "the server needs {'CPU': '1'}: give amounts"),
+    ({"storage": "s3://bucket/runs"}, "storage is 's3://bucket/runs': give a folder"),
+    ({"name": "a/b"}, "name is 'a/b': give the name of a folder"),
+    ({"strategy": "WIDE"}, "strategy is 'WIDE', not one of SPREAD, PACK"),
+    ({"placement_timeout": 0}, "placement_timeout is 0: give seconds above 0"),
+    ({"max_restarts": -1}, "max_restarts is -1: give a number of 0 or more"),
+])
+def test_bad_arguments_are_refused_before_ray_is_asked(monkeypatch, arguments, says):
+    monkeypatch.setattr("ray.init", lambda: pytest.fail("Ray was asked"))
+    with pytest.raises(ValueError) as error:
+        wbsp.ray.run(print, **{"workers": 1, **arguments})
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("arguments, says", [
+    (["--workers=2", "missing.py"], "No such file or directory: 'missing.py'"),
+    (["--workers=2", "--resources=GPU", __file__], "--resources=GPU is not NAME=AMOUNT,..."),
+    (["--workers=0", __file__], "workers is []: give their number"),
+])
+def test_the_command_refuses_bad_arguments_in_one_line(capsys, arguments, says):
+    assert main(arguments) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("wbsp.ray: ") and says in said and said.count("\n") == 1
+
+
+def test_a_script_runs_as_python_would_run_it(tmp_path, monkeypatch):
+    (tmp_path / "beside.py").write_text("value = 7")
+    path = tmp_path / "train.py"
+    path.write_text("""
+import sys
+import beside
+def text():
+    return f"{__name__} {__file__} {sys.argv[1:]} {beside.value}"
+assert sys.modules["__main__"].text is text
+open("said", "w").write(text())
+""")
+    monkeypatch.chdir(tmp_path)
+    script = wbsp.ray.Script.read("train.py", ("--rate=0.1",))
+    before = sys.argv, sys.modules["__main__"], sys.path[:]
+    monkeypatch.chdir("/")
+    script()
+    assert (tmp_path / "said").read_text() == f"__main__ {path} ['--rate=0.1'] 7"
+    assert (sys.argv, sys.modules["__main__"], sys.path) == before
+
+
+@pytest.mark.parametrize("end, fails", [("sys.exit()", False), ("sys.exit(0)", False),
+                                        ("sys.exit(3)", True), ("sys.exit('no data')", True)])
+def test_a_script_that_ends_badly_raises(tmp_path, monkeypatch, end, fails):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(f"import sys\n{end}")
+    script = wbsp.ray.Script.read("train.py")
+    if not fails:
+        return script()
+    with pytest.raises(RuntimeError, match="train.py ended with (3|'no data')"):
+        script()

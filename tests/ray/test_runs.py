@@ -1,0 +1,293 @@
+"""Runs on real Ray clusters of several nodes, whose workers, servers and nodes are killed.
+
+All but the first take minutes: `WBSP_RAY=1 python -m pytest tests/ray`. Of a worker that dies under
+bsp the result must differ: the round goes on without it, and weighs the others' pushes more.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from integers import answered, conserved, pattern, read_result, recorded
+from jobs import ROOT, free_port, until
+from pages import python_of
+
+from wbsp.ps import checkpoint
+from wbsp.runlog.reader import read_run
+
+pytest.importorskip("ray", reason="these tests need Ray: pip install 'ray[default]'")
+from ray_cluster import NotUpError, RayCluster  # noqa: E402
+
+DRIVER = ROOT / "tests/helpers/ray_driver.py"
+GPU = {"CPU": 0.2, "GPU": 1}  # what a worker needs: there is one on a node
+SIZE = 11  # floats: the middle one of the integer workers' pattern never moves
+
+
+def long(test):
+    """Mark a test that runs where it is asked for only."""
+    asked = pytest.mark.skipif("WBSP_RAY" not in os.environ, reason="takes minutes: WBSP_RAY=1")
+    return pytest.mark.slow(pytest.mark.timeout(900)(asked(test)))
+
+
+@pytest.fixture(scope="module")
+def machine():
+    """A cluster of a single node, with room for two workers."""
+    with RayCluster(gpus=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A head, on which the server runs, and two nodes, each for a worker."""
+    with RayCluster(nodes=2) as cluster:
+        yield cluster
+
+
+class Run:
+    """A driver and its run, of integer workers, which stop at three quarters of their steps until
+    `go`."""
+
+    def __init__(self, jobs, cluster, *, workers=(GPU, GPU), sync="pcc", die=None, name="it",
+                 flags=("--check_period=0.3",), server=None, steps=200, seconds=0.02, **options):
+        self.jobs, self.steps = jobs, steps
+        self.number = len(workers)
+        plan = {"address": cluster.address, "die": die or {},
+                "worker": {"record": str(jobs.folder), "steps": steps, "seconds": seconds,
+                           "size": SIZE, "hold_at": 3 * steps // 4},
+                "run": {"workers": list(workers), "sync": sync, "storage": str(jobs.folder),
+                        "name": name, "flags": list(flags), "server": server or {"CPU": 0.2},
+                        **options}}
+        self.files = jobs.folder / name
+        self.driver = jobs.start("driver", DRIVER, json.dumps(plan))
+
+    def path(self, pattern):
+        return until(lambda: next(iter(self.files.glob(pattern)), None), f"{pattern} to be there")
+
+    def trains(self, version=5):
+        """Wait until a checkpoint has at least this version."""
+        path = self.path("*/run-001/checkpoint.safetensors")
+        until(lambda: checkpoint.load(path).state["version"] >= version, "a version")
+
+    def server(self):
+        """The server's own process."""
+        return int(re.match(r"process (\d+) ", self.path("*/run-001/.server").read_text())[1])
+
+    def kill_server(self):
+        os.kill(self.server(), signal.SIGKILL)
+
+    def pid(self, worker):
+        return int(self.path(f"../pid-{worker}").read_text())
+
+    def starts(self, worker, times):
+        """Wait until a worker has joined for so many times."""
+        until(lambda: len(self.driver.find(rf"worker {worker} .*starts with seq")) >= times,
+              f"worker {worker} to start {times} times")
+
+    def go(self):
+        (self.jobs.folder / "go").touch()
+
+    def ends(self, missing=()):
+        """Go on to the result; all planned steps were made, once, by those that are not missing."""
+        self.go()
+        self.driver.ends_well()
+        [line] = self.driver.find("^RESULT ")
+        self.result = json.loads(line.removeprefix("RESULT "))
+        assert sorted(self.result["missing"]) == sorted(map(str, missing))
+        for worker, returned in enumerate(self.result["returned"]):
+            assert returned is None if worker in missing else returned["worker"] == worker
+        total = self.result["summary"]["total"]["steps"]
+        self.saved = checkpoint.load(Path(self.result["folder"]) / "checkpoint.safetensors")
+        assert total == sum(self.saved.state["steps"].values())
+        for worker in set(range(self.number)) - set(missing):
+            assert self.saved.state["steps"][str(worker)] == self.steps
+            result = read_result(self.jobs.folder, worker)
+            assert result["final"] == self.saved.vector.tolist()
+        return self.result
+
+    def conserved(self):
+        """Where no server was killed: W_0 and each accepted cut, once, are the final model."""
+        cuts = {worker: recorded(self.jobs.folder, worker) for worker in range(self.number)}
+        accepts = [e for e in read_run(self.result["folder"]).events if e["kind"] == "accept"]
+        initial = np.full(SIZE, self.saved.vector[SIZE // 2])
+        assert initial[0] in range(1, self.number + 1)
+        conserved(initial, accepts, cuts, self.saved.vector)
+
+    def answered(self):
+        """The same where no worker was killed: by what they were answered."""
+        total = sum(answered(self.jobs.folder, worker, self.saved.state["next_seq"][str(worker)])
+                    for worker in range(self.number))
+        initial = self.saved.vector[SIZE // 2]
+        assert np.array_equal(self.saved.vector, initial + total * pattern(SIZE))
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_is_started_again(jobs):
+    """On a single node, and in a few seconds; what it returned is that of its second life."""
+    small = {"CPU": 0.2}
+    try:
+        cluster = RayCluster()
+    except NotUpError as error:
+        pytest.skip(str(error))
+    with cluster:
+        run = Run(jobs, cluster, workers=[small, small], die={"1": 20}, steps=40)
+        run.starts(1, times=2)
+        result = run.ends()
+    assert result["returned"][1]["pid"] == run.pid(1) != result["returned"][0]["pid"]
+    assert result["returned"][0]["gpus"] == "", "it asked for none"
+    run.conserved()
+    assert run.driver.find("worker 1: its process has died; it is started again")
+
+
+@long
+def test_a_worker_is_killed(jobs, machine):
+    run = Run(jobs, machine, sync="wbsp")
+    run.trains()
+    os.kill(run.pid(0), signal.SIGKILL)
+    run.starts(0, times=2)
+    run.ends()
+    run.conserved()
+    assert run.driver.find("worker 0: its process has died; it is started again")
+
+
+@long
+def test_the_server_is_killed(jobs, machine):
+    run = Run(jobs, machine)
+    run.trains()
+    before = run.pid(0), run.pid(1)
+    run.kill_server()
+    result = run.ends()
+    run.answered()
+    assert run.driver.find("server: it was killed by signal 9; it is started again")
+    assert tuple(one["pid"] for one in result["returned"]) == before, "workers live through it"
+    assert "going on from version" in (run.files / "server.log").read_text()
+
+
+@long
+def test_under_bsp_a_failure_of_the_server_changes_nothing(jobs, machine):
+    finals = []
+    for name in ("undisturbed", "disturbed"):
+        for file in (*jobs.folder.glob("*-[01]*"), *jobs.folder.glob("go")):
+            file.unlink()
+        run = Run(jobs, machine, sync="bsp", name=name)
+        if name == "disturbed":
+            run.trains()
+            run.kill_server()
+        run.ends()
+        # which of the two workers brings W_0 is a matter of who joins first
+        first = run.saved.vector[SIZE // 2]
+        finals.append((run.saved.vector - first).tolist())
+    assert finals[0] == finals[1]
+    assert run.driver.find("server: it was killed by signal 9")
+
+
+@long
+def test_the_node_of_a_worker_dies_and_another_takes_its_place(jobs, cluster):
+    run = Run(jobs, cluster)
+    run.trains()
+    cluster.kill(cluster.node_of(run.pid(1)))
+    cluster.add()
+    run.starts(1, times=2)
+    run.ends()
+    run.conserved()
+    assert run.driver.find("worker 1: its node has died; it is started again")
+
+
+@long
+def test_without_room_for_it_a_lost_worker_is_missing_and_the_others_end_well(jobs, cluster):
+    run = Run(jobs, cluster)
+    run.trains()
+    cluster.kill(cluster.node_of(run.pid(1)))
+    try:
+        result = run.ends(missing=[1])
+    finally:
+        cluster.add()
+    assert "its node has died" in result["missing"]["1"]
+    assert run.driver.find("missing at the end: worker 1 .its node has died")
+
+
+@long
+def test_the_node_of_the_server_dies(jobs, cluster):
+    """It is started again on another node, which sees the same storage; all nodes of this cluster
+    have one address."""
+    cluster.add()
+    run = Run(jobs, cluster, server={"GPU": 0.6}, workers=({"CPU": 0.2, "GPU": 0.7}, GPU))
+    run.trains()
+    cluster.kill(cluster.node_of(run.server()))
+    cluster.add()
+    run.ends()
+    run.answered()
+    assert run.driver.find("server: its node has died; it is started again")
+
+
+@long
+def test_a_standby_takes_over(jobs, machine):
+    run = Run(jobs, machine, standby=True, flags=["--check_period=3600"])
+    run.trains(0)
+    log = run.path("standby.log")
+    until(lambda: "holding version" in log.read_text(), "a version that the standby holds")
+    run.kill_server()
+    result = run.ends()
+    run.answered()
+    assert "standby" in result["folder"] and result["summary"]["failures"]["took_over"] == 1
+
+
+@long
+def test_a_cluster_without_room_ends_in_a_line(jobs, machine):
+    began = time.monotonic()
+    run = Run(jobs, machine, workers=[GPU] * 9, placement_timeout=3)
+    assert run.driver.ends() == 1
+    assert time.monotonic() - began < 60
+    run.driver.was_clean()
+    [line] = run.driver.find("^driver: ")
+    assert re.search("no room on the cluster within 3 s .*asked for 1 x server of CPU 0.2, "
+                     "9 x worker of CPU 0.2, GPU 1; it has CPU .*, GPU 2 on 1 node, ", line)
+
+
+@long
+def test_a_server_that_cannot_begin_says_why(jobs, machine):
+    run = Run(jobs, machine, flags=["--sync_option=s=3"])
+    assert run.driver.ends() == 1
+    run.driver.was_clean()
+    [line] = run.driver.find("^driver: ")
+    assert "the server: wbsp.ps: pcc: unknown option 's'; known: commit" in line
+
+
+@long
+def test_what_train_raises_comes_out_of_run(jobs, machine):
+    run = Run(jobs, machine, seconds="a while")
+    assert run.driver.ends() == 1
+    assert run.driver.find("TypeError: 'str' object cannot be interpreted as an integer")
+    assert "stopping: SIGTERM" in (run.files / "server.log").read_text(), "it ended in good order"
+
+
+@long
+def test_a_users_own_script_runs_unchanged(jobs, machine):
+    (jobs.folder / "train.py").write_text(python_of("your-model.md"))
+    driver = jobs.start("driver", "-m", "wbsp.ray", "--workers=2", "--resources=GPU=1",
+                        f"--storage={jobs.folder}", "--name=it", "train.py",
+                        RAY_ADDRESS=machine.address)
+    driver.ends_well()
+    assert len(driver.find("Epoch 5/5")) == 2
+    assert driver.find("all workers finished; the files are in .*/it/pcc/run-001")
+    saved = checkpoint.load(jobs.folder / "it/pcc/run-001/checkpoint.safetensors")
+    assert saved.state["steps"] == {"0": 500, "1": 500}
+
+
+@long
+def test_the_example_runs_as_a_job(jobs):
+    port = free_port()
+    for folder in ("examples", "wbsp"):
+        shutil.copytree(ROOT / folder, jobs.folder / folder)
+    with RayCluster(dashboard=port):
+        job = jobs.run("job", "ray", "job", "submit", "--address", f"http://127.0.0.1:{port}",
+                       "--working-dir", ".", "--", "python", "examples/train_on_ray.py",
+                       "--workers=2", "--cpus=0.3", f"--storage={jobs.folder}")
+        assert job.ends() == 0, job.text
+    assert len(job.find("worker [01]: .*%")) == 2
+    assert job.find("1,000 steps in all; the files are in")

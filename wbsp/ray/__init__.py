@@ -1,0 +1,82 @@
+"""Runs on a Ray cluster: `wbsp.ray.run(train, workers=4)` places a server and workers, starts again
+what dies, and returns what each worker's `train` returned.
+
+Ray says what runs where and which process has died; training is that of any other run. Who is who
+reaches the workers by the environment, as everywhere (`wbsp.cluster`).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ray
+
+from wbsp.ray.placement import STRATEGIES, Needs, RunError, checked, of_workers, reserved
+from wbsp.ray.supervisor import Limits, Result, Supervisor
+from wbsp.ray.worker import Script
+from wbsp.runlog.console import say
+
+__all__ = ["Result", "RunError", "Script", "run"]
+
+
+def run(train: Callable[..., Any] | Script, workers: int | Sequence[Needs], *,
+        config: Any = None, sync: str = "pcc", flags: Sequence[str] = (),
+        storage: str | os.PathLike = "~/ray_results", name: str | None = None,
+        standby: bool = False, server: Needs | None = None, strategy: str = "SPREAD",
+        placement_timeout: float = 60.0, max_restarts: int = 5) -> Result:
+    """Train on the Ray cluster that this process is connected to, else on the one that `ray.init`
+    finds; return when the run has ended.
+
+    train:             called in each worker, with `config` if there is one; a `fit` in it has a
+                       `wbsp.SyncCallback()`. What it raises, this raises. After its process's
+                       death it is called again, from its beginning
+    workers:           how many, with a CPU each; or what each needs: [{"GPU": 1}, {"CPU": 4}]
+    sync, flags:       synchronization model, and other flags of `python -m wbsp.ps`
+    storage:           folder for the folders of runs, which all nodes see; one that only the
+                       server's node sees does as long as that node lives
+    name:              of this run's folder there; that of an earlier run goes on with it.
+                       Default: a new one
+    standby:           have one (docs/failure.md), on another node if there is room
+    server:            what the server needs, and the standby; default: a CPU
+    strategy:          of the placement group, in Ray's words
+    placement_timeout: seconds to wait for room on the cluster
+    max_restarts:      times in a row that a process which dies within a minute is started again
+
+    Raises ValueError for bad arguments, and RunError, both in one line.
+    """
+    crew = of_workers(workers)
+    least = checked("the server", {"CPU": 1} if server is None else server)
+    if strategy not in STRATEGIES:
+        raise ValueError(f"strategy is {strategy!r}, not one of {', '.join(STRATEGIES)}")
+    if not placement_timeout > 0:
+        raise ValueError(f"placement_timeout is {placement_timeout!r}: give seconds above 0")
+    if max_restarts < 0:
+        raise ValueError(f"max_restarts is {max_restarts!r}: give a number of 0 or more")
+    folder = _folder(storage, name or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}")
+    if not ray.is_initialized():
+        ray.init()
+    needs = {"server": least, **({"standby": least} if standby else {}),
+             **{f"worker {index}": need for index, need in enumerate(crew)}}
+    with reserved(needs, strategy, placement_timeout) as group:
+        supervisor = Supervisor(
+            group, needs, Limits(max_restarts, placement_timeout), folder,
+            [f"--worker_num={len(crew)}", f"--sync={sync}", *flags],
+            ray.put((train, () if config is None else (config,))))
+        try:
+            say(f"wbsp.ray: {len(crew)} workers; the files are in {folder}")
+            return supervisor.run()
+        finally:
+            supervisor.end()
+
+
+def _folder(storage: str | os.PathLike, name: str) -> str:
+    text = os.fspath(storage)
+    if "://" in text:
+        raise ValueError(f"storage is {text!r}: give a folder that the nodes see, not a URI")
+    if not name or os.path.basename(name) != name or name in (".", ".."):
+        raise ValueError(f"name is {name!r}: give the name of a folder in {text}")
+    return os.path.join(os.path.abspath(os.path.expanduser(text)), name)

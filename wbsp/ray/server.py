@@ -1,0 +1,147 @@
+"""The actor that holds a server's process, on whatever node Ray gives it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ray
+
+from wbsp.ray.placement import RunError
+from wbsp.ray.token import token_file
+from wbsp.runlog.files import from_json
+from wbsp.runlog.folder import SETTINGS, read_settings
+
+START_PATIENCE = 60.0  # seconds from the start of a server's process until it listens
+# Exit codes of a server whose run has ended in good order: by itself, by SIGINT, by SIGTERM.
+IN_ORDER = (0, 128 + signal.SIGINT, 128 + signal.SIGTERM)
+_LISTENS = "listening on port"
+# The server ends with the process that holds the other end of its standard input, however that
+# ends: two servers of one run must not live beside one another unknown to Ray.
+_COMMAND = ("import runpy; from wbsp.startup import end_with_parent; end_with_parent(); "
+            "runpy.run_module('wbsp.ps', run_name='__main__', alter_sys=True)")
+
+
+class Ending(NamedTuple):
+    """How a server's process has ended.
+
+    code:    its exit code; negative: of a signal
+    said:    the last line of its output
+    folder:  of the run's files
+    epoch:   the run's, in that folder
+    summary: the content of summary.json; None: this server was not there at the run's end
+    """
+
+    code: int
+    said: str
+    folder: str
+    epoch: int
+    summary: dict[str, Any] | None
+
+
+class Server:
+    """One start of a run's server, or of its standby. An actor; `wait` is called beside others.
+
+    name:   for people, and of the file that gets its output
+    flags:  of `python -m wbsp.ps`, but for those that say where it listens
+    folder: where the run keeps its files; seen by all nodes on which it may be started again
+    """
+
+    def __init__(self, name: str, flags: list[str], folder: str, token: str):
+        self._name, self._flags, self._token = name, flags, token
+        self._folder = Path(folder)
+        self._log = self._folder / f"{name}.log"
+        self._process: subprocess.Popen | None = None
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def start(self, port: int | None, again: bool) -> str:
+        """Start the process; return the host:port at which it listens.
+
+        port:  None: any free one
+        again: this run has begun before
+        Raises RunError, in one line.
+        """
+        if again and not any(self._folder.glob("*/run-*")):
+            raise RunError(f"{socket.gethostname()} does not see {self._folder}; give a storage "
+                           "that all nodes see, or a standby")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        host = ray.util.get_node_ip_address()
+        port = port or _free_port(host)
+        begin = self._log.stat().st_size if self._log.exists() else 0
+        with open(self._log, "ab") as output, token_file(self._token) as token:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _COMMAND, *self._flags, "--resume",
+                 f"--log_root={self._folder}", f"--host={host}", f"--port_base={port}",
+                 f"--token_file={token}"],
+                stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"})
+            deadline = time.monotonic() + START_PATIENCE
+            while _LISTENS not in (said := self._said(begin)):
+                if self._process.poll() is not None:
+                    raise RunError(said.strip().rpartition("\n")[2]
+                                   or f"it ended with {self._process.returncode}, without a word")
+                if time.monotonic() > deadline:
+                    self._process.kill()
+                    raise RunError(f"it does not listen after {START_PATIENCE:g} s; its output is "
+                                   f"in {self._log}")
+                time.sleep(0.05)
+        return f"{host}:{port}"
+
+    def wait(self) -> Ending:
+        """Wait for the process's end."""
+        assert self._process is not None
+        code = self._process.wait()
+        folder, settings, summary = self._folder, dict[str, Any](), None
+        for path in self._folder.glob(f"*/run-*/{SETTINGS}"):
+            found = read_settings(path.parent)
+            if found.get("epoch", 0) >= settings.get("epoch", 0):
+                folder, settings = path.parent, found
+        if code in IN_ORDER and (folder / "summary.json").exists():
+            summary = from_json((folder / "summary.json").read_bytes())
+        return Ending(code, self._said(0).strip().rpartition("\n")[2], str(folder),
+                      settings.get("epoch", 0), summary)
+
+    def stop(self, seconds: float) -> None:
+        """End the run in good order, as Ctrl-C does; return when that is done, or after `seconds`.
+        """
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        timer = threading.Timer(seconds, self._process.kill)
+        timer.start()
+        self._process.wait()
+        timer.cancel()
+
+    def pid(self) -> int:
+        """Of the server's own process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def _said(self, begin: int) -> str:
+        """What was written to the log from a place on; at most its last lines."""
+        with open(self._log, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(begin, size - 4096))
+            return file.read().decode(errors="replace")
+
+
+def _free_port(host: str) -> int:
+    """A TCP port of this node that nobody has, below those that the kernel gives to clients: it is
+    to be free still when a server is started again."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with (contextlib.suppress(OSError),
+              socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe):
+            probe.bind((host, port))
+            return port

@@ -1,0 +1,216 @@
+"""The supervisor of a run on a Ray cluster: its processes, from begin to end.
+
+It lives in the driver, and starts again what dies. Ray's own restarts (max_restarts) would cover
+the death of an actor's process, but not that of the server below it, nor a server that comes back
+elsewhere; they neither pause nor say what they do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from wbsp.ray.child import Child, one_line
+from wbsp.ray.placement import RunError, actor_options, hosts_with
+from wbsp.ray.server import IN_ORDER, START_PATIENCE, Ending, Server
+from wbsp.ray.worker import Outcome, Worker
+from wbsp.runlog.console import say
+
+STOP_PATIENCE = 30.0  # seconds for a run that is ended early to be ended in good order
+_LOOK = 0.5  # seconds between two looks at what time alone brings
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to.
+
+    returned: what `train` returned in each worker, by index; None for one that is missing
+    missing:  worker -> why it was not there at the end
+    summary:  the content of the run's summary.json
+    folder:   of the run's files, as the node of the server sees it
+    """
+
+    returned: list[Any]
+    missing: dict[int, str]
+    summary: dict[str, Any]
+    folder: str
+
+
+class Limits(NamedTuple):
+    """Of a run's restarts."""
+
+    restarts: int  # in a row
+    placement: float  # seconds
+
+
+class Supervisor:
+    """All processes of one run, as the driver has them placed and started again.
+
+    train: reference to (function, its arguments)
+    """
+
+    def __init__(self, group: PlacementGroup, needs: dict[str, dict[str, float]],
+                 limits: Limits, folder: str, flags: list[str], train: Any):
+        self._group, self._needs, self._limits = group, needs, limits
+        self._folder, self._flags, self._train = folder, flags, train
+        self._token = secrets.token_hex(32)
+        self._addresses: dict[str, str] = {}  # "server", "standby" -> host:port
+        self._servers = [self._server(who) for who in ("server", "standby") if who in needs]
+        self._workers = [self._worker(index) for index in range(len(needs) - len(self._servers))]
+
+    def run(self) -> Result:
+        """The run from begin to end."""
+        for child in self._servers:
+            self._begin(child)
+        while not (self._left and self._summaries):
+            self._step()
+            self._judge()
+        missing = {index: child.gone for index, child in enumerate(self._workers) if child.gone}
+        if missing:
+            names = ", ".join(f"worker {index} ({why})" for index, why in missing.items())
+            say(f"wbsp.ray: missing at the end: {names}")
+        last = max(self._summaries, key=lambda ending: ending.epoch)
+        return Result([child.ended and child.ended.value for child in self._workers], missing,
+                      last.summary or {}, last.folder)
+
+    def end(self) -> None:
+        """End what still runs, the servers in good order."""
+        with contextlib.suppress(RayError):
+            stops = [child.actor.stop.remote(STOP_PATIENCE) for child in self._servers
+                     if child.begun and not child.over]
+            if stops:
+                ray.wait(stops, num_returns=len(stops), timeout=STOP_PATIENCE + 5)
+        for child in (*self._workers, *self._servers):
+            if not child.over:
+                child.kill()
+
+    @property
+    def _left(self) -> bool:
+        """All workers have come to an end."""
+        return all(child.over for child in self._workers)
+
+    @property
+    def _summaries(self) -> list[Ending]:
+        """Ends of servers that were there at the run's end; if none is to come, of any."""
+        ends = [child.ended for child in self._servers if child.ended]
+        known = [ending for ending in ends if ending.summary]
+        return ends if not known and all(child.over for child in self._servers) else known
+
+    def _server(self, who: str) -> Child:
+        def make() -> tuple[Any, Any]:
+            other = [f"--standby_of={self._addresses['server']}"] if who == "standby" else []
+            actor = self._actor(who, Server, max_concurrency=2).remote(
+                who, [*self._flags, *other], self._folder, self._token)
+            before = self._addresses.get(who)
+            return actor, actor.start.remote(
+                before and int(before.rpartition(":")[2]), before is not None and who == "server")
+
+        def work(actor: Any, address: str) -> Any:
+            self._addresses[who] = address
+            return actor.wait.remote()
+
+        return Child(who, make, work, self._limits.restarts)
+
+    def _worker(self, index: int) -> Child:
+        def make() -> tuple[Any, Any]:
+            actor = self._actor(f"worker {index}", Worker).remote(index)
+            return actor, actor.ready.remote()
+
+        def work(actor: Any, answer: None) -> Any:
+            return actor.train.remote(self._train, self._token, {
+                "WBSP_SERVER": self._where(), "WBSP_WORKER_NUM": str(len(self._workers))})
+
+        return Child(f"worker {index}", make, work, self._limits.restarts)
+
+    def _actor(self, who: str, kind: type, **options: Any) -> Any:
+        return ray.remote(kind).options(
+            **actor_options(self._needs[who]), **options,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(
+                self._group, list(self._needs).index(who)))
+
+    def _where(self) -> str:
+        """The servers' addresses, and behind them those that a server would have which is started
+        again on another node: workers in mid-training try them in turn."""
+        ports = [address.rpartition(":")[2] for address in self._addresses.values()]
+        others = (f"{host}:{port}" for host in hosts_with(self._needs["server"]) for port in ports)
+        return ",".join(dict.fromkeys([*self._addresses.values(), *others]))
+
+    def _begin(self, child: Child) -> None:
+        """Start a server for the first time. Raises RunError where it does not listen."""
+        child.start_if_due()
+        limit = START_PATIENCE + self._limits.placement
+        if not ray.wait([child.waits], timeout=limit)[0]:
+            raise RunError(f"the {child.name} was not started within {limit:g} s")
+        try:
+            child.read()
+        except RayTaskError as error:
+            raise RunError(f"the {child.name}: {one_line(error)}") from None
+        if not child.begun:
+            raise RunError(f"the {child.name}: {child.why}")
+
+    def _step(self) -> None:
+        """Wait for news of any process, for a moment, and take it in."""
+        children = [child for child in (*self._servers, *self._workers) if not child.over]
+        for child in children:
+            child.start_if_due()
+        waits = {child.waits: child for child in children if child.waits is not None}
+        if not waits:
+            time.sleep(_LOOK)
+            return
+        for reference in ray.wait(list(waits), num_returns=1, timeout=_LOOK)[0]:
+            child = waits[reference]
+            try:
+                found = child.read()
+            except RayTaskError as error:
+                if child in self._workers:
+                    raise
+                child.died(one_line(error))
+                continue
+            if isinstance(found, Ending):
+                self._server_ended(child, found)
+            elif isinstance(found, Outcome):
+                self._worker_ended(child, found)
+
+    def _server_ended(self, child: Child, ending: Ending) -> None:
+        over = self._left and any(worker.ended for worker in self._workers)
+        if ending.code in IN_ORDER or over:
+            child.ended = ending
+        elif ending.code < 0 or len(self._servers) > 1:
+            killed = f"it was killed by signal {-ending.code}"
+            child.died(killed if ending.code < 0 else ending.said)
+        else:
+            raise RunError(f"the server ended with {ending.code}: {ending.said}; its output is in "
+                           f"{self._folder}")
+
+    def _worker_ended(self, child: Child, outcome: Outcome) -> None:
+        if outcome.lost is None:
+            child.ended = outcome
+        elif any(server.ended for server in self._servers):
+            child.give_up(outcome.lost)
+        else:
+            child.died(outcome.lost)
+
+    def _judge(self) -> None:
+        """See who is not waited for any more. Raises RunError where the run cannot go on."""
+        limit = self._limits.placement + START_PATIENCE
+        for child in self._servers:
+            if child.waiting > limit:
+                child.give_up(f"{child.why}, and it was not there again within {limit:g} s")
+        if all(child.gone for child in self._servers):
+            raise RunError(f"the run has no server any more: {self._servers[0].gone}; the files "
+                           f"are in {self._folder}")
+        if all(child.gone for child in self._workers):
+            raise RunError(f"no worker is left: worker 0: {self._workers[0].gone}; the files are "
+                           f"in {self._folder}")
+        if any(child.ended for child in self._servers):
+            for child in self._workers:
+                if not (child.over or child.begun):
+                    child.give_up(f"{child.why}; the run ended before it was there again")

@@ -1,0 +1,93 @@
+"""The actor that trains: one worker of a run, in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ray
+
+from wbsp.ray.token import token_file
+from wbsp.worker.connection import TransportError
+
+
+class Outcome(NamedTuple):
+    """What became of a worker: what its `train` returned, or why it has lost the server."""
+
+    value: Any
+    lost: str | None = None
+
+
+@dataclass(frozen=True)
+class Script:
+    """A user's own script in place of a function: it is run as `python train.py` would run it.
+
+    path:      where it lies, for messages; the text is what runs, so that other nodes need not
+               see the file
+    folder:    in which the command was typed; the script runs there, if the node sees it
+    arguments: what is behind it on the command line
+    """
+
+    path: str
+    text: str
+    folder: str
+    arguments: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, path: str | os.PathLike, arguments: tuple[str, ...] = ()) -> Script:
+        """Raises OSError for a file that cannot be read."""
+        return cls(os.path.abspath(path), Path(path).read_text(encoding="utf-8"), os.getcwd(),
+                   arguments)
+
+    def __call__(self) -> None:
+        """Raises RuntimeError where the script exits with another code than 0."""
+        own, arguments, places = sys.modules["__main__"], sys.argv, sys.path[:]
+        main = types.ModuleType("__main__")
+        main.__file__ = self.path
+        sys.modules["__main__"], sys.argv = main, [self.path, *self.arguments]
+        sys.path.insert(0, os.path.dirname(self.path))
+        with contextlib.suppress(OSError):
+            os.chdir(self.folder)
+        try:
+            exec(compile(self.text, self.path, "exec"), main.__dict__)
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                raise RuntimeError(f"{self.path} ended with {end.code!r}") from None
+        finally:
+            sys.modules["__main__"], sys.argv, sys.path[:] = own, arguments, places
+
+
+class Worker:
+    """Worker `index` of a run. An actor; its methods run in the process's main thread."""
+
+    def __init__(self, index: int):
+        self._index = index
+
+    def __repr__(self) -> str:
+        return f"worker {self._index}"
+
+    def ready(self) -> None:
+        """Answered when this process is there."""
+
+    def train(self, task: tuple[Callable[..., Any], tuple[Any, ...]], token: str,
+              environment: Mapping[str, str]) -> Outcome:
+        """Train to the end. Raises what `train` raises, but for the loss of the server.
+
+        task: the function, and its arguments
+        """
+        train, arguments = task
+        os.environ.update(environment, WBSP_WORKER_INDEX=str(self._index))
+        if not ray.get_runtime_context().get_accelerator_ids().get("GPU"):
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # those of the node are others'
+        with token_file(token) as path:
+            os.environ["WBSP_TOKEN_FILE"] = path
+            try:
+                return Outcome(train(*arguments))
+            except TransportError as error:
+                return Outcome(None, str(error))
