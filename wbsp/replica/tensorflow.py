@@ -1,86 +1,80 @@
-"""A Keras model as one flat float32 vector: read, cut, adopt.
-
-The vector holds the trainable float variables first, then the float non-trainable ones, so that
-BatchNorm statistics take part as deltas like the rest. Optimizer state is not in it.
-"""
+"""Variables of a Keras model on TensorFlow, under any `tf.distribute` strategy of this process."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from wbsp.layout import TensorSpec, total_size
+from wbsp.replica.host import HostVariables
+from wbsp.wire.memory import BufferPool
 
 
-class KerasReplica:
-    """The live model x and its anchor; only the compute thread may use it.
+def variables(model: keras.Model, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
+              pool: BufferPool) -> OnHost | OnDevices:
+    """The `chosen` variables of `model`."""
+    strategy = model.distribute_strategy or tf.distribute.get_strategy()
+    if strategy.num_replicas_in_sync == 1 and not tf.config.list_logical_devices("GPU"):
+        return OnHost(chosen, layout, pool)
+    return OnDevices(chosen, layout, strategy)
 
-    Under a mirrored strategy all devices of this worker hold the same x: `read` takes the first
-    device's copy, `adopt` writes all copies.
+
+class OnHost(HostVariables):
+    """Variables on one CPU."""
+
+    def __init__(self, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
+                 pool: BufferPool):
+        super().__init__(layout, pool)
+        self._chosen = chosen
+
+    def views(self) -> Iterator[np.ndarray]:
+        for variable in self._chosen:
+            value = tf.cast(variable.value.read_value(), tf.float32)
+            yield np.asarray(memoryview(value))
+
+    def write(self, values: Iterator[np.ndarray]) -> None:
+        for variable, value in zip(self._chosen, values, strict=True):
+            variable.assign(value)
+
+
+class OnDevices:
+    """Variables on a GPU, or on several devices that all hold the same x.
+
+    `gather` takes the first device's copy, `scatter` writes all copies.
     """
 
-    def __init__(self, model: keras.Model):
-        """Raises ValueError for a model that is not built, has no float variables, or does not
-        run on TensorFlow."""
-        if keras.backend.backend() != "tensorflow":
-            raise ValueError(f"wbsp needs Keras on TensorFlow, not {keras.backend.backend()}; set "
-                             "KERAS_BACKEND=tensorflow")
-        if not model.built:
-            raise ValueError(f"model {model.name} is not built; give it an Input layer or call "
-                             "model.build(input_shape) before fit")
-        weights = [*model.trainable_weights, *model.non_trainable_weights]
-        self._variables = [v for v in weights if "float" in v.dtype]
-        if not self._variables:
-            raise ValueError(f"model {model.name} has no variables of floats: there is nothing to "
-                             "train together")
-        self.layout: Sequence[TensorSpec] = [
-            TensorSpec(v.path, tuple(v.shape)) for v in self._variables]
-        strategy = model.distribute_strategy or tf.distribute.get_strategy()
-        # Called at every step: a concrete function costs half of a tf.function, and half again
-        # where XLA makes it one loop in the calling thread.
-        one_cpu = strategy.num_replicas_in_sync == 1 and not tf.config.list_logical_devices("GPU")
+    def __init__(self, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
+                 strategy: tf.distribute.Strategy):
+        self._chosen, self._layout = chosen, layout
+        flat = tf.TensorSpec([total_size(layout)], tf.float32)
         with strategy.scope():
-            self._gather = tf.function(
-                self._concatenate, jit_compile=one_cpu).get_concrete_function()
-            self._scatter = tf.function(
-                self._assign, jit_compile=one_cpu).get_concrete_function(
-                    tf.TensorSpec([total_size(self.layout)], tf.float32))
-        self._x: np.ndarray | None = None  # x, until the next step changes it
-        self._anchor = self.read()
-        self.adopt(self._anchor, "replace")  # compile now what compiles at first use
+            self.gather = tf.function(self._gather).get_concrete_function()
+            self.scatter = tf.function(self._scatter).get_concrete_function(flat)
+            self.cut = tf.function(self._cut).get_concrete_function(flat)
+            self.rebase = tf.function(self._rebase).get_concrete_function(flat, flat)
 
-    def read(self) -> np.ndarray:
-        """The live model x, float32 [size]; callers must not write to the array."""
-        if self._x is None:
-            self._x = self._gather().numpy()
-        return self._x
+    def bring(self, vector: np.ndarray) -> tf.Tensor:
+        return tf.constant(vector)
 
-    def stepped(self) -> None:
-        """Notification that a step has changed the variables."""
-        self._x = None
-
-    def cut(self) -> np.ndarray:
-        """The update x - anchor, float32 [size], a new array; then anchor = x."""
-        x = self.read()
-        update = x - self._anchor
-        self._anchor = x
+    def send(self, update: tf.Tensor) -> Any:
         return update
 
-    def adopt(self, vector: np.ndarray, how: str) -> None:
-        """Adopt `vector` W, float32 [size], which is kept: `replace` sets x = W, `rebase` sets
-        x = W + (x - anchor); then anchor = W."""
-        x = vector if how == "replace" else vector + (self.read() - self._anchor)
-        self._scatter(tf.constant(x))
-        self._x, self._anchor = x, vector
-
-    def _concatenate(self) -> tf.Tensor:
-        flat = [tf.reshape(tf.cast(v.value, tf.float32), [-1]) for v in self._variables]
+    def _gather(self) -> tf.Tensor:
+        flat = [tf.reshape(tf.cast(v.value, tf.float32), [-1]) for v in self._chosen]
         return tf.concat(flat, 0)
 
-    def _assign(self, flat: tf.Tensor) -> None:
-        parts = tf.split(flat, [spec.size for spec in self.layout])
-        for variable, part, spec in zip(self._variables, parts, self.layout, strict=True):
+    def _scatter(self, vector: tf.Tensor) -> None:
+        parts = tf.split(vector, [spec.size for spec in self._layout])
+        for variable, part, spec in zip(self._chosen, parts, self._layout, strict=True):
             variable.assign(tf.cast(tf.reshape(part, spec.shape), variable.dtype))
+
+    def _cut(self, anchor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        x = self._gather()
+        return x - anchor, x
+
+    def _rebase(self, vector: tf.Tensor, anchor: tf.Tensor) -> None:
+        self._scatter(vector + (self._gather() - anchor))

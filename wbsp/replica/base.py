@@ -1,0 +1,52 @@
+"""What a worker needs of the model that it trains, whatever the model runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from wbsp.layout import TensorSpec
+
+
+class Vector(Protocol):
+    """float32 [size], perhaps still being computed, perhaps in the memory of a device.
+
+    `np.asarray` waits for it and brings it to the host; any thread may ask for that.
+    """
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray: ...
+
+
+class Replica(Protocol):
+    """The live model x and its anchor, as flat vectors of float32 [size].
+
+    For the compute thread alone, but for `bring`.
+    """
+
+    @property
+    def layout(self) -> Sequence[TensorSpec]: ...
+
+    def read(self) -> np.ndarray:
+        """x; callers must not write to the array."""
+
+    def hold(self) -> None:
+        """Until the next `stepped` or `adopt`, x is what it is now, whatever other code writes to
+        the variables."""
+
+    def stepped(self) -> None:
+        """Note that a step has changed x."""
+
+    def cut(self) -> Vector:
+        """Return x - anchor; anchor = x. A numpy array is the caller's, unless it is read-only."""
+
+    def bring(self, vector: np.ndarray) -> Any:
+        """A version on its way to where the model lives, for `adopt`; any thread may call this."""
+
+    def adopt(self, vector: Any, how: str) -> None:
+        """`replace`: x = W; `rebase`: x = W + (x - anchor); anchor = W.
+
+        vector: W, from `bring`. It is kept; where it is a numpy array, and not read-only, a later
+                cut writes to it.
+        """
