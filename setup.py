@@ -34,8 +34,10 @@ setup(
         "adsp": ["scipy"],
         "cuda": ["tensorflow[and-cuda]>=2.18"],
         "figures": ["matplotlib"],
-        "test": ["hypothesis", "kubeflow-trainer-api", "kubernetes-validate", "matplotlib", "mypy",
-                 "plotly>=5", "pytest", "pytest-timeout", "pytest-xdist", "ruff", "scipy"],
+        "jax": ["jax"],
+        "test": ["hypothesis", "jax", "kubeflow-trainer-api", "kubernetes-validate", "matplotlib",
+                 "mypy", "plotly>=5", "pytest", "pytest-timeout", "pytest-xdist", "ruff", "scipy"],
+        "torch": ["torch"],
         "watch": ["plotly>=5"],
     },
     classifiers=[

@@ -21,15 +21,20 @@ def model():
         keras.layers.Dense(2)])
 
 
-@pytest.fixture(params=["on a CPU", "on devices"])
-def open_(request):
+@pytest.fixture(params=["a small model on a CPU", "a large model on a CPU", "on devices"])
+def open_(request, monkeypatch):
     """Opens a model's replica; on devices: the CPU is treated as a GPU would be."""
     from wbsp.replica.model import ModelReplica, open_replica
 
+    name = keras.backend.backend()
+    back_end = importlib.import_module(f"wbsp.replica.{name}")
+    if "large" in request.param:
+        if name != "tensorflow":
+            pytest.skip("size does not matter here")
+        monkeypatch.setattr(back_end, "SMALL", 0)
+
     def on_devices(model):
         replica = open_replica(model)
-        name = keras.backend.backend()
-        back_end = importlib.import_module(f"wbsp.replica.{name}")
         weights = [*model.trainable_weights, *model.non_trainable_weights]
         chosen = [v for v in weights if "float" in v.dtype]
         if name == "tensorflow":
@@ -39,7 +44,7 @@ def open_(request):
             variables = back_end.OnDevices(chosen, replica.layout)
         return ModelReplica(variables, replica.layout)
 
-    return open_replica if request.param == "on a CPU" else on_devices
+    return on_devices if request.param == "on devices" else open_replica
 
 
 @pytest.fixture

@@ -69,8 +69,6 @@ ON_TORCH = pytest.mark.skipif(importlib.util.find_spec("torch") is None,
 
 
 @pytest.mark.parametrize("back_ends", [
-    ("tensorflow", "tensorflow"),
-    ("jax", "jax"),
     ("jax", "tensorflow"),
     pytest.param(("torch", "torch"), marks=ON_TORCH),
     pytest.param(("torch", "jax"), marks=ON_TORCH),

@@ -1,4 +1,4 @@
-"""What a worker needs of the model that it trains, whatever the model runs on."""
+"""What a worker needs of the model that it trains, and what a replica needs of a back end."""
 
 from __future__ import annotations
 
@@ -50,3 +50,28 @@ class Replica(Protocol):
         vector: W, from `bring`. It is kept; where it is a numpy array, and not read-only, a later
                 cut writes to it.
         """
+
+
+class Variables(Protocol):
+    """The variables that make up x. V: a flat vector, float32 [size], of numpy or the back end."""
+
+    def gather(self) -> Any:
+        """x, a new V."""
+
+    def scatter(self, vector: Any) -> None:
+        """x = vector, a V, which is not written to, now or later."""
+
+    def cut(self, anchor: Any) -> tuple[Any, Any]:
+        """(x - anchor, x), both V. The memory of `anchor` may be used again."""
+
+    def difference(self, x: Any, anchor: Any) -> Any:
+        """x - anchor for an x that is known. The memory of `anchor` may be used again."""
+
+    def rebase(self, vector: Any, anchor: Any) -> Any:
+        """x = vector + (x - anchor), both V; return x. The memory of `anchor` may be used again."""
+
+    def bring(self, vector: np.ndarray) -> Any:
+        """The same vector as a V; any thread may call this."""
+
+    def send(self, update: Any) -> Vector:
+        """A V on its way to the host."""

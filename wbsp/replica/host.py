@@ -1,7 +1,8 @@
 """Variables in this machine's own memory, read and written by numpy.
 
 A large model does not fit into a cache, and what counts is how often it goes through the memory.
-So all that is computed of a block is computed while the block is in the cache.
+So all that is computed of a block is computed while the block is in the cache. Memory that is fresh
+costs more than several copies: so the anchor's is used for what takes its place.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _BLOCK = 1 << 15  # floats; three vectors' blocks fit into the second-level cach
 
 
 class HostVariables(ABC):
-    """See `model.Variables`; a back end says how its variables are read and written."""
+    """See `base.Variables`; a back end says how its variables are read and written."""
 
     def __init__(self, layout: Sequence[TensorSpec], pool: BufferPool):
         self._layout, self._pool = layout, pool
@@ -26,11 +27,11 @@ class HostVariables(ABC):
 
     @abstractmethod
     def views(self) -> Iterator[np.ndarray]:
-        """Each variable in its turn, as float32: its own memory, where it is of that type."""
+        """Each variable of the layout, float32: its own memory, where it is of that type."""
 
     @abstractmethod
     def write(self, values: Iterator[np.ndarray]) -> None:
-        """Set each variable to a copy of its values, float32 in the variable's shape."""
+        """Set each variable to a copy of its values, float32 in the layout's shape."""
 
     def gather(self) -> np.ndarray:
         x = self._pool.take(self._size)
@@ -53,23 +54,25 @@ class HostVariables(ABC):
                 np.copyto(now[block], view[block])
         return update, x
 
-    def rebase(self, vector: np.ndarray, anchor: np.ndarray) -> None:
-        self.write(self._rebased(vector, anchor))
+    def rebase(self, vector: np.ndarray, anchor: np.ndarray) -> np.ndarray:
+        x = anchor if anchor.flags.writeable else self._pool.take(self._size)
+        for was, new, now, view in self._parts(anchor, vector, x):
+            for start in range(0, view.size, _BLOCK):
+                block = slice(start, start + _BLOCK)
+                np.subtract(view[block], was[block], out=now[block])
+                np.add(new[block], now[block], out=now[block])
+        self.scatter(x)
+        return x
+
+    def difference(self, x: np.ndarray, anchor: np.ndarray) -> np.ndarray:
+        mine = anchor.flags.writeable and anchor is not x
+        return np.subtract(x, anchor, out=anchor if mine else self._pool.take(self._size))
 
     def bring(self, vector: np.ndarray) -> np.ndarray:
         return vector
 
     def send(self, update: np.ndarray) -> np.ndarray:
         return update
-
-    def _rebased(self, vector: np.ndarray, anchor: np.ndarray) -> Iterator[np.ndarray]:
-        for (new, was, view), spec in zip(self._parts(vector, anchor), self._layout, strict=True):
-            x = np.empty(view.size, np.float32)
-            for start in range(0, view.size, _BLOCK):
-                block = slice(start, start + _BLOCK)
-                np.subtract(view[block], was[block], out=x[block])
-                np.add(new[block], x[block], out=x[block])
-            yield x.reshape(spec.shape)
 
     def _parts(self, *vectors: np.ndarray) -> Iterator[list[np.ndarray]]:
         """For each variable, its parts of the flat vectors, and the variable itself, flat."""

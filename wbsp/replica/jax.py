@@ -16,17 +16,18 @@ import keras
 import numpy as np
 
 from wbsp.layout import TensorSpec
+from wbsp.replica.base import Variables
 from wbsp.replica.host import HostVariables
 from wbsp.wire.memory import BufferPool
 
 
 def variables(model: keras.Model, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
-              pool: BufferPool) -> OnHost | OnDevices:
+              pool: BufferPool) -> Variables:
     """The `chosen` variables of `model`."""
     devices = {device for variable in chosen for device in variable.value.devices()}
-    if len(devices) == 1 and devices.pop().platform == "cpu":
-        return OnHost(chosen, layout, pool)
-    return OnDevices(chosen, layout)
+    if len(devices) > 1 or devices.pop().platform != "cpu":
+        return OnDevices(chosen, layout)
+    return OnHost(chosen, layout, pool)
 
 
 class OnHost(HostVariables):
@@ -43,7 +44,9 @@ class OnHost(HostVariables):
 
     def write(self, values: Iterator[np.ndarray]) -> None:
         for variable, value in zip(self._chosen, values, strict=True):
-            variable.assign(jnp.array(value))  # a copy: `asarray` may keep numpy's memory
+            # JAX copies when it finds the time. Before a part of a vector is written to, `views`
+            # has waited for the variable that was copied from it.
+            variable.assign(jnp.array(value))
 
 
 class OnDevices:
@@ -51,15 +54,14 @@ class OnDevices:
 
     def __init__(self, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec]):
         self._chosen, self._layout = chosen, layout
-        self._join = jax.jit(_join)
+        self._gather = jax.jit(_join)
         self._cut = jax.jit(lambda values, anchor: (_join(values) - anchor, _join(values)))
         self._part = jax.jit(self._split)
-        self._part_rebased = jax.jit(
-            lambda vector, values, anchor: self._split(vector + (_join(values) - anchor)))
+        self._rebase = jax.jit(lambda vector, values, anchor: vector + (_join(values) - anchor))
         self._sharding = self.gather().sharding
 
     def gather(self) -> jax.Array:
-        return self._join(self._values())
+        return self._gather(self._values())
 
     def scatter(self, vector: jax.Array) -> None:
         self._assign(self._part(vector))
@@ -67,8 +69,13 @@ class OnDevices:
     def cut(self, anchor: jax.Array) -> tuple[jax.Array, jax.Array]:
         return self._cut(self._values(), anchor)
 
-    def rebase(self, vector: jax.Array, anchor: jax.Array) -> None:
-        self._assign(self._part_rebased(vector, self._values(), anchor))
+    def difference(self, x: jax.Array, anchor: jax.Array) -> jax.Array:
+        return x - anchor
+
+    def rebase(self, vector: jax.Array, anchor: jax.Array) -> jax.Array:
+        x = self._rebase(vector, self._values(), anchor)
+        self.scatter(x)
+        return x
 
     def bring(self, vector: np.ndarray) -> jax.Array:
         return jax.device_put(vector, self._sharding, may_alias=False)

@@ -11,38 +11,16 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
 
 from wbsp.layout import TensorSpec
-from wbsp.replica.base import Vector
+from wbsp.replica.base import Variables, Vector
 from wbsp.wire.memory import BufferPool
 
 BACK_ENDS = "tensorflow", "jax", "torch"  # Keras's names, and those of the files here
-
-
-class Variables(Protocol):
-    """The variables that make up x. V: a flat vector, float32 [size], of numpy or the back end."""
-
-    def gather(self) -> Any:
-        """x, a new V."""
-
-    def scatter(self, vector: Any) -> None:
-        """x = vector, a V, which is not written to, now or later."""
-
-    def cut(self, anchor: Any) -> tuple[Any, Any]:
-        """(x - anchor, x), both V. The memory of `anchor` may be used for x."""
-
-    def rebase(self, vector: Any, anchor: Any) -> None:
-        """x = vector + (x - anchor), both V."""
-
-    def bring(self, vector: np.ndarray) -> Any:
-        """The same vector as a V; any thread may call this."""
-
-    def send(self, update: Any) -> Vector:
-        """A V on its way to the host."""
 
 
 class ModelReplica:
@@ -52,7 +30,7 @@ class ModelReplica:
         self.layout = layout
         self._variables = variables
         self._anchor = variables.gather()
-        self._x = self._anchor  # None: not known, since a step or a rebase has changed it
+        self._x = self._anchor  # None: not known, since a step has changed it
 
     def read(self) -> np.ndarray:
         self.hold()
@@ -69,7 +47,8 @@ class ModelReplica:
         if self._x is None:
             update, self._anchor = self._variables.cut(self._anchor)
         else:
-            update, self._anchor = self._x - self._anchor, self._x
+            update = self._variables.difference(self._x, self._anchor)
+            self._anchor = self._x
         return self._variables.send(update)
 
     def bring(self, vector: np.ndarray) -> Any:
@@ -80,7 +59,7 @@ class ModelReplica:
             self._x = vector
             self._variables.scatter(vector)
         elif self._x is None:
-            self._variables.rebase(vector, self._anchor)
+            self._x = self._variables.rebase(vector, self._anchor)
         else:
             self._x = vector + (self._x - self._anchor)
             self._variables.scatter(self._x)

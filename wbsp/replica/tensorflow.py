@@ -10,17 +10,24 @@ import numpy as np
 import tensorflow as tf
 
 from wbsp.layout import TensorSpec, total_size
+from wbsp.replica.base import Variables
 from wbsp.replica.host import HostVariables
 from wbsp.wire.memory import BufferPool
 
+SMALL = 1 << 20  # floats up to which a model is small
+
 
 def variables(model: keras.Model, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
-              pool: BufferPool) -> OnHost | OnDevices:
+              pool: BufferPool) -> Variables:
     """The `chosen` variables of `model`."""
     strategy = model.distribute_strategy or tf.distribute.get_strategy()
-    if strategy.num_replicas_in_sync == 1 and not tf.config.list_logical_devices("GPU"):
-        return OnHost(chosen, layout, pool)
-    return OnDevices(chosen, layout, strategy)
+    if strategy.num_replicas_in_sync > 1 or tf.config.list_logical_devices("GPU"):
+        return OnDevices(chosen, layout, strategy)
+    if total_size(layout) <= SMALL:
+        # called at every step: half the time where XLA makes one loop of it in the calling thread
+        return OneCall(OnDevices(chosen, layout, strategy, jit_compile=True), total_size(layout),
+                       pool)
+    return OnHost(chosen, layout, pool)
 
 
 class OnHost(HostVariables):
@@ -33,12 +40,12 @@ class OnHost(HostVariables):
 
     def views(self) -> Iterator[np.ndarray]:
         for variable in self._chosen:
-            value = tf.cast(variable.value.read_value(), tf.float32)
-            yield np.asarray(memoryview(value))
+            value = variable.value.read_value()
+            yield np.asarray(value if value.dtype == tf.float32 else tf.cast(value, tf.float32))
 
     def write(self, values: Iterator[np.ndarray]) -> None:
         for variable, value in zip(self._chosen, values, strict=True):
-            variable.assign(value)
+            variable.assign(value)  # TensorFlow copies it, and takes the copy for the variable
 
 
 class OnDevices:
@@ -48,17 +55,20 @@ class OnDevices:
     """
 
     def __init__(self, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
-                 strategy: tf.distribute.Strategy):
+                 strategy: tf.distribute.Strategy, jit_compile: bool = False):
         self._chosen, self._layout = chosen, layout
         flat = tf.TensorSpec([total_size(layout)], tf.float32)
         with strategy.scope():
-            self.gather = tf.function(self._gather).get_concrete_function()
-            self.scatter = tf.function(self._scatter).get_concrete_function(flat)
-            self.cut = tf.function(self._cut).get_concrete_function(flat)
-            self.rebase = tf.function(self._rebase).get_concrete_function(flat, flat)
+            self.gather, self.scatter, self.cut, self.rebase = (
+                tf.function(made, jit_compile=jit_compile).get_concrete_function(*given)
+                for made, *given in ((self._gather,), (self._scatter, flat), (self._cut, flat),
+                                     (self._rebase, flat, flat)))
 
     def bring(self, vector: np.ndarray) -> tf.Tensor:
         return tf.constant(vector)
+
+    def difference(self, x: tf.Tensor, anchor: tf.Tensor) -> tf.Tensor:
+        return x - anchor
 
     def send(self, update: tf.Tensor) -> Any:
         return update
@@ -76,5 +86,22 @@ class OnDevices:
         x = self._gather()
         return x - anchor, x
 
-    def _rebase(self, vector: tf.Tensor, anchor: tf.Tensor) -> None:
-        self._scatter(vector + (self._gather() - anchor))
+    def _rebase(self, vector: tf.Tensor, anchor: tf.Tensor) -> tf.Tensor:
+        x = vector + (self._gather() - anchor)
+        self._scatter(x)
+        return x
+
+class OneCall(HostVariables):
+    """A small model's variables: one call for all of them costs less than a call for each."""
+
+    def __init__(self, devices: OnDevices, size: int, pool: BufferPool):
+        """`devices`: the same variables; `size`: floats in all of them."""
+        super().__init__([TensorSpec("x", (size,))], pool)
+        self._devices = devices
+
+    def views(self) -> Iterator[np.ndarray]:
+        yield np.asarray(self._devices.gather())
+
+    def write(self, values: Iterator[np.ndarray]) -> None:
+        for value in values:
+            self._devices.scatter(self._devices.bring(value))

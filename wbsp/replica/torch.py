@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from wbsp.layout import TensorSpec
-from wbsp.replica.base import Vector
+from wbsp.replica.base import Variables, Vector
 from wbsp.replica.host import HostVariables
 from wbsp.wire.memory import BufferPool
 
 
 def variables(model: keras.Model, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
-              pool: BufferPool) -> OnHost | OnDevices:
+              pool: BufferPool) -> Variables:
     """The `chosen` variables of `model`."""
     if chosen[0].value.device.type == "cpu":
         return OnHost(chosen, layout, pool)
@@ -65,8 +65,13 @@ class OnDevices:
         x = self.gather()
         return x - anchor, x
 
-    def rebase(self, vector: torch.Tensor, anchor: torch.Tensor) -> None:
-        self.scatter(vector + (self.gather() - anchor))
+    def difference(self, x: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
+        return x - anchor
+
+    def rebase(self, vector: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
+        x = vector + (self.gather() - anchor)
+        self.scatter(x)
+        return x
 
     def bring(self, vector: np.ndarray) -> torch.Tensor:
         return torch.tensor(vector, device=self._device)
