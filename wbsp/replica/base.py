@@ -16,7 +16,7 @@ class Vector(Protocol):
     `np.asarray` waits for it and brings it to the host; any thread may ask for that.
     """
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray: ...
+    def __array__(self) -> np.ndarray: ...
 
 
 class Replica(Protocol):

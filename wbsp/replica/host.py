@@ -2,7 +2,7 @@
 
 A large model does not fit into a cache, and what counts is how often it goes through the memory.
 So all that is computed of a block is computed while the block is in the cache. Memory that is fresh
-costs more than several copies: so the anchor's is used for what takes its place.
+costs more than several copies: so the old anchor's is used again.
 """
 
 from __future__ import annotations
@@ -44,14 +44,11 @@ class HostVariables(ABC):
                    for (part,), spec in zip(self._split(vector), self._layout, strict=True))
 
     def cut(self, anchor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Reads x and the anchor once each, and writes the update and the new anchor."""
-        update = self._pool.take(self._size)
-        x = anchor if anchor.flags.writeable else self._pool.take(self._size)
+        update = anchor if anchor.flags.writeable else self._pool.take(self._size)
+        x = self._pool.take(self._size)
         for was, difference, now, view in self._parts(anchor, update, x):
-            for start in range(0, view.size, _BLOCK):
-                block = slice(start, start + _BLOCK)
-                np.subtract(view[block], was[block], out=difference[block])
-                np.copyto(now[block], view[block])
+            np.subtract(view, was, out=difference)
+            np.copyto(now, view)  # in one call: a long copy goes past the caches
         return update, x
 
     def rebase(self, vector: np.ndarray, anchor: np.ndarray) -> np.ndarray:

@@ -46,7 +46,7 @@ class OnHost(HostVariables):
         for variable, value in zip(self._chosen, values, strict=True):
             # JAX copies when it finds the time. Before a part of a vector is written to, `views`
             # has waited for the variable that was copied from it.
-            variable.assign(jnp.array(value))
+            variable.assign(jax.device_put(value, may_alias=False))
 
 
 class OnDevices:
