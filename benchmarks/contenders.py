@@ -127,6 +127,12 @@ class _Replica:
     def stepped(self) -> None:
         pass
 
+    def hold(self) -> None:
+        pass
+
+    def bring(self, vector: np.ndarray) -> np.ndarray:
+        return vector
+
 
 def wbsp_worker(pipe: Connection, address: str, worker: int, workers: int, size: int) -> None:
     """A worker under asp: every step pushes, and waits for the version that holds its push."""

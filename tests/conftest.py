@@ -18,6 +18,7 @@ settings.load_profile("repeatable")
 
 # Several processes run tests, and many tests start more: there are no cores left over.
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # PyTorch's
 
 
 @pytest.fixture

@@ -5,10 +5,12 @@ import re
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
 import setuptools
 from jobs import ROOT
 
+from wbsp.ps import checkpoint
 from wbsp.runlog.reader import read_run
 
 TRAINING_ONLY = {"tensorflow", "psutil"}
@@ -63,6 +65,60 @@ def test_a_server_runs_without_tensorflow(jobs, serving_machine):
     jobs.integer_worker(server.address, 0, steps=3).ends_well()
     server.ends_well()
     assert read_run(server.folder).summary["version"] >= 1
+
+
+# A network with state of its own, on a stream whose pieces the server chooses.
+ON_JAX = """
+import sys
+import time
+import keras
+import numpy as np
+import wbsp
+
+class Slow(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        time.sleep(0.02 * index)
+
+index = int(sys.argv[2])
+draw = np.random.default_rng(0)
+x = draw.normal(3.0, 2.0, (512, 8)).astype("float32")
+y = x.sum(1, keepdims=True)
+
+def examples(start, count):
+    at = (start + np.arange(count)) % len(x)
+    return x[at], y[at]
+
+model = keras.Sequential([keras.Input((8,)), keras.layers.BatchNormalization(),
+                          keras.layers.Dropout(0.1), keras.layers.Dense(1)])
+model.compile(keras.optimizers.Adam(0.1), "mse")
+hook = wbsp.SyncCallback(f"localhost:{sys.argv[1]}", worker_index=index)
+model.fit(hook.stream(examples, 16), steps_per_epoch=10, epochs=2, verbose=0, shuffle=False,
+          callbacks=[hook, Slow()])
+np.save(f"worker{index}.npy", np.concatenate([w.ravel() for w in model.get_weights()
+                                              if w.dtype == "float32"]))
+assert "tensorflow" not in sys.modules
+"""
+
+
+def test_workers_on_jax_train_without_tensorflow(jobs):
+    missing = jobs.folder / "missing"
+    missing.mkdir()
+    (missing / "tensorflow.py").write_text("raise ImportError('TensorFlow is not installed')\n")
+    (jobs.folder / "train.py").write_text(ON_JAX)
+    server = jobs.server(sync="lbbsp").listens()
+    workers = [jobs.start(f"worker{index}", "train.py", server.address.rpartition(":")[2], index,
+                          KERAS_BACKEND="jax",
+                          PYTHONPATH=os.pathsep.join(map(str, (missing, ROOT))))
+               for index in range(2)]
+    for job in (*workers, server):
+        job.ends_well()
+    saved = checkpoint.load(server.folder / "checkpoint.safetensors")
+    final = [np.load(jobs.folder / f"worker{index}.npy") for index in range(2)]
+    assert final[0].tobytes() == final[1].tobytes()
+    assert sorted(final[0]) == sorted(saved.vector), "Keras has another order"
+    accepts = server.events("accept")
+    assert [sum(e["steps"] for e in accepts if e["worker"] == w) for w in (0, 1)] == [20, 20]
+    assert len({e["samples"] for e in accepts}) > 1, "the server changed no batch"
 
 
 def test_timings_are_simulated_and_drawn_without_tensorflow(jobs, serving_machine):

@@ -19,7 +19,7 @@ SHELL = [ROOT / ".ci/run", ROOT / "deploy/slurm/wbsp.sbatch", *sorted(ROOT.glob(
 MODULES = [*LIBRARY, *ROOT.glob("*.py"), *sorted(
     path for folder in ("models", "data", "scripts", "benchmarks")
     for path in ROOT.glob(f"{folder}/**/*.py"))]
-ACCELERATED = {"tensorflow", "keras"}
+ACCELERATED = {"tensorflow", "keras", "jax", "torch"}
 
 
 def name(path):
@@ -81,15 +81,20 @@ def test_nobody_knows_the_page_to_watch():
 def test_server_and_worker_share_only_what_lies_below_both(path):
     room = path.parent.name
     assert not of_wbsp(path) & ({"ps", "worker", "simulate"} - {room})
-    assert room != "replica" or of_wbsp(path) <= {"replica", "layout"}
+    if room == "replica":
+        assert of_wbsp(path) <= {"replica", "layout", "wire"}
+        assert "wire" not in of_wbsp(path) or "wbsp.wire.memory" in imports(path)
 
 
 @pytest.mark.parametrize("path", LIBRARY, ids=name)
-def test_tensorflow_is_imported_where_a_keras_model_is_at_hand(path):
-    if name(path) not in {"wbsp/replica/tensorflow.py", "wbsp/worker/callback.py",
-                          "wbsp/worker/pipeline.py", "wbsp/ps/evaluate.py",
-                          "wbsp/simulate/training.py"}:
-        assert not roots(path) & ACCELERATED
+def test_a_back_end_is_imported_where_a_keras_model_is_at_hand(path):
+    allowed = {
+        "wbsp/replica/model.py": {"keras"}, "wbsp/replica/tensorflow.py": {"keras", "tensorflow"},
+        "wbsp/replica/jax.py": {"keras", "jax"}, "wbsp/replica/torch.py": {"keras", "torch"},
+        "wbsp/worker/callback.py": {"keras"}, "wbsp/worker/batches.py": {"keras", "jax"},
+        "wbsp/worker/pipeline.py": {"tensorflow"}, "wbsp/ps/evaluate.py": {"keras", "tensorflow"},
+        "wbsp/simulate/training.py": {"keras", "tensorflow"}}
+    assert roots(path) & ACCELERATED <= allowed.get(name(path), set())
 
 
 @pytest.mark.parametrize("path", LIBRARY, ids=name)

@@ -47,6 +47,15 @@ def test_step_overhead_compares_two_fits(tmp_path):
     assert result["overhead_percent"]["min"] <= result["overhead_percent"]["max"]
 
 
+@pytest.mark.slow
+def test_cut_counts_passes_over_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    result = figures(tmp_path, "cut", "--mb=5", "--rounds=2")
+    assert result["back_end"] == "jax" and abs(result["bytes"] / 5e6 - 1) < 0.1
+    for ratio in result["passes"].values():
+        assert 0 < ratio["min"] <= ratio["median"] <= ratio["max"]
+
+
 def test_zipline_counts_the_operations_of_each_variant(tmp_path):
     result = figures(tmp_path, "zipline", "--quick")
     assert result

@@ -25,7 +25,7 @@ def pattern(size: int) -> np.ndarray:
 
 
 class IntegerReplica:
-    """See `wbsp.worker.runtime.Replica`. Worker w begins with an x of its own, w + 1 everywhere."""
+    """See `wbsp.replica.base.Replica`. Worker w begins with an x of its own, w + 1 everywhere."""
 
     def __init__(self, worker: int, size: int = 5, record: Path | None = None, seed: int = 0):
         self.layout = [TensorSpec("kernel", (size - 1,)), TensorSpec("bias", ())]
@@ -63,6 +63,12 @@ class IntegerReplica:
 
     def stepped(self) -> None:
         pass
+
+    def hold(self) -> None:
+        pass
+
+    def bring(self, vector: np.ndarray) -> np.ndarray:
+        return vector
 
 
 def recorded(folder: Path, worker: int) -> list[int]:

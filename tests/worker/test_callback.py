@@ -1,5 +1,6 @@
 """The callback in a script of the user's own, and the server that knows nothing of it."""
 
+import importlib.util
 import json
 
 import numpy as np
@@ -12,30 +13,36 @@ pytestmark = pytest.mark.slow  # TensorFlow takes its seconds to start
 
 # A user's script: another model, another optimizer, and no word of wbsp but the callback.
 SCRIPT = """
+import random
 import sys
+import time
 import keras
 import numpy as np
-import tensorflow as tf
 import wbsp
+
+class Slow(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        time.sleep(0.01 * index)
 
 index = int(sys.argv[2])
 draw = np.random.default_rng(index)
 x = draw.normal(3.0, 2.0, (1024, 8)).astype(np.float32)
 y = (x[:, 0] + x[:, 1] > 6).astype(np.int32)
-keras.utils.set_random_seed(index)
+random.seed(index)  # keras.utils.set_random_seed imports TensorFlow wherever it is installed
 model = keras.Sequential([
     keras.Input((8,)), keras.layers.BatchNormalization(), keras.layers.Dense(32, "relu"),
     keras.layers.Dropout(0.1), keras.layers.Dense(2)])
 model.compile(keras.optimizers.Adam(0.01),
               keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
-dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
 callback = wbsp.SyncCallback(f"localhost:{sys.argv[1]}", worker_index=index)
-model.fit(dataset, epochs=5, verbose=0, callbacks=[callback])
+model.fit(x, y, batch_size=32, epochs=5, verbose=0, callbacks=[callback, Slow()])
 weights = [*model.trainable_weights, *model.non_trainable_weights]
-np.savez(f"worker{index}.npz", *[v.numpy() for v in weights if "float" in v.dtype])
+np.savez(f"worker{index}.npz",
+         *[keras.ops.convert_to_numpy(v) for v in weights if "float" in v.dtype])
 test = np.random.default_rng(9).normal(3.0, 2.0, (1000, 8)).astype(np.float32)
 answers = model.predict(test, verbose=0).argmax(1)
 print("accuracy", (answers == (test[:, 0] + test[:, 1] > 6)).mean())
+print("imported", *sorted({"jax", "tensorflow", "torch"} & set(sys.modules)))
 """
 
 FROM_ENVIRONMENT = """
@@ -56,11 +63,22 @@ def script(jobs, text):
     return path
 
 
-def test_a_users_own_model_trains_with_one_callback_in_fit(jobs):
+# What Keras runs on, worker by worker. PyTorch is not among what the tests install.
+ON_TORCH = pytest.mark.skipif(importlib.util.find_spec("torch") is None,
+                              reason="PyTorch is not installed: scripts/test_torch.sh")
+
+
+@pytest.mark.parametrize("back_ends", [
+    ("jax", "tensorflow"),
+    pytest.param(("torch", "torch"), marks=ON_TORCH),
+    pytest.param(("torch", "jax"), marks=ON_TORCH),
+], ids="-".join)
+def test_a_users_own_model_trains_with_one_callback_in_fit(jobs, back_ends):
     server = jobs.server(sync="pcc").listens()
     train = script(jobs, SCRIPT)
     port = server.address.rpartition(":")[2]
-    workers = [jobs.start(f"worker{index}", train, port, index) for index in range(2)]
+    workers = [jobs.start(f"worker{index}", train, port, index, KERAS_BACKEND=back_end)
+               for index, back_end in enumerate(back_ends)]
     server.until("worker 0 joined")
     maps = open(f"/proc/{server.process.pid}/maps").read()
     assert "numpy" in maps and "tensorflow" not in maps, "the server has imported TensorFlow"
@@ -75,8 +93,11 @@ def test_a_users_own_model_trains_with_one_callback_in_fit(jobs):
         assert vector.tobytes() == saved.vector.tobytes()
     statistics = saved.vector[-16:-8]
     assert np.all(statistics > 1), f"the inputs' mean of 3 is not in {statistics}"
-    for worker in workers:
+    for worker, back_end in zip(workers, back_ends, strict=True):
         assert float(worker.find("^accuracy")[0].split()[1]) > 0.75
+        if back_end != "tensorflow":
+            (imported,) = worker.find("^imported")
+            assert "tensorflow" not in imported
     steps = json.loads((server.folder / "summary.json").read_text())["workers"]
     assert [steps[w]["steps"] for w in ("0", "1")] == 2 * [5 * 32]
     assert [steps[w]["samples"] for w in ("0", "1")] == 2 * [5 * 1024]

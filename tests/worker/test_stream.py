@@ -10,8 +10,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import wbsp
-from wbsp.wire import messages as m
+from wbsp.sync.bsp import BSP
+from wbsp.worker.batches import Batches, check
 from wbsp.worker.pipeline import batches
 from wbsp.worker.stream import LOOK, NOTHING, Assignments
 
@@ -240,8 +240,46 @@ def test_an_error_in_the_middle_of_fit_leaves_no_thread_waiting():
 
 
 def test_a_stream_cannot_serve_several_steps_at_once():
-    hook = wbsp.SyncCallback("localhost:1", 0)
-    hook.stream(examples, 8)
-    hook.set_model(counting(steps_per_execution=4))
     with pytest.raises(ValueError, match="steps_per_execution=4: .*compile the model with"):
-        hook._check_stream(m.Welcome({"sync": "bsp"}, 0.0, wbsp.sync.BSP.rule))
+        check(counting(steps_per_execution=4), True, "bsp", BSP.rule)
+
+
+# The form without tf.data: the batches are made where Keras asks for them.
+
+def pieces(dataset, *indices):
+    return [tuple(dataset[index].tolist()) for index in indices]
+
+
+@pytest.fixture
+def on_demand():
+    assignments = Assignments()
+    dataset = Batches(assignments, lambda start, count: np.array([start, count]))
+    return assignments, dataset
+
+
+def test_batches_of_the_own_stream_come_on_demand_and_go_on_without_a_gap(on_demand):
+    assignments, dataset = on_demand
+    assert pieces(dataset, 0) == [LOOK]
+    assignments.begin(8)
+    assert pieces(dataset, 0, 1) == [(0, 8), (8, 8)]
+    assignments.step_begins()  # as a back end does that says so after it has asked
+    assignments.assign(5, None)
+    assert pieces(dataset, 2, 3) == [(16, 5), (21, 5)]
+
+
+def test_batches_of_the_shared_stream_are_waited_for(on_demand):
+    assignments, dataset = on_demand
+    assignments.begin(None)
+    assignments.assign(8, 40)
+    assert pieces(dataset, 0) == [(40, 8)]
+    threading.Timer(0.05, assignments.assign, (3, 48)).start()
+    assert pieces(dataset, 1) == [(48, 3)]
+
+
+def test_a_wait_for_a_batch_that_never_comes_ends_with_the_run(on_demand):
+    assignments, dataset = on_demand
+    assignments.begin(None)
+    threading.Timer(0.05, assignments.end).start()
+    assert pieces(dataset, 0, 1) == 2 * [LOOK]
+    assignments.begin(8)
+    assert pieces(dataset, 0) == [(0, 8)], "another run"

@@ -1,7 +1,7 @@
 """The evaluator: a process of its own that knows the network and the test set.
 
-The parameter server proper never imports TensorFlow; it asks this process for W_0, for the loss
-and accuracy of snapshots, and for the final `model.keras`.
+The parameter server proper never imports Keras; it asks this process for W_0, for the loss and
+accuracy of snapshots, and for the final `model.keras`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class EvaluatorProcess:
     """The server's handle of the evaluator process.
 
     make: called in the process; returns a compiled keras.Model with metrics `accuracy` and `top5`,
-          and the test set as a tf.data.Dataset. Must be picklable.
+          and the test set, a dataset that its `evaluate` takes. Must be picklable.
     """
 
     def __init__(self, make: Callable[[], tuple[Any, Any]]):
@@ -128,13 +128,15 @@ class _ServerGone(Exception):
 
 def _answer_requests(connection: Connection, make: Callable[[], tuple[Any, Any]]) -> None:
     with heavy_imports():
-        import tensorflow as tf
+        import keras
 
-        from wbsp.replica.tensorflow import KerasReplica
-        tf.config.list_physical_devices()  # TensorFlow says here, once, that there is no GPU
+        from wbsp.replica.model import open_replica
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+            tf.config.list_physical_devices()  # TensorFlow says here, once, that there is no GPU
 
     model, test_set = make()
-    replica = KerasReplica(model)
+    replica = open_replica(model)
     connection.send((True, (replica.read(), replica.layout)))
     os.nice(5)  # where it shares the cores with workers, training goes first
     while True:

@@ -1,86 +1,107 @@
-"""A Keras model as one flat float32 vector: read, cut, adopt.
-
-The vector holds the trainable float variables first, then the float non-trainable ones, so that
-BatchNorm statistics take part as deltas like the rest. Optimizer state is not in it.
-"""
+"""Variables of a Keras model on TensorFlow, under any `tf.distribute` strategy of this process."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from wbsp.layout import TensorSpec, total_size
+from wbsp.replica.base import Variables
+from wbsp.replica.host import HostVariables
+from wbsp.wire.memory import BufferPool
+
+SMALL = 1 << 20  # floats up to which a model is small
 
 
-class KerasReplica:
-    """The live model x and its anchor; only the compute thread may use it.
+def variables(model: keras.Model, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
+              pool: BufferPool) -> Variables:
+    """The `chosen` variables of `model`."""
+    strategy = model.distribute_strategy or tf.distribute.get_strategy()
+    if strategy.num_replicas_in_sync > 1 or tf.config.list_logical_devices("GPU"):
+        return OnDevices(chosen, layout, strategy)
+    if total_size(layout) <= SMALL:
+        # called at every step: half the time where XLA makes one loop of it in the calling thread
+        return OneCall(OnDevices(chosen, layout, strategy, jit_compile=True), total_size(layout),
+                       pool)
+    return OnHost(chosen, layout, pool)
 
-    Under a mirrored strategy all devices of this worker hold the same x: `read` takes the first
-    device's copy, `adopt` writes all copies.
+
+class OnHost(HostVariables):
+    """Variables on one CPU."""
+
+    def __init__(self, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
+                 pool: BufferPool):
+        super().__init__(layout, pool)
+        self._chosen = chosen
+
+    def views(self) -> Iterator[np.ndarray]:
+        for variable in self._chosen:
+            value = variable.value.read_value()
+            yield np.asarray(value if value.dtype == tf.float32 else tf.cast(value, tf.float32))
+
+    def write(self, values: Iterator[np.ndarray]) -> None:
+        for variable, value in zip(self._chosen, values, strict=True):
+            variable.assign(value)  # TensorFlow copies it, and takes the copy for the variable
+
+
+class OnDevices:
+    """Variables on a GPU, or on several devices that all hold the same x.
+
+    `gather` takes the first device's copy, `scatter` writes all copies.
     """
 
-    def __init__(self, model: keras.Model):
-        """Raises ValueError for a model that is not built, has no float variables, or does not
-        run on TensorFlow."""
-        if keras.backend.backend() != "tensorflow":
-            raise ValueError(f"wbsp needs Keras on TensorFlow, not {keras.backend.backend()}; set "
-                             "KERAS_BACKEND=tensorflow")
-        if not model.built:
-            raise ValueError(f"model {model.name} is not built; give it an Input layer or call "
-                             "model.build(input_shape) before fit")
-        weights = [*model.trainable_weights, *model.non_trainable_weights]
-        self._variables = [v for v in weights if "float" in v.dtype]
-        if not self._variables:
-            raise ValueError(f"model {model.name} has no variables of floats: there is nothing to "
-                             "train together")
-        self.layout: Sequence[TensorSpec] = [
-            TensorSpec(v.path, tuple(v.shape)) for v in self._variables]
-        strategy = model.distribute_strategy or tf.distribute.get_strategy()
-        # Called at every step: a concrete function costs half of a tf.function, and half again
-        # where XLA makes it one loop in the calling thread.
-        one_cpu = strategy.num_replicas_in_sync == 1 and not tf.config.list_logical_devices("GPU")
+    def __init__(self, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
+                 strategy: tf.distribute.Strategy, jit_compile: bool = False):
+        self._chosen, self._layout = chosen, layout
+        flat = tf.TensorSpec([total_size(layout)], tf.float32)
         with strategy.scope():
-            self._gather = tf.function(
-                self._concatenate, jit_compile=one_cpu).get_concrete_function()
-            self._scatter = tf.function(
-                self._assign, jit_compile=one_cpu).get_concrete_function(
-                    tf.TensorSpec([total_size(self.layout)], tf.float32))
-        self._x: np.ndarray | None = None  # x, until the next step changes it
-        self._anchor = self.read()
-        self.adopt(self._anchor, "replace")  # compile now what compiles at first use
+            self.gather, self.scatter, self.cut, self.rebase = (
+                tf.function(made, jit_compile=jit_compile).get_concrete_function(*given)
+                for made, *given in ((self._gather,), (self._scatter, flat), (self._cut, flat),
+                                     (self._rebase, flat, flat)))
 
-    def read(self) -> np.ndarray:
-        """The live model x, float32 [size]; callers must not write to the array."""
-        if self._x is None:
-            self._x = self._gather().numpy()
-        return self._x
+    def bring(self, vector: np.ndarray) -> tf.Tensor:
+        return tf.constant(vector)
 
-    def stepped(self) -> None:
-        """Notification that a step has changed the variables."""
-        self._x = None
+    def difference(self, x: tf.Tensor, anchor: tf.Tensor) -> tf.Tensor:
+        return x - anchor
 
-    def cut(self) -> np.ndarray:
-        """The update x - anchor, float32 [size], a new array; then anchor = x."""
-        x = self.read()
-        update = x - self._anchor
-        self._anchor = x
+    def send(self, update: tf.Tensor) -> Any:
         return update
 
-    def adopt(self, vector: np.ndarray, how: str) -> None:
-        """Adopt `vector` W, float32 [size], which is kept: `replace` sets x = W, `rebase` sets
-        x = W + (x - anchor); then anchor = W."""
-        x = vector if how == "replace" else vector + (self.read() - self._anchor)
-        self._scatter(tf.constant(x))
-        self._x, self._anchor = x, vector
-
-    def _concatenate(self) -> tf.Tensor:
-        flat = [tf.reshape(tf.cast(v.value, tf.float32), [-1]) for v in self._variables]
+    def _gather(self) -> tf.Tensor:
+        flat = [tf.reshape(tf.cast(v.value, tf.float32), [-1]) for v in self._chosen]
         return tf.concat(flat, 0)
 
-    def _assign(self, flat: tf.Tensor) -> None:
-        parts = tf.split(flat, [spec.size for spec in self.layout])
-        for variable, part, spec in zip(self._variables, parts, self.layout, strict=True):
+    def _scatter(self, vector: tf.Tensor) -> None:
+        parts = tf.split(vector, [spec.size for spec in self._layout])
+        for variable, part, spec in zip(self._chosen, parts, self._layout, strict=True):
             variable.assign(tf.cast(tf.reshape(part, spec.shape), variable.dtype))
+
+    def _cut(self, anchor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        x = self._gather()
+        return x - anchor, x
+
+    def _rebase(self, vector: tf.Tensor, anchor: tf.Tensor) -> tf.Tensor:
+        x = vector + (self._gather() - anchor)
+        self._scatter(x)
+        return x
+
+class OneCall(HostVariables):
+    """A small model's variables: one call for all of them costs less than a call for each."""
+
+    def __init__(self, devices: OnDevices, size: int, pool: BufferPool):
+        """`devices`: the same variables; `size`: floats in all of them."""
+        super().__init__([TensorSpec("x", (size,))], pool)
+        self._devices = devices
+
+    def views(self) -> Iterator[np.ndarray]:
+        yield np.asarray(self._devices.gather())
+
+    def write(self, values: Iterator[np.ndarray]) -> None:
+        for value in values:
+            self._devices.scatter(self._devices.bring(value))

@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from wbsp.replica.tensorflow import KerasReplica
+from wbsp.replica.model import open_replica
 
 # How a sum is split among threads decides its last bits, so the number of threads must not depend
 # on the machine. Two threads lose nothing on small networks; several runs fill a larger machine.
@@ -50,7 +50,7 @@ class SharedNetwork:
         self.model = model
         model.test_on_batch(*batch)  # makes the metrics; trains nothing
         model.optimizer.build(model.trainable_variables)
-        self.replica = KerasReplica(model)
+        self.replica = open_replica(model)
         self._own = [*(v for v in model.variables if "float" not in v.dtype),
                      *model.optimizer.variables]
         step = tf.function(self._step_on_batch, jit_compile=model.jit_compile)

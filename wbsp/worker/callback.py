@@ -1,8 +1,8 @@
 """The synchronization hook: a Keras callback on public API only.
 
 `model.fit(dataset, callbacks=[wbsp.SyncCallback("localhost:2606", worker_index=0)])` makes the
-process one worker of a run. It works under any `tf.distribute` strategy of the process's own
-devices.
+process one worker of a run, on whatever Keras runs on. It works under any `tf.distribute` strategy
+of the process's own devices.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from wbsp.cluster import Task, token
 from wbsp.runlog.console import say
@@ -22,8 +21,8 @@ from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.wire import messages as m
 from wbsp.wire.sockets import split_addresses
+from wbsp.worker.batches import batches, check
 from wbsp.worker.fit import Fit
-from wbsp.worker.pipeline import batches
 from wbsp.worker.signals import Signals
 from wbsp.worker.stream import Assignments
 from wbsp.worker.training import Training
@@ -98,15 +97,16 @@ class SyncCallback(keras.callbacks.Callback):
         _, welcome = self._connected()
         return welcome.rule
 
-    def stream(self, examples: Callable[[tf.Tensor, tf.Tensor], Any],
-               batch_size: int) -> tf.data.Dataset:
+    def stream(self, examples: Callable[[Any, Any], Any], batch_size: int) -> Any:
         """Batches for `fit`, of which the server may choose the sizes, and the examples as well.
 
-        examples:   (start, count), int64 scalars in a graph -> the batch of a step: the examples at
-                    positions start ... start + count - 1 of an endless stream, in the same order on
-                    every worker if the model shares it (`rule.shared`)
+        examples:   (start, count) -> the batch of a step: the examples at positions start ...
+                    start + count - 1 of an endless stream, in the same order on every worker if the
+                    model shares it (`rule.shared`). On TensorFlow start and count are int64 scalars
+                    in a graph, else they are numbers
         batch_size: examples of a step, where the model leaves that to the worker
-        The dataset is endless: give `fit` its steps_per_epoch.
+        The dataset is endless: give `fit` its steps_per_epoch. On TensorFlow it is a
+        tf.data.Dataset, else a keras.utils.PyDataset.
         """
         self._batch_size = batch_size
         return batches(self._assignments, examples)
@@ -150,7 +150,7 @@ class SyncCallback(keras.callbacks.Callback):
         self._signals.hold(needed=lambda: not fit.over)
         with self._ending_on_error():
             transport, welcome = self._connected()
-            self._check_stream(welcome)
+            check(self.model, self._batch_size is not None, welcome.settings["sync"], welcome.rule)
             self._assignments.begin(self._batch_size)
             self._training = Training.join(
                 self.model, transport, welcome.rule, self._timeout, self._log, self._say,
@@ -169,9 +169,10 @@ class SyncCallback(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         with self._ending_on_error():
             training = self._checked()
+            model = self.model  # JAX's trainer puts the values of this step into it now
             last = training.step_done(batch, (self.params or {}).get("steps"), logs or {})
             self._stop_if_due()
-            if self.model.stop_training or last:
+            if model.stop_training or last:
                 training.runtime.hold()
 
     def on_epoch_end(self, epoch, logs=None):
@@ -232,16 +233,6 @@ class SyncCallback(keras.callbacks.Callback):
         if self._transport is not None:
             self._say(f"worker {self.worker}: connecting again to {self._task.address}")
             self._interrupt = None
-
-    def _check_stream(self, welcome: m.Welcome) -> None:
-        if welcome.rule.shared and self._batch_size is None:
-            raise ValueError(f"under {welcome.settings['sync']} the server says who trains which "
-                             "examples: give fit a dataset that was made by this callback's "
-                             "stream()")
-        if self._batch_size is not None and self.model.steps_per_execution != 1:
-            raise ValueError(f"steps_per_execution={self.model.steps_per_execution}: a batch of "
-                             "stream() is not known before the step ahead of it has ended; "
-                             "compile the model with steps_per_execution=1")
 
     def _stop_if_due(self) -> None:
         """End the training on a signal at once, for another reason at this step's end."""

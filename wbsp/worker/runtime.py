@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
-import numpy as np
-
-from wbsp.layout import TensorSpec
+from wbsp.layout import total_size
+from wbsp.replica.base import Replica
 from wbsp.runlog.report import Report
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
@@ -26,26 +24,6 @@ from wbsp.worker.transport import Transport
 
 _GRAIN = 0.5  # seconds between two looks for an interrupt while waiting
 _NOTICE = 15.0  # seconds between two lines about the same wait
-
-
-class Replica(Protocol):
-    """The live model x and its anchor, as flat float32 vectors [size]."""
-
-    @property
-    def layout(self) -> Sequence[TensorSpec]: ...
-
-    def read(self) -> np.ndarray:
-        """x. Until the next `stepped` or `adopt` this value is x, whatever other code writes to the
-        variables."""
-
-    def cut(self) -> np.ndarray:
-        """Return x - anchor, an array that is new, or else read-only; anchor = x."""
-
-    def adopt(self, vector: np.ndarray, how: str) -> None:
-        """`replace`: x = W; `rebase`: x = W + (x - anchor); anchor = W. `vector` is kept."""
-
-    def stepped(self) -> None:
-        """Note that a step has changed x."""
 
 
 class WorkerRuntime:
@@ -73,7 +51,7 @@ class WorkerRuntime:
         self._say, self._interrupted, self._usage = say, interrupted, usage
         self._recorder = Recorder(joined.now, log)
         self._shared = SharedAgent(Agent(transport.worker, rule, joined.seq), transport,
-                                   self._recorder, say, assignments)
+                                   self._recorder, say, assignments, replica.bring)
         self._reason, self._wants_final = "finished", True
         self._has_final = False
 
@@ -122,7 +100,7 @@ class WorkerRuntime:
 
     def hold(self) -> None:
         """Until the next step, changes of the model's variables are no progress."""
-        self.replica.read()
+        self.replica.hold()
 
     def finish(self, reason: str = "finished", final: bool = True) -> None:
         """Push the uncut progress and leave; with `final` wait for the run's last version.
@@ -161,7 +139,7 @@ class WorkerRuntime:
     def _push(self, command: Cut) -> None:
         self._recorder.enter("push")
         update = self.replica.cut()
-        self._recorder.cut(update.nbytes)
+        self._recorder.cut(4 * total_size(self.replica.layout))
         cpu, memory = self._usage()
         self.transport.push(command.push._replace(cpu=cpu, memory=memory), update, command.fetch)
 

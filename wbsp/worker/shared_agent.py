@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -32,14 +33,18 @@ class SharedAgent:
     """
 
     def __init__(self, agent: Agent, transport: Transport, recorder: Recorder,
-                 say: Callable[[str], None], assignments: Assignments | None):
-        """`assignments`: of examples to this worker; None: the worker chooses its own."""
+                 say: Callable[[str], None], assignments: Assignments | None,
+                 bring: Callable[[np.ndarray], Any] = lambda vector: vector):
+        """`assignments`: of examples to this worker; None: the worker chooses its own.
+
+        bring: the replica's, which takes a version to where the model lives
+        """
         self.agent = agent
         self.changed = threading.Condition()
         self.commands: list[Command] = []
         self._transport, self._recorder, self._say = transport, recorder, say
-        self._assignments = assignments
-        self._versions: dict[int, np.ndarray] = {}  # that were fetched and may be adopted
+        self._assignments, self._bring = assignments, bring
+        self._versions: dict[int, Any] = {}  # that were brought and may be adopted
         self._newest = -1  # version that was fetched
         self._final_received = False
         self._rejected = 0  # pushes
@@ -47,13 +52,12 @@ class SharedAgent:
 
     # Used by the compute thread.
 
-    def take_version(self, version: int) -> np.ndarray:
-        """The fetched version that is to be adopted now, float32 [size]."""
+    def take_version(self, version: int) -> Any:
+        """The fetched version that is to be adopted now, as the replica's `bring` returned it."""
         with self.changed:
             vector = self._versions[version]
-            adopted_again = self.agent.rule.push == "on_adopt"
             self._versions = {other: kept for other, kept in self._versions.items()
-                              if other > version or (other == version and adopted_again)}
+                              if other > version or (other == version and self._adopted_again)}
             return vector
 
     def end_assignments(self) -> None:
@@ -74,9 +78,12 @@ class SharedAgent:
     def fetched(self, version: int, vector: np.ndarray, seconds: float) -> None:
         """The requested version (float32 [size]) is here, `seconds` after the request."""
         self._recorder.fetched(version, seconds, vector.nbytes)
+        if self._adopted_again:
+            vector.flags.writeable = False
+        brought = self._bring(vector)
         with self.changed:
             self._newest = version
-            self._versions[version] = vector
+            self._versions[version] = brought
             self._follow(self.agent.fetched(version))
 
     def received(self, message: m.Message) -> None:
@@ -114,6 +121,11 @@ class SharedAgent:
     def report(self) -> Report:
         """This worker's totals so far."""
         return self._recorder.report()
+
+    @property
+    def _adopted_again(self) -> bool:
+        """True if the rule may have a version adopted more than once."""
+        return self.agent.rule.push == "on_adopt"
 
     def _follow(self, commands: Sequence[Command]) -> None:
         for command in commands:

@@ -25,9 +25,13 @@ class Assignments:
 
     A piece is yielded once, to the one iterator that was made after `begin`. After `end` there may
     be another `begin`, which starts anew.
+
+    on_demand: a piece of the own stream comes when the iterator is asked for one, not when a step
+               begins
     """
 
     def __init__(self) -> None:
+        self.on_demand = False
         self._changed = threading.Condition()
         self._pieces: deque[tuple[int, int]] = deque()  # not yielded yet
         self._newest = -1, 1
@@ -63,8 +67,8 @@ class Assignments:
         """Add the step's piece of the own stream: not earlier, since its size may change until now.
         """
         with self._changed:
-            if self._own is not None:
-                self._add(sum(self._newest), self._own)
+            if not self.on_demand:
+                self._add_own()
 
     def end(self) -> None:
         """No step will follow."""
@@ -86,11 +90,18 @@ class Assignments:
         self._iterated = True
         while True:
             with self._changed:
+                if self.on_demand and self._run is run:
+                    self._add_own()
                 self._changed.wait_for(lambda: self._pieces or self._run is not run, _GRAIN)
                 if self._run is not run:
                     return
                 piece = self._pieces.popleft() if self._pieces else NOTHING
             yield piece
+
+    def _add_own(self) -> None:
+        """Add the next piece of the own stream, if there is one."""
+        if self._own is not None:
+            self._add(sum(self._newest), self._own)
 
     def _add(self, start: int, count: int) -> None:
         self._newest = start, count

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from wbsp.replica.tensorflow import KerasReplica
+from wbsp.replica.model import open_replica
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.worker.connection import TransportError
@@ -30,7 +30,7 @@ class Training(NamedTuple):
 
         Raises TransportError; ValueError for a model that cannot be trained together.
         """
-        replica, usage = KerasReplica(model), Usage()
+        replica, usage = open_replica(model), Usage()
         joined = transport.join(replica.layout, replica.read, timeout)
         runtime = WorkerRuntime(transport, replica, rule, joined, log, say, interrupted, usage,
                                 assignments)

@@ -16,6 +16,7 @@ from typing import TypeVar
 import numpy as np
 
 from wbsp.layout import TensorSpec, total_size
+from wbsp.replica.base import Vector
 from wbsp.sync.base import Push
 from wbsp.wire import messages as m
 from wbsp.worker.calls import CallQueue
@@ -111,12 +112,13 @@ class Transport:
         self._calls.append(lambda: self._communication.listen(listener, size))
         self.wake()
 
-    def push(self, push: Push, update: np.ndarray, fetch: int) -> None:
-        """Send an update (float32 [size]) at the next `wake`; nobody may write to it any more.
+    def push(self, push: Push, update: Vector, fetch: int) -> None:
+        """Send an update at the next `wake`; nobody may write to it any more.
 
-        fetch: number of the fetch that the push carries; 0: it carries none
+        update: the communication thread waits for it, and brings it to the host
+        fetch:  number of the fetch that the push carries; 0: it carries none
         """
-        self._calls.append(lambda: self._communication.push(push, update, fetch))
+        self._calls.append(lambda: self._communication.push(push, np.asarray(update), fetch))
 
     def fetch(self, number: int, carried: bool) -> None:
         """Request the newest version, at the next `wake`, or at once if the listener calls.

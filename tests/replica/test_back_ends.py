@@ -1,0 +1,31 @@
+"""What holds of a model's replica holds on every back end; Keras has one a process."""
+
+import importlib.util
+
+import pytest
+from jobs import ROOT
+
+pytestmark = pytest.mark.slow  # a back end takes its seconds to start
+
+# PyTorch is not among what the tests install.
+ON_TORCH = pytest.mark.skipif(importlib.util.find_spec("torch") is None,
+                              reason="PyTorch is not installed: scripts/test_torch.sh")
+
+
+@pytest.mark.parametrize("back_end", ["jax", pytest.param("torch", marks=ON_TORCH)])
+def test_another_back_end_passes_the_same_tests(jobs, back_end):
+    job = jobs.start("pytest", "-m", "pytest", "-q", "-p", "no:cacheprovider",
+                     f"--basetemp={jobs.folder / 'inner'}", ROOT / "tests/replica/test_model.py",
+                     KERAS_BACKEND=back_end)
+    job.ends_well()
+    assert job.find(r"\d\d passed")
+
+
+def test_an_unknown_back_end_is_refused_in_one_line(jobs):
+    code = ("import keras; from wbsp.replica.model import open_replica; "
+            "keras.backend.backend = lambda: 'openvino'\n"
+            "try: open_replica(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))\n"
+            "except ValueError as error: print(error)")
+    job = jobs.start("refused", "-c", code, KERAS_BACKEND="jax")
+    job.ends_well()
+    assert job.find("^KERAS_BACKEND=openvino: wbsp trains on tensorflow, jax, torch$")

@@ -1,0 +1,227 @@
+"""A Keras model as a flat vector, on the back end that this process's Keras runs on."""
+
+import importlib
+import os
+
+import numpy as np
+import pytest
+
+from wbsp.wire.memory import BufferPool
+
+pytestmark = pytest.mark.slow  # a back end takes its seconds to start
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+keras = pytest.importorskip("keras")
+
+
+@pytest.fixture
+def model():
+    return keras.Sequential([
+        keras.Input((3,)), keras.layers.BatchNormalization(), keras.layers.Dropout(0.5, seed=1),
+        keras.layers.Dense(2)])
+
+
+@pytest.fixture(params=["a small model on a CPU", "a large model on a CPU", "on devices"])
+def open_(request, monkeypatch):
+    """Opens a model's replica; on devices: the CPU is treated as a GPU would be."""
+    from wbsp.replica.model import ModelReplica, open_replica
+
+    name = keras.backend.backend()
+    back_end = importlib.import_module(f"wbsp.replica.{name}")
+    if "large" in request.param:
+        if name != "tensorflow":
+            pytest.skip("size does not matter here")
+        monkeypatch.setattr(back_end, "SMALL", 0)
+
+    def on_devices(model):
+        replica = open_replica(model)
+        weights = [*model.trainable_weights, *model.non_trainable_weights]
+        chosen = [v for v in weights if "float" in v.dtype]
+        if name == "tensorflow":
+            import tensorflow as tf
+            variables = back_end.OnDevices(chosen, replica.layout, tf.distribute.get_strategy())
+        else:
+            variables = back_end.OnDevices(chosen, replica.layout)
+        return ModelReplica(variables, replica.layout)
+
+    return on_devices if request.param == "on devices" else open_replica
+
+
+@pytest.fixture
+def replica(model, open_):
+    return open_(model)
+
+
+def test_trainable_first_then_statistics_and_nothing_else(model, replica):
+    model.compile("adam", "mse", metrics=["mae"])
+    names = [spec.name.rpartition("/")[2] for spec in replica.layout]
+    assert names == ["gamma", "beta", "kernel", "bias", "moving_mean", "moving_variance"]
+    assert [spec.shape for spec in replica.layout] == [(3,), (3,), (3, 2), (2,), (3,), (3,)]
+    assert any("seed" in v.path for v in model.variables), "Dropout has integers of its own"
+    expected = np.concatenate([value(v).ravel() for v in (
+        *model.trainable_weights, *model.layers[0].non_trainable_weights)])
+    assert replica.read().dtype == np.float32
+    assert np.array_equal(replica.read(), expected)
+
+
+def test_adopt_writes_every_variable(model, replica):
+    vector = np.arange(20, dtype=np.float32)
+    adopt(replica, vector, "replace")
+    norm, _, dense = model.layers
+    assert np.array_equal(value(dense.kernel), [[6, 7], [8, 9], [10, 11]])
+    assert np.array_equal(value(norm.moving_variance), [17, 18, 19])
+    assert replica.read().tobytes() == vector.tobytes()
+
+
+def test_cut_takes_the_progress_since_the_last_cut_or_adoption(model, replica):
+    adopt(replica, np.arange(20, dtype=np.float32), "replace")
+    move(model, replica, 2)
+    assert np.array_equal(cut(replica), moved(2))
+    assert np.array_equal(cut(replica), moved(0)), "a cut begins anew"
+    move(model, replica, 3)
+    move(model, replica, 4)
+    assert np.array_equal(cut(replica), moved(7))
+    assert np.array_equal(replica.read(), np.arange(20) + moved(9))
+
+
+def test_an_update_stays_what_it_is_while_training_goes_on(model, replica):
+    adopt(replica, np.zeros(20, np.float32), "replace")
+    move(model, replica, 2)
+    first = replica.cut()
+    move(model, replica, 3)
+    second = replica.cut()
+    adopt(replica, np.ones(20, np.float32), "rebase")
+    move(model, replica, 4)
+    assert np.array_equal(first, moved(2)) and np.array_equal(second, moved(3))
+    assert np.array_equal(cut(replica), moved(4))
+
+
+def test_rebase_keeps_the_progress_and_replace_does_not(model, replica):
+    adopt(replica, np.zeros(20, np.float32), "replace")
+    move(model, replica, 2)
+    adopt(replica, np.full(20, 100, np.float32), "rebase")
+    assert np.array_equal(replica.read(), 100 + moved(2))
+    assert np.array_equal(value(model.layers[2].bias), [102, 102])
+    move(model, replica, 1)
+    assert np.array_equal(cut(replica), moved(3)), "the progress is uncut still"
+    move(model, replica, 5)
+    adopt(replica, np.full(20, 7, np.float32), "replace")
+    assert np.array_equal(replica.read(), np.full(20, 7))
+    assert np.array_equal(cut(replica), moved(0))
+
+
+@pytest.mark.parametrize("how", ["cut", "replace", "rebase"])
+def test_what_others_write_while_x_is_held_is_no_progress(model, replica, how):
+    adopt(replica, np.zeros(20, np.float32), "replace")
+    move(model, replica, 2)
+    replica.hold()
+    model.set_weights([np.full(w.shape, 50, w.dtype) for w in model.get_weights()])
+    if how == "cut":
+        assert np.array_equal(cut(replica), moved(2))
+        assert np.array_equal(cut(replica), moved(0))
+    else:
+        adopt(replica, np.full(20, 10, np.float32), how)
+        kept = moved(2) if how == "rebase" else moved(0)
+        assert np.array_equal(replica.read(), 10 + kept)
+        assert np.array_equal(value(model.layers[2].bias), 10 + kept[12:14])
+        assert np.array_equal(cut(replica), kept)
+
+
+def test_a_step_ends_the_hold(model, replica):
+    adopt(replica, np.zeros(20, np.float32), "replace")
+    replica.hold()
+    move(model, replica, 2)
+    assert np.array_equal(cut(replica), moved(2))
+
+
+def test_a_read_only_version_is_never_written_to(model, replica):
+    vector = np.zeros(20, np.float32)
+    vector.flags.writeable = False
+    adopt(replica, vector, "replace")
+    move(model, replica, 1)
+    update = cut(replica)
+    assert not vector.any() and np.array_equal(update, moved(1))
+
+
+def test_the_numbers_of_a_rebase_are_those_of_one_formula(model, replica):
+    """x = W + (x - anchor), rounded after each operation, on every back end."""
+    draw = np.random.default_rng(0)
+    anchor, x, w = draw.normal(size=(3, 20)).astype(np.float32)
+    adopt(replica, anchor.copy(), "replace")
+    adopt(replica, x.copy(), "replace")
+    adopt(replica, anchor.copy(), "replace")
+    model.layers[2].bias.assign(x[12:14])
+    replica.stepped()
+    adopt(replica, w.copy(), "rebase")
+    expected = (w + (x - anchor))[12:14]
+    assert value(model.layers[2].bias).tobytes() == expected.tobytes()
+    assert cut(replica)[12:14].tobytes() == (expected - w[12:14]).tobytes()
+
+
+def test_half_precision_variables_take_part_as_float32(open_):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, dtype="float16")])
+    replica = open_(model)
+    adopt(replica, np.array([0.5, 0.25, 2], np.float32), "replace")
+    assert value(model.layers[0].kernel).dtype == np.float16
+    replica.stepped()
+    assert np.array_equal(replica.read(), np.array([0.5, 0.25, 2], np.float32))
+
+
+def test_a_model_that_is_not_built_is_refused(open_):
+    model = keras.Sequential([keras.layers.Dense(2)], name="later")
+    with pytest.raises(ValueError, match="model later is not built; give it an Input layer or"):
+        open_(model)
+
+
+def test_a_model_without_variables_of_floats_is_refused(open_):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Flatten()], name="flat")
+    with pytest.raises(ValueError, match="model flat has no variables of floats: there is nothing"):
+        open_(model)
+
+
+def test_a_large_model_needs_two_vectors_beside_its_variables_however_often_it_cuts():
+    from wbsp.replica.model import open_replica
+
+    class CountingPool(BufferPool):
+        """Notes each vector that it makes."""
+
+        def take(self, size):
+            before = len(self._vectors)
+            vector = super().take(size)
+            made.append(vector.nbytes) if len(self._vectors) > before else None
+            return vector
+
+    made = []
+    model = keras.Sequential([keras.Input((300,)), keras.layers.Dense(300)])
+    replica = open_replica(model, CountingPool())
+    for _ in range(5):
+        model.layers[0].bias.assign(value(model.layers[0].bias) + 1)
+        replica.stepped()
+        update = replica.cut()
+        assert np.asarray(update).sum() == 300
+        del update
+    assert len(made) == 2, "the anchor, and the update that is on its way"
+
+
+def value(variable):
+    return np.asarray(keras.ops.convert_to_numpy(variable))
+
+
+def adopt(replica, vector, how):
+    replica.adopt(replica.bring(vector), how)
+
+
+def cut(replica):
+    return np.asarray(replica.cut())
+
+
+def move(model, replica, k):
+    """A step: k is added to the layer Dense and to the moving mean."""
+    for variable in (*model.layers[2].weights, model.layers[0].moving_mean):
+        variable.assign(value(variable) + np.full(variable.shape, k, np.float32))
+    replica.stepped()
+
+
+def moved(k):
+    """The update that `move` by k makes; gamma, beta, kernel, bias, mean, variance."""
+    return np.repeat(np.float32([0, k, 0]), [6, 11, 3])

@@ -1,0 +1,77 @@
+"""What a worker needs of the model that it trains, and what a replica needs of a back end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from wbsp.layout import TensorSpec
+
+
+class Vector(Protocol):
+    """float32 [size], perhaps still being computed, perhaps in the memory of a device.
+
+    `np.asarray` waits for it and brings it to the host; any thread may ask for that.
+    """
+
+    def __array__(self) -> np.ndarray: ...
+
+
+class Replica(Protocol):
+    """The live model x and its anchor, as flat vectors of float32 [size].
+
+    For the compute thread alone, but for `bring`.
+    """
+
+    @property
+    def layout(self) -> Sequence[TensorSpec]: ...
+
+    def read(self) -> np.ndarray:
+        """x; callers must not write to the array."""
+
+    def hold(self) -> None:
+        """Until the next `stepped` or `adopt`, x is what it is now, whatever other code writes to
+        the variables."""
+
+    def stepped(self) -> None:
+        """Note that a step has changed x."""
+
+    def cut(self) -> Vector:
+        """Return x - anchor; anchor = x. A numpy array is the caller's, unless it is read-only."""
+
+    def bring(self, vector: np.ndarray) -> Any:
+        """A version on its way to where the model lives, for `adopt`; any thread may call this."""
+
+    def adopt(self, vector: Any, how: str) -> None:
+        """`replace`: x = W; `rebase`: x = W + (x - anchor); anchor = W.
+
+        vector: W, from `bring`. It is kept; where it is a numpy array, and not read-only, a later
+                cut writes to it.
+        """
+
+
+class Variables(Protocol):
+    """The variables that make up x. V: a flat vector, float32 [size], of numpy or the back end."""
+
+    def gather(self) -> Any:
+        """x, a new V."""
+
+    def scatter(self, vector: Any) -> None:
+        """x = vector, a V, which is not written to, now or later."""
+
+    def cut(self, anchor: Any) -> tuple[Any, Any]:
+        """(x - anchor, x), both V. The memory of `anchor` may be used again."""
+
+    def difference(self, x: Any, anchor: Any) -> Any:
+        """x - anchor for an x that is known. The memory of `anchor` may be used again."""
+
+    def rebase(self, vector: Any, anchor: Any) -> Any:
+        """x = vector + (x - anchor), both V; return x. The memory of `anchor` may be used again."""
+
+    def bring(self, vector: np.ndarray) -> Any:
+        """The same vector as a V; any thread may call this."""
+
+    def send(self, update: Any) -> Vector:
+        """A V on its way to the host."""

@@ -1,0 +1,83 @@
+"""Variables in this machine's own memory, read and written by numpy.
+
+A large model does not fit into a cache, and what counts is how often it goes through the memory.
+So all that is computed of a block is computed while the block is in the cache. Memory that is fresh
+costs more than several copies: so the old anchor's is used again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from wbsp.layout import TensorSpec, total_size
+from wbsp.wire.memory import BufferPool
+
+_BLOCK = 1 << 15  # floats; three vectors' blocks fit into the second-level cache
+
+
+class HostVariables(ABC):
+    """See `base.Variables`; a back end says how its variables are read and written."""
+
+    def __init__(self, layout: Sequence[TensorSpec], pool: BufferPool):
+        self._layout, self._pool = layout, pool
+        self._size = total_size(layout)
+
+    @abstractmethod
+    def views(self) -> Iterator[np.ndarray]:
+        """Each variable of the layout, float32: its own memory, where it is of that type."""
+
+    @abstractmethod
+    def write(self, values: Iterator[np.ndarray]) -> None:
+        """Set each variable to a copy of its values, float32 in the layout's shape."""
+
+    def gather(self) -> np.ndarray:
+        x = self._pool.take(self._size)
+        for part, view in self._parts(x):
+            np.copyto(part, view)
+        return x
+
+    def scatter(self, vector: np.ndarray) -> None:
+        self.write(part.reshape(spec.shape)
+                   for (part,), spec in zip(self._split(vector), self._layout, strict=True))
+
+    def cut(self, anchor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        update = anchor if anchor.flags.writeable else self._pool.take(self._size)
+        x = self._pool.take(self._size)
+        for was, difference, now, view in self._parts(anchor, update, x):
+            np.subtract(view, was, out=difference)
+            np.copyto(now, view)  # in one call: a long copy goes past the caches
+        return update, x
+
+    def rebase(self, vector: np.ndarray, anchor: np.ndarray) -> np.ndarray:
+        x = anchor if anchor.flags.writeable else self._pool.take(self._size)
+        for was, new, now, view in self._parts(anchor, vector, x):
+            for start in range(0, view.size, _BLOCK):
+                block = slice(start, start + _BLOCK)
+                np.subtract(view[block], was[block], out=now[block])
+                np.add(new[block], now[block], out=now[block])
+        self.scatter(x)
+        return x
+
+    def difference(self, x: np.ndarray, anchor: np.ndarray) -> np.ndarray:
+        mine = anchor.flags.writeable and anchor is not x
+        return np.subtract(x, anchor, out=anchor if mine else self._pool.take(self._size))
+
+    def bring(self, vector: np.ndarray) -> np.ndarray:
+        return vector
+
+    def send(self, update: np.ndarray) -> np.ndarray:
+        return update
+
+    def _parts(self, *vectors: np.ndarray) -> Iterator[list[np.ndarray]]:
+        """For each variable, its parts of the flat vectors, and the variable itself, flat."""
+        for parts, view in zip(self._split(*vectors), self.views(), strict=True):
+            yield [*parts, view.reshape(-1)]
+
+    def _split(self, *vectors: np.ndarray) -> Iterator[list[np.ndarray]]:
+        start = 0
+        for spec in self._layout:
+            yield [vector[start:start + spec.size] for vector in vectors]
+            start += spec.size

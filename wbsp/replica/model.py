@@ -1,0 +1,94 @@
+"""A Keras model as one flat float32 vector: read, cut, adopt.
+
+The vector holds the trainable float variables first, then the float non-trainable ones, so that
+BatchNorm statistics take part as deltas like the rest. Optimizer state is not in it.
+
+Anchor, difference and versions lie where the variables lie: in numpy arrays on a CPU, else in
+arrays of the back end, whose operations are only enqueued here. Whoever needs the numbers waits.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from wbsp.layout import TensorSpec
+from wbsp.replica.base import Variables, Vector
+from wbsp.wire.memory import BufferPool
+
+BACK_ENDS = "tensorflow", "jax", "torch"  # Keras's names, and those of the files here
+
+
+class ModelReplica:
+    """See `base.Replica`."""
+
+    def __init__(self, variables: Variables, layout: Sequence[TensorSpec]):
+        self.layout = layout
+        self._variables = variables
+        self._anchor = variables.gather()
+        self._x = self._anchor  # None: not known, since a step has changed it
+
+    def read(self) -> np.ndarray:
+        self.hold()
+        return np.asarray(self._variables.send(self._x))
+
+    def hold(self) -> None:
+        if self._x is None:
+            self._x = self._variables.gather()
+
+    def stepped(self) -> None:
+        self._x = None
+
+    def cut(self) -> Vector:
+        if self._x is None:
+            update, self._anchor = self._variables.cut(self._anchor)
+        else:
+            update = self._variables.difference(self._x, self._anchor)
+            self._anchor = self._x
+        return self._variables.send(update)
+
+    def bring(self, vector: np.ndarray) -> Any:
+        return self._variables.bring(vector)
+
+    def adopt(self, vector: Any, how: str) -> None:
+        if how == "replace":
+            self._x = vector
+            self._variables.scatter(vector)
+        elif self._x is None:
+            self._x = self._variables.rebase(vector, self._anchor)
+        else:
+            self._x = vector + (self._x - self._anchor)
+            self._variables.scatter(self._x)
+        self._anchor = vector
+
+
+def open_replica(model: keras.Model, pool: BufferPool | None = None) -> ModelReplica:
+    """The replica of a model, on whatever Keras runs on in this process.
+
+    pool: source of memory for vectors on a CPU
+    Raises ValueError for a model that is not built or has no float variables, and for a back end
+    that is not known here.
+    """
+    if not model.built:
+        raise ValueError(f"model {model.name} is not built; give it an Input layer or call "
+                         "model.build(input_shape) before fit")
+    weights = [*model.trainable_weights, *model.non_trainable_weights]
+    chosen = [v for v in weights if "float" in v.dtype]
+    if not chosen:
+        raise ValueError(f"model {model.name} has no variables of floats: there is nothing to "
+                         "train together")
+    layout = [TensorSpec(v.path, tuple(v.shape)) for v in chosen]
+    return ModelReplica(_variables(model, chosen, layout, pool or BufferPool()), layout)
+
+
+def _variables(model: keras.Model, chosen: Sequence[keras.Variable],
+               layout: Sequence[TensorSpec], pool: BufferPool) -> Variables:
+    name = keras.backend.backend()
+    if name not in BACK_ENDS:
+        raise ValueError(f"KERAS_BACKEND={name}: wbsp trains on {', '.join(BACK_ENDS)}")
+    back_end = importlib.import_module(f"wbsp.replica.{name}")
+    return back_end.variables(model, chosen, layout, pool)

@@ -1,0 +1,90 @@
+"""Variables of a Keras model on PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import torch
+
+from wbsp.layout import TensorSpec
+from wbsp.replica.base import Variables, Vector
+from wbsp.replica.host import HostVariables
+from wbsp.wire.memory import BufferPool
+
+
+def variables(model: keras.Model, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
+              pool: BufferPool) -> Variables:
+    """The `chosen` variables of `model`."""
+    if chosen[0].value.device.type == "cpu":
+        return OnHost(chosen, layout, pool)
+    return OnDevices(chosen, layout)
+
+
+class OnHost(HostVariables):
+    """Variables on the CPU."""
+
+    def __init__(self, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
+                 pool: BufferPool):
+        super().__init__(layout, pool)
+        self._chosen = chosen
+
+    def views(self) -> Iterator[np.ndarray]:
+        for variable in self._chosen:
+            yield variable.value.detach().to(torch.float32).numpy()
+
+    def write(self, values: Iterator[np.ndarray]) -> None:
+        for variable, value in zip(self._chosen, values, strict=True):
+            memory = variable.value.detach()
+            if memory.dtype == torch.float32:
+                np.copyto(memory.numpy(), value)
+            else:
+                memory.copy_(torch.from_numpy(value.copy()))
+
+
+class OnDevices:
+    """Variables on a GPU. All that is computed here is put into PyTorch's one queue of it."""
+
+    def __init__(self, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec]):
+        self._chosen, self._layout = chosen, layout
+        self._device = chosen[0].value.device
+
+    @torch.no_grad()
+    def gather(self) -> torch.Tensor:
+        return torch.cat([v.value.detach().to(torch.float32).reshape(-1) for v in self._chosen])
+
+    @torch.no_grad()
+    def scatter(self, vector: torch.Tensor) -> None:
+        parts = torch.split(vector, [spec.size for spec in self._layout])
+        for variable, part, spec in zip(self._chosen, parts, self._layout, strict=True):
+            variable.value.copy_(part.reshape(spec.shape))
+
+    def cut(self, anchor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.gather()
+        return x - anchor, x
+
+    def difference(self, x: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
+        return x - anchor
+
+    def rebase(self, vector: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
+        x = vector + (self.gather() - anchor)
+        self.scatter(x)
+        return x
+
+    def bring(self, vector: np.ndarray) -> torch.Tensor:
+        return torch.tensor(vector, device=self._device)
+
+    def send(self, update: torch.Tensor) -> Vector:
+        return _ToHost(update)
+
+
+class _ToHost:
+    """A tensor that numpy may ask for."""
+
+    def __init__(self, tensor: torch.Tensor):
+        self._tensor = tensor
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self._tensor.cpu().numpy()

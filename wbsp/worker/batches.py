@@ -1,0 +1,72 @@
+"""Assigned examples as a dataset that Keras can fit, on whatever Keras runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+from wbsp.sync.base import WorkerRule
+from wbsp.worker.stream import LOOK, NOTHING, Assignments
+
+
+def batches(assignments: Assignments, examples: Callable[[Any, Any], Any]) -> Any:
+    """A dataset of `examples`(start, count) for each piece."""
+    if keras.backend.backend() == "tensorflow":
+        from wbsp.worker import pipeline
+        return pipeline.batches(assignments, examples)
+    return Batches(assignments, examples)
+
+
+def check(model: keras.Model, streamed: bool, sync: str, rule: WorkerRule) -> None:
+    """Raises ValueError where `model` cannot be fitted with such batches under the model `sync`.
+
+    streamed: fit was given a dataset of `batches`
+    """
+    if rule.shared and not streamed:
+        raise ValueError(f"under {sync} the server says who trains which examples: give fit a "
+                         "dataset that was made by this callback's stream()")
+    if streamed and model.steps_per_execution != 1:
+        raise ValueError(f"steps_per_execution={model.steps_per_execution}: a batch of stream() is "
+                         "not known before the step ahead of it has ended; compile the model with "
+                         "steps_per_execution=1")
+    if rule.shared and keras.backend.backend() == "jax" and _ahead():
+        raise ValueError(f"under {sync} a batch is not known before the step ahead of it has "
+                         "ended, and on JAX with a GPU or TPU Keras asks for one batch ahead: use "
+                         "another back end, or JAX_PLATFORMS=cpu")
+
+
+def _ahead() -> bool:
+    """True where Keras on JAX brings a batch to the device while it trains the one before."""
+    import jax
+    return jax.default_backend() != "cpu"
+
+
+class Batches(keras.utils.PyDataset):
+    """`examples`(start, count) for each piece, made when Keras asks for it.
+
+    Keras asks in the compute thread, and under PyTorch before it says that a step begins: so pieces
+    of the own stream come on demand.
+    """
+
+    def __init__(self, assignments: Assignments, examples: Callable[[int, int], Any]):
+        super().__init__()
+        assignments.on_demand = True
+        self._assignments, self._examples = assignments, examples
+        self._pieces: Iterator[tuple[int, int]] = iter(())
+
+    @property
+    def num_batches(self) -> None:
+        """There is no end."""
+
+    def __getitem__(self, index: int) -> Any:
+        """The next batch; the index says only whether this is another reader's first.
+
+        When no step will follow, there is a look once more: an endless dataset cannot end, and the
+        callback raises before such a step counts.
+        """
+        if index == 0:
+            self._pieces = iter(self._assignments)
+        piece = next((piece for piece in self._pieces if piece != NOTHING), LOOK)
+        return self._examples(*piece)
