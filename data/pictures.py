@@ -85,13 +85,14 @@ def test(
     split: Split, batch_size: int, look: Look, count: int | None = None
 ) -> tf.data.Dataset:
     """Every picture once, or always the same `count` of them; the last batch may be smaller."""
+    size = min(split.size, count or split.size)
     if split.labels is None:
-        records = tf.data.TFRecordDataset(_first(split)).take(count or -1)
+        records = tf.data.TFRecordDataset(_first(split)).take(size)
         examples = records.map(_parsed(split, look))
     else:
         chosen = np.arange(split.size)
         if count is not None:
-            chosen = np.sort(np.random.default_rng(0).permutation(split.size)[:count])
+            chosen = np.sort(np.random.default_rng(0).permutation(split.size)[:size])
         paths = np.array([str(split.path / split.files[place]) for place in chosen])
         with tf.device("CPU:0"):
             parts = tf.constant(paths), tf.constant(split.labels[chosen]), tf.constant(chosen)
@@ -99,6 +100,8 @@ def test(
     return (
         _decoded(examples, split, look, None)
         .batch(batch_size)
+        # Of records TensorFlow does not know it, and Keras would complain about their end.
+        .apply(tf.data.experimental.assert_cardinality(-(-size // batch_size)))
         .prefetch(2)
         .with_options(untuned())
     )

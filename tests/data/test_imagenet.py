@@ -157,6 +157,7 @@ def test_the_validation_set_comes_once_and_in_both_forms_it_is_the_same(drawn, r
 def test_a_part_of_the_validation_set_is_always_the_same(form, request):
     home = request.getfixturevalue(form)
     part = evaluated(home, count=7)
+    assert data.test_dataset("imagenet", 5, home, look(), 7).cardinality() == 2
     assert len(part[1]) == 7 and same([part], [evaluated(home, count=7)])
 
 
