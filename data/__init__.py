@@ -3,6 +3,9 @@
 A worker reads the whole training set in an order of its own, or takes its part of one stream that
 all workers share. Batches are a pure function of (seed, worker index, position in the stream): a
 run can be repeated, whatever the threads do. TensorFlow is imported when a pipeline is built.
+
+CIFAR-10 and shapes10 lie in memory as arrays (`data.pipeline`). ImageNet stays on the disk
+(`data.imagenet`, `data.pictures`), and has what a `Look` says: the size of images, for example.
 """
 
 from __future__ import annotations
@@ -17,7 +20,10 @@ if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
 
-KNOWN = ("cifar10", "shapes10")
+    from data import imagenet
+    from data.imagenet import Look
+
+KNOWN = ("cifar10", "shapes10", "imagenet")
 
 
 def load(
@@ -29,22 +35,30 @@ def load(
     """
     if split not in ("train", "test"):
         raise ValueError(f"unknown split {split!r}: choose train or test")
+    if name == "imagenet":
+        raise ValueError("imagenet stays on the disk: it has data sets and batches, but no arrays")
     return _module(name).load(data_dir, split)
 
 
-def size(name: str) -> int:
+def size(name: str, data_dir: str | PathLike | None = None) -> int:
     """Number of training images, known without reading them."""
+    if name == "imagenet":
+        return _module(name).find(data_dir, "train").size
     return _module(name).TRAIN_SIZE
 
 
 def train_dataset(
-    name: str, batch_size: int, seed: int, worker_index: int, data_dir: str | PathLike | None = None
+    name: str, batch_size: int, seed: int, worker_index: int,
+    data_dir: str | PathLike | None = None, look: Look | None = None,
 ) -> tf.data.Dataset:
     """Endless batches (images float32 [batch_size, 32, 32, 3], labels int32 [batch_size]).
 
     The stream is one shuffled pass over the set after another, cut into batches of exactly
     `batch_size`: every image comes once a pass, and a batch may span the end of a pass.
     """
+    if name == "imagenet":
+        pictures, split, look = _pictures(data_dir, "train", look)
+        return pictures.train(split, batch_size, seed, worker_index, look)
     from data import pipeline
 
     images, labels = load(name, data_dir, "train")
@@ -53,13 +67,17 @@ def train_dataset(
 
 
 def shared_batch(
-    name: str, seed: int | Sequence[int], data_dir: str | PathLike | None = None
+    name: str, seed: int | Sequence[int], data_dir: str | PathLike | None = None,
+    look: Look | None = None,
 ) -> Callable[[int, int], tuple[tf.Tensor, tf.Tensor]]:
     """A function (start, count) -> (images float32 [count, 32, 32, 3], labels int32 [count]).
 
     The examples at positions start ... start + count - 1 of an endless shuffled stream, the same
     for all callers with the same `seed`.
     """
+    if name == "imagenet":
+        pictures, split, look = _pictures(data_dir, "train", look)
+        return pictures.shared_batch(split, seed, look)
     from data import pipeline
 
     images, labels = load(name, data_dir, "train")
@@ -67,12 +85,34 @@ def shared_batch(
 
 
 def test_dataset(
-    name: str, batch_size: int = 1000, data_dir: str | PathLike | None = None
+    name: str, batch_size: int | None = None, data_dir: str | PathLike | None = None,
+    look: Look | None = None, count: int | None = None,
 ) -> tf.data.Dataset:
-    """The whole test split once, in order, standardized; the last batch may be smaller."""
+    """The whole test split once, in order; or always the same `count` of its images.
+
+    batch_size: default: 1000, of ImageNet 100; the last batch may be smaller
+    """
+    if name == "imagenet":
+        pictures, split, look = _pictures(data_dir, "test", look)
+        return pictures.test(split, batch_size or 100, look, count)
+    import numpy as np
+
     from data import pipeline
 
-    return pipeline.test(*load(name, data_dir, "test"), batch_size)
+    images, labels = load(name, data_dir, "test")
+    if count is not None:
+        chosen = np.random.default_rng(0).permutation(len(labels))[:count]
+        images, labels = images[chosen], labels[chosen]
+    return pipeline.test(images, labels, batch_size or 1000)
+
+
+def _pictures(
+    data_dir: str | PathLike | None, split: str, look: Look | None
+) -> tuple[ModuleType, imagenet.Split, Look]:
+    """The pipelines of ImageNet, the split on the disk, and how its pictures are to look."""
+    from data import imagenet, pictures
+
+    return pictures, imagenet.find(data_dir, split), look or imagenet.Look()
 
 
 def _module(name: str) -> ModuleType:

@@ -1,17 +1,17 @@
 """CIFAR-10 from its binary version, or through Keras's own loader.
 
-The files are looked for in `data_dir`, else in the folder that the environment variable
-WBSP_DATA_DIR names, else in Keras's data folder; each may be the folder that contains
+The folder in which they are looked for (`data.place`) may be the one that contains
 `cifar-10-batches-bin` or that folder itself. Only Keras's loader may download.
 """
 
 from __future__ import annotations
 
-import os
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
+
+from data.place import keras_folder, root
 
 TRAIN_SIZE = 50_000
 AUGMENTED = True
@@ -27,15 +27,15 @@ RECORD_BYTES = 1 + 3 * 32 * 32  # the label, then a red, a green and a blue plan
 
 def load(data_dir: str | PathLike | None, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Return (images uint8 [n, 32, 32, 3], labels int32 [n])."""
-    given, root = _root(data_dir)
-    folder = _folder(root, split)
+    given, place = root(data_dir)
+    folder = _folder(place, split)
     if folder:
         parts = [read_batch(folder / name) for name in FILES[split]]
         images, labels = zip(*parts, strict=True)
         return np.concatenate(images), np.concatenate(labels)
     if given:
         raise FileNotFoundError(
-            f"no CIFAR-10 in {root}: put the binary version there ({FOLDER}/{FILES[split][0]}, "
+            f"no CIFAR-10 in {place}: put the binary version there ({FOLDER}/{FILES[split][0]}, "
             "...), or name no data folder to let Keras download it"
         )
     return _load_with_keras(split)
@@ -44,11 +44,11 @@ def load(data_dir: str | PathLike | None, split: str) -> tuple[np.ndarray, np.nd
 def first_file(data_dir: str | PathLike | None = None) -> Path | None:
     """The first file that `load` reads of the training set: binary, or Keras's; None: there is
     none."""
-    given, root = _root(data_dir)
-    folder = _folder(root, "train")
+    given, place = root(data_dir)
+    folder = _folder(place, "train")
     if folder:
         return folder / FILES["train"][0]
-    return None if given else min(root.glob("cifar-10-batches-py*/**/data_batch_1"), default=None)
+    return None if given else min(place.glob("cifar-10-batches-py*/**/data_batch_1"), default=None)
 
 
 def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -69,21 +69,10 @@ def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), labels
 
 
-def _root(data_dir: str | PathLike | None) -> tuple[bool, Path]:
-    """Whether somebody named the folder of the files, and the folder."""
-    given = data_dir or os.environ.get("WBSP_DATA_DIR")
-    return bool(given), Path(given).expanduser() if given else _keras_folder()
-
-
-def _folder(root: Path, split: str) -> Path | None:
-    """The folder at or in `root` that has the binary files."""
-    return next((folder for folder in (root / FOLDER, root)
+def _folder(place: Path, split: str) -> Path | None:
+    """The folder at or in `place` that has the binary files."""
+    return next((folder for folder in (place / FOLDER, place)
                  if (folder / FILES[split][0]).exists()), None)
-
-
-def _keras_folder() -> Path:
-    home = os.environ.get("KERAS_HOME")
-    return (Path(home) if home else Path.home() / ".keras") / "datasets"
 
 
 def _load_with_keras(split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -93,7 +82,7 @@ def _load_with_keras(split: str) -> tuple[np.ndarray, np.ndarray]:
         splits = dict(zip(("train", "test"), keras.datasets.cifar10.load_data(), strict=True))
     except Exception as error:  # Keras raises a bare Exception when the download fails
         raise FileNotFoundError(
-            f"no CIFAR-10 in {_keras_folder()}, and Keras could not fetch it ({error}): "
+            f"no CIFAR-10 in {keras_folder()}, and Keras could not fetch it ({error}): "
             f"name the folder that contains {FOLDER} with data_dir or WBSP_DATA_DIR"
         ) from error
     images, labels = splits[split]

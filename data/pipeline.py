@@ -54,7 +54,7 @@ def train(
         .map(batch)
         .apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
         .prefetch(2)
-        .with_options(_untuned())
+        .with_options(untuned())
     )
 
 
@@ -73,7 +73,7 @@ def shared_batch(
     kinds = tf.TensorSpec([PART, *shape], tf.float32), tf.TensorSpec([PART], labels.dtype)
 
     def part(first):
-        chosen = _shuffled(tf.range(first, first + PART), len(labels), order_key)
+        chosen = shuffled(tf.range(first, first + PART), len(labels), order_key)
         x = tf.ensure_shape(tf.gather(images, chosen), [PART, *shape])
         if augmented:
             x = augment(x, *_flip_and_contrast(_draws(augment_key, first, PART)))
@@ -100,11 +100,11 @@ def test(images: np.ndarray, labels: np.ndarray, batch_size: int) -> tf.data.Dat
         .batch(batch_size)
         .map(lambda x, y: (standardize(x), y))
         .prefetch(2)
-        .with_options(_untuned())
+        .with_options(untuned())
     )
 
 
-def _untuned() -> tf.data.Options:
+def untuned() -> tf.data.Options:
     """Options without TensorFlow's autotuning thread: these pipelines have no buffers to tune, and
     when an iterator is deleted TensorFlow 2.21 sometimes waits for that thread, up to a minute.
     """
@@ -149,7 +149,7 @@ def _flip_and_contrast(draws: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return draws[0] < 0.5, LOWEST + (HIGHEST - LOWEST) * draws[1]
 
 
-def _shuffled(position: tf.Tensor, size: int, key: int) -> tf.Tensor:
+def shuffled(position: tf.Tensor, size: int, key: int) -> tf.Tensor:
     """Index of the image, 0 ... size - 1, at each position, int64 [batch].
 
     Only the asked-for elements of a pass's permutation are computed.

@@ -21,29 +21,81 @@ KNOWN = {
     "alexnet": "models.cifar_alexnet:build",
     "small": "models.small:build",
 }
+IMAGENET = {
+    "alexnet": "models.imagenet_alexnet:build",
+    "vgg16": "models.applications:vgg16",
+    "resnet50": "models.applications:resnet50",
+    "inception_v3": "models.applications:inception_v3",
+}
+# Pixels of a side: as published, and the least of which the last layers get any.
+SIDES = {"alexnet": (224, 57), "vgg16": (224, 32), "resnet50": (224, 32), "inception_v3": (299, 75)}
 
 
-def build(name: str, seed: int, weight_decay: float = 0.0) -> keras.Model:
-    """Build the named network: [batch, 32, 32, 3] float32 images to [batch, 10] logits.
+def build(
+    name: str, seed: int, weight_decay: float = 0.0, dataset: str = "cifar10",
+    image_size: int | None = None, classes: int | None = None,
+) -> keras.Model:
+    """Build the named network: float32 images to logits.
 
-    `name` is one of `KNOWN`, or `module:function` for a network of your own: `function()` must
-    return a built `keras.Model`, and the current folder is searched for `module`.
+    for CIFAR-10 and shapes10: [batch, 32, 32, 3] to [batch, 10]
+    for `dataset` "imagenet":  [batch, image_size, image_size, 3] to [batch, classes]
+
+    `name` is one of `KNOWN`, of `IMAGENET` for that, or `module:function` for a network of your
+    own: `function()` must return a built `keras.Model`, and the current folder is searched for
+    `module`. `image_size` is by default the published one, `classes` 1000.
     `weight_decay` adds the L2 term of the TensorFlow tutorial, weight_decay * sum(w^2) / 2, to the
     dense layers. It is 0 by default because the published code of the CNN declares 0.004, for both
     convolutions as well, but never adds it.
     """
-    if name in KNOWN:
-        return _function(KNOWN[name])(seed, weight_decay)
+    side = check(name, dataset, image_size)
+    if dataset == "imagenet" and name in IMAGENET:
+        return _function(IMAGENET[name])(seed, weight_decay, side, classes or 1000)
     if ":" not in name:
-        raise ValueError(
-            f"unknown model {name!r}: choose one of {', '.join(KNOWN)}, or give module:function"
-        )
+        return _function(KNOWN[name])(seed, weight_decay)
     if weight_decay:
         raise ValueError(
             f"weight_decay={weight_decay} does not reach the model {name!r}: "
             "put the regularizer into its function"
         )
-    return _build_own(name, seed)
+    model = _build_own(name, seed)
+    if dataset == "imagenet":
+        _check_own(model, name, side, classes or 1000)
+    return model
+
+
+def check(name: str, dataset: str, image_size: int | None = None) -> int:
+    """Raise ValueError unless there is such a network for the data set; Keras is not needed.
+
+    Returns the pixels of a side of its images: `image_size`, or what was published.
+    """
+    known = IMAGENET if dataset == "imagenet" else KNOWN
+    if name not in known and ":" not in name:
+        other = {**KNOWN, **IMAGENET}.get(name)
+        raise ValueError(
+            f"{'unknown ' if other is None else f'{dataset} has no '}model {name!r}: choose one of "
+            f"{', '.join(known)}, or give module:function"
+        )
+    if dataset != "imagenet":
+        return 32
+    published, least = SIDES.get(name, (SIDES["vgg16"][0], 1))
+    if image_size is not None and image_size < least:
+        raise ValueError(
+            f"{name} needs images of at least {least} pixels a side, not --image_size={image_size}"
+        )
+    return image_size or published
+
+
+def _check_own(model: keras.Model, name: str, side: int, classes: int) -> None:
+    """Raise ValueError unless the network takes such images and tells so many classes apart."""
+    wanted, given = (side, side, 3), model.input_shape[1:]
+    if len(given) != 3 or any(given[n] not in (None, wanted[n]) for n in range(3)):
+        raise ValueError(
+            f"model {name!r} takes {given}, images are {wanted}: --image_size says how large"
+        )
+    if model.output_shape[-1] != classes:
+        raise ValueError(
+            f"model {name!r} gives {model.output_shape[-1]} values, but there are {classes} classes"
+        )
 
 
 def _build_own(name: str, seed: int) -> keras.Model:

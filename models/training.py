@@ -20,12 +20,22 @@ SCHEDULES: dict[str, tuple[float, dict[int, float]]] = {
     "small": (0.1, {}),
 }
 OWN: tuple[float, dict[int, float]] = (0.1, {})  # for a user's model that is not compiled
+# ImageNet's networks: all at one rate, two with each variable's gradient clipped to a norm [code].
+IMAGENET: dict[str, tuple[float, float | None]] = {
+    "alexnet": (0.01, 10.0),
+    "vgg16": (0.01, 10.0),
+    "resnet50": (0.01, None),
+    "inception_v3": (0.01, None),
+}
 
 
 def optimizer(
-    name: str, lr: float | None = None, micro_batches: int = 1
+    name: str, lr: float | None = None, micro_batches: int = 1, dataset: str = "cifar10"
 ) -> keras.optimizers.Optimizer:
     """Plain SGD with the named network's schedule; `lr` replaces the initial learning rate."""
+    if dataset == "imagenet" and name in IMAGENET:
+        rate, clip = IMAGENET[name]
+        return keras.optimizers.SGD(rate if lr is None else lr, clipnorm=clip)
     initial, decays = SCHEDULES.get(name, OWN)
     initial = initial if lr is None else lr
     if not decays:
@@ -36,7 +46,8 @@ def optimizer(
 
 
 def compile(
-    model: keras.Model, name: str, lr: float | None = None, micro_batches: int = 1, **options: Any
+    model: keras.Model, name: str, lr: float | None = None, micro_batches: int = 1,
+    dataset: str = "cifar10", **options: Any,
 ) -> keras.Model:
     """Compile `model` as the named network is trained, with top-1 and top-5 accuracy.
 
@@ -49,7 +60,7 @@ def compile(
         if lr is not None:
             chosen = type(chosen).from_config({**chosen.get_config(), "learning_rate": lr})
     else:
-        chosen = optimizer(name, lr, micro_batches)
+        chosen = optimizer(name, lr, micro_batches, dataset)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(
         optimizer=chosen,

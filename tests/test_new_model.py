@@ -91,7 +91,7 @@ def test_it_runs_on_a_real_server_whose_workers_know_nothing_of_it(folder):
 
 @pytest.mark.parametrize("sync", ["kasync:KAsync", "kasync"])
 def test_the_launchers_server_and_workers_agree_on_its_name(folder, sync):
-    tell = ("import json, sys, runcifar10gpu as launcher; launcher.FLAGS(sys.argv); "
+    tell = ("import json, sys; from launcher import flags as launcher; launcher.FLAGS(sys.argv); "
             "print(json.dumps(launcher.run_wide_settings()))")
     server = command("runcifar10gpu.py")
     assert "--sync=kasync:KAsync" in server

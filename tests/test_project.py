@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 LIBRARY = sorted(ROOT.glob("wbsp/**/*.py"))
 SHELL = [ROOT / ".ci/run", ROOT / "deploy/slurm/wbsp.sbatch", *sorted(ROOT.glob("scripts/*.sh"))]
 MODULES = [*LIBRARY, *ROOT.glob("*.py"), *sorted(
-    path for folder in ("models", "data", "scripts", "benchmarks")
+    path for folder in ("launcher", "models", "data", "scripts", "benchmarks")
     for path in ROOT.glob(f"{folder}/**/*.py"))]
 ACCELERATED = {"tensorflow", "keras", "jax", "torch"}
 
@@ -99,7 +99,7 @@ def test_a_back_end_is_imported_where_a_keras_model_is_at_hand(path):
 
 @pytest.mark.parametrize("path", LIBRARY, ids=name)
 def test_the_library_knows_nothing_of_the_experiment(path):
-    assert not roots(path) & {"models", "data", "runcifar10gpu"}
+    assert not roots(path) & {"models", "data", "launcher", "runcifar10gpu", "runimagenetgpu"}
 
 
 @pytest.mark.parametrize("modules, without", [
@@ -108,7 +108,7 @@ def test_the_library_knows_nothing_of_the_experiment(path):
     ("wbsp.ps.server, wbsp.ps.start, wbsp.ps.evaluate, wbsp.ps.__main__", ACCELERATED),
     ("wbsp.figures", {*ACCELERATED, "zmq", "matplotlib"}),
     ("wbsp.watch.__main__", {*ACCELERATED, "zmq", "matplotlib", "plotly", "wbsp.ps"}),
-    ("runcifar10gpu", ACCELERATED),
+    ("runcifar10gpu, runimagenetgpu", ACCELERATED),
 ])
 def test_what_an_import_brings_along(modules, without):
     code = f"import {modules}, sys; print({without!r} & set(sys.modules) or '')"

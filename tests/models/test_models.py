@@ -102,8 +102,40 @@ def test_weight_decay_is_the_tutorials_and_off_by_default():
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(ValueError, match="'resnet': choose one of cnn, alexnet, small"):
+    with pytest.raises(ValueError, match="unknown model 'resnet': choose one of cnn, alexnet, sma"):
         models.build("resnet", seed=1)
+    with pytest.raises(ValueError, match="cifar10 has no model 'resnet50': choose one of cnn, ale"):
+        models.build("resnet50", seed=1)
+    with pytest.raises(ValueError, match="imagenet has no model 'cnn': choose one of alexnet, vgg"):
+        models.build("cnn", seed=1, dataset="imagenet")
+
+
+def test_the_alexnet_of_imagenet_has_the_published_layers():
+    model = models.build("alexnet", seed=1, dataset="imagenet")
+    assert model.input_shape == (None, 224, 224, 3) and model.output_shape == (None, 1000)
+    shapes = [variable.shape for variable in model.trainable_variables if len(variable.shape) > 1]
+    assert shapes == [(11, 11, 3, 64), (5, 5, 64, 64), (3, 3, 64, 128), (3, 3, 128, 128),
+                      (3, 3, 128, 64), (2304, 1024), (1024, 1024), (1024, 1000)]
+    assert model.count_params() == 4_855_912
+    again = models.build("alexnet", seed=1, dataset="imagenet")
+    assert weights(again) == weights(model)
+
+
+@pytest.mark.parametrize("name, least", [
+    ("alexnet", 57), ("vgg16", 32), ("resnet50", 32), ("inception_v3", 75)])
+def test_images_too_small_for_a_network_are_refused_in_one_line(name, least):
+    assert models.check(name, "imagenet") == (299 if name == "inception_v3" else 224)
+    assert models.check(name, "imagenet", least) == least
+    with pytest.raises(ValueError, match=f"{name} needs images of at least {least} pixels a side, "
+                                         f"not --image_size={least - 1}"):
+        models.build(name, seed=1, dataset="imagenet", image_size=least - 1)
+
+
+def test_the_least_size_of_the_alexnet_is_the_least():
+    build = models._function(models.IMAGENET["alexnet"])
+    assert build(1, 0.0, 57, 4).output_shape == (None, 4)
+    with pytest.raises(ValueError):
+        build(1, 0.0, 56, 4)
 
 
 OWN = """
@@ -136,6 +168,19 @@ def test_a_model_of_ones_own_is_built_from_the_current_folder():
     assert first(images()).shape == (4, 10)
     assert weights(models.build("own_networks:good", seed=1)) == weights(first)
     assert weights(models.build("own_networks:good", seed=2)) != weights(first)
+
+
+@pytest.mark.usefixtures("own_module")
+def test_a_model_of_ones_own_must_fit_imagenets_images_and_classes():
+    def build(side, classes):
+        return models.build("own_networks:good", 1, dataset="imagenet", image_size=side,
+                            classes=classes)
+
+    assert build(32, 10).output_shape == (None, 10)
+    with pytest.raises(ValueError, match=r"takes \(32, 32, 3\), images are \(224, 224, 3\): --ima"):
+        build(None, 10)
+    with pytest.raises(ValueError, match="gives 10 values, but there are 1000 classes"):
+        build(32, 1000)
 
 
 @pytest.mark.usefixtures("own_module")

@@ -21,6 +21,15 @@ def test_the_other_networks_keep_their_learning_rate():
     assert float(training.optimizer("mine:model").learning_rate) == pytest.approx(0.1)
 
 
+def test_imagenets_networks_train_as_published():
+    for name, clip in (("alexnet", 10), ("vgg16", 10), ("resnet50", None), ("inception_v3", None)):
+        optimizer = training.optimizer(name, dataset="imagenet")
+        assert float(optimizer.learning_rate) == pytest.approx(0.01)
+        assert optimizer.clipnorm == clip
+    assert float(training.optimizer("vgg16", 0.1, dataset="imagenet").learning_rate) == (
+        pytest.approx(0.1))
+
+
 def test_compile_reports_top1_and_top5():
     model = training.compile(models.build("small", seed=1), "small")
     x, y = np.zeros((20, 32, 32, 3), "float32"), np.arange(20) % 10

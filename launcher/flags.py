@@ -1,0 +1,129 @@
+"""The command line, and what of it all processes of a run must agree on."""
+
+import json
+
+from absl import flags
+
+import data
+import models
+from wbsp import heterogeneity
+from wbsp.ps.outer import OUTER_STEPS
+from wbsp.runlog.console import say
+from wbsp.runlog.folder import sync_name
+from wbsp.sync import MODELS, find, parse_options, with_batch_size
+
+FLAGS = flags.FLAGS
+RUN_WIDE = ("model", "dataset", "heterogeneity", "epochs", "target_accuracy", "lr", "seed",
+            "weight_decay")
+OF_IMAGENET = ("class_num", "image_size", "augment")  # run-wide, too; no effect on other data sets
+KEPT = {"BUFF_SIZE": 1024, "base_time_step": 1.0, "training_end": 0.1,
+        "epsilon": 0.3}  # published flags that nothing reads
+
+# The published flags, with their names and defaults.
+flags.DEFINE_enum("job_name", None, ["ps", "standby", "worker"], "what this process is",
+                  required=True)
+# worker_num, worker_index, host, port_base and token_file: what the command line does not say, the
+# environment may (wbsp/cluster.py).
+flags.DEFINE_integer("worker_num", 2, "number of workers (ps)", lower_bound=1)
+flags.DEFINE_integer("worker_index", 0, "which worker this is: 0 ... worker_num - 1",
+                     lower_bound=0)
+flags.DEFINE_string("base_dir", "wbsp/", "names the synchronization model by its last part, and "
+                    "the folder of the run's files; relative: below --log_root")
+flags.DEFINE_string("host", "localhost", "the server's address; for the ps the one to listen on")
+flags.DEFINE_integer("port_base", 2222, "the server's port", lower_bound=1, upper_bound=65535)
+flags.DEFINE_integer("batch_size", 128, "examples in a step of this worker; on the ps: the size "
+                     "that a model which balances batches begins with", lower_bound=1)
+flags.DEFINE_string("data_dir", None, "where cifar-10-batches-bin or imagenet lies; default: the "
+                    "environment variable WBSP_DATA_DIR, else Keras's own data folder")
+flags.DEFINE_float("check_period", 5.0, "seconds between two evaluations (ps)", lower_bound=0.01)
+flags.DEFINE_integer("max_steps", 1_000_000, "steps after which this worker leaves, those of its "
+                     "earlier processes in the run included", lower_bound=1)
+flags.DEFINE_float("sleep_time", 0.0, "seconds this worker sleeps before each step", lower_bound=0)
+flags.DEFINE_float("band_width_limit", None, "MB/s in each direction for this process's traffic")
+flags.DEFINE_integer("class_num", None, "classes of ImageNet's TFRecords (default: 1000); class "
+                     "folders are counted", lower_bound=2)
+flags.DEFINE_integer("s", None, "how many steps a worker may be ahead of the slowest (ssp)")
+for name, default in KEPT.items():
+    flags.DEFINE_float(name, default, "kept for compatibility; has no effect")
+# What the published runner did not have.
+flags.DEFINE_string("sync", None, f"synchronization model: {', '.join(MODELS)}, or module:Class "
+                    "of your own; default: the last part of --base_dir (pcc: optimized WBSP)")
+flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the synchronization model")
+flags.DEFINE_enum("outer", "identity", list(OUTER_STEPS), "what a version makes of the sum of its "
+                  "updates (ps)")
+flags.DEFINE_multi_string("outer_option", [], "key=value: an option of the outer step (ps)")
+flags.DEFINE_string("model", "cnn", f"{', '.join(models.KNOWN)}; of ImageNet "
+                    f"{', '.join(models.IMAGENET)}; or module:function of your own")
+flags.DEFINE_enum("dataset", "cifar10", list(data.KNOWN), "training and test set")
+flags.DEFINE_integer("image_size", None, "pixels of a side of ImageNet's images; default: the "
+                     "model's published size", lower_bound=1)
+flags.DEFINE_bool("augment", True, "ImageNet: train random parts of the images, mirrored at "
+                  "random, and evaluate their centres; else all of each, squeezed, as published")
+flags.DEFINE_integer("test_images", None, "how many images of the test set an evaluation looks at, "
+                     "always the same ones; default: all (ps)", lower_bound=1)
+flags.DEFINE_enum("heterogeneity", "none", list(heterogeneity.SLEEPS), heterogeneity.FLAG_HELP)
+flags.DEFINE_float("epochs", 100, "passes over the training set, summed over all workers",
+                   lower_bound=0)
+flags.DEFINE_float("target_accuracy", None, "stop when a version reaches it (0..1)")
+flags.DEFINE_float("lr", None, "initial learning rate; default: the model's published one")
+flags.DEFINE_float("weight_decay", 0.0, "L2 on the dense layers (the published code declares 0.004 "
+                   "without effect, for the CNN's convolutions too)", lower_bound=0)
+flags.DEFINE_integer("seed", 0, "of initial weights, shuffling and augmentation")
+flags.DEFINE_bool("resume", False, "go on from the newest run's last checkpoint (ps)")
+flags.DEFINE_string("standby_of", None, "host:port of the server whose place this process takes "
+                    "when that is gone (standby); all else as there, but for the port")
+flags.DEFINE_string("server", None, "addresses of the server and its standby, host:port,host:port "
+                    "(worker); default: --host and --port_base")
+flags.DEFINE_string("log_root", "runs", "where runs leave their files")
+flags.DEFINE_string("token_file", None, "file with a shared secret: encrypts, and keeps others out")
+flags.DEFINE_float("connect_timeout", 120.0, "seconds to wait for the other side", lower_bound=0)
+flags.DEFINE_float("patience", 600.0, "seconds for which a worker tries to reach a server that is "
+                   "lost", lower_bound=0)
+
+
+def given(name):
+    """The flag's value, or None where the command line does not have it."""
+    return FLAGS[name].value if FLAGS[name].present else None
+
+
+def run_wide_settings():
+    """What all processes of a run must agree on: name -> text."""
+    sync, model = chosen_sync(), None
+    if FLAGS.job_name != "worker" or sync in MODELS or ":" in sync:
+        model = find(sync)
+        sync = model.name
+    options = parse_options(FLAGS.sync_option)
+    if FLAGS.s is not None:
+        if model is not None and "s" not in model.OPTIONS:
+            say(f"--s has no effect on {sync}")
+        else:
+            options["s"] = str(FLAGS.s)
+    if model is not None:
+        options = with_batch_size(model, str(FLAGS.batch_size), options)
+    given = {name: getattr(FLAGS, name) for name in RUN_WIDE}
+    return {"sync": sync, "sync_option": json.dumps(options, sort_keys=True),
+            **{name: "" if value is None else str(value) for name, value in given.items()}}
+
+
+def chosen_sync():
+    """The synchronization model as the flags name it: what `find` takes or, on a worker, a name
+    that only the server knows."""
+    return FLAGS.sync or sync_name(FLAGS.base_dir)
+
+
+def expected():
+    """What this worker was explicitly told about the whole run."""
+    told = run_wide_settings() | {name: str(getattr(FLAGS, name)) for name in OF_IMAGENET}
+    chosen = {name for name in (*RUN_WIDE, *OF_IMAGENET) if FLAGS[name].present}
+    if FLAGS["sync"].present or FLAGS["base_dir"].present:
+        chosen.add("sync")
+    if FLAGS["sync_option"].present or FLAGS["s"].present:
+        chosen.add("sync_option")
+    return {name: told[name] for name in sorted(chosen)}
+
+
+def say_what_has_no_effect(dataset):
+    """Of flags for ImageNet that are given, where the run is on another data set."""
+    for name in OF_IMAGENET if dataset != "imagenet" else ():
+        if FLAGS[name].present:
+            say(f"--{name} has no effect on {dataset}")

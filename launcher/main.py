@@ -1,0 +1,31 @@
+"""From a command line to an exit code."""
+
+import os
+import pathlib
+
+from absl import app
+
+from launcher.flags import FLAGS, KEPT
+from launcher.server import parameter_server
+from launcher.worker import worker
+from wbsp.runlog.console import say
+
+
+def run():
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    app.run(_main)
+
+
+def _main(argv):
+    program = pathlib.Path(argv[0]).stem
+    try:
+        if len(argv) > 1:
+            raise ValueError(f"unknown argument {argv[1]!r}; flags are written --name=value")
+        for name in KEPT:
+            if FLAGS[name].present:
+                say(f"--{name} is kept for compatibility and has no effect")
+        job = worker(program) if FLAGS.job_name == "worker" else parameter_server()
+    except (ValueError, OSError, RuntimeError) as error:
+        say(f"{program}: {error}")
+        return 1
+    return job()

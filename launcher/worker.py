@@ -1,0 +1,168 @@
+"""The job of a worker."""
+
+import functools
+import os
+import pathlib
+import signal
+import time
+
+import data
+from launcher.flags import FLAGS, expected, given, say_what_has_no_effect
+from launcher.images import look_of, train_size
+from wbsp import heterogeneity
+from wbsp.cluster import Task
+from wbsp.runlog.console import say
+from wbsp.runlog.folder import folder_of_worker
+from wbsp.startup import heavy_imports
+from wbsp.wire.sockets import split_addresses
+
+SAY_EVERY = 5.0  # seconds between two lines of a worker
+
+
+def task():
+    """The server's address and this worker's index: of flags, the environment, or the defaults."""
+    place = f"{FLAGS.host}:{FLAGS.port_base}"
+    given_place = place if FLAGS["host"].present or FLAGS["port_base"].present else None
+    address = FLAGS.server or given_place
+    return Task.complete(address, given("worker_index"), Task(place, FLAGS.worker_index),
+                         check=split_addresses)
+
+
+def worker(program):
+    """Connect and build; return what trains and answers with an exit code.
+
+    program: the launcher's name, for messages
+    Raises ValueError or OSError for bad input, TransportError where there is no server or it
+    refuses.
+    """
+    address, index = task()
+    with heavy_imports():
+        import models
+        from models import training
+        from wbsp import SyncCallback
+        from wbsp.runlog.worker import WorkerLog
+        from wbsp.worker.connection import TransportError
+
+    hook = SyncCallback(address, index, token_file=FLAGS.token_file,
+                        connect_timeout=FLAGS.connect_timeout,
+                        band_width_limit=FLAGS.band_width_limit, expected=expected(), say=say,
+                        patience=FLAGS.patience)
+    caught: list[int] = []
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, functools.partial(_interrupt, hook, caught))
+    try:
+        run = hook.connect()
+    except TransportError as error:
+        if not caught:
+            raise
+        say(f"worker {index}: {error}")
+        return lambda: 128 + caught[0]
+    if "model" not in run:
+        raise ValueError(f"the server at {address} was started by `python -m wbsp.ps` and knows "
+                         f"neither model nor data set: start {program}.py --job_name=ps "
+                         "instead, or train a model of your own with SyncCallback")
+    hook.write_log(WorkerLog(folder_of_run(run, index), index, run["sync"], append=True, say=say))
+    say_what_has_no_effect(run["dataset"])
+    name, rule, look = run["model"], hook.rule, look_of(run)
+    devices = training.own_devices(say)  # before anything lies on one
+    batches, steps_per_epoch = training_set(run, rule, hook, look)
+    split = rule.micro_batches
+    with devices.scope():
+        network = models.build(name, int(run["seed"]), float(run["weight_decay"]), run["dataset"],
+                               look and look.size, look and look.class_num)
+        # XLA compiles anew for every size of a batch, which takes longer than a step of it.
+        training.compile(network, name, float(run["lr"]) if run["lr"] else None, split,
+                         run["dataset"], jit_compile="auto" if rule.batch is None else False)
+    pace = pace_and_end(hook, seconds_before_step(run, index) / split, FLAGS.max_steps * split)
+    say(f"worker {index}: training {name} on {run['dataset']} under {run['sync']}")
+    return functools.partial(train, network, batches, steps_per_epoch, hook, pace, caught)
+
+
+def training_set(run, rule, hook, look):
+    """What this worker trains: (dataset, steps of an epoch). Raises ValueError or OSError."""
+    name, seed = run["dataset"], int(run["seed"])
+    examples = train_size(run)
+    if rule.batch is not None:
+        size = rule.batch
+        if FLAGS["batch_size"].present and FLAGS.batch_size != size:
+            raise ValueError(f"--batch_size={FLAGS.batch_size}, but all workers begin with "
+                             f"{size} under {run['sync']}: give the ps and the workers the same")
+        order = seed if rule.shared else (seed, hook.worker)
+        batches = hook.stream(data.shared_batch(name, order, FLAGS.data_dir, look), size)
+    else:
+        size, rest = divmod(FLAGS.batch_size, rule.micro_batches)
+        if rest:
+            raise ValueError(f"--batch_size={FLAGS.batch_size} does not divide into the "
+                             f"{rule.micro_batches} micro-batches of {run['sync']}: choose a "
+                             "multiple")
+        batches = data.train_dataset(name, size, seed, hook.worker, FLAGS.data_dir, look)
+    return batches, max(1, examples // size)
+
+
+def train(network, batches, steps_per_epoch, hook, pace, caught):
+    import tensorflow as tf
+
+    from data import pictures
+    from wbsp.worker.connection import TransportError
+
+    try:
+        network.fit(batches, epochs=FLAGS.max_steps, steps_per_epoch=steps_per_epoch, verbose=0,
+                    shuffle=False, callbacks=[hook, pace])
+    except TransportError as error:
+        say(f"worker {hook.worker}: {error}")
+        return 128 + caught[0] if caught else 1
+    except tf.errors.OpError as error:
+        if (told := pictures.reason(error)) is None:
+            raise
+        hook.close()
+        say(f"worker {hook.worker}: {told}")
+        return 1
+    say(f"worker {hook.worker}: done ({hook.stop_reason or 'max_steps reached'})")
+    return 128 + caught[0] if caught else 0
+
+
+def _interrupt(hook, caught, signum, frame):
+    if caught:
+        os._exit(128 + signum)  # asked twice: at once
+    caught.append(signum)
+    hook.interrupt(f"interrupted by {signal.Signals(signum).name}")
+
+
+def folder_of_run(run, index):
+    """Where this worker's files of the run lie; the same folder as the server's on one machine."""
+    named = pathlib.Path(FLAGS.log_root) / run["folder"]
+    folder = folder_of_worker(named, run)
+    if folder != named:
+        say(f"worker {index}: {named} holds another run; the files of this one are in "
+            f"{folder}")
+    return folder
+
+
+def seconds_before_step(run, index):
+    """Seconds to sleep, those of the run's published heterogeneity included."""
+    return FLAGS.sleep_time + heterogeneity.sleep_seconds(run["heterogeneity"], index)
+
+
+def pace_and_end(hook, seconds, max_steps):
+    """A callback: sleep before each step, go on where an earlier incarnation of this worker
+    stopped, and say every few seconds where it is."""
+    import keras
+
+    class PaceAndEnd(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            self.steps, self.say_at = hook.steps_before, time.monotonic() + SAY_EVERY
+            self.model.optimizer.iterations.assign(hook.steps_before)  # the rate's schedule
+
+        def on_train_batch_begin(self, batch, logs=None):
+            if seconds:
+                time.sleep(seconds)
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.steps += 1
+            if self.steps >= max_steps:
+                self.model.stop_training = True
+            if time.monotonic() >= self.say_at:
+                self.say_at = time.monotonic() + SAY_EVERY
+                say(f"worker {hook.worker}: {hook.progress()}")
+
+    return PaceAndEnd()
