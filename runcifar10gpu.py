@@ -79,6 +79,8 @@ flags.DEFINE_integer("seed", 0, "of initial weights, shuffling and augmentation"
 flags.DEFINE_bool("resume", False, "go on from the newest run's last checkpoint (ps)")
 flags.DEFINE_string("standby_of", None, "host:port of the server whose place this process takes "
                     "when that is gone (standby); all else as there, but for the port")
+flags.DEFINE_string("shards", "1", "how many processes share the model's floats, or the addresses, "
+                    "host:port,host:port, of those that --job_name=shard has started (ps, standby)")
 flags.DEFINE_string("server", None, "addresses of the server and its standby, host:port,host:port "
                     "(worker); default: --host and --port_base")
 flags.DEFINE_string("log_root", "runs", "where runs leave their files")
@@ -95,7 +97,7 @@ def main(argv):
         for name in KEPT:
             if FLAGS[name].present:
                 say(f"--{name} is kept for compatibility and has no effect")
-        job = worker() if FLAGS.job_name == "worker" else parameter_server()
+        job = {"worker": worker, "shard": shard}.get(FLAGS.job_name, parameter_server)()
     except (ValueError, OSError, RuntimeError) as error:
         say(f"runcifar10gpu: {error}")
         return 1
@@ -160,7 +162,17 @@ def parameter_server():
         settings, create(chosen_sync(), **options), options, config, host=host, port=port,
         token_file=FLAGS.token_file, base_dir=FLAGS.base_dir, log_root=FLAGS.log_root,
         resume=FLAGS.resume,
-        start_evaluator=lambda: EvaluatorProcess(experiment), standby_of=FLAGS.standby_of)
+        start_evaluator=lambda: EvaluatorProcess(experiment), standby_of=FLAGS.standby_of,
+        shards=FLAGS.shards)
+
+
+def shard():
+    """Return what waits for servers and answers with an exit code. Raises ValueError or OSError."""
+    from wbsp.cluster import token
+    from wbsp.ps.shard_process import prepare_shard
+
+    return prepare_shard(FLAGS.host, FLAGS.port_base, token(FLAGS.token_file),
+                         FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit)
 
 
 def network_and_test_set(model, dataset, data_dir, seed, weight_decay):
