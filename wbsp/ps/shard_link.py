@@ -22,6 +22,7 @@ from wbsp.wire.sockets import ServerSocket, endpoint, is_loopback
 SILENT = 30.0  # seconds without a word after which a shard counts as lost
 _BEAT = 1.0  # seconds between two signs of life, and between two requests to follow
 _START = 60.0  # seconds that a process on this machine may take to come up
+_END = 1.0  # seconds that its end may take after that of its connection
 _BLOCKED = 0.001  # seconds until a connection that takes no more is tried again
 
 
@@ -63,10 +64,11 @@ class LocalShard:
                 f": it ended with exit code {self._process.returncode}"))
         return int(line)
 
-    @property
-    def ended(self) -> int | None:
-        """Its exit code; None: it runs."""
-        return self._process.poll()
+    def ended(self, patience: float = 0.0) -> int | None:
+        """Its exit code; None: it runs, after so many seconds."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(patience)
+        return None
 
     def kill(self) -> None:
         """End it, whatever it is doing."""
@@ -135,12 +137,16 @@ class ShardLink:
 
     def keep_up(self, lead: s.Lead, now: float) -> None:
         """Ask to be followed, or tell that this server lives. Raises ShardLost."""
-        if self._process is not None and (code := self._process.ended) is not None:
-            raise ShardLost(f"{self} (process {self._process.pid}) ended with exit code {code}")
+        broken = False
         while self._monitor.poll(0):
             zmq.utils.monitor.recv_monitor_message(self._monitor)
-            if self.led:
-                raise ShardLost(f"the connection to {self} is gone")
+            broken = self.led
+        if self._process is not None:
+            code = self._process.ended(_END if broken else 0.0)
+            if code is not None:
+                raise ShardLost(f"{self} (process {self._process.pid}) ended with exit code {code}")
+        if broken:
+            raise ShardLost(f"the connection to {self} is gone")
         if self.led and now - self._heard > SILENT:
             raise ShardLost(f"{self} has said nothing for {SILENT:g} s")
         if now - self._beat_at >= _BEAT:
