@@ -7,6 +7,7 @@ must be W_0 and the sum of these, each once, to the last bit.
 and 4 shards, with a standby and without; `WBSP_KILLS_SEED` chooses whom, and when.
 """
 
+import json
 import os
 import random
 import signal
@@ -18,7 +19,7 @@ import psutil
 import pytest
 from crew import Member, all_end
 from integers import IntegerReplica
-from jobs import free_port, until
+from jobs import ROOT, free_port, until
 from pairs import Pair, told
 
 from wbsp.ps import checkpoint
@@ -156,6 +157,26 @@ def test_a_wrong_number_is_said_in_one_line(jobs):
     assert server.lines == ["wbsp.ps: shards='none' is neither a number from 1 to 64 nor a list of "
                             "addresses: address 'none' is not host:port, for example "
                             "localhost:2606"]
+
+
+@pytest.mark.slow
+def test_fit_goes_on_over_the_death_of_a_shard(jobs):
+    """Two workers with Keras, on the public interface."""
+    run, steps = Pair(jobs, shards=2, standby=False, flags=[OFTEN]), [120, 60]
+    workers = [jobs.start(f"keras{index}", ROOT / "tests/helpers/keras_worker.py", "--plan",
+                          json.dumps({"address": run.addresses[0], "worker": index,
+                                      "steps": planned, "pause": 0.03}))
+               for index, planned in enumerate(steps)]
+    until(lambda: run.server.find("the files") and len(run.server.events("accept")) > 10, "pushes")
+    run.shards()[0].kill()
+    for job in (*workers, run.server):
+        job.ends_well()
+    (_, digest), (_, other) = [job.find("RESULT")[0].rsplit(maxsplit=1) for job in workers]
+    assert digest == other, "both hold the final version"
+    state = checkpoint.load(run.server.folder / "checkpoint.safetensors").state
+    assert [state["steps"][str(worker)] for worker in range(2)] == steps
+    assert len(run.server.events("shard_lost")) == 1
+    assert {e["worker"] for e in run.server.events("reattach")} == {0, 1}
 
 
 LOOPS = [(2, True)] if not KILLS else [(count, standby) for count in (1, 2, 4)

@@ -46,3 +46,11 @@ def test_step_overhead_compares_two_fits(tmp_path):
 def test_zipline_counts_the_operations_of_each_variant(tmp_path):
     result = figures(tmp_path, "zipline", "--quick")
     assert result
+
+
+@pytest.mark.slow
+def test_group_compares_numbers_of_shards(tmp_path):
+    (row,) = figures(tmp_path, "group", "--sizes", "1000", "--shards", "1", "2", "--turns=2",
+                     "--seconds=0.01")
+    assert set(row["ms"]) == set(row["ratio"]) == {"1", "2"}
+    assert row["ratio"]["1"]["median"] == 1 and 0 < row["ratio"]["2"]["median"]
