@@ -36,7 +36,7 @@ KEPT = {"BUFF_SIZE": 1024, "class_num": 10, "base_time_step": 1.0, "training_end
 SAY_EVERY = 5.0  # seconds between two lines of a worker
 
 # The published flags, with their names and defaults.
-flags.DEFINE_enum("job_name", None, ["ps", "standby", "worker"], "what this process is",
+flags.DEFINE_enum("job_name", None, ["ps", "standby", "shard", "worker"], "what this process is",
                   required=True)
 # worker_num, worker_index, host, port_base and token_file: what the command line does not say, the
 # environment may (wbsp/cluster.py).

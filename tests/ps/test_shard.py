@@ -167,7 +167,7 @@ def test_floats_arrive_in_their_vectors(sizes):
 ])
 def test_shards_are_a_number_or_addresses(text, count, setting):
     plan = ShardPlan.parse(text)
-    assert plan.count == count and plan.setting == setting
+    assert plan.number == count and plan.setting == setting
     assert plan.single == (text == "1")
 
 

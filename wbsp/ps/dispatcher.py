@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from functools import partial
 
 import zmq
 
@@ -66,7 +67,7 @@ class Dispatcher:
             if message is None:
                 return
             identity, *frames = message
-            self._carefully(identity.bytes, lambda i=identity, f=frames: self._handle(i.bytes, f))
+            self._carefully(identity.bytes, partial(self._handle, identity.bytes, frames))
 
     def hear_shard(self, shard: int, message: m.Message) -> None:
         """A shard says something of a worker, or of strangers."""
@@ -80,8 +81,7 @@ class Dispatcher:
         if session is None or members is None:
             return  # it has ended meanwhile
         if isinstance(message, s.Holds):
-            notice = message
-            self._carefully(session.identity, lambda: members.held(session, shard, notice))
+            self._carefully(session.identity, partial(members.held, session, shard, message))
         else:
             self.sessions.note_chunk(session)
 

@@ -140,13 +140,18 @@ class ShardServer:
                 self._handle(identity.bytes, frames)
             except m.WireError as error:
                 self._misused(str(error))
+            if frames:
+                self._socket.received(frames[0], self._knows(identity.bytes))
+
+    def _knows(self, identity: bytes) -> bool:
+        """True for the server, and for workers that it has told of."""
+        leader = self._leader
+        return leader is not None and (leader.identity == identity or (
+            leader.shard is not None and leader.shard.knows(identity)))
 
     def _handle(self, identity: bytes, frames: list[zmq.Frame]) -> None:
         leader = self._leader
         leads = leader is not None and leader.identity == identity
-        if frames:
-            known = leader is not None and leader.shard is not None and leader.shard.knows(identity)
-            self._socket.received(frames[0], leads or known)
         if not 1 <= len(frames) <= 2:
             raise m.WireError(f"a message of {len(frames)} frames")
         message = m.decode(s.ToShard, frames[0].buffer)

@@ -39,7 +39,7 @@ _LINGER = 1.0  # seconds for the last messages to leave
 class ShardPlan(NamedTuple):
     """How many shards there are to be: processes of this server's, or those at `addresses`."""
 
-    count: int = 1
+    number: int = 1
     addresses: tuple[tuple[str, int], ...] = ()
 
     @classmethod
@@ -59,12 +59,12 @@ class ShardPlan(NamedTuple):
     @property
     def setting(self) -> int | list[str]:
         """For run.json."""
-        return [f"{host}:{port}" for host, port in self.addresses] or self.count
+        return [f"{host}:{port}" for host, port in self.addresses] or self.number
 
     @property
     def single(self) -> bool:
         """True if the server is to keep the floats itself."""
-        return self.count == 1 and not self.addresses
+        return self.number == 1 and not self.addresses
 
 
 class Shards:
@@ -84,7 +84,7 @@ class Shards:
         self._looked = -math.inf
         here = "localhost" if host in ("*", "0.0.0.0", "::", "[::]") else host
         self.local = [] if plan.addresses else [LocalShard(host, token, bandwidth)
-                                                for _ in range(plan.count)]
+                                                for _ in range(plan.number)]
         try:
             self._links = [ShardLink(server, here, shard.port(), shard) for shard in self.local]
         except OSError:

@@ -144,8 +144,10 @@ class ServerChannel:
             return
         head = header(0)
         self.post(head)
-        again = isinstance(head, m.Kept)
-        self.slices.post(vector, head.work.last if again else head.push.seq, again)
+        if isinstance(head, m.Kept):
+            self.slices.post(vector, head.work.last, again=True)
+        else:
+            self.slices.post(vector, head.push.seq, again=False)
 
     def flush(self) -> None:
         """Send all queued messages that the rate limit and the socket allow."""
@@ -159,7 +161,7 @@ class ServerChannel:
         Raises TransportError when the server, or one of them, is lost.
         """
         self.connection.check(now)
-        return self.slices is not None and self.slices.check(now)
+        return self.slices is not None and self.slices.check(now, self.connection.broken)
 
     def close(self) -> None:
         """Close the socket, and all others of the context; what was not sent is lost."""

@@ -120,8 +120,10 @@ class Slices:
                     shard.ready = message.secret == self.group.secret
         return None
 
-    def check(self, now: float) -> bool:
+    def check(self, now: float, alone: bool) -> bool:
         """True if all shards know this worker, and did not at the last look.
+
+        alone: the server is lost, too, and the next one may have other shards
 
         Raises TransportError when one is out of reach for too long.
         """
@@ -130,6 +132,9 @@ class Slices:
         self.ready = all(shard.ready for shard in self._shards)
         if self.ready:
             return True
+        if alone:
+            self._unready_since = self._notice_at = now
+            return False
         missing = next(shard for shard in self._shards if not shard.ready)
         waited = now - self._unready_since
         if waited > self._patience:
