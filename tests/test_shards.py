@@ -98,7 +98,7 @@ def test_shards_and_a_standby_go_together(jobs, victim):
     pair = Pair(jobs, shards=2)
     pair.trains()
     if victim == "shard":
-        until(lambda: pair.held, "the server to know that")
+        until(lambda: pair.held({}), "the server to know that")
         pair.shards()[0].kill()
         pair.standby.until("taking over from the server at")
         until(lambda: len(pair.shards()) == 2, "shards of its own")
@@ -194,10 +194,11 @@ def test_any_of_them_dies_again_and_again(jobs, shards, standby):
     for seconds in (0.004, 0.01):
         pair.worker(1_000_000, seconds=seconds, stop_when_told=True)
     pair.workers[0].until("step 5 done")
-    waits = []
+    waits, said = [], {}
     for _ in range(KILLS or 2):
         if standby:
-            until(lambda: pair.held, "the standby to hold something")
+            until(lambda known=said: pair.held(known), "the standby to hold something")
+            said = {job: len(job.find("holding version")) for job in (pair.server, pair.standby)}
         version = pair.newest() + draw.randint(0, 20)
         until(lambda least=version: pair.newest() >= least, "more versions")
         victim = draw.choice(["server", *["standby"] * standby, *["shard"] * (shards > 1)])

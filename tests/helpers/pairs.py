@@ -83,10 +83,12 @@ class Pair:
         """Who serves: whose run has the highest epoch."""
         return max((self.server, self.standby), key=lambda job: told(job).get("epoch", 0))
 
-    @property
-    def held(self):
-        """True if the standby holds something, as who serves knows."""
-        return told(self.serving).get("standby") is not None
+    def held(self, said):
+        """True if who does not serve holds something, and who serves knows; `said`: process -> how
+        often it had said so before its part began."""
+        other = self.standby if self.serving is self.server else self.server
+        return (len(other.find("holding version")) > said.get(other, 0)
+                and told(self.serving).get("standby") is not None)
 
     def versions(self):
         """The version that each worker has; 0 before its first step."""
