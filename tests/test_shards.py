@@ -3,8 +3,9 @@
 Each worker writes down what it cut, and the weight of each push that was answered; the final model
 must be W_0 and the sum of these, each once, to the last bit.
 
-`WBSP_KILLS=30` kills, so many times each, the server, one of its shards or its standby, with 1, 2
-and 4 shards, with a standby and without; `WBSP_KILLS_SEED` chooses whom, and when.
+`WBSP_KILLS=30` runs all of this, which takes minutes, and kills, so many times each, the server,
+one of its shards or its standby, with 1, 2 and 4 shards, with a standby and without;
+`WBSP_KILLS_SEED` chooses whom, and when.
 """
 
 import json
@@ -28,6 +29,7 @@ from wbsp.runlog.reader import read_run
 KILLS = int(os.environ.get("WBSP_KILLS", "0"))
 SEED = int(os.environ.get("WBSP_KILLS_SEED", "0"))
 OFTEN = "--check_period=0.2"
+when_asked = pytest.mark.skipif(not KILLS, reason="takes longer: WBSP_KILLS=2")
 
 
 class FloatReplica(IntegerReplica):
@@ -58,7 +60,8 @@ def test_versions_are_the_same_bytes_with_and_without_shards(jobs):
     assert final[1] == final[2] == final[4]
 
 
-@pytest.mark.parametrize("sync, shards", [("pcc", 2), ("bsp", 4)])
+@pytest.mark.parametrize("sync, shards", [
+    ("pcc", 2), pytest.param("bsp", 4, marks=when_asked), pytest.param("wbsp", 4, marks=when_asked)])
 def test_a_shard_may_die(jobs, sync, shards):
     run = Pair(jobs, sync, shards=shards, standby=False, flags=[OFTEN])
     run.trains()
@@ -76,6 +79,7 @@ def test_a_shard_may_die(jobs, sync, shards):
     assert read_run(run.server.folder).summary["failures"]["shard_lost"] == 1
 
 
+@when_asked
 def test_the_server_of_shards_may_die_and_come_back_with_more(jobs):
     run = Pair(jobs, shards=2, standby=False, flags=[OFTEN])
     run.trains()
@@ -93,7 +97,8 @@ def test_the_server_of_shards_may_die_and_come_back_with_more(jobs):
     run.ends(run.server)
 
 
-@pytest.mark.parametrize("victim", ["shard", "server", "standby"])
+@pytest.mark.parametrize("victim", [
+    "shard", pytest.param("server", marks=when_asked), pytest.param("standby", marks=when_asked)])
 def test_shards_and_a_standby_go_together(jobs, victim):
     pair = Pair(jobs, shards=2)
     pair.trains()
@@ -159,6 +164,7 @@ def test_a_wrong_number_is_said_in_one_line(jobs):
                             "localhost:2606"]
 
 
+@when_asked
 @pytest.mark.slow
 def test_fit_goes_on_over_the_death_of_a_shard(jobs):
     """Two workers with Keras, on the public interface."""
@@ -179,13 +185,11 @@ def test_fit_goes_on_over_the_death_of_a_shard(jobs):
     assert {e["worker"] for e in run.server.events("reattach")} == {0, 1}
 
 
-LOOPS = [(2, True)] if not KILLS else [(count, standby) for count in (1, 2, 4)
-                                       for standby in (True, False)]
-
-
+@when_asked
 @pytest.mark.slow
 @pytest.mark.timeout(240 + 60 * KILLS)
-@pytest.mark.parametrize("shards, standby", LOOPS)
+@pytest.mark.parametrize("shards", [1, 2, 4])
+@pytest.mark.parametrize("standby", [True, False])
 def test_any_of_them_dies_again_and_again(jobs, shards, standby):
     """A server or standby that was killed is started again by the same command."""
     draw = random.Random(f"{shards} {standby} {SEED}")
@@ -195,7 +199,7 @@ def test_any_of_them_dies_again_and_again(jobs, shards, standby):
         pair.worker(1_000_000, seconds=seconds, stop_when_told=True)
     pair.workers[0].until("step 5 done")
     waits, said = [], {}
-    for _ in range(KILLS or 2):
+    for _ in range(KILLS):
         if standby:
             until(lambda known=said: pair.held(known), "the standby to hold something")
             said = {job: len(job.find("holding version")) for job in (pair.server, pair.standby)}

@@ -17,7 +17,7 @@ from wbsp.ps.effects import Effect, Final, Model
 from wbsp.ps.engine import Engine
 from wbsp.ps.session_manager import SessionManager
 from wbsp.ps.shards import Shards
-from wbsp.ps.worker_session import Returning, WorkerSession, one_line
+from wbsp.ps.worker_session import Returning, Sharing, WorkerSession, one_line
 from wbsp.wire import messages as m
 from wbsp.wire.shards import Holds
 
@@ -155,27 +155,29 @@ class Members:
 
     def _headed(self, session: WorkerSession, head: m.Update | m.Kept, seq: int) -> None:
         """The head of what goes to the shards; offset and size are none of its business."""
-        session.arriving(seq, isinstance(head, m.Kept)).head = head
-        self._decide_if_whole(session)
+        if session.sharing is not None:
+            session.sharing.arriving(seq, isinstance(head, m.Kept)).head = head
+            self._decide_if_whole(session, session.sharing)
 
     def held(self, session: WorkerSession, shard: int, notice: Holds) -> None:
         """A shard has all of its slice. Raises WireError as `update` does."""
         self.sessions.note_chunk(session)
-        arrival = session.arriving(notice.seq, notice.again)
-        arrival.shards.add(shard)
-        arrival.finite = arrival.finite and notice.finite
-        self._decide_if_whole(session)
+        if session.sharing is not None:
+            arrival = session.sharing.arriving(notice.seq, notice.again)
+            arrival.shards.add(shard)
+            arrival.finite = arrival.finite and notice.finite
+            self._decide_if_whole(session, session.sharing)
 
-    def _decide_if_whole(self, session: WorkerSession) -> None:
-        arrival, back = session.arrival, session.returning
+    def _decide_if_whole(self, session: WorkerSession, sharing: Sharing) -> None:
+        arrival, back = sharing.arrival, session.returning
         if arrival is None or self._shards is None or len(arrival.shards) < len(self._shards):
             return
         head = arrival.head
         if isinstance(head, m.Update):
-            session.arrival = None
+            sharing.arrival = None
             self._push(session, head, None, arrival.finite)
         elif isinstance(head, m.Kept) and back is not None and back.lacks is not None:
-            session.arrival = None
+            sharing.arrival = None
             self._resend(session, back, head, None, arrival.finite)
 
     def fetch(self, session: WorkerSession, fetch: m.Fetch) -> None:

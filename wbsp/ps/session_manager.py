@@ -8,7 +8,7 @@ import numpy as np
 
 from wbsp.ps.protocol_errors import ProtocolErrors, TokenBucket
 from wbsp.ps.shards import Shards
-from wbsp.ps.worker_session import WorkerSession, one_line
+from wbsp.ps.worker_session import Sharing, WorkerSession, one_line
 from wbsp.runlog.report import Report
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import split
@@ -64,8 +64,8 @@ class SessionManager:
     def attach(self, session: WorkerSession) -> None:
         """The worker is a member: have the shards know it, if there are some."""
         if self._shards is not None:
-            session.group = self._shards.admit(session.worker)
-            self._by_secret[session.group.secret] = session
+            session.sharing = Sharing(self._shards.admit(session.worker))
+            self._by_secret[session.sharing.group.secret] = session
 
     def attached(self, secret: int) -> WorkerSession | None:
         """The session of which a shard speaks, if it is open."""
