@@ -61,7 +61,7 @@ def test_versions_are_the_same_bytes_with_and_without_shards(jobs):
 
 
 @pytest.mark.parametrize("sync, shards", [
-    ("pcc", 2), pytest.param("bsp", 4, marks=when_asked), pytest.param("wbsp", 4, marks=when_asked)])
+    ("pcc", 2), pytest.param("bsp", 4, marks=when_asked)])
 def test_a_shard_may_die(jobs, sync, shards):
     run = Pair(jobs, sync, shards=shards, standby=False, flags=[OFTEN])
     run.trains()
