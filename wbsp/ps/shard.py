@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -21,6 +21,10 @@ from wbsp.wire import shards as s
 from wbsp.wire.chunks import split
 from wbsp.wire.memory import BufferPool
 from wbsp.wire.rate import Frames
+
+# Slices that wait of a worker: the answer to its push may be there, and its next push here, before
+# the log is.
+_MOST_HELD = 2
 
 Key = tuple[int, bool]  # seq, again: see `wbsp.wire.shards.Slice`
 
@@ -62,9 +66,9 @@ class Attachment:
     updates: UpdateReassembler
     identity: bytes | None = None  # of its socket, once it has come
     arriving: Key | None = None  # what comes in chunks
-    key: Key | None = None  # of what is held
-    held: np.ndarray | None = None  # slice of an update, float32
+    held: dict[Key, np.ndarray] = field(default_factory=dict)  # slices of updates, float32
     decided: int = -1  # newest push of which the log has spoken
+    missed: bool = False  # something came when too much was held
 
     def take(self, message: s.Slice, offset: int, body: memoryview) -> bool:
         """Take a chunk at `offset` in this range; True if all of the slice is here.
@@ -72,31 +76,31 @@ class Attachment:
         Raises WireError for what no correct worker sends.
         """
         key = message.seq, message.again
-        if message.seq <= self.decided or key == self.key:
+        if message.seq <= self.decided or key in self.held:
             return False  # sent twice
-        if self.held is not None:
-            raise m.WireError(f"worker {self.worker} pushed {message.seq} while {self.key} is "
-                              "undecided")
+        if len(self.held) >= _MOST_HELD:
+            self.missed = True
+            return False
         if offset == 0:
             self.arriving = key
         elif key != self.arriving:
             raise m.WireError(f"worker {self.worker} sent the rest of push {message.seq} without "
                               "its begin")
-        self.held = self.updates.add(offset, self.updates.size, body)
-        if self.held is None:
+        vector = self.updates.add(offset, self.updates.size, body)
+        if vector is None:
             return False
-        self.key, self.arriving = key, None
+        self.held[key], self.arriving = vector, None
         return True
 
     def release(self, seq: int, again: bool) -> np.ndarray:
         """The slice of which the log speaks, which is held no more."""
-        held = self.held
-        if held is None or self.key != (seq, again):
+        vector = self.held.pop((seq, again), None)
+        if vector is None:
             raise RuntimeError(f"the log speaks of push {seq} of worker {self.worker}, and here is "
-                               f"{self.key}")
-        self.key = self.held = None
+                               f"{list(self.held)}")
         self.decided = seq
-        return held
+        self.held = {key: later for key, later in self.held.items() if key[0] > seq}
+        return vector
 
 
 class Shard:
@@ -163,6 +167,15 @@ class Shard:
                 self.store.commit(message.version)
             case _:
                 raise m.WireError(f"{type(message).__name__} is no part of the log")
+
+    def missed(self, worker: int) -> tuple[bytes, int] | None:
+        """The socket and the secret of a worker that is to send again what it sends; None: it need
+        not."""
+        attachment = self._of.get(worker)
+        if attachment is None or not attachment.missed or attachment.identity is None:
+            return None
+        attachment.missed = False
+        return attachment.identity, attachment.secret
 
     def version(self, message: s.Send) -> tuple[bytes, Iterator[Frames]] | None:
         """The worker's socket and the messages for it; None: it is not here, or nothing is."""

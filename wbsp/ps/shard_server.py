@@ -252,6 +252,10 @@ class ShardServer:
                 if isinstance(message, s.Dismiss):
                     leader.told.pop(message.secret, None)
                 shard.follow(message)
+                if isinstance(message, s.Apply | s.Drop) and (
+                        missed := shard.missed(message.worker)):
+                    identity, secret = missed
+                    self._send(identity, s.Ready(secret))
 
     def _send(self, identity: bytes, message: m.Message) -> None:
         self._queues.post(identity, m.encode(message), now=time.monotonic())

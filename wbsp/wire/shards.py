@@ -169,7 +169,8 @@ class Present(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """Answer to Present: the server has told this shard of the worker."""
+    """Answer to Present: the server has told this shard of the worker. Unasked: send again what is
+    not answered."""
 
     secret: int
 

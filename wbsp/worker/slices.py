@@ -116,8 +116,10 @@ class Slices:
                 if isinstance(message, s.Version) and len(frames) == 2:
                     return m.Model(message.request, message.version, message.offset,
                                    message.size), frames[1].buffer
-                if isinstance(message, s.Ready):
-                    shard.ready = message.secret == self.group.secret
+                if isinstance(message, s.Ready) and message.secret == self.group.secret:
+                    if shard.ready:  # something came too early for it: all is repeated
+                        self._unready(time.monotonic())
+                    shard.ready = True
         return None
 
     def check(self, now: float, alone: bool) -> bool:
