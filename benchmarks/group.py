@@ -46,7 +46,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=7, help="blocks of each number of shards")
     parser.add_argument("--seconds", type=float, help="least time of a block")
     parser.add_argument("--lines", type=float, metavar="MBIT", help="rate of each host's line")
-    parser.add_argument("--workers", type=int, default=8, help="with --lines")
+    parser.add_argument("--workers", type=int, default=8, choices=(1, 2, 4, 8, 16),
+                        help="with --lines; a power of two, so that sums are exact")
     parser.add_argument("--quick", action="store_true", help="3 short turns")
     parser.add_argument("--json", metavar="FILE", help="write the figures")
     args = parser.parse_args()
