@@ -8,6 +8,7 @@ ready-made and counts a round trip as over when the new model lies in its own me
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -134,10 +135,18 @@ class _Replica:
         return vector
 
 
-def wbsp_worker(pipe: Connection, address: str, worker: int, workers: int, size: int) -> None:
-    """A worker under asp: every step pushes, and waits for the version that holds its push."""
+def wbsp_worker(pipe: Connection, address: str, worker: int, workers: int, size: int,
+                token: bytes | None = None, space: str | None = None) -> None:
+    """A worker under asp: every step pushes, and waits for the version that holds its push.
+
+    space: the network namespace that it works in
+    """
+    if space is not None:
+        with open(f"/run/netns/{space}") as file:
+            if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), 0):  # os.setns: Python 3.12
+                raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {space}")
     replica = _Replica(size)
-    transport = Transport(address, worker, say=_silent)
+    transport = Transport(address, worker, token, say=_silent)
     welcome = transport.hello({}, CONNECT)
     joined = transport.join(replica.layout, replica.read, CONNECT)
     runtime = WorkerRuntime(transport, replica, welcome.rule, joined, say=_silent)

@@ -43,20 +43,23 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def server(sync: str, workers: int, standby: bool = False) -> Iterator[str]:
+def server(sync: str, workers: int, standby: bool = False, *flags: str,
+           host: str = "localhost", space: str | None = None) -> Iterator[str]:
     """Run `python -m wbsp.ps` in a process of its own, perhaps with a standby in another; yield its
     host:port.
+
+    flags: more of them; host, space: where it listens, and the network namespace that is in
 
     Checkpoints are put off: their writing is a matter of the disk, not of what is measured.
     Raises RuntimeError if a server does not end well by itself, as a run's end should make it.
     """
-    address = f"localhost:{free_port()}"
+    address = f"{host}:{free_port()}"
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        def start(port: str, *flags: str) -> None:
-            stack.enter_context(_ending_well(
+        def start(port: str, *more: str) -> None:
+            stack.enter_context(ending_well(
                 Path(folder) / f"said-{port}", f"--sync={sync}", f"--worker_num={workers}",
-                f"--port_base={port}", f"--log_root={folder}", f"--connect_timeout={CONNECT}",
-                "--check_period=3600", *flags))
+                f"--host={host}", f"--port_base={port}", f"--log_root={folder}",
+                f"--connect_timeout={CONNECT}", "--check_period=3600", *flags, *more, space=space))
 
         start(address.rpartition(":")[2])
         if standby:
@@ -65,10 +68,11 @@ def server(sync: str, workers: int, standby: bool = False) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _ending_well(output: Path, *flags: str) -> Iterator[None]:
-    """A server's process until its end; killed where the block fails."""
+def ending_well(output: Path, *flags: str, space: str | None = None) -> Iterator[None]:
+    """A server's process until its end, in a network namespace; killed where the block fails."""
+    within = ["ip", "netns", "exec", space] if space else []
     with open(output, "w+") as said:
-        process = subprocess.Popen([sys.executable, "-m", "wbsp.ps", *flags], cwd=_ROOT,
+        process = subprocess.Popen([*within, sys.executable, "-m", "wbsp.ps", *flags], cwd=_ROOT,
                                    stdout=subprocess.DEVNULL, stderr=said)
         try:
             yield

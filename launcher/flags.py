@@ -20,7 +20,7 @@ KEPT = {"BUFF_SIZE": 1024, "base_time_step": 1.0, "training_end": 0.1,
         "epsilon": 0.3}  # published flags that nothing reads
 
 # The published flags, with their names and defaults.
-flags.DEFINE_enum("job_name", None, ["ps", "standby", "worker"], "what this process is",
+flags.DEFINE_enum("job_name", None, ["ps", "standby", "shard", "worker"], "what this process is",
                   required=True)
 # worker_num, worker_index, host, port_base and token_file: what the command line does not say, the
 # environment may (wbsp/cluster.py).
@@ -72,6 +72,8 @@ flags.DEFINE_integer("seed", 0, "of initial weights, shuffling and augmentation"
 flags.DEFINE_bool("resume", False, "go on from the newest run's last checkpoint (ps)")
 flags.DEFINE_string("standby_of", None, "host:port of the server whose place this process takes "
                     "when that is gone (standby); all else as there, but for the port")
+flags.DEFINE_string("shards", "1", "how many processes share the model's floats, or the addresses, "
+                    "host:port,host:port, of those that --job_name=shard has started (ps, standby)")
 flags.DEFINE_string("server", None, "addresses of the server and its standby, host:port,host:port "
                     "(worker); default: --host and --port_base")
 flags.DEFINE_string("log_root", "runs", "where runs leave their files")

@@ -1,12 +1,13 @@
 """From a command line to an exit code."""
 
+import functools
 import os
 import pathlib
 
 from absl import app
 
 from launcher.flags import FLAGS, KEPT
-from launcher.server import parameter_server
+from launcher.server import parameter_server, shard
 from launcher.worker import worker
 from wbsp.runlog.console import say
 
@@ -24,7 +25,8 @@ def _main(argv):
         for name in KEPT:
             if FLAGS[name].present:
                 say(f"--{name} is kept for compatibility and has no effect")
-        job = worker(program) if FLAGS.job_name == "worker" else parameter_server()
+        job = {"worker": functools.partial(worker, program), "shard": shard}.get(
+            FLAGS.job_name, parameter_server)()
     except (ValueError, OSError, RuntimeError) as error:
         say(f"{program}: {error}")
         return 1

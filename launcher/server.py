@@ -40,7 +40,17 @@ def parameter_server():
         settings, create(chosen_sync(), **options), options, config, host=host, port=port,
         token_file=FLAGS.token_file, base_dir=FLAGS.base_dir, log_root=FLAGS.log_root,
         resume=FLAGS.resume,
-        start_evaluator=lambda: EvaluatorProcess(experiment), standby_of=FLAGS.standby_of)
+        start_evaluator=lambda: EvaluatorProcess(experiment), standby_of=FLAGS.standby_of,
+        shards=FLAGS.shards)
+
+
+def shard():
+    """Return what waits for servers and answers with an exit code. Raises ValueError or OSError."""
+    from wbsp.cluster import token
+    from wbsp.ps.shard_process import prepare_shard
+
+    return prepare_shard(FLAGS.host, FLAGS.port_base, token(FLAGS.token_file),
+                         FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit)
 
 
 def network_and_test_set(run, data_dir, test_images):

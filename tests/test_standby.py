@@ -98,6 +98,23 @@ def test_a_server_that_is_started_again_at_once_yields_to_its_standby(jobs):
     pair.ends(pair.standby, pair.server)
 
 
+def test_who_began_with_an_older_state_is_not_overtaken_for_it(jobs):
+    """A server that was replaced is the standby now; it holds more than its own checkpoint."""
+    pair = Pair(jobs)
+    pair.trains()
+    pair.kill("server")
+    pair.standby.until("taking over from the server at")
+    until(lambda: pair.held({}), "the first server to be the standby")
+    pair.server.signal(signal.SIGSTOP)
+    pair.standby.kill()
+    pair.standby = pair.start_standby("--resume")
+    pair.standby.until("in waiting for the server at")
+    pair.server.signal(signal.SIGCONT)
+    pair.server.until("taking over from the server at")
+    pair.go()
+    pair.ends(pair.server, pair.standby)
+
+
 def test_who_cannot_be_the_standby_is_told_so(jobs):
     pair = Pair(jobs)
     pair.server.until("standby at")

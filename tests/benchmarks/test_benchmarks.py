@@ -89,3 +89,11 @@ def test_watch_makes_a_run_and_reads_it(tmp_path):
     assert 1990 < result["spans"] <= 2000
     for row in (result["its address is printed"], result["its numbers are there"]):
         assert row["clock"] > 0 and row["processor"] > 0
+
+
+@minutes
+def test_group_compares_numbers_of_shards(tmp_path):
+    (row,) = figures(tmp_path, "group", "--sizes", "1000", "--shards", "1", "2", "--turns=2",
+                     "--seconds=0.01")
+    assert set(row["ms"]) == set(row["ratio"]) == {"1", "2"}
+    assert row["ratio"]["1"]["median"] == 1 and 0 < row["ratio"]["2"]["median"]

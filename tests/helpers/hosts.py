@@ -56,6 +56,13 @@ class Hosts(contextlib.AbstractContextManager):
         """The host's network namespace."""
         return f"wb{self._id}-{name}"
 
+    def limit(self, name: str, mbit: float) -> None:
+        """Let the host's cable carry so many Mbit/s each way."""
+        for within in (["-n", self.space(name), "qdisc", "add", "dev", "eth0"],
+                       ["qdisc", "add", "dev", self._cable(name)]):
+            subprocess.run(["tc", *within, "root", "tbf", "rate", f"{mbit:g}mbit", "burst", "64kb",
+                            "latency", "100ms"], check=True, capture_output=True)
+
     def cut(self, name: str, way: str = "both") -> None:
         """Nothing reaches the host any more, and it reaches nothing; `way`: only "in" or "out"."""
         if way == "both":

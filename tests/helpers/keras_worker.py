@@ -1,6 +1,7 @@
 """A worker process that trains shapes10 in one run after another, so that TensorFlow starts once.
 
 Each line of the standard input is the JSON of a `Plan`; each is answered with one of a result.
+With `--plan JSON` there is one run.
 """
 
 from __future__ import annotations
@@ -62,5 +63,5 @@ def run(plan: Plan) -> dict:
 
 
 if __name__ == "__main__":
-    for line in sys.stdin:
+    for line in sys.argv[2:] or sys.stdin:
         print("RESULT", json.dumps(run(Plan(**json.loads(line)))), flush=True)

@@ -47,6 +47,7 @@ class Line:
     """A worker's connection: a channel for its Communication, and the messages on their way."""
 
     made, all_sent, sent = True, True, 0
+    ready, group = True, None  # there are no shards
 
     def __init__(self):
         self.connection = self
@@ -68,6 +69,12 @@ class Line:
     def post_chunks(self, vector, header):
         for offset, chunk in split(vector):
             self.post(header(offset), chunk)
+
+
+    def arrange(self, group):
+        assert group is None
+
+    hand_over = post_chunks
 
 
 class Life:

@@ -1,8 +1,13 @@
-"""A server and its standby as real processes, and integer workers that note every cut."""
+"""A server, perhaps with a standby and shards, as real processes, and integer workers that note
+every cut."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
+import psutil
 from integers import answered, pattern, read_result
 from jobs import free_port
 
@@ -14,14 +19,15 @@ NEVER = "--check_period=3600"  # nothing but W_0 is written before the end
 class Pair:
     """A server, its standby, and workers that know both addresses."""
 
-    def __init__(self, jobs, sync="pcc", workers=2, hosts=None):
+    def __init__(self, jobs, sync="pcc", workers=2, hosts=None, shards="1", standby=True,
+                 flags=(NEVER,)):
         """`hosts`: each process has one of its own (server, standby, w0, w1, ...), else all have
-        this one."""
+        this one. `standby`: whether there is one; `shards`: as the flag says."""
         self.jobs, self.sync, self.number, self.hosts = jobs, sync, workers, hosts
         self.ports = free_port(), free_port()
         names = [hosts.address[name] if hosts else "localhost" for name in ("server", "standby")]
         self.addresses = [f"{name}:{port}" for name, port in zip(names, self.ports, strict=True)]
-        self.flags = [NEVER, "--base_dir=run"]
+        self.flags = [*flags, "--base_dir=run", f"--shards={shards}"]
         self.plan = {}
         if hosts:  # beyond this machine a token is needed
             token = jobs.folder / "token"
@@ -29,7 +35,7 @@ class Pair:
             self.flags += ["--host=0.0.0.0", f"--token_file={token}"]
             self.plan["token_file"] = str(token)
         self.server = self.start_server().listens()
-        self.standby = self.start_standby().listens()
+        self.standby = self.start_standby().listens() if standby else None
         self.planned, self.workers = {}, []
 
     def start_server(self, *flags):
@@ -56,7 +62,8 @@ class Pair:
     def trains(self):
         """Have two workers train that do not end before `go`; the standby holds a version."""
         first, _ = self.worker(120, seconds=0.01, hold_at=90), self.worker(80, seconds=0.015)
-        self.standby.until("holding version")
+        if self.standby is not None:
+            self.standby.until("holding version")
         first.until("step 30 done")
 
     def kill(self, who):
@@ -65,6 +72,23 @@ class Pair:
         job.kill()
         job.was_clean()
         setattr(self, who, getattr(self, f"start_{who}")("--resume"))
+
+    def shards(self, job=None):
+        """The processes of a server's shards, those on this machine; default: of who serves."""
+        here = psutil.Process((job or self.serving).process.pid)
+        return [one for one in here.children() if "wbsp.ps.shard_process" in one.cmdline()]
+
+    @property
+    def serving(self):
+        """Who serves: whose run has the highest epoch."""
+        return max((self.server, self.standby), key=lambda job: told(job).get("epoch", 0))
+
+    def held(self, said):
+        """True if who does not serve holds something, and who serves knows; `said`: process -> how
+        often it had said so before its part began."""
+        other = self.standby if self.serving is self.server else self.server
+        return (len(other.find("holding version")) > said.get(other, 0)
+                and told(self.serving).get("standby") is not None)
 
     def versions(self):
         """The version that each worker has; 0 before its first step."""
@@ -82,7 +106,7 @@ class Pair:
         """All end in good order, and agree; the first of the servers has served last."""
         for job in (*self.workers, *servers):
             job.ends_well()
-        saved = checkpoint.load(servers[0].folder / "checkpoint.safetensors")
+        saved = checkpoint.load(told(servers[0])["folder"] / "checkpoint.safetensors")
         folder = self.jobs.folder
         results = [read_result(folder, worker) for worker in self.planned]
         # a worker that joins late begins from a later version
@@ -97,3 +121,11 @@ class Pair:
             total += answered(folder, worker, saved.state["next_seq"][str(worker)])
         assert np.array_equal(saved.vector, initial + total * pattern(initial.size))
         return saved
+
+
+def told(job):
+    """What run.json says of the newest run that a process has served; {}: none."""
+    if job is None or not (lines := job.find("the files of this run are in")):
+        return {}
+    folder = Path(job.cwd) / lines[-1].rpartition(" are in ")[2]
+    return json.loads((folder / "run.json").read_text()) | {"folder": folder}

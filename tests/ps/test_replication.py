@@ -29,7 +29,7 @@ class World:
         terms = Terms(model.rule, 1, {"sync": "asp"}, None, None, "ab12", 1, self.record)
         self.queues = SimpleNamespace(
             transfer=lambda identity, frames, now: self.sent.extend(
-                m.decode(m.FromServer, head) for head, _ in frames),
+                m.decode(m.FromServer, head) for head, *_ in frames),
             drop_transfer=lambda identity: None)
         self.admission = SimpleNamespace(epoch=1)
         self.checkpoints = SimpleNamespace(wanted=False, writing=False, soon=0)

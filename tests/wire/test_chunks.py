@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from wbsp.wire.chunks import Reassembler, split
+from wbsp.wire.chunks import Assembly, Reassembler, bounds, split
 from wbsp.wire.memory import BufferPool
 from wbsp.wire.messages import CHUNK, WireError
 
@@ -102,3 +102,45 @@ def test_a_vector_that_is_complete_does_not_go_on():
     assemble(reassembler, ramp(SIZE))
     with pytest.raises(WireError, match="when 0 was due"):
         reassembler.add(2 * CHUNK, SIZE, memoryview(bytes(28)))
+
+
+def of_range(version, start, stop, first=0):
+    """(version, offset, bytes) of each chunk of a range of `ramp(..., first)`."""
+    part = ramp(stop - start, start + first)
+    return [(version, start + offset, memoryview(bytes(chunk))) for offset, chunk in split(part)]
+
+
+@pytest.mark.parametrize("size, parts", [(1, 3), (5, 2), (CHUNK + 7, 2), (5 * CHUNK, 4)])
+def test_ranges_come_in_any_order_and_make_one_vector(size, parts):
+    assembly, ends = Assembly(size, parts, BufferPool()), bounds(size, parts)
+    for version in (4, 5):
+        queues = [of_range(version, *ends[part:part + 2], first=version) for part in range(parts)
+                  if ends[part] < ends[part + 1]]
+        found = []
+        while any(queues):  # in turn, from the last
+            found += [assembly.add(*queue.pop(0)) for queue in reversed(queues) if queue]
+        assert all(one is None for one in found[:-1])
+        assert np.array_equal(found[-1], ramp(size, version))
+
+
+def test_ranges_of_two_versions_make_none():
+    assembly = Assembly(10, 2, BufferPool())
+    (first,), (second,) = of_range(4, 0, 5), of_range(5, 5, 10)
+    assert assembly.add(*first) is None and assembly.add(*second) is None
+    (first,) = of_range(5, 0, 5)
+    assert np.array_equal(assembly.add(*first), ramp(10))
+
+
+def test_a_range_may_begin_anew_and_its_rest_is_passed_over():
+    size = 2 * CHUNK + 2
+    assembly = Assembly(2 * size, 2, BufferPool())
+    old, new = of_range(4, 0, size), of_range(5, 0, size, first=1)
+    for chunk in [*of_range(5, size, 2 * size, first=1), old[0], new[0], old[1], new[1]]:
+        assert assembly.add(*chunk) is None
+    assert np.array_equal(assembly.add(*new[2]), ramp(2 * size, 1))
+
+
+@pytest.mark.parametrize("offset, nbytes", [(0, 12), (0, 24), (-4, 20), (10, 20), (11, 0)])
+def test_a_chunk_that_fits_no_range_is_refused(offset, nbytes):
+    with pytest.raises(WireError):
+        Assembly(10, 2, BufferPool()).add(1, offset, memoryview(bytes(nbytes)))

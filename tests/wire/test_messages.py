@@ -14,6 +14,7 @@ from wbsp.member import AnsweredWork
 from wbsp.runlog.report import Report
 from wbsp.sync.base import Direct, Push, WorkerRule
 from wbsp.wire import messages as m
+from wbsp.wire import shards as s
 
 FROM_WORKER = [
     m.Hello(m.PROTOCOL, 3, {"sync": "wbsp", "lr": "0.1"}),
@@ -66,13 +67,49 @@ FROM_SERVER = [
     m.Vacant(),
     m.Over("all workers finished"),
 ]
+GROUP = m.Group(1 << 62, [("", 2701), ("10.0.0.2", 2702)])
+FROM_SERVER += [
+    m.Joined(4, 40, False, 2.5, 1, GROUP),
+    m.Resend(5, GROUP),
+    m.Reattached(2, True, 5, 3, None, GROUP),
+]
+TO_SHARD = [
+    s.Lead(m.PROTOCOL, "ab12", 3, 8),
+    s.Begin(5, 10, 20, 7, '{"name": "nesterov", "options": {"rate": 0.7}}', {"velocity": 5}),
+    s.Floats(0, m.CHUNK),
+    s.Admit(3, 1 << 62),
+    s.Dismiss(3, 1 << 62),
+    s.Apply(3, 7, False, 0.5),
+    s.Drop(3, 8),
+    s.Commit(8),
+    s.Send(3, 5, 8),
+    s.Collect(2),
+    s.Beat(4),
+    m.Over("all workers finished"),
+    s.Present(1 << 62),
+    s.Slice(1 << 62, 7, True, 5),
+]
+FROM_SHARD = [
+    s.Led(3),
+    s.Denied("the shard follows another"),
+    s.Holds(1 << 62, 7, True, False),
+    s.Arriving(1 << 62),
+    s.Collected(2, 8, {"velocity": 5}),
+    s.Floats(2, m.CHUNK),
+    s.Misuse(3, "not a wbsp message"),
+    s.Beat(4),
+    s.Ready(1 << 62),
+    s.Version(5, 8, 5, 20),
+]
 BOTH = [(m.FromWorker, message) for message in FROM_WORKER] + [
-    (m.FromServer, message) for message in FROM_SERVER]
-PHASES = st.sampled_from([m.FromWorker, m.FromServer])
+    (m.FromServer, message) for message in FROM_SERVER] + [
+    (s.ToShard, message) for message in TO_SHARD] + [
+    (s.FromShard, message) for message in FROM_SHARD]
+PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard])
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {5: "8461a7b8b8a1156d14df53c5c19fd18d01bde7b690a0b595eda2d30084888b59"}
+BYTES = {6: "41acf36fec0980dcbe9ed1f812288ea879406a69284cc7aae6c2863daa497c18"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():
@@ -88,6 +125,8 @@ def test_the_bytes_of_a_protocol_number_stay_what_they_are():
 def test_every_message_type_is_covered_here():
     assert {type(message) for message in FROM_WORKER} == set(get_args(m.FromWorker))
     assert {type(message) for message in FROM_SERVER} == set(get_args(m.FromServer))
+    assert {type(message) for message in TO_SHARD} == set(get_args(s.ToShard))
+    assert {type(message) for message in FROM_SHARD} == set(get_args(s.FromShard))
 
 
 @pytest.mark.parametrize("kind, message", BOTH, ids=lambda x: type(x).__name__)

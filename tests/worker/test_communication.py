@@ -26,6 +26,7 @@ class Channel:
     """A channel to a server that sends what `events` says, one at a poll, and then nothing."""
 
     sent, all_sent, made, broken = 0, True, True, False
+    ready, group = True, None  # there are no shards
 
     def __init__(self, events):
         self.connection = self
@@ -63,6 +64,11 @@ class Channel:
     def post_chunks(self, vector, header):
         self.posted.append(header(0))
         self.vectors.append(vector.tolist())
+
+    hand_over = post_chunks
+
+    def arrange(self, group):
+        assert group is None
 
     def transferring(self, now):
         return False

@@ -8,13 +8,15 @@ import sys
 
 from absl import app, flags
 
-from wbsp.cluster import worker_num
+from wbsp.cluster import token, worker_num
 from wbsp.ps.outer import OUTER_STEPS, create_outer
 from wbsp.ps.server import ServerConfig
+from wbsp.ps.shard_process import prepare_shard
 from wbsp.ps.start import prepare_server, where_to_listen
 from wbsp.sync import MODELS, create, parse_options
 
 FLAGS = flags.FLAGS
+SHARD_PORT = 2706
 
 flags.DEFINE_integer("worker_num", None, "number of workers; default: the environment variable "
                      "WBSP_WORKER_NUM, or TF_CONFIG's", lower_bound=1)
@@ -36,6 +38,9 @@ flags.DEFINE_string("log_root", "runs", "where runs leave their files")
 flags.DEFINE_bool("resume", False, "go on from the newest run's last checkpoint")
 flags.DEFINE_string("standby_of", None, "host:port of a server whose place this one takes when "
                     "that is gone; every other flag as there, but for the port")
+flags.DEFINE_string("shards", "1", "how many processes share the model's floats, or the addresses, "
+                    "host:port,host:port, of those that --shard has started")
+flags.DEFINE_bool("shard", False, "be a shard: wait for a server whose --shards names this process")
 flags.DEFINE_float("check_period", 5.0, "seconds between two checkpoints", lower_bound=0.01)
 flags.DEFINE_float("connect_timeout", 120.0, "seconds to wait for workers", lower_bound=0)
 flags.DEFINE_float("band_width_limit", None, "MB/s in each direction for the server's traffic")
@@ -45,6 +50,10 @@ def main(argv):
     try:
         if len(argv) > 1:
             raise ValueError(f"unknown argument {argv[1]!r}; flags are written --name=value")
+        bandwidth = FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit
+        if FLAGS.shard:
+            return prepare_shard(FLAGS.host or "localhost", FLAGS.port_base or SHARD_PORT,
+                                 token(FLAGS.token_file), bandwidth)()
         workers = worker_num() if FLAGS.worker_num is None else FLAGS.worker_num
         if workers is None:
             raise ValueError("say how many workers there are: --worker_num=2, or the environment "
@@ -54,13 +63,14 @@ def main(argv):
         model = create(FLAGS.sync, **options)
         config = ServerConfig(workers, check_period=FLAGS.check_period,
                               connect_timeout=FLAGS.connect_timeout,
-                              bandwidth=FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit,
+                              bandwidth=bandwidth,
                               outer=create_outer(FLAGS.outer, **parse_options(FLAGS.outer_option)))
         settings = {"sync": model.name, "sync_option": json.dumps(options, sort_keys=True)}
         serve = prepare_server(
             settings, model, options, config, host=host, port=port,
             token_file=FLAGS.token_file, base_dir=FLAGS.base_dir or model.name,
-            log_root=FLAGS.log_root, resume=FLAGS.resume, standby_of=FLAGS.standby_of)
+            log_root=FLAGS.log_root, resume=FLAGS.resume, standby_of=FLAGS.standby_of,
+            shards=FLAGS.shards)
     except (ValueError, OSError) as error:
         print(f"wbsp.ps: {error}", file=sys.stderr)
         return 1

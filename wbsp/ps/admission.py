@@ -12,6 +12,7 @@ from wbsp.layout import TensorSpec, difference, total_size
 from wbsp.ps.initial import INITIAL_PATIENCE, InitialModel
 from wbsp.ps.members import Members
 from wbsp.ps.session_manager import SessionManager
+from wbsp.ps.shards import Shards
 from wbsp.ps.worker_session import (
     UpdateReassembler,
     WorkerSession,
@@ -34,6 +35,7 @@ class Terms(NamedTuple):
     run, epoch: the run's id, and the number of this start of its server
     record:     notes changes of the run's settings in its folder, and returns them all; raises
                 OSError where they cannot be written
+    shards:     None: the server keeps the floats itself
     """
 
     rule: WorkerRule
@@ -44,6 +46,7 @@ class Terms(NamedTuple):
     run: str
     epoch: int
     record: Callable[..., dict[str, Any]] = dict
+    shards: Shards | None = None
 
 
 @dataclass
@@ -195,6 +198,7 @@ class Admission:
         session = self._sessions.open(identity, worker, place.earlier)
         session.layout = request.layout
         session.updates = UpdateReassembler(total_size(self.layout), self._pool)
+        self._sessions.attach(session)
         self._members.come_back(session, request)
 
     def _objection_to_return(self, owner: str, request: m.Reattach) -> str | None:
@@ -257,6 +261,7 @@ class Admission:
                                   "model")
             return
         session.updates = UpdateReassembler(total_size(self.layout), self._pool)
+        self._sessions.attach(session)
         self.places[session.worker] = Place(session.identity.hex(), session.earlier)
         self._answer(session, send_initial=False)
         self._members.join(session)
@@ -275,7 +280,8 @@ class Admission:
             seq = engine.ledger.next_seq(session.worker)
             member = engine.members.get(session.worker)
             steps = member.steps if member else 0
-        session.answer = m.Joined(seq, steps, send_initial, self._clock(), self.epoch)
+        session.answer = m.Joined(seq, steps, send_initial, self._clock(), self.epoch,
+                                  session.group)
         self._sessions.send(session.identity, session.answer)
 
     def _answer_again(self, session: WorkerSession, answer: m.Joined) -> None:

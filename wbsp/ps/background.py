@@ -13,7 +13,7 @@ import numpy as np
 from wbsp.layout import TensorSpec
 from wbsp.ps import checkpoint
 from wbsp.ps.engine import Engine
-from wbsp.ps.store import Snapshot
+from wbsp.ps.store import Snapshot, Whole
 
 CHECKPOINT_SHARE = 0.1  # at most this part of the time goes into writing checkpoints
 CHECKPOINT = "checkpoint.safetensors"
@@ -131,6 +131,10 @@ class Checkpoints:
             self._say(f"version {self._engine.store.latest.version} could not be saved in "
                       f"{self._folder / CHECKPOINT}")
 
+    def abandon(self) -> None:
+        """What was begun is there or not, and nothing more will be written."""
+        self._pool.shutdown(cancel_futures=True)
+
     def _start_writing(self, now: float) -> None:
         if self._writing or not self._alone():
             return  # since it was asked for
@@ -138,9 +142,9 @@ class Checkpoints:
         self._submit(now)
 
     def _submit(self, now: float) -> None:
-        store, self._mark = self._engine.store, self._engine.ledger.mark
-        self._writing = self._pool.submit(self._write, store.latest, self._state(now),
-                                          store.outer.state())
+        self._mark = self._engine.ledger.mark
+        self._writing = self._pool.submit(self._write, self._engine.store.whole(),
+                                          self._state(now))
 
     def _take_written(self, writing: Future, now: float) -> None:
         """What became of the checkpoint that was begun; the previous one stays if it failed."""
@@ -161,7 +165,8 @@ class Checkpoints:
                 ledger.durable = max(ledger.durable, self._mark)
         self._write_at = now + max(self._period, took / CHECKPOINT_SHARE)
 
-    def _write(self, snapshot: Snapshot, state: dict, outer: dict[str, np.ndarray]) -> float:
+    def _write(self, whole: Future[Whole], state: dict) -> float:
+        snapshot, outer = whole.result()
         start = time.monotonic()
         assert snapshot.vector is not None, "a real server's store holds tensors"
         checkpoint.save(self._folder / CHECKPOINT,
@@ -172,7 +177,7 @@ class Checkpoints:
 
 class _UnderWay(NamedTuple):
     time: float
-    snapshot: Snapshot
+    version: int
     result: Future
 
 
@@ -220,7 +225,8 @@ class Evaluations:
                 under_way = self._under_way or self._start(self._evaluator, now)
                 _wait(under_way.result, wanted)
                 self._finish(under_way)
-            saving = self._pool.submit(self._evaluator.save, self._engine.store.latest, path)
+            saving = self._pool.submit(self._evaluator.save,
+                                       self._engine.store.whole().result().snapshot, path)
             _wait(saving, wanted)
             saving.result()
         except EvaluatorError as error:
@@ -242,14 +248,15 @@ class Evaluations:
         return self._engine.store.latest.version > self._evaluated
 
     def _start(self, evaluator: Evaluator, now: float) -> _UnderWay:
-        snapshot = self._engine.store.latest
-        self._under_way = _UnderWay(now, snapshot,
-                                    self._pool.submit(evaluator.evaluate, snapshot))
+        store = self._engine.store
+        whole, version = store.whole(), store.latest.version
+        self._under_way = _UnderWay(now, version, self._pool.submit(
+            lambda: evaluator.evaluate(whole.result().snapshot)))
         return self._under_way
 
     def _finish(self, under_way: _UnderWay) -> None:
         self._under_way = None
-        self.newest, self._evaluated = under_way.result.result(), under_way.snapshot.version
+        self.newest, self._evaluated = under_way.result.result(), under_way.version
         self._take(under_way.time, self._evaluated, self.newest)
 
 

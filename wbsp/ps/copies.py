@@ -10,6 +10,7 @@ import numpy as np
 
 from wbsp.layout import TensorSpec, total_size
 from wbsp.ps.checkpoint import Checkpoint
+from wbsp.ps.store import Whole
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import split
 from wbsp.wire.rate import Frames
@@ -21,24 +22,21 @@ def voters(state: dict[str, Any], workers: int) -> frozenset[int]:
     return frozenset(range(workers) if awaited is None else awaited)
 
 
-def head(number: int, copy: Checkpoint) -> m.Copy:
-    """What is sent ahead of a copy's chunks."""
-    text = json.dumps({"state": copy.state, "outer": list(copy.outer),
-                       "layout": [(spec.name, spec.shape) for spec in copy.layout]})
-    return m.Copy(number, sum(vector.size for vector in _vectors(copy)), text)
-
-
-def chunks(number: int, copy: Checkpoint) -> Iterator[Frames]:
-    """The chunks of one vector after another, each with its offset in all of them."""
-    start = 0
-    for vector in _vectors(copy):
+def messages(number: int, layout: list[TensorSpec], state: dict[str, Any],
+             whole: Whole) -> Iterator[Frames]:
+    """A copy's messages: its head, and the chunks of one vector after another, each with its offset
+    in all of them."""
+    vector, outer = whole.snapshot.vector, whole.outer
+    assert vector is not None, "what is whole has its tensors"
+    vectors, start = [vector, *outer.values()], 0
+    text = json.dumps({"state": state,
+                       "outer": {name: vector.size for name, vector in outer.items()},
+                       "layout": [(spec.name, spec.shape) for spec in layout]})
+    yield (m.encode(m.Copy(number, sum(vector.size for vector in vectors), text)),)
+    for vector in vectors:
         for offset, chunk in split(vector):
             yield m.encode(m.CopyChunk(number, start + offset)), chunk
         start += vector.size
-
-
-def _vectors(copy: Checkpoint) -> list[np.ndarray]:
-    return [copy.vector, *copy.outer.values()]
 
 
 class Copy(NamedTuple):
@@ -59,10 +57,10 @@ class Arriving:
             content = json.loads(head.state)
             self.state, self.outer = content["state"], content["outer"]
             self.layout = [TensorSpec(name, tuple(shape)) for name, shape in content["layout"]]
-            self.model_size = total_size(self.layout)
-            if head.size != self.model_size * (1 + len(self.outer)):
-                raise ValueError(f"{head.size} floats for {self.model_size}")
-        except (KeyError, TypeError, ValueError) as error:
+            self._sizes = [total_size(self.layout), *self.outer.values()]
+            if head.size != sum(self._sizes):
+                raise ValueError(f"{head.size} floats for {self._sizes}")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise m.WireError(f"a copy that is none: {error!r}") from None
         self.number = head.number
         self._floats = np.empty(head.size, np.float32)
@@ -81,6 +79,6 @@ class Arriving:
 
     def checkpoint(self) -> Checkpoint:
         """What has come."""
-        vector, *outer = np.split(self._floats, 1 + len(self.outer))
+        vector, *outer = np.split(self._floats, np.cumsum(self._sizes)[:-1])
         return Checkpoint(vector, self.layout, self.state,
                           dict(zip(self.outer, outer, strict=True)))

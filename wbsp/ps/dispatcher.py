@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from functools import partial
 
 import zmq
 
@@ -20,6 +21,7 @@ from wbsp.ps.worker_session import WorkerSession, check_report, one_line
 from wbsp.runlog.report import Report
 from wbsp.sync.base import ContractError
 from wbsp.wire import messages as m
+from wbsp.wire import shards as s
 from wbsp.wire.rate import RateLimitedReceiver, RateLimiter
 from wbsp.wire.sockets import ServerSocket, peer_address
 
@@ -34,7 +36,10 @@ class Dispatcher:
                  clock: Callable[[], float], say: Callable[[str], None],
                  event: Callable[..., None]):
         self._socket, self._clock, self._say, self._event = socket, clock, say, event
-        self.sessions = SessionManager(socket, bandwidth, clock, say, event)
+        self.shards = terms.shards
+        if self.shards is not None:
+            self.shards.hear = self.hear_shard
+        self.sessions = SessionManager(socket, bandwidth, clock, say, event, self.shards)
         self.reports: dict[int, Report] = {}  # of each worker, over all its incarnations
         self.admission = Admission(terms, self.sessions, self.reports, clock, self.lose)
         self.members: Members | None = None  # until there is a W_0
@@ -45,7 +50,7 @@ class Dispatcher:
     def begin(self, engine: Engine, layout: list[TensorSpec]) -> Members:
         """There is a model: admit the workers that wait for it."""
         self.members = Members(engine, self.sessions, lambda: self.admission.epoch, self._clock,
-                               self._say)
+                               self._say, self.shards)
         self.sessions.durable = lambda: engine.ledger.durable
         self.admission.begin(self.members, layout)
         return self.members
@@ -62,14 +67,34 @@ class Dispatcher:
             if message is None:
                 return
             identity, *frames = message
-            try:
-                self._handle(identity.bytes, frames)
-            except m.WireError as error:
-                self.sessions.errors.count(str(error), self._clock())
-            except ContractError:  # the sender has no part in it
-                raise
-            except Exception as error:  # a fault of ours; it must not cost the others their run
-                self._fail(identity.bytes, error)
+            self._carefully(identity.bytes, partial(self._handle, identity.bytes, frames))
+
+    def hear_shard(self, shard: int, message: m.Message) -> None:
+        """A shard says something of a worker, or of strangers."""
+        if isinstance(message, s.Misuse):
+            self.sessions.errors.count(f"at a shard: {one_line(message.reason)}", self._clock(),
+                                       message.count)
+            return
+        if not isinstance(message, s.Holds | s.Arriving):
+            return
+        session, members = self.sessions.attached(message.secret), self.members
+        if session is None or members is None:
+            return  # it has ended meanwhile
+        if isinstance(message, s.Holds):
+            self._carefully(session.identity, partial(members.held, session, shard, message))
+        else:
+            self.sessions.note_chunk(session)
+
+    def _carefully(self, identity: bytes, act: Callable[[], None]) -> None:
+        """Do what a message of this peer asks for; one that is wrong costs nobody else."""
+        try:
+            act()
+        except m.WireError as error:
+            self.sessions.errors.count(str(error), self._clock())
+        except ContractError:  # the sender has no part in it
+            raise
+        except Exception as error:  # a fault of ours; it must not cost the others their run
+            self._fail(identity, error)
 
     def check_silence(self) -> None:
         """Give up workers that are gone, and count peers that never spoke properly."""
@@ -109,7 +134,8 @@ class Dispatcher:
             raise m.WireError(f"a message of {len(frames)} frames")
         message = m.decode(m.FromWorker, frames[0].buffer)
         body = frames[1].buffer if len(frames) == 2 else None
-        if (body is not None) != isinstance(message, m.Initial | m.Update | m.Kept):
+        floats = m.Initial if self.shards is not None else m.Initial | m.Update | m.Kept
+        if (body is not None) != isinstance(message, floats):
             raise m.WireError(f"{type(message).__name__} with {len(frames)} frames")
         if isinstance(message, m.Hello):
             self.admission.hello(identity, message)
@@ -150,9 +176,9 @@ class Dispatcher:
             case _ if self.members is None:
                 raise m.WireError(f"worker {session.worker} sent {type(message).__name__} before "
                                   "there was a model")
-            case m.Update() if body is not None:
+            case m.Update():
                 self.members.update(session, message, body)
-            case m.Kept() if body is not None:
+            case m.Kept():
                 self.members.kept(session, message, body)
             case m.Fetch():
                 self.members.fetch(session, message)

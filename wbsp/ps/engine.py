@@ -92,14 +92,15 @@ class Engine:
         return effects + self._stop_if_due(now)
 
     def resend(self, worker: int, work: AnsweredWork, update: np.ndarray | None,
-               now: float) -> None:
+               now: float, finite: bool = True) -> None:
         """What was decided and is lost came again: the sum of weight * update, float32 [size].
 
         Nobody is asked: that was done. Raises ValueError for a sum that no member could have sent.
         """
         self.store.check(update)
         due = self.ledger.next_seq(worker)
-        if work.first != due or work.pushes < 1 or not (update is None or is_finite(update)):
+        finite = finite if update is None else is_finite(update)
+        if work.first != due or work.pushes < 1 or not finite:
             raise ValueError(f"worker {worker} sent {work} again, but push {due} is due")
         self.members.setdefault(worker, Member()).count_all(work)
         self.steps += work.steps
@@ -169,8 +170,7 @@ class Engine:
             repeated = ack is not None and ack.seq == push.seq
             return [ack, *self._send_along(ack, fetch)] if repeated else []
         member = self._started(worker, "pushed")
-        if finite is None:
-            finite = update is None or is_finite(update)
+        finite = is_finite(update) if finite is None and update is not None else finite is not False
         records = decide(self.model, self.model.push(push, now), self.store.latest.version,
                          self.members, push, finite)
         member.count(push.steps, push.samples, push.seconds, push.base_version)

@@ -8,7 +8,10 @@ import time
 from typing import Any
 
 import zmq
+from msgspec import structs
 
+from wbsp.ps.candidacy import State
+from wbsp.ps.contest import STANDBY_STEP
 from wbsp.ps.copies import Arriving, Copy
 from wbsp.ps.probe import Probe
 from wbsp.wire import messages as m
@@ -53,7 +56,7 @@ class Leader:
         self.refused = False
         self._probe = Probe(self.socket, host, port)
         self.socket.connect(endpoint(host, port))
-        self._follow = m.encode(follow)
+        self._follow = follow
         self._told = -_TELL
         self._run: dict[str, Any] | None = None  # its settings of the run
         self._arriving: Arriving | None = None
@@ -95,7 +98,7 @@ class Leader:
     def _tell(self, now: float) -> None:
         self._told = now
         if self._run is None:
-            message = self._follow
+            message = m.encode(self._follow)
         else:
             message = m.encode(m.Held(self._held, self._beats.next(now)))
         with contextlib.suppress(zmq.Again):
@@ -149,4 +152,7 @@ class Leader:
         assert self._run is not None
         self._arriving = None
         self.copy = Copy(arrived.number, self._run, arrived.checkpoint())
+        state = State.of(self._run, self.copy.saved.state, STANDBY_STEP)
+        # newer than what this process may have begun with: so the other one must not overtake it
+        self._follow = structs.replace(self._follow, run=state.run, rank=state.rank)
         self._tell(now)

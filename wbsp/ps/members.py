@@ -9,13 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
+import numpy as np
+
 from wbsp.ps import effects
 from wbsp.ps.decision import Directed, Granted
 from wbsp.ps.effects import Effect, Final, Model
 from wbsp.ps.engine import Engine
 from wbsp.ps.session_manager import SessionManager
-from wbsp.ps.worker_session import Returning, WorkerSession, one_line
+from wbsp.ps.shards import Shards
+from wbsp.ps.worker_session import Returning, Sharing, WorkerSession, one_line
 from wbsp.wire import messages as m
+from wbsp.wire.shards import Holds
 
 Told = (effects.Ack | effects.Reattached | Granted | Directed | effects.CutDecision | effects.Stop
         | Final)
@@ -25,9 +29,11 @@ class Members:
     """Messages of members, checked and told to the engine; used by the event loop."""
 
     def __init__(self, engine: Engine, sessions: SessionManager, epoch: Callable[[], int],
-                 clock: Callable[[], float], say: Callable[[str], None]):
-        """`epoch`: as in `Admission`."""
+                 clock: Callable[[], float], say: Callable[[str], None],
+                 shards: Shards | None = None):
+        """`epoch`: as in `Admission`; `shards`: None: floats come here."""
         self.engine, self.sessions = engine, sessions
+        self._shards = shards
         self._clock, self._say = clock, say
         self._epoch = epoch
         self.first_came = math.inf  # time at which the first worker joined, or attached again
@@ -59,7 +65,7 @@ class Members:
         if lacks is None:
             self._attach(session, session.returning)
         else:
-            self.sessions.send(session.identity, m.Resend(lacks))
+            self.sessions.send(session.identity, m.Resend(lacks, session.group))
 
     def come_again(self, session: WorkerSession, reattach: m.Reattach) -> None:
         """A member's connection was broken, and its session was not: repeat what it may have
@@ -67,17 +73,17 @@ class Members:
         self.sessions.queues.drop_transfer(session.identity)
         back = session.returning
         if back is not None and back.lacks is not None:
-            self.sessions.send(session.identity, m.Resend(back.lacks))
+            self.sessions.send(session.identity, m.Resend(back.lacks, session.group))
         elif back is None or back.answer is not None:
-            answer = m.Reattached(self._epoch(), False, 0, 0, None)
+            answer = m.Reattached(self._epoch(), False, 0, 0, None, session.group)
             if back is not None and back.answer and reattach.epoch < back.answer.epoch:
                 answer = back.answer  # it did not arrive
             self.sessions.send(session.identity, answer)
             self.sessions.repeat(session)
 
-    def kept(self, session: WorkerSession, kept: m.Kept, body: memoryview) -> None:
-        """Take a chunk of what an earlier server had decided. Raises WireError."""
-        back, now = session.returning, self._clock()
+    def kept(self, session: WorkerSession, kept: m.Kept, body: memoryview | None) -> None:
+        """Take a chunk of what an earlier server had decided, or its head. Raises WireError."""
+        back = session.returning
         if session.updates is None or back is None:
             raise m.WireError(f"worker {session.worker} sent again what was not asked for")
         if back.lacks is None:
@@ -89,12 +95,20 @@ class Members:
             self.sessions.close(session)
             return
         session.check_kept(kept)
+        if body is None:
+            self._headed(session, kept, kept.work.last)
+            return
         vector = session.updates.add(kept.offset, kept.size, body)
         if vector is None:
             self.sessions.note_chunk(session)
-            return
+        else:
+            self._resend(session, back, kept, vector, True)
+
+    def _resend(self, session: WorkerSession, back: Returning, kept: m.Kept,
+                vector: np.ndarray | None, finite: bool) -> None:
+        """All of it is here; `vector`: None: in the shards."""
         try:
-            self.engine.resend(session.worker, kept.work, vector, now)
+            self.engine.resend(session.worker, kept.work, vector, self._clock(), finite)
         except ValueError as error:
             raise m.WireError(str(error)) from None
         back.lacks = None
@@ -108,23 +122,63 @@ class Members:
         session.joined = not request.left
         self.deliver(self.engine.attach(worker, request.version, request.left, self._clock()))
 
-    def update(self, session: WorkerSession, update: m.Update, body: memoryview) -> None:
-        """Take a chunk of a push. Raises WireError for one that no member can send."""
+    def update(self, session: WorkerSession, update: m.Update, body: memoryview | None) -> None:
+        """Take a chunk of a push, or its head. Raises WireError for what no member can send."""
         if not session.joined or session.updates is None:
             raise m.WireError(f"worker {session.worker} pushed before it joined")
         session.check_push(update.push, self.engine.store.latest.version)
+        if body is None:
+            if update.push.seq < self.engine.ledger.next_seq(session.worker):
+                self._push(session, update, None, True)  # again: the shards have no part in it
+            else:
+                self._headed(session, update, update.push.seq)
+            return
         vector = session.updates.add(update.offset, update.size, body)
         if vector is None:
             self.sessions.note_chunk(session)
-            return
+        else:
+            self._push(session, update, vector, session.updates.finite)
+
+    def _push(self, session: WorkerSession, update: m.Update, vector: np.ndarray | None,
+              finite: bool) -> None:
+        """All of it is here; `vector`: None: in the shards."""
         if update.push.seq >= self.engine.ledger.next_seq(session.worker):
             session.note_push()  # a repeated one says nothing of what came after it
         try:
             answer = self.engine.push(update.push, vector, self._clock(), update.fetch,
-                                      session.updates.finite)
+                                      finite)
         except ValueError as error:
             raise m.WireError(str(error)) from None
         self.deliver(answer)
+
+    # Where there are shards: heads come from workers, and floats are where the shards say.
+
+    def _headed(self, session: WorkerSession, head: m.Update | m.Kept, seq: int) -> None:
+        """The head of what goes to the shards; offset and size are none of its business."""
+        if session.sharing is not None:
+            session.sharing.arriving(seq, isinstance(head, m.Kept)).head = head
+            self._decide_if_whole(session, session.sharing)
+
+    def held(self, session: WorkerSession, shard: int, notice: Holds) -> None:
+        """A shard has all of its slice. Raises WireError as `update` does."""
+        self.sessions.note_chunk(session)
+        if session.sharing is not None:
+            arrival = session.sharing.arriving(notice.seq, notice.again)
+            arrival.shards.add(shard)
+            arrival.finite = arrival.finite and notice.finite
+            self._decide_if_whole(session, session.sharing)
+
+    def _decide_if_whole(self, session: WorkerSession, sharing: Sharing) -> None:
+        arrival, back = sharing.arrival, session.returning
+        if arrival is None or self._shards is None or len(arrival.shards) < len(self._shards):
+            return
+        head = arrival.head
+        if isinstance(head, m.Update):
+            sharing.arrival = None
+            self._push(session, head, None, arrival.finite)
+        elif isinstance(head, m.Kept) and back is not None and back.lacks is not None:
+            sharing.arrival = None
+            self._resend(session, back, head, None, arrival.finite)
 
     def fetch(self, session: WorkerSession, fetch: m.Fetch) -> None:
         if session.updates is None:
@@ -168,10 +222,13 @@ class Members:
                 continue
             if isinstance(effect, Model):
                 version, vector = effect.snapshot
-                assert vector is not None, "a real server's store holds tensors"
+                if self._shards is not None:  # effects follow on their records, before any other
+                    self._shards.send(effect.worker, effect.number, version)
+                    continue
+                assert vector is not None, "a real server's store holds tensors, or its shards do"
                 self.sessions.send_model(session, effect.number, version, vector)
             else:
-                message = self._message(effect)
+                message = self._message(effect, session.group)
                 if isinstance(message, m.Reattached) and session.returning:
                     session.returning.answer = message
                 session.retain(message)
@@ -182,13 +239,13 @@ class Members:
         finals, self._finals = self._finals, None
         self.deliver(finals or [])
 
-    def _message(self, effect: Told) -> m.Message:
+    def _message(self, effect: Told, group: m.Group | None) -> m.Message:
         match effect:
             case effects.Ack():
                 return m.Ack(*effect[1:], self.engine.ledger.durable)
             case effects.Reattached():
                 ack = effect.ack and m.Ack(*effect.ack[1:], self.engine.ledger.durable)
-                return m.Reattached(self._epoch(), True, effect.safe, effect.mark, ack)
+                return m.Reattached(self._epoch(), True, effect.safe, effect.mark, ack, group)
             case Granted():
                 return m.Granted(effect.version)
             case Directed():

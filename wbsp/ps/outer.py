@@ -20,6 +20,7 @@ class OuterStep:
 
     name: ClassVar[str] = "identity"
     OPTIONS: ClassVar[dict[str, Option]] = {}
+    NUMBERS: ClassVar[frozenset[str]] = frozenset()  # names of what a state holds but one number of
 
     def __init__(self, **options: Any):
         """`options`: text or Python values. Raises ValueError, in one line, for bad ones."""
@@ -35,7 +36,8 @@ class OuterStep:
         return pending
 
     def state(self) -> dict[str, np.ndarray]:
-        """Name -> float32 [size], never written again: what the next step depends on."""
+        """Name -> float32 [size], or [1] for `NUMBERS`, never written again: what the next step
+        depends on."""
         return {}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
@@ -97,6 +99,7 @@ class DelayedNesterov(OuterStep):
     name = "delayed-nesterov"
     OPTIONS = {"rate": _RATE, "momentum": _MOMENTUM,
                "delay": Option(8, "versions between two changes of the momentum", low=1)}
+    NUMBERS = frozenset({"versions"})
 
     rate: float
     momentum: float

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wbsp.layout import TensorSpec
-from wbsp.ps.checkpoint import Checkpoint
 from wbsp.ps.contest import PROOF, SERVER_STEP, Ballot
-from wbsp.ps.copies import chunks, head, voters
+from wbsp.ps.copies import messages, voters
 from wbsp.ps.engine import Engine
 from wbsp.ps.follower import Contest, Follower
 from wbsp.ps.session_manager import SessionManager
+from wbsp.ps.store import Whole
 from wbsp.ps.worker_session import WorkerSession, disagreement, one_line, other_protocol
 from wbsp.wire import messages as m
 from wbsp.wire.sockets import ServerSocket
@@ -62,9 +63,8 @@ class Replication:
         self._source: Source | None = None
         self._standby: Follower | None = None
         self._copies: dict[int, _Copy] = {}  # number -> copy that the standby may hold
-        self._number = 0  # of the newest copy
         self._contest: Contest | None = None
-        self._full = False  # the disk
+        self._number, self._full = 0, False  # of the newest copy; the disk
         self.superseded: str | None = None
 
     @property
@@ -73,14 +73,18 @@ class Replication:
         return not self._copies
 
     @property
+    def holder(self) -> str | None:
+        """Address of the standby, if it may hold something."""
+        return None if self.alone or self._standby is None else str(self._standby)
+
+    @property
     def settled(self) -> bool:
         """True if the newest version is held by the standby, or there is none."""
-        if self.alone:
-            return True
         standby, source = self._standby, self._source
-        return bool(standby and source and not standby.receiving and self._contest is None
-                    and standby.held in self._copies and self._copies[standby.held].version
-                    >= source.engine.store.latest.version)
+        return self.alone or bool(
+            standby and source and not standby.receiving and self._contest is None
+            and standby.held in self._copies
+            and self._copies[standby.held].version >= source.engine.store.latest.version)
 
     def knows(self, identity: bytes) -> bool:
         """True for the standby's socket."""
@@ -195,13 +199,16 @@ class Replication:
         engine = source.engine
         engine.ledger.mark += 1  # whatever is decided from here on is not in this copy
         self._number += 1
-        snapshot, state, outer = engine.store.latest, source.state(now), engine.store.outer.state()
-        assert snapshot.vector is not None
-        self._copies[self._number] = _Copy(engine.ledger.mark, snapshot.version,
-                                           voters(state, self._terms.worker_num))
-        copy = Checkpoint(snapshot.vector, source.layout, state, outer)
-        self._send(head(self._number, copy))
-        self._sessions.queues.transfer(standby.identity, chunks(self._number, copy), now)
+        number, state = self._number, source.state(now)
+        self._copies[number] = _Copy(engine.ledger.mark, engine.store.latest.version,
+                                     voters(state, self._terms.worker_num))
+
+        def send(whole: Future[Whole]) -> None:  # at once, or when the shards have sent it
+            if self._standby is standby and whole.exception() is None:
+                self._sessions.queues.transfer(standby.identity, messages(
+                    number, source.layout, state, whole.result()), self._clock())
+
+        engine.store.whole().add_done_callback(send)
         source.checkpoints.write_copy(now)
 
     # A standby that is out of reach.
@@ -275,13 +282,11 @@ class Replication:
         if reason := (other_protocol(me, request.protocol)
                       or disagreement(me, "standby", request.settings, terms.settings)):
             return reason
-        if request.run in ("", terms.run):
-            return None
-        return f"the standby holds a state of run {request.run}, not of {terms.run}"
+        return None if request.run in ("", terms.run) else (
+            f"the standby holds a state of run {request.run}, not of {terms.run}")
 
     def _reaches(self, standby: Follower) -> bool:
-        reached = self._socket.reaches(standby.identity, m.encode(m.Alive()))
-        if reached:
+        if reached := self._socket.reaches(standby.identity, m.encode(m.Alive())):
             standby.told = self._clock()
         return reached
 

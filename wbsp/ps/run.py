@@ -18,6 +18,7 @@ from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.engine import Engine
 from wbsp.ps.outer import OuterStep
 from wbsp.ps.replication import Source
+from wbsp.ps.sharded_store import ShardedStore
 from wbsp.ps.store import Store
 from wbsp.runlog.console import Console, Status, say
 from wbsp.runlog.report import Report
@@ -69,7 +70,9 @@ class Run:
                  clock: Callable[[], float]):
         self._config, self._outlet, self._dispatcher = config, outlet, dispatcher
         self._clock = clock
-        store = Store(vector, state["version"] if state else 0, config.outer)
+        version, shards = state["version"] if state else 0, dispatcher.shards
+        self._sharded = shards and ShardedStore(vector, version, config.outer, shards)
+        store = self._sharded or Store(vector, version, config.outer)
         self.engine = Engine(model, store, config.worker_num, config.stop_samples,
                              log=outlet.log.event)
         if state is not None:
@@ -145,7 +148,11 @@ class Run:
             self.engine.leave(worker, now, "the server failed")
         if well:
             self._say("saving the final version")
+        if self._sharded:
+            self._sharded.settle()
         self.checkpoints.finish(now)
+        if self._dispatcher.shards is not None:
+            self._dispatcher.shards.end(self.engine.stop_reason or "all workers finished")
         if well:
             self._complete(now, wanted)
         self._replication.end(self.engine.stop_reason or "all workers finished")
@@ -155,6 +162,12 @@ class Run:
                         self.evaluations.accuracy_of(newest),
                         self.engine.stop_reason or "all workers finished"), sys.stdout)
         return not self.checkpoints.failed
+
+    def abandon(self) -> None:
+        """End everything that works on versions; whatever is not written stays so."""
+        if self._sharded:
+            self._sharded.give_up()
+        self.checkpoints.abandon()
 
     def _go_on(self, state: dict[str, Any]) -> None:
         """Take up what `_state` left."""

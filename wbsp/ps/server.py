@@ -23,6 +23,8 @@ from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.engine import Engine
 from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.run import Outlet, Run, ServerConfig
+from wbsp.ps.shard_link import ShardLost
+from wbsp.ps.shards import Shards
 from wbsp.sync.base import ContractError, SyncModel
 from wbsp.wire.sockets import ServerSocket
 
@@ -39,20 +41,20 @@ class Server:
     interrupts: None: no signal ends the run
     hold:       what keeps other servers out of the folder, until this one is closed
     epoch:      number of this start of the run's server
-    record:     as in `Terms`
+    record, shards: as in `Terms`
     """
 
     def __init__(self, model: SyncModel, socket: ServerSocket, config: ServerConfig,
                  settings: dict[str, str], outlet: Outlet, evaluator: Evaluator | None = None,
                  interrupts: Interrupts | None = None, hold: IO | None = None, epoch: int = 1,
-                 record: Callable[..., dict[str, Any]] = dict):
+                 record: Callable[..., dict[str, Any]] = dict, shards: Shards | None = None):
         self._model, self._socket, self._config, self._outlet = model, socket, config, outlet
-        self._evaluator, self._hold = evaluator, hold
+        self._evaluator, self._hold, self._shards = evaluator, hold, shards
         self._zero = time.monotonic()
         self.dispatcher = Dispatcher(
             socket, Terms(model.rule, config.worker_num, settings,
                           self.begin if evaluator is None else None, self._advance,
-                          settings.get("id", ""), epoch, record),
+                          settings.get("id", ""), epoch, record, shards),
             config.bandwidth, self.now, self._say, outlet.log.event)
         self.training: Run | None = None  # until there is a W_0
         self._network = False  # the evaluator has built its own
@@ -78,11 +80,11 @@ class Server:
         self.training = Run(self._model, vector, layout, state or None, self._config, self._outlet,
                         self.dispatcher, self._evaluator, self.now)
 
-    def took_over(self) -> None:
-        """Tell the log that this server has taken the place of another."""
+    def tell(self, kind: str, **facts: Any) -> None:
+        """Tell the log of this server that it has come in the place of another, and why."""
         engine, epoch = self.engine, self.dispatcher.admission.epoch
-        self._outlet.log.event(self.now(), "took_over", epoch=epoch,
-                               version=engine.store.latest.version if engine else 0)
+        self._outlet.log.event(self.now(), kind, epoch=epoch,
+                               version=engine.store.latest.version if engine else 0, **facts)
 
     def now(self) -> float:
         """Seconds since the run's time zero."""
@@ -92,14 +94,29 @@ class Server:
         self._zero -= seconds
 
     def run(self) -> int:
-        """Serve until training is over; return the exit code."""
+        """Serve until training is over; return the exit code.
+
+        Raises ShardLost where the run is to go on from its newest checkpoint; everything is closed
+        then.
+        """
         self._say(f"{self._model.name}: listening on port {self._socket.port}, waiting for "
                   f"{self._config.worker_num} worker(s)")
         try:
+            if self._shards is not None:
+                if (missing := self._shards.gather(self._interrupts)) is not None:
+                    return missing
+                self._say(f"shards at {', '.join(self._shards.names)}")
             code = self._guard(self._serve)
             if self._failure is not None:
                 self._guard(self._serve)  # the workers are to finish all the same
             return self._guard(self._finish, code)
+        except ShardLost as error:
+            if self._hasty or self._interrupts.first is not None:
+                self._say(f"stopping: {error}; what came after the newest checkpoint is lost")
+                return self._code or 1
+            self._say(f"{error}; going back to the newest checkpoint")
+            error.standby = self.dispatcher.replication.holder
+            raise
         finally:
             self.close()
 
@@ -108,6 +125,10 @@ class Server:
         self.dispatcher.sessions.errors.flush(self.now(), at_once=True)
         if self._evaluator is not None:
             self._evaluator.close()
+        if self._shards is not None:
+            if self.training is not None:
+                self.training.abandon()
+            self._shards.close()
         self._outlet.log.close()
         self._outlet.console.close()
         self._socket.close(_LINGER)
@@ -118,6 +139,8 @@ class Server:
         """What `act` returns; when it fails, say so, and 1."""
         try:
             return act(*args)
+        except ShardLost:
+            raise
         except EvaluatorError as error:
             self._failure = str(error)
             self._say(f"stopping: {error}")
@@ -135,6 +158,8 @@ class Server:
         poller = zmq.Poller()
         poller.register(self._socket.socket, zmq.POLLIN)
         poller.register(self._socket.monitor, zmq.POLLIN)
+        if self._shards is not None:
+            self._shards.register(poller)
         due = 0.0
         while True:
             if (now := self.now()) >= due:  # not after every message: it costs more than one
@@ -152,6 +177,8 @@ class Server:
         pause, wait = dispatcher.delay, min(queues.delay(self.now()), _POLL)
         if strangers:
             wait = min(wait, _WATCH)
+        if self._shards is not None:
+            wait = min(wait, self._shards.delay())
         if pause is not None:
             time.sleep(min(pause, wait))
             dispatcher.receive()
@@ -161,6 +188,8 @@ class Server:
                 dispatcher.sessions.watch()
             if self._socket.socket in ready:
                 dispatcher.receive()
+        if self._shards is not None:
+            self._shards.serve()
         queues.flush(self.now())
 
     def _look_for_network(self, evaluator: Evaluator) -> None:

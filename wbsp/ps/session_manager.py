@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from wbsp.ps.protocol_errors import ProtocolErrors, TokenBucket
-from wbsp.ps.worker_session import WorkerSession, one_line
+from wbsp.ps.shards import Shards
+from wbsp.ps.worker_session import Sharing, WorkerSession, one_line
 from wbsp.runlog.report import Report
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import split
@@ -28,12 +29,15 @@ class SessionManager:
     """
 
     def __init__(self, socket: ServerSocket, bandwidth: float | None, clock: Callable[[], float],
-                 say: Callable[[str], None], event: Callable[..., None]):
+                 say: Callable[[str], None], event: Callable[..., None],
+                 shards: Shards | None = None):
         self.errors = ProtocolErrors(say, event)
         self.queues = PeerQueues(socket.socket, RateLimiter(bandwidth))
         self._socket, self._clock, self._say, self._event = socket, clock, say, event
         self._by_identity: dict[bytes, WorkerSession] = {}
         self._by_worker: dict[int, WorkerSession] = {}
+        self._shards = shards
+        self._by_secret: dict[int, WorkerSession] = {}  # as in `Group`
         self._refusals = TokenBucket()
         self.durable: Callable[[], int] = lambda: 0  # as in `Ledger`, once there is one
 
@@ -57,12 +61,25 @@ class SessionManager:
         self._by_identity[identity] = self._by_worker[worker] = session
         return session
 
+    def attach(self, session: WorkerSession) -> None:
+        """The worker is a member: have the shards know it, if there are some."""
+        if self._shards is not None:
+            session.sharing = Sharing(self._shards.admit(session.worker))
+            self._by_secret[session.sharing.group.secret] = session
+
+    def attached(self, secret: int) -> WorkerSession | None:
+        """The session of which a shard speaks, if it is open."""
+        return self._by_secret.get(secret)
+
     def close(self, session: WorkerSession) -> None:
         """Forget a session; a message on its way to the worker may still arrive."""
         self._by_identity.pop(session.identity, None)
         if self._by_worker.get(session.worker) is session:
             del self._by_worker[session.worker]
         self.queues.drop_transfer(session.identity)
+        if self._shards is not None and session.group is not None:
+            self._shards.dismiss(session.worker, session.group)
+            self._by_secret.pop(session.group.secret, None)
 
     # Liveness.
 

@@ -9,6 +9,7 @@ import platform
 import secrets
 import sys
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -21,8 +22,10 @@ from wbsp.ps.copies import Copy
 from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.run import Outlet, ServerConfig
 from wbsp.ps.server import Server
+from wbsp.ps.shard_link import ShardLost
+from wbsp.ps.shards import ShardPlan, Shards
 from wbsp.ps.standby import Standby
-from wbsp.runlog.console import Console
+from wbsp.runlog.console import Console, say
 from wbsp.runlog.files import beside_of
 from wbsp.runlog.folder import (
     SETTINGS,
@@ -34,6 +37,8 @@ from wbsp.runlog.folder import (
 )
 from wbsp.runlog.server import ServerLog
 from wbsp.sync import SyncModel
+from wbsp.wire.message import PROTOCOL
+from wbsp.wire.shards import Lead
 from wbsp.wire.sockets import ServerSocket, is_loopback, split_address
 
 
@@ -55,7 +60,9 @@ def where_to_listen(host: str | None, port: int | None, default_port: int) -> tu
         raise said.refused("several ports; say which is this server's: --port_base")
     return hosts[0] if all(map(is_loopback, hosts)) else "*", ports[0]
 
+
 BESIDE = "-standby"  # ends the name of the folder of a standby's files
+_MOST_LOST = 20  # shards in a row without a checkpoint between
 
 
 class Records:
@@ -81,9 +88,18 @@ class _Plan:
     model: SyncModel
     options: dict[str, Any]
     config: ServerConfig
+    host: str
+    port: int
+    token: bytes | None
     base_dir: str
     log_root: str
     start_evaluator: Callable[[], Evaluator] | None
+    shards: ShardPlan
+    interrupts: Interrupts
+
+    def listen(self) -> ServerSocket:
+        """Raises ValueError or OSError in one line."""
+        return ServerSocket(self.host, self.port, self.token, self.config.worker_num)
 
     def folder(self, resume: bool) -> pathlib.Path:
         """The run's folder; with `resume` that of the newest run, if there is one."""
@@ -92,7 +108,7 @@ class _Plan:
         except FileNotFoundError:
             return run_folder(self.base_dir, self.log_root)
 
-    def server(self, socket: ServerSocket, folder: pathlib.Path, hold: IO, interrupts: Interrupts,
+    def server(self, socket: ServerSocket, folder: pathlib.Path, hold: IO,
                before: dict[str, Any], saved: Checkpoint | None, resume: bool,
                step: int = 1) -> Server:
         """A server that goes on from `saved`, or begins.
@@ -104,7 +120,7 @@ class _Plan:
         relative = not pathlib.Path(self.base_dir).is_absolute()
         settings = {**self.settings,
                     "folder": str(folder.relative_to(self.log_root) if relative else folder)}
-        model, config = self.model, self.config
+        model, config = deepcopy(self.model), self.config  # a server may be followed by another
         run: dict[str, Any] = before if saved else {
             **settings, "sync": model.name, "options": self.options, "clock": "real",
             "workers": config.worker_num, "check_period": config.check_period,
@@ -112,14 +128,17 @@ class _Plan:
             "command": " ".join(sys.argv)}
         run["id"] = before.get("id") or secrets.token_hex(4)
         run["epoch"] = before.get("epoch", 0) + step
-        run["standby"] = None
+        run["standby"], run["shards"] = None, self.shards.setting
         write_settings(folder, run)
         settings["id"] = str(run["id"])
         console = Console(f"{model.name} {folder}")
         log = ServerLog(folder, model.name, append=resume, say=console.line)
+        shards = None if self.shards.single else Shards(
+            self.shards, socket, self.host, self.token, config.bandwidth,
+            Lead(PROTOCOL, settings["id"], run["epoch"], config.worker_num), console.line)
         server = Server(model, socket, config, settings, Outlet(folder, log, console),
-                        self.start_evaluator() if self.start_evaluator else None, interrupts, hold,
-                        run["epoch"], Records(folder, run))
+                        self.start_evaluator() if self.start_evaluator else None, self.interrupts,
+                        hold, run["epoch"], Records(folder, run), shards)
         console.line(f"the files of this run are in {folder}")
         if saved:
             server.begin(*saved)
@@ -128,55 +147,106 @@ class _Plan:
             console.line("there is no checkpoint to go on from: beginning afresh")
         return server
 
-    def take_over(self, socket: ServerSocket, interrupts: Interrupts, copy: Copy) -> Server:
+    def take_over(self, socket: ServerSocket, copy: Copy) -> Server:
         """A server in a folder of its own that goes on from a standby's copy."""
         folder = self.folder(resume=False)
         hold = hold_folder(folder, _me(socket))
         save(folder / CHECKPOINT, copy.saved)  # before anything is decided
-        server = self.server(socket, folder, hold, interrupts, copy.run, copy.saved, True,
-                             STANDBY_STEP)
-        server.took_over()
+        server = self.server(socket, folder, hold, copy.run, copy.saved, True, STANDBY_STEP)
+        server.tell("took_over")
         return server
+
+    def prepare(self, socket: ServerSocket, resume: bool, other: str | None,
+                lost: ShardLost | None = None) -> Callable[[], int]:
+        """Make ready what serves, or waits to serve, and answers with an exit code.
+
+        other: address of a server or standby that may serve instead
+        lost:  what this process's earlier server has ended of
+
+        Raises ValueError or OSError in one line.
+        """
+        folder = self.folder(resume)
+        hold = hold_folder(folder, _me(socket))
+        beside_of(folder / CHECKPOINT).unlink(missing_ok=True)  # of one killed while writing
+        saved = load(folder / CHECKPOINT) if resume and (folder / CHECKPOINT).exists() else None
+        before: dict[str, Any] = read_settings(folder) if (folder / SETTINGS).exists() else {}
+        other = other or before.get("standby")
+
+        def serve(copy: Copy | None) -> Server:
+            if copy is not None:
+                return self.take_over(socket, copy)
+            server = self.server(socket, folder, hold, before, saved, resume,
+                                 SERVER_STEP if other else 1)
+            if lost is not None:
+                server.tell("shard_lost", reason=str(lost))
+            return server
+
+        if saved and other:
+            return Standby(socket, other, self.settings, serve, self.interrupts,
+                           State.of(before, saved.state, SERVER_STEP)).run
+        return serve(None).run
 
 
 def prepare_server(
         settings: dict[str, str], model: SyncModel, options: dict[str, Any], config: ServerConfig,
         *, host: str, port: int, token_file: str | None, base_dir: str, log_root: str,
         resume: bool, start_evaluator: Callable[[], Evaluator] | None = None,
-        standby_of: str | None = None) -> Callable[[], int]:
+        standby_of: str | None = None, shards: str = "1") -> Callable[[], int]:
     """Check everything and listen; return what serves, or waits to serve, and answers with an exit
     code.
 
     standby_of: address of the server that is followed until it is gone; the files of a standby
                 that takes over lie in a folder beside that of `base_dir`
+    shards:     how many processes hold the floats, or their addresses; see `ShardPlan.parse`
     From here on the process's signals are the server's. Raises ValueError or OSError in one line.
     """
     interrupts = Interrupts().install()
     if standby_of:
         base_dir = str(pathlib.Path(base_dir).with_name(f"{sync_name(base_dir)}{BESIDE}"))
-    plan = _Plan(settings, model, options, config, base_dir, log_root, start_evaluator)
-    socket = ServerSocket(host, port, cluster.token(token_file), config.worker_num)
+    plan = _Plan(settings, model, options, config, host, port, cluster.token(token_file), base_dir,
+                 log_root, start_evaluator, ShardPlan.parse(shards), interrupts)
+    socket = plan.listen()
     if standby_of and not (resume and _has_run(plan)):
-        return Standby(socket, standby_of, settings,
-                       lambda copy: plan.take_over(socket, interrupts, _there(copy)),
-                       interrupts).run
-    folder = plan.folder(resume)
-    hold = hold_folder(folder, _me(socket))
-    beside_of(folder / CHECKPOINT).unlink(missing_ok=True)  # of one that was killed while writing
-    saved = load(folder / CHECKPOINT) if resume and (folder / CHECKPOINT).exists() else None
-    before: dict[str, Any] = read_settings(folder) if (folder / SETTINGS).exists() else {}
-    other = standby_of or before.get("standby")
+        first = Standby(socket, standby_of, settings,
+                        lambda copy: plan.take_over(socket, _there(copy)), interrupts).run
+    else:
+        first = plan.prepare(socket, resume, standby_of)
+    return first if plan.shards.single else lambda: _serve_on(plan, first)
 
-    def serve(copy: Copy | None) -> Server:
-        if copy is not None:
-            return plan.take_over(socket, interrupts, copy)
-        return plan.server(socket, folder, hold, interrupts, before, saved, resume,
-                           SERVER_STEP if other else 1)
 
-    if saved and other:
-        return Standby(socket, other, settings, serve, interrupts,
-                       State.of(before, saved.state, SERVER_STEP)).run
-    return serve(None).run
+def _serve_on(plan: _Plan, serve: Callable[[], int]) -> int:
+    """Serve, and again from the newest checkpoint whenever a shard is lost; return the exit code.
+    """
+    died, since = 0, _newest(plan)
+    while True:
+        try:
+            return serve()
+        except ShardLost as error:
+            lost = error
+        except OSError as error:  # a standby could not begin
+            say(f"stopping: {error}")
+            return 1
+        died, since, before = died + 1, _newest(plan), since
+        if since != before:
+            died = 0
+        elif died >= _MOST_LOST:
+            say(f"stopping: {died} shards were lost in a row, and no checkpoint between; "
+                f"the last: {lost}")
+            return 1
+        plan.interrupts.at_once.clear()
+        try:
+            serve = plan.prepare(plan.listen(), True, lost.standby, lost)
+        except (ValueError, OSError) as error:
+            say(f"stopping: {error}")
+            return 1
+
+
+def _newest(plan: _Plan) -> float:
+    """Time at which the newest checkpoint was written; 0: there is none."""
+    with contextlib.suppress(OSError):
+        folder = run_folder(plan.base_dir, plan.log_root, resume=True)
+        return (folder / CHECKPOINT).stat().st_mtime
+    return 0.0
 
 
 def _has_run(plan: _Plan) -> bool:

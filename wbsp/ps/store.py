@@ -6,6 +6,7 @@ counts versions and holds no tensor, for timing studies of thousands of workers.
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,13 @@ class Snapshot(NamedTuple):
 
     version: int
     vector: np.ndarray | None  # float32 [size], never written again
+
+
+class Whole(NamedTuple):
+    """A version with its tensors, and the state of the outer step that goes with it."""
+
+    snapshot: Snapshot
+    outer: dict[str, np.ndarray]
 
 
 class Store:
@@ -47,6 +55,12 @@ class Store:
     def size(self) -> int:
         """Number of float32 values of the model (0 without tensors)."""
         return 0 if self.latest.vector is None else self.latest.vector.size
+
+    def whole(self) -> Future[Whole]:
+        """The newest version with all that a checkpoint holds of it."""
+        future: Future[Whole] = Future()
+        future.set_result(Whole(self.latest, self.outer.state()))
+        return future
 
     def check(self, update: np.ndarray | None) -> None:
         """Raise ValueError if `update` cannot be one of this model."""

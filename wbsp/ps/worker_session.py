@@ -59,6 +59,30 @@ class Returning:
 
 
 @dataclass
+class Arrival:
+    """A push, or a sum of pushes that is sent `again`, on its way to the shards."""
+
+    key: tuple[int, bool]  # seq, again: as in `wbsp.wire.shards.Slice`
+    head: m.Update | m.Kept | None = None  # once it is here
+    shards: set[int] = field(default_factory=set)  # that have all of their slice
+    finite: bool = True  # all values in these
+
+
+@dataclass
+class Sharing:
+    """A session's part in a server's shards."""
+
+    group: m.Group  # what the worker is told of them
+    arrival: Arrival | None = None  # the newest that is not decided
+
+    def arriving(self, seq: int, again: bool) -> Arrival:
+        """What arrives; that of another number is void."""
+        if self.arrival is None or self.arrival.key != (seq, again):
+            self.arrival = Arrival((seq, again))
+        return self.arrival
+
+
+@dataclass
 class WorkerSession:
     """Session of one incarnation of a worker; times are seconds of the run."""
 
@@ -70,6 +94,7 @@ class WorkerSession:
     layout: list[TensorSpec] | None = None  # of its model; None until it asks to join
     joined: bool = False  # it asked to join, and has not left
     updates: UpdateReassembler | None = None  # set for good when it is admitted
+    sharing: Sharing | None = None  # set when it is admitted, where there are shards
     answer: m.Joined | None = None  # to its wish to join
     returning: Returning | None = None  # it has attached again
     progress: Progress = field(default_factory=Progress)
@@ -94,6 +119,11 @@ class WorkerSession:
     def note_push(self) -> None:
         """A push came in whole: the worker has heard what it was directed to do before."""
         self.retained.pop(m.Directed, None)
+
+    @property
+    def group(self) -> m.Group | None:
+        """What the worker is told of the shards; None: there are none, or it is no member yet."""
+        return self.sharing.group if self.sharing else None
 
     def check_push(self, push: Push, newest: int) -> None:
         """Raise WireError for metadata that this worker cannot have; `newest` is a version."""

@@ -16,7 +16,8 @@ from wbsp.runlog.straggler import StragglerScore
 from wbsp.runlog.summary import summarize, table
 
 # Events of a run in which a process or a line has failed; the summary counts them.
-FAILURES = frozenset({"resume", "took_over", "alone", "reattach", "resent", "lost"})
+FAILURES = frozenset({"resume", "took_over", "alone", "reattach", "resent", "lost",
+                      "shard_lost"})
 
 
 class ServerLog:

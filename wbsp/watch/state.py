@@ -290,7 +290,7 @@ def _words(event: dict[str, Any]) -> str:
             return f"the standby went on in the server's place from version {event['version']:,}"
         case "alone":
             return "the server goes on without a standby"
-        case "stop" | "refused" | "superseded":
+        case "stop" | "refused" | "superseded" | "shard_lost":
             return event["reason"]
         case "malformed":
             return f"{event['count']:,} messages that no member sends: {event['reason']}"

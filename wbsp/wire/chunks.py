@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,11 +11,56 @@ from wbsp.wire.memory import BufferPool
 from wbsp.wire.messages import CHUNK, WireError
 
 
+def bounds(size: int, parts: int) -> list[int]:
+    """Where `parts` ranges of a vector of `size` floats begin, and where the last one ends."""
+    return [part * size // parts for part in range(parts + 1)]
+
+
 def split(vector: np.ndarray) -> Iterator[tuple[int, memoryview]]:
     """Yield (offset, bytes) of each chunk of `vector` (float32 [size]) without copying."""
     data = vector.data.cast("B")
     for offset in range(0, max(vector.size, 1), CHUNK):
         yield offset, data[4 * offset:4 * (offset + CHUNK)]
+
+
+class Assembly:
+    """Puts one vector together from ranges of which each comes in chunks of its own sender.
+
+    A range may begin anew, of another version perhaps; the vector is whole when all ranges are, of
+    the same version.
+    """
+
+    def __init__(self, size: int, parts: int, pool: BufferPool):
+        self.size, self._pool = size, pool
+        self._bounds = bounds(size, parts)
+        self._vector: np.ndarray | None = None  # incomplete
+        self._filled = self._bounds[:-1]  # where the next chunk of each range begins
+        self._versions: list[int | None] = [None] * parts
+
+    def add(self, version: int, offset: int, data: memoryview) -> np.ndarray | None:
+        """Take one chunk; return the whole vector (float32 [size]) if it was the last.
+
+        The rest of what was broken off is passed over. Raises WireError for a chunk of the wrong
+        size.
+        """
+        part = bisect.bisect_right(self._bounds, offset) - 1
+        if not 0 <= part < len(self._versions):
+            raise WireError(f"chunk at float {offset} of {self.size}")
+        start, stop = self._bounds[part:part + 2]
+        if offset != start and (offset, version) != (self._filled[part], self._versions[part]):
+            return None
+        count = min(CHUNK, stop - offset)
+        if data.nbytes != 4 * count:
+            raise WireError(f"chunk at float {offset} has {data.nbytes} bytes, not {4 * count}")
+        if self._vector is None:
+            self._vector = self._pool.take(self.size)
+        self._vector[offset:offset + count] = np.frombuffer(data, "<f4")
+        self._filled[part], self._versions[part] = offset + count, version
+        if self._filled != self._bounds[1:] or {*self._versions} - {None, version}:
+            return None
+        vector, self._vector = self._vector, None
+        self._filled = self._bounds[:-1]
+        return vector
 
 
 class Reassembler:

@@ -86,10 +86,14 @@ class ConnectionGuard:
 
     def __init__(self, members: int):
         """`members`: largest number of workers at a time."""
-        self._most_strangers = _STRANGERS + 2 * members
+        self.expect(members)
         self._members: dict[int, _Connection] = {}
         self._strangers: dict[int, _Connection] = {}  # in the order in which they came
         _raise_file_limit()
+
+    def expect(self, members: int) -> None:
+        """There may be so many workers at a time from here on."""
+        self._most_strangers = _STRANGERS + 2 * members
 
     @property
     def strangers(self) -> int:

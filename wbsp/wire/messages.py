@@ -1,9 +1,10 @@
 """Schema of all messages between workers and servers, and their encoding.
 
 A message is one frame of MessagePack. Messages that carry floats (Initial, Update, Kept, Model,
-CopyChunk) have a second frame of raw little-endian float32 values: a chunk of the model's flat
-vector. Nothing is ever unpickled. Bytes that do not decode to exactly one of these types raise
-`WireError` before anything is allocated for them.
+CopyChunk, Floats, Slice, Version) have a second frame of raw little-endian float32 values: a chunk
+of the model's flat vector. Where a run has shards, Update and Kept are the heads, without floats,
+of what goes to these. Nothing is ever unpickled. Bytes that do not decode to exactly one of these
+types raise `WireError` before anything is allocated for them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from wbsp.member import AnsweredWork
 from wbsp.runlog.report import Report
 from wbsp.sync.base import Direct, Push, WorkerRule
 from wbsp.wire.message import CHUNK, MAX_MESSAGE, MAX_MODEL, PROTOCOL, Message, WireError
+from wbsp.wire.shards import FromShard, Group, ToShard
 from wbsp.wire.standby import Ask, Copy, CopyChunk, Follow, Following, Held, Over, Vacant
 
 __all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "PROTOCOL", "WireError"]
@@ -143,6 +145,7 @@ class Joined(Message, frozen=True):
     send_initial: bool  # W_0 is expected of this worker; another Joined follows
     now: float  # seconds since the run's time zero
     epoch: int  # number of this start of the run's server
+    group: Group | None = None  # of shards, where the run has some
 
 
 class Refused(Message, frozen=True):
@@ -168,6 +171,7 @@ class Resend(Message, frozen=True):
     """Answer to Reattach: pushes from `seq` on are lost with an earlier server; send their sum."""
 
     seq: int
+    group: Group | None = None
 
 
 class Reattached(Message, frozen=True):
@@ -178,6 +182,7 @@ class Reattached(Message, frozen=True):
     safe: int  # pushes below this number are durable
     mark: int  # of the sum that was sent again
     ack: Ack | None  # answer to the worker's newest push, which may have been lost
+    group: Group | None = None
 
 
 class Unknown(Message, frozen=True):
@@ -260,7 +265,8 @@ FromServer = (Welcome | Joined | Refused | Ack | Granted | Directed | CutDecisio
               | Following | Copy | CopyChunk | Vacant | Over)
 
 _encoder = msgspec.msgpack.Encoder()
-_decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in (FromWorker, FromServer)}
+_decoders = {kind: msgspec.msgpack.Decoder(kind)
+             for kind in (FromWorker, FromServer, FromShard, ToShard)}
 
 
 def encode(message: Message) -> bytes:
@@ -269,7 +275,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(kind: Any, data: bytes | memoryview) -> Message:
-    """The message in `data`, a frame; `kind` is FromWorker or FromServer. Raises WireError."""
+    """The message in `data`, a frame; `kind` is FromWorker or the like. Raises WireError."""
     try:
         return _decoders[kind].decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

@@ -44,7 +44,7 @@ class Copy(Message, frozen=True):
 
     number: int
     size: int  # floats of all chunks: the version, then the outer step's vectors
-    state: str  # JSON: {"state", "layout", "outer": names}
+    state: str  # JSON: {"state", "layout", "outer": name -> floats}
 
 
 class CopyChunk(Message, frozen=True):

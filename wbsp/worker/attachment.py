@@ -7,7 +7,9 @@ import time
 import numpy as np
 
 from wbsp.layout import total_size
+from wbsp.sync.base import Push
 from wbsp.wire import messages as m
+from wbsp.worker.channel import ServerChannel
 from wbsp.worker.connection import TransportError
 from wbsp.worker.kept import KeptCuts
 
@@ -18,6 +20,7 @@ class Attachment:
     hello:   None before the first
     join:    None before the first
     kept:    decided cuts that a server which dies would lose; None: this worker is no member yet
+    lacks:   push from which on the server that this worker attaches to lacks what was decided
     version: newest that was received
     left:    this worker has finished, and waits for the final version
     """
@@ -26,6 +29,7 @@ class Attachment:
         self.hello: m.Hello | None = None
         self.join: m.Join | None = None
         self.kept: KeptCuts | None = None
+        self.lacks: int | None = None
         self.version = 0
         self.left = False
         self._run: str | None = None  # id
@@ -50,6 +54,7 @@ class Attachment:
 
     def reattach(self) -> m.Reattach:
         """The introduction of a member over a new connection."""
+        self.lacks = None
         assert self.hello and self.join and self.kept and self._joined, "this worker is a member"
         return m.Reattach(m.PROTOCOL, self.hello.worker, self._run or "", self._epoch,
                           self.join.layout, self._joined.seq, self.kept.answered, self.kept.first,
@@ -69,12 +74,25 @@ class Attachment:
         work, total = found
         return m.Kept(work, 0, size), np.zeros(size, np.float32) if total is None else total
 
+    def resend_lacking(self, channel: ServerChannel) -> None:
+        """Send what the server lacks, if it does, once its shards are ready for it."""
+        if self.lacks is not None and channel.ready:
+            first, total = self.resend(self.lacks)
+            channel.hand_over(total, lambda offset: m.Kept(first.work, offset, first.size))
+
     def reattached(self, answer: m.Reattached) -> None:
         """The server knows this worker again."""
         assert self.kept is not None
+        self.lacks = None
         if answer.epoch != self._epoch:
             self.kept.replayed(answer.safe, answer.mark)
         self.leads(answer.epoch)
+
+    def answered(self, cut: tuple[Push, np.ndarray] | None, ack: m.Ack) -> None:
+        """Keep what an answered push has handed over, until it is durable."""
+        if cut is not None and self.kept is not None:
+            self.kept.add(*cut, ack.weight, ack.mark, ack.durable,
+                          None if ack.accepted else ack.reason or "")
 
     def leads(self, epoch: int) -> None:
         """The server that this worker belongs to has this epoch."""

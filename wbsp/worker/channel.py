@@ -1,8 +1,7 @@
-"""A worker's socket to its server, with rate limits, queue and monitor."""
+"""A worker's socket to its server, with rate limits, queue and monitor, and those to the shards."""
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable
@@ -14,10 +13,11 @@ import zmq
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import split
 from wbsp.wire.memory import keep_freed
-from wbsp.wire.rate import RateLimitedReceiver, RateLimiter
-from wbsp.wire.send_queue import SendQueue
+from wbsp.wire.rate import RateLimiter
 from wbsp.wire.sockets import split_addresses, worker_socket
 from wbsp.worker.connection import ConnectionMonitor
+from wbsp.worker.duplex import Duplex
+from wbsp.worker.slices import Slices
 
 
 class Ready(NamedTuple):
@@ -29,10 +29,12 @@ class Ready(NamedTuple):
 
 
 class ServerChannel:
-    """Messages to and from one server; used by the communication thread.
+    """Messages to and from one server, and floats to and from its shards, if it has some; used by
+    the communication thread.
 
     context:    ZeroMQ's, which `close` destroys with all its sockets
     connection: health of the connection
+    slices:     the shards' side; None: the server takes the floats itself
     """
 
     def __init__(self, address: str, token: bytes | None, bandwidth: float | None,
@@ -48,48 +50,68 @@ class ServerChannel:
         self.context = zmq.Context()
         self._socket = worker_socket(self.context, hosts, os.urandom(16), token)
         self.connection = ConnectionMonitor(self._socket, address, patience, say)
-        self._poller = zmq.Poller()
-        self._poller.register(self.connection.monitor, zmq.POLLIN)
-        self._send_queue = SendQueue(self._socket, RateLimiter(bandwidth))
-        self._receiver = RateLimitedReceiver(self._socket, RateLimiter(bandwidth))
+        self.slices: Slices | None = None
+        limiters = RateLimiter(bandwidth), RateLimiter(bandwidth)
+        self._slices_of = (lambda group: Slices(self.context, group, self.connection.host, token,
+                                                limiters, patience, say))
+        self._duplex = Duplex(self._socket, *limiters)
+        self._poller = self._new_poller()
 
     @property
     def sent(self) -> int:
         """Number of messages sent, without the urgent ones."""
-        return self._send_queue.sent
+        return self._duplex.queue.sent + (self.slices.sent if self.slices else 0)
 
     @property
     def all_sent(self) -> bool:
         """True if no message waits to be sent."""
-        return not self._send_queue
+        return not self._duplex.queue and (self.slices is None or self.slices.all_sent)
+
+    @property
+    def ready(self) -> bool:
+        """False while there are shards that do not know this worker (yet)."""
+        return self.slices is None or self.slices.ready
+
+    @property
+    def group(self) -> m.Group | None:
+        """The shards; None: there are none."""
+        return None if self.slices is None else self.slices.group
 
     def transferring(self, now: float) -> bool:
         """True while the rate limit delays a message on its way out or in."""
-        return (0 < self._send_queue.delay(now) < math.inf
-                or self._receiver.delay(now) is not None)
+        return self._duplex.transferring(now) or bool(self.slices
+                                                      and self.slices.transferring(now))
+
+    def arrange(self, group: m.Group | None) -> None:
+        """These shards belong to the server from here on."""
+        if self.group == group:
+            return
+        if self.slices is not None:
+            self.slices.close()
+        self.slices = None if group is None else self._slices_of(group)
+        self._poller = self._new_poller()
 
     def poll(self, wakes: zmq.Socket, seconds: float) -> Ready:
         """Wait, for at most `seconds`, until there is something to do or `wakes` can be read."""
         now = time.monotonic()
-        arriving = self._receiver.delay(now)
-        flags = zmq.POLLOUT if self._send_queue.blocked else 0
-        if arriving is None:
-            flags |= zmq.POLLIN
-        self._poller.register(self._socket, flags)
+        wait = min(seconds, self._duplex.register(self._poller, now))
+        if self.slices is not None:
+            wait = min(wait, self.slices.register(self._poller, now))
         self._poller.register(wakes, zmq.POLLIN)
-        wait = min(seconds, self._send_queue.delay(now), math.inf if arriving is None else arriving)
         found = dict(self._poller.poll(int(1000 * wait)))
-        return Ready(arriving is not None or bool(found.get(self._socket, 0) & zmq.POLLIN),
-                     self.connection.monitor in found, wakes in found)
+        readable = self._duplex.readable(found, now)
+        if self.slices is not None:
+            readable = self.slices.readable(found, now) or readable
+        return Ready(readable, self.connection.monitor in found, wakes in found)
 
     def receive(self) -> tuple[m.Message, memoryview | None] | None:
         """The next message, with its chunk if it has one; None: there is none yet.
 
         Raises WireError.
         """
-        frames = self._receiver.receive(time.monotonic())
+        frames = self._duplex.receive()
         if frames is None:
-            return None
+            return None if self.slices is None else self.slices.receive()
         self.connection.received_at = time.monotonic()
         chunk = frames[1].buffer if len(frames) == 2 else None
         return m.decode(m.FromServer, frames[0].buffer), chunk
@@ -101,25 +123,53 @@ class ServerChannel:
         """
         renewed = self.connection.event(time.monotonic())
         if renewed:
-            self._send_queue.clear()
+            self._duplex.queue.clear()
         return renewed
 
     def post(self, message: m.Message, chunk: memoryview | None = None,
              urgent: bool = False) -> None:
         """Send a message now if possible, else later; an urgent one replaces an older one."""
         frames = (m.encode(message),) if chunk is None else (m.encode(message), chunk)
-        self._send_queue.post(*frames, now=time.monotonic(), urgent=urgent)
+        self._duplex.post(*frames, urgent=urgent)
 
     def post_chunks(self, vector: np.ndarray, header: Callable[[int], m.Message]) -> None:
         """Send a vector (float32 [size]), each chunk after the message `header`(offset)."""
         for offset, chunk in split(vector):
             self.post(header(offset), chunk)
 
+    def hand_over(self, vector: np.ndarray, header: Callable[[int], m.Update | m.Kept]) -> None:
+        """The same, where there are shards: to them, and the head to the server."""
+        if self.slices is None:
+            self.post_chunks(vector, header)
+            return
+        head = header(0)
+        self.post(head)
+        if isinstance(head, m.Kept):
+            self.slices.post(vector, head.work.last, again=True)
+        else:
+            self.slices.post(vector, head.push.seq, again=False)
+
     def flush(self) -> None:
         """Send all queued messages that the rate limit and the socket allow."""
-        self._send_queue.flush(time.monotonic())
+        self._duplex.flush()
+        if self.slices is not None:
+            self.slices.flush()
+
+    def check(self, now: float) -> bool:
+        """See whether there are connections; True if the shards have come to know this worker.
+
+        Raises TransportError when the server, or one of them, is lost.
+        """
+        self.connection.check(now)
+        return self.slices is not None and self.slices.check(now, self.connection.broken)
 
     def close(self) -> None:
         """Close the socket, and all others of the context; what was not sent is lost."""
+        self.arrange(None)
         self._socket.disable_monitor()
         self.context.destroy(0)
+
+    def _new_poller(self) -> zmq.Poller:
+        poller = zmq.Poller()
+        poller.register(self.connection.monitor, zmq.POLLIN)
+        return poller

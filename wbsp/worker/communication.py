@@ -4,7 +4,8 @@ Heartbeats come from this thread, so that a worker in a long step is never mista
 Members' messages are passed on to a `Listener`; nothing here knows a model or a rule.
 
 A connection that is made again may lead to another server. So a member introduces itself with
-Reattach, and whatever else there is to send waits until the server has answered.
+Reattach, and whatever else there is to send waits until the server has answered, and its shards
+know this worker, where it has some.
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ class Communication:
 
     @property
     def cut_off(self) -> bool:
-        """True from a break until the server knows this worker again. For any thread."""
-        return self._channel.connection.broken or self._attaching is not None
+        """True from a break until server and shards know this worker again. For any thread."""
+        return (self._channel.connection.broken or self._attaching is not None
+                or not self._channel.ready)
 
     def run(self) -> None:
         """Communicate until `close`, or until the server is lost."""
@@ -89,7 +91,7 @@ class Communication:
         def header(offset: int) -> m.Update:
             return m.Update(push, offset, update.size, fetch)
 
-        self.request(m.Ack, lambda: self._channel.post_chunks(update, header), push.seq,
+        self.request(m.Ack, lambda: self._channel.hand_over(update, header), push.seq,
                      cut=(push, update))
 
     def request(self, answer: type[m.Message], send: Callable[[], None],
@@ -102,7 +104,10 @@ class Communication:
         """
         now = time.monotonic()
         self._pending = PendingRequest(answer, number, send, self._counts(), now, now, now, cut)
-        if not (carried or self.cut_off):
+        if carried and self._membership:  # a part of the answer may have come before
+            for early in self._membership.early(number, self._channel.group):
+                self._pass_on(*early, now)
+        elif not self.cut_off:
             send()
 
     def listen(self, listener: Listener, size: int) -> None:
@@ -174,7 +179,9 @@ class Communication:
                     self._introduce_again(now)
             case m.Resend():
                 if self._attaching is not None:
-                    self._resend(message.seq)
+                    self._attachment.lacks = message.seq
+                    self._channel.arrange(message.group)
+                    self._attachment.resend_lacking(self._channel)
             case m.Reattached():
                 if self._attaching is not None:
                     self._go_on(message, now)
@@ -185,6 +192,7 @@ class Communication:
                 if self._take_answered(message):  # else: answered twice
                     if isinstance(message, m.Joined) and not message.send_initial:
                         self._attachment.admitted(message)
+                        self._channel.arrange(message.group)
                     self.handshake.put(message)
             case _:
                 self._pass_on(message, chunk, now)
@@ -199,15 +207,15 @@ class Communication:
             case m.Ack():
                 if request := self._take_answered(message):  # else: answered twice
                     member.listener.acked(message, now - request.requested_at)
-                    self._keep(request, message)
+                    self._attachment.answered(request.cut, message)
             case m.Model():
-                request = self._pending
-                if request and request.is_answered_by(message):
-                    vector = member.take(message, chunk)
-                    if vector is not None:
-                        self._pending = None
-                        self._attachment.version = message.version
-                        member.listener.fetched(message.version, vector, now - request.requested_at)
+                request, group = self._pending, self._channel.group
+                if request is None or not request.is_answered_by(message):
+                    member.put_by(message, chunk, group)
+                elif (vector := member.take(message, chunk, group)) is not None:
+                    self._pending = None
+                    self._attachment.version = message.version
+                    member.listener.fetched(message.version, vector, now - request.requested_at)
             case _:
                 self._take_answered(message)
                 member.listener.received(message)
@@ -238,14 +246,10 @@ class Communication:
         else:
             self._repeat_request(now)
 
-    def _resend(self, seq: int) -> None:
-        """The server lacks what was decided from push `seq` on."""
-        first, total = self._attachment.resend(seq)
-        self._channel.post_chunks(total, lambda offset: m.Kept(first.work, offset, first.size))
-
     def _go_on(self, answer: m.Reattached, now: float) -> None:
         """The server knows this worker, and lacks nothing."""
         self._attaching = None
+        self._channel.arrange(answer.group)
         self._channel.connection.served()
         self._attachment.reattached(answer)
         self._pass_on(answer, None, now)
@@ -253,23 +257,19 @@ class Communication:
             self._pass_on(answer.ack, None, now)
         self._repeat_request(now)
 
-    def _keep(self, request: PendingRequest, ack: m.Ack) -> None:
-        """Keep what an answered push has handed over, until it is durable."""
-        if request.cut is not None and self._attachment.kept is not None:
-            reason = None if ack.accepted else ack.reason or ""
-            self._attachment.kept.add(*request.cut, ack.weight, ack.mark, ack.durable, reason)
-
     # Signs of life.
 
     def _keep_alive(self, now: float) -> None:
-        self._channel.connection.check(now)
+        if self._channel.check(now):  # the shards are ready, for the first time or again
+            self._attachment.resend_lacking(self._channel)
+            self._repeat_request(now)
         if not self._channel.connection.made or self._channel.connection.broken:
             return
         if request := self._attaching or self._pending:
             request.observe(self._counts(), now)
             if self._channel.transferring(now):
                 request.progress_at = now
-            if self._channel.all_sent and request.idle(now) > RESEND:
+            if self._channel.ready and self._channel.all_sent and request.idle(now) > RESEND:
                 request.sent_at = now
                 request.send()
         if (now >= self._heartbeat_at and self._closes_by is None and self._introduced
@@ -295,6 +295,6 @@ class Communication:
 
     def _repeat_request(self, now: float) -> None:
         """Send the pending request again; the server counts no push twice."""
-        if self._pending:
+        if self._pending and (self._attaching is None and self._channel.ready):
             self._pending.sent_at = now
             self._pending.send()

@@ -97,6 +97,11 @@ class ConnectionMonitor:
         """Why the server's host name cannot be resolved; None if it can be."""
         return self._route.unknown
 
+    @property
+    def host(self) -> str:
+        """The host that is connected to."""
+        return self._route.host
+
     def check(self, now: float) -> None:
         """Try the next address while there is no connection.
 

@@ -36,6 +36,11 @@ class Route:
         self.moved = False
         self.unknown: str | None = None
 
+    @property
+    def host(self) -> str:
+        """Address of the host that is tried, or connected to."""
+        return (self._endpoint or "").removeprefix("tcp://").rpartition(":")[0]
+
     def turn(self, now: float) -> None:
         """Try the next address, if it is time; to be called while there is no connection."""
         if now < self._turn_at:

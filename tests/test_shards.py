@@ -1,0 +1,221 @@
+"""A model in several processes: the same bytes as in one, and any of them may die.
+
+Each worker writes down what it cut, and the weight of each push that was answered; the final model
+must be W_0 and the sum of these, each once, to the last bit.
+
+`WBSP_KILLS=30` runs all of this, which takes minutes, and kills, so many times each, the server,
+one of its shards or its standby, with 1, 2 and 4 shards, with a standby and without;
+`WBSP_KILLS_SEED` chooses whom, and when.
+"""
+
+import json
+import os
+import random
+import signal
+import statistics
+import time
+
+import numpy as np
+import psutil
+import pytest
+from crew import Member, all_end
+from integers import IntegerReplica
+from jobs import ROOT, free_port, until
+from pairs import Pair, told
+
+from wbsp.ps import checkpoint
+from wbsp.runlog.reader import read_run
+
+KILLS = int(os.environ.get("WBSP_KILLS", "0"))
+SEED = int(os.environ.get("WBSP_KILLS_SEED", "0"))
+OFTEN = "--check_period=0.2"
+when_asked = pytest.mark.skipif(not KILLS, reason="takes longer: WBSP_KILLS=2")
+
+
+class FloatReplica(IntegerReplica):
+    """A replica whose sums depend on their order: steps are no whole numbers."""
+
+    def step(self):
+        self.x = self.x + self._draw.standard_normal(self.x.size).astype(np.float32)
+
+
+def gone(processes):
+    """All have ended."""
+    return all(not one.is_running() or one.status() == psutil.STATUS_ZOMBIE for one in processes)
+
+
+def test_versions_are_the_same_bytes_with_and_without_shards(jobs):
+    """One worker, so that there is one order; more than a chunk a shard, and another outer step."""
+    final = {}
+    for count in (1, 2, 4):
+        server = jobs.server(f"--shards={count}", f"--base_dir=run{count}", "--outer=nesterov",
+                             sync="asp", workers=1).listens()
+        member = Member(server.address, 0, 12, replica=FloatReplica(0, 600_001))
+        all_end([member])
+        server.ends_well()
+        assert told(server)["shards"] == count
+        saved = checkpoint.load(server.folder / "checkpoint.safetensors")
+        assert saved.vector.tobytes() == member.replica.x.tobytes()
+        final[count] = saved.vector.tobytes(), saved.outer["velocity"].tobytes()
+    assert final[1] == final[2] == final[4]
+
+
+@pytest.mark.parametrize("sync, shards", [
+    ("pcc", 2), pytest.param("bsp", 4, marks=when_asked)])
+def test_a_shard_may_die(jobs, sync, shards):
+    run = Pair(jobs, sync, shards=shards, standby=False, flags=[OFTEN])
+    run.trains()
+    victims = run.shards()
+    assert len(victims) == shards
+    victims[-1].kill()
+    run.server.until("ended with exit code -9; going back to the newest checkpoint")
+    until(lambda: len(run.server.find("shards at")) == 2, "other shards")
+    assert gone(victims), "none outlives a start of its server"
+    run.go()
+    run.ends(run.server)
+    (lost,) = run.server.events("shard_lost")
+    assert lost["epoch"] == 2 and "ended with exit code -9" in lost["reason"]
+    assert {e["worker"] for e in run.server.events("reattach")} == {0, 1}
+    assert read_run(run.server.folder).summary["failures"]["shard_lost"] == 1
+
+
+@when_asked
+def test_the_server_of_shards_may_die_and_come_back_with_more(jobs):
+    run = Pair(jobs, shards=2, standby=False, flags=[OFTEN])
+    run.trains()
+    orphans = run.shards()
+    run.server.kill()
+    until(lambda: gone(orphans), "shards to end with their server", 10)
+    run.flags[-1] = "--shards=4"
+    run.server = run.start_server("--resume")
+    run.server.until("worker . is back")
+    assert len(run.shards()) == 4
+    run.server.kill()
+    run.flags[-1] = "--shards=1"
+    run.server = run.start_server("--resume")
+    run.go()
+    run.ends(run.server)
+
+
+@pytest.mark.parametrize("victim", [
+    "shard", pytest.param("server", marks=when_asked), pytest.param("standby", marks=when_asked)])
+def test_shards_and_a_standby_go_together(jobs, victim):
+    pair = Pair(jobs, shards=2)
+    pair.trains()
+    if victim == "shard":
+        until(lambda: pair.held({}), "the server to know that")
+        pair.shards()[0].kill()
+        pair.standby.until("taking over from the server at")
+        until(lambda: len(pair.shards()) == 2, "shards of its own")
+    else:
+        getattr(pair, victim).kill()
+    pair.go()
+    if victim == "shard":
+        pair.ends(pair.standby, pair.server)
+    else:
+        pair.ends(pair.server if victim == "standby" else pair.standby)
+
+
+def test_shards_elsewhere_wait_for_one_server_after_the_other(jobs):
+    ports = free_port(), free_port()
+    shards = [jobs.start(f"shard{port}", "-m", "wbsp.ps", "--shard", f"--port_base={port}")
+              for port in ports]
+    run = Pair(jobs, shards=",".join(f"localhost:{port}" for port in ports), standby=False,
+               flags=[OFTEN])
+    run.trains()
+    shards[0].kill()
+    run.server.until("is gone; going back to the newest checkpoint")
+    shards[0] = jobs.start("shard", "-m", "wbsp.ps", "--shard", f"--port_base={ports[0]}")
+    until(lambda: len(run.server.find("shards at")) == 2, "the shard that was started again")
+    assert shards[1].find("has been replaced|is gone")
+    run.server.kill()
+    shards[0].until("is gone; waiting for the next")
+    run.server = run.start_server("--resume")
+    run.go()
+    run.ends(run.server)
+    for shard in shards:
+        shard.ends_well()
+        assert shard.find("the run has ended: all workers finished")
+
+
+def test_a_server_says_for_which_shard_it_waits(jobs):
+    port = free_port()
+    server = jobs.server("--base_dir=run", f"--shards=localhost:{port}").listens()
+    server.until(f"waiting for the shard at localhost:{port}")
+    worker = jobs.integer_worker(server.address, 0)
+    worker.until("the server is waiting for the shard")
+    worker.signal(signal.SIGTERM)
+    server.signal(signal.SIGTERM)
+    assert server.ends() == 128 + signal.SIGTERM
+    server.was_clean()
+    worker.ends()
+    shard = jobs.start("shard", "-m", "wbsp.ps", "--shard", f"--port_base={port}")
+    shard.until("listening on port")
+    shard.signal(signal.SIGINT)
+    assert shard.ends() == 128 + signal.SIGINT
+    shard.was_clean()
+
+
+def test_a_wrong_number_is_said_in_one_line(jobs):
+    server = jobs.server("--base_dir=run", "--shards=none")
+    assert server.ends() == 1
+    assert server.lines == ["wbsp.ps: shards='none' is neither a number from 1 to 64 nor a list of "
+                            "addresses: address 'none' is not host:port, for example "
+                            "localhost:2606"]
+
+
+@when_asked
+@pytest.mark.slow
+def test_fit_goes_on_over_the_death_of_a_shard(jobs):
+    """Two workers with Keras, on the public interface."""
+    run, steps = Pair(jobs, shards=2, standby=False, flags=[OFTEN]), [120, 60]
+    workers = [jobs.start(f"keras{index}", ROOT / "tests/helpers/keras_worker.py", "--plan",
+                          json.dumps({"address": run.addresses[0], "worker": index,
+                                      "steps": planned, "pause": 0.03}))
+               for index, planned in enumerate(steps)]
+    run.server.until("version [3-9]|version [0-9]{2}")
+    run.shards()[0].kill()
+    for job in (*workers, run.server):
+        job.ends_well()
+    (_, digest), (_, other) = [job.find("RESULT")[0].rsplit(maxsplit=1) for job in workers]
+    assert digest == other, "both hold the final version"
+    state = checkpoint.load(run.server.folder / "checkpoint.safetensors").state
+    assert [state["steps"][str(worker)] for worker in range(2)] == steps
+    assert len(run.server.events("shard_lost")) == 1
+    assert {e["worker"] for e in run.server.events("reattach")} == {0, 1}
+
+
+@when_asked
+@pytest.mark.slow
+@pytest.mark.timeout(240 + 60 * KILLS)
+@pytest.mark.parametrize("shards", [1, 2, 4])
+@pytest.mark.parametrize("standby", [True, False])
+def test_any_of_them_dies_again_and_again(jobs, shards, standby):
+    """A server or standby that was killed is started again by the same command."""
+    draw = random.Random(f"{shards} {standby} {SEED}")
+    pair = Pair(jobs, draw.choice(["pcc", "wbsp", "asp"]), shards=shards, standby=standby,
+                flags=[OFTEN])
+    for seconds in (0.004, 0.01):
+        pair.worker(1_000_000, seconds=seconds, stop_when_told=True)
+    pair.workers[0].until("step 5 done")
+    waits, said = [], {}
+    for _ in range(KILLS):
+        if standby:
+            until(lambda known=said: pair.held(known), "the standby to hold something")
+            said = {job: len(job.find("holding version")) for job in (pair.server, pair.standby)}
+        version = pair.newest() + draw.randint(0, 20)
+        until(lambda least=version: pair.newest() >= least, "more versions")
+        victim = draw.choice(["server", *["standby"] * standby, *["shard"] * (shards > 1)])
+        known, since = pair.newest(), time.monotonic()
+        if victim == "shard":
+            draw.choice(pair.shards()).kill()
+        else:
+            pair.kill(victim)
+        until(lambda least=known: pair.newest() > least + 1, "a version after the kill")
+        waits.append(time.monotonic() - since)
+    pair.go()
+    for worker in pair.workers:
+        worker.ends_well()
+    pair.ends(pair.serving)
+    print(f"{shards} shards, {'a' if standby else 'no'} standby: {len(waits)} kills; seconds to "
+          f"the next version: median {statistics.median(waits):.2f}, most {max(waits):.2f}")

@@ -1,0 +1,207 @@
+"""A shard: a range of the model that follows the server's log of decisions.
+
+It decides nothing. Slices of updates wait until the log says what becomes of them; the store is the
+server's own, of a shorter vector. No sockets, processes or clocks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from wbsp.ps.outer import create_outer
+from wbsp.ps.store import Snapshot, Store
+from wbsp.ps.worker_session import UpdateReassembler
+from wbsp.wire import messages as m
+from wbsp.wire import shards as s
+from wbsp.wire.chunks import split
+from wbsp.wire.memory import BufferPool
+from wbsp.wire.rate import Frames
+
+# Slices that wait of a worker: the answer to its push may be there, and its next push here, before
+# the log is.
+_MOST_HELD = 2
+
+Key = tuple[int, bool]  # seq, again: see `wbsp.wire.shards.Slice`
+
+
+class FloatsReader:
+    """Vectors whose chunks come one after another: those of Begin, or of Collected."""
+
+    def __init__(self, sizes: Sequence[int]):
+        self._ends = np.cumsum(sizes)
+        self._floats = np.empty(sum(sizes), np.float32)
+        self._filled = 0
+
+    def add(self, message: s.Floats, body: memoryview) -> list[np.ndarray] | None:
+        """Take the next chunk; return all vectors if it was the last. Raises WireError."""
+        end = self._filled + body.nbytes // 4
+        if message.offset != self._filled or body.nbytes % 4 or end > self._floats.size:
+            raise m.WireError(f"{body.nbytes} bytes from float {message.offset} on came when "
+                              f"{self._filled} of {self._floats.size} was due")
+        self._floats[self._filled:end] = np.frombuffer(body, "<f4")
+        self._filled = end
+        return np.split(self._floats, self._ends[:-1]) if end == self._floats.size else None
+
+
+def floats_of(number: int, *vectors: np.ndarray) -> Iterator[Frames]:
+    """The messages from which `FloatsReader` makes these vectors, float32."""
+    start = 0
+    for vector in [v for v in vectors if v.size] or vectors[:1]:
+        for offset, chunk in split(vector):
+            yield m.encode(s.Floats(number, start + offset)), chunk
+        start += vector.size
+
+
+@dataclass
+class Attachment:
+    """A worker as the server has told of it."""
+
+    worker: int
+    secret: int
+    updates: UpdateReassembler
+    identity: bytes | None = None  # of its socket, once it has come
+    arriving: Key | None = None  # what comes in chunks
+    held: dict[Key, np.ndarray] = field(default_factory=dict)  # slices of updates, float32
+    decided: int = -1  # newest push of which the log has spoken
+    missed: bool = False  # something came when too much was held
+
+    def take(self, message: s.Slice, offset: int, body: memoryview) -> bool:
+        """Take a chunk at `offset` in this range; True if all of the slice is here.
+
+        Raises WireError for what no correct worker sends.
+        """
+        key = message.seq, message.again
+        if message.seq <= self.decided or key in self.held:
+            return False  # sent twice
+        if len(self.held) >= _MOST_HELD:
+            self.missed = True
+            return False
+        if offset == 0:
+            self.arriving = key
+        elif key != self.arriving:
+            raise m.WireError(f"worker {self.worker} sent the rest of push {message.seq} without "
+                              "its begin")
+        vector = self.updates.add(offset, self.updates.size, body)
+        if vector is None:
+            return False
+        self.held[key], self.arriving = vector, None
+        return True
+
+    def release(self, seq: int, again: bool) -> np.ndarray:
+        """The slice of which the log speaks, which is held no more."""
+        vector = self.held.pop((seq, again), None)
+        if vector is None:
+            raise RuntimeError(f"the log speaks of push {seq} of worker {self.worker}, and here is "
+                               f"{list(self.held)}")
+        self.decided = seq
+        self.held = {key: later for key, later in self.held.items() if key[0] > seq}
+        return vector
+
+
+class Shard:
+    """The range of one version after another, and the slices that wait."""
+
+    def __init__(self, begin: s.Begin, vector: np.ndarray, state: dict[str, np.ndarray]):
+        """`vector`: float32 [stop - start]; `state`: of the outer step."""
+        rule = json.loads(begin.outer)
+        outer = create_outer(rule["name"], **rule["options"])
+        outer.restore(state)
+        self.start, self.size, self._whole = begin.start, begin.stop - begin.start, begin.size
+        self.store = Store(vector, begin.version, outer)
+        self._pool = BufferPool()
+        self._of: dict[int, Attachment] = {}  # worker -> its attachment
+        self._by_secret: dict[int, Attachment] = {}
+        self._by_identity: dict[bytes, Attachment] = {}
+
+    # Workers.
+
+    def knows(self, identity: bytes) -> bool:
+        """True for the socket of a worker that has introduced itself."""
+        return identity in self._by_identity
+
+    def present(self, identity: bytes, secret: int) -> bool:
+        """A worker introduces itself; False: the log has not spoken of it (yet)."""
+        attachment = self._by_secret.get(secret)
+        if attachment is None:
+            return False
+        self._by_identity.pop(attachment.identity or b"", None)
+        attachment.identity, self._by_identity[identity] = identity, attachment
+        return True
+
+    def take(self, identity: bytes, message: s.Slice, body: memoryview) -> s.Holds | None:
+        """Take a chunk of a slice; the notice for the server, if it was the last.
+
+        Raises WireError for what no correct worker sends.
+        """
+        attachment = self._by_identity.get(identity)
+        if attachment is None or attachment.secret != message.secret:
+            raise m.WireError("a slice from one who is not attached (any more)")
+        if not attachment.take(message, message.offset - self.start, body):
+            return None
+        return s.Holds(message.secret, message.seq, message.again, attachment.updates.finite)
+
+    # The log.
+
+    def follow(self, message: m.Message) -> None:
+        """Do what the log says of the model and of workers."""
+        match message:
+            case s.Admit():
+                self._forget(message.worker)
+                attachment = Attachment(message.worker, message.secret,
+                                        UpdateReassembler(self.size, self._pool))
+                self._of[message.worker] = self._by_secret[message.secret] = attachment
+            case s.Dismiss():
+                if message.secret in self._by_secret:
+                    self._forget(message.worker)
+            case s.Apply():
+                held = self._of[message.worker].release(message.seq, message.again)
+                self.store.accept(held, message.weight)
+            case s.Drop():
+                self._of[message.worker].release(message.seq, False)
+            case s.Commit():
+                self.store.commit(message.version)
+            case _:
+                raise m.WireError(f"{type(message).__name__} is no part of the log")
+
+    def missed(self, worker: int) -> tuple[bytes, int] | None:
+        """The socket and the secret of a worker that is to send again what it sends; None: it need
+        not."""
+        attachment = self._of.get(worker)
+        if attachment is None or not attachment.missed or attachment.identity is None:
+            return None
+        attachment.missed = False
+        return attachment.identity, attachment.secret
+
+    def version(self, message: s.Send) -> tuple[bytes, Iterator[Frames]] | None:
+        """The worker's socket and the messages for it; None: it is not here, or nothing is."""
+        newest, attachment = self.store.latest, self._of.get(message.worker)
+        if newest.version != message.version:
+            raise RuntimeError(f"the log speaks of version {message.version}, and here is "
+                               f"{newest.version}")
+        if attachment is None or attachment.identity is None or not self.size:
+            return None
+        return attachment.identity, self._chunks(message.request, newest)
+
+    def collected(self, number: int) -> Iterator[Frames]:
+        """The messages with all that a checkpoint holds of this range."""
+        newest, state = self.store.latest, self.store.outer.state()
+        assert newest.vector is not None
+        head = s.Collected(number, newest.version, {name: v.size for name, v in state.items()})
+        return itertools.chain([(m.encode(head),)],
+                               floats_of(number, newest.vector, *state.values()))
+
+    def _chunks(self, request: int, snapshot: Snapshot) -> Iterator[Frames]:
+        assert snapshot.vector is not None
+        for offset, chunk in split(snapshot.vector):
+            yield m.encode(s.Version(request, snapshot.version, self.start + offset,
+                                     self._whole)), chunk
+
+    def _forget(self, worker: int) -> None:
+        if (old := self._of.pop(worker, None)) is not None:
+            del self._by_secret[old.secret]
+            self._by_identity.pop(old.identity or b"", None)

@@ -1,0 +1,182 @@
+"""The server's connection to one shard, and the process of one that it has started itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import zmq
+import zmq.utils.monitor
+
+from wbsp.wire import messages as m
+from wbsp.wire import shards as s
+from wbsp.wire.rate import Frames, RateLimiter
+from wbsp.wire.send_queue import SendQueue
+from wbsp.wire.sockets import ServerSocket, endpoint, is_loopback
+
+SILENT = 30.0  # seconds without a word after which a shard counts as lost
+_BEAT = 1.0  # seconds between two signs of life, and between two requests to follow
+_START = 60.0  # seconds that a process on this machine may take to come up
+_END = 1.0  # seconds that its end may take after that of its connection
+_BLOCKED = 0.001  # seconds until a connection that takes no more is tried again
+
+
+class ShardLost(RuntimeError):
+    """A shard is gone, and with it a part of what the server had decided since the checkpoint.
+
+    standby: address of a standby that may hold a newer state than the checkpoint, if so
+    """
+
+    standby: str | None = None
+
+
+class LocalShard:
+    """A shard's process on this machine, which ends when this one does."""
+
+    def __init__(self, host: str, token: bytes | None, bandwidth: float | None):
+        """Raises OSError where it does not come up."""
+        settings = {"host": host, "token": token and token.hex(), "bandwidth": bandwidth}
+        self._process = subprocess.Popen([sys.executable, "-m", "wbsp.ps.shard_process"],
+                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._process.stdin is not None  # kept open: its end is the process's
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(settings).encode() + b"\n")
+            self._process.stdin.flush()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def port(self) -> int:
+        """On which it listens, once it does. Raises OSError where it does not come up."""
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], _START)
+        line = self._process.stdout.readline() if ready else b""
+        if not line.strip().isdigit():
+            self.kill()
+            raise OSError("a shard's process did not come up" + (
+                f" within {_START:g} s" if not ready else
+                f": it ended with exit code {self._process.returncode}"))
+        return int(line)
+
+    def ended(self, patience: float = 0.0) -> int | None:
+        """Its exit code; None: it runs, after so many seconds."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(patience)
+        return None
+
+    def kill(self) -> None:
+        """End it, whatever it is doing."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+
+class ShardLink:
+    """Messages to and from one shard, in order; times are seconds of the monotonic clock.
+
+    address: host and port, as workers are told: "" for a host that each has another name for
+    led:     the shard follows this server
+    """
+
+    def __init__(self, server: ServerSocket, host: str, port: int, process: LocalShard | None):
+        self.address = ("" if process or is_loopback(host) else host, port)
+        self._name = f"{host}:{port}"
+        self._process = process
+        self.socket = server.dealer(host)
+        self._monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._queue = SendQueue(self.socket, RateLimiter(None))
+        self._held_back: list[Frames] = []  # until the shard follows
+        self.socket.connect(endpoint(host, port))
+        self.led = False
+        self._heard = -math.inf
+        self._beat_at = -math.inf
+        self._beats = 0
+
+    def __str__(self) -> str:
+        return f"the shard at {self._name}"
+
+    def post(self, message: m.Message, chunk: memoryview | None, now: float) -> None:
+        """Send a message after all earlier ones, once the shard follows."""
+        self.post_frames((m.encode(message),) if chunk is None else (m.encode(message), chunk), now)
+
+    def post_frames(self, frames: Frames, now: float) -> None:
+        """The same for an encoded one."""
+        if self.led:
+            self._queue.post(*frames, now=now)
+        else:
+            self._held_back.append(frames)
+
+    def receive(self, now: float) -> Iterator[tuple[m.Message, memoryview | None]]:
+        """What the shard has said. Raises ShardLost."""
+        with contextlib.suppress(zmq.Again):
+            while True:
+                frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                try:
+                    message = m.decode(s.FromShard, frames[0].buffer)
+                except m.WireError as error:
+                    raise ShardLost(f"{self} sent {error}") from None
+                self._heard = now
+                match message:
+                    case s.Led():
+                        self._follows(now)
+                    case s.Denied() if self.led:
+                        raise ShardLost(f"{self} follows no longer: {message.reason}")
+                    case s.Beat() | s.Denied():
+                        pass
+                    case _:
+                        yield message, frames[1].buffer if len(frames) == 2 else None
+
+    def keep_up(self, lead: s.Lead, now: float) -> None:
+        """Ask to be followed, or tell that this server lives. Raises ShardLost."""
+        broken = False
+        while self._monitor.poll(0):
+            zmq.utils.monitor.recv_monitor_message(self._monitor)
+            broken = self.led
+        if self._process is not None:
+            code = self._process.ended(_END if broken else 0.0)
+            if code is not None:
+                raise ShardLost(f"{self} (process {self._process.pid}) ended with exit code {code}")
+        if broken:
+            raise ShardLost(f"the connection to {self} is gone")
+        if self.led and now - self._heard > SILENT:
+            raise ShardLost(f"{self} has said nothing for {SILENT:g} s")
+        if now - self._beat_at >= _BEAT:
+            self._beat_at, self._beats = now, self._beats + 1
+            if self.led:
+                self._queue.post(m.encode(s.Beat(self._beats)), now=now)
+            else:
+                with contextlib.suppress(zmq.Again):
+                    self.socket.send(m.encode(lead), zmq.NOBLOCK)
+        self._queue.flush(now)
+
+    def delay(self) -> float:
+        """Seconds until there may be something to send."""
+        return _BLOCKED if self._queue.blocked else math.inf
+
+    def settle(self) -> bool:
+        """True if all that was posted has left."""
+        return not (self._queue or self._held_back)
+
+    def close(self, patience: float) -> None:
+        """End the connection, `patience` seconds after the last message, and the process."""
+        self.socket.disable_monitor()
+        self._monitor.close(0)
+        self.socket.close(int(1000 * patience))
+        if self._process is not None:
+            self._process.kill()
+
+    def _follows(self, now: float) -> None:
+        if not self.led:
+            self.led = True
+            held_back, self._held_back = self._held_back, []
+            for frames in held_back:
+                self._queue.post(*frames, now=now)

@@ -1,0 +1,128 @@
+"""The store of a server that has shards: it counts versions, and gathers one where it is needed."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+
+import numpy as np
+
+from wbsp.ps.decision import Record
+from wbsp.ps.outer import OuterStep
+from wbsp.ps.shard import FloatsReader
+from wbsp.ps.shard_link import ShardLost
+from wbsp.ps.shards import Shards
+from wbsp.ps.store import Snapshot, Store, Whole
+from wbsp.vectors import is_finite
+from wbsp.wire import messages as m
+from wbsp.wire import shards as s
+from wbsp.wire.chunks import bounds
+
+_PATIENCE = 600.0  # seconds for which an ending server waits for its last version
+_GRAIN = 0.005  # seconds between two looks meanwhile
+
+
+class _Collection:
+    """A version on its way from all shards."""
+
+    def __init__(self, version: int, size: int, shards: int, outer: OuterStep):
+        self.version, self.future = version, Future[Whole]()
+        self._vector, self._bounds = np.empty(size, np.float32), bounds(size, shards)
+        self._states: dict[int, dict[str, np.ndarray]] = {}  # shard -> of the outer step
+        self._numbers = outer.NUMBERS
+        self._heads: dict[int, s.Collected] = {}
+        self._readers: dict[int, FloatsReader] = {}
+
+    def take(self, shard: int, message: m.Message, body: memoryview | None) -> bool:
+        """Take a message of a shard; True if it was the last of all. Raises ShardLost."""
+        try:
+            return self._take(shard, message, body)
+        except (m.WireError, KeyError, AssertionError) as error:
+            raise ShardLost(f"shard {shard} sent what is no part of version {self.version}: "
+                            f"{error!r}") from None
+
+    def _take(self, shard: int, message: m.Message, body: memoryview | None) -> bool:
+        start, stop = self._bounds[shard:shard + 2]
+        if isinstance(message, s.Collected):
+            assert message.version == self.version, f"version {message.version}"
+            self._heads[shard] = message
+            self._readers[shard] = FloatsReader([stop - start, *message.state.values()])
+            return False
+        assert isinstance(message, s.Floats) and body is not None
+        vectors = self._readers[shard].add(message, body)
+        if vectors is None:
+            return False
+        self._vector[start:stop] = vectors[0]
+        self._states[shard] = dict(zip(self._heads[shard].state, vectors[1:], strict=True))
+        del self._readers[shard]
+        if len(self._states) < len(self._bounds) - 1:
+            return False
+        self._vector.flags.writeable = False
+        self.future.set_result(Whole(Snapshot(self.version, self._vector), self._state()))
+        return True
+
+    def _state(self) -> dict[str, np.ndarray]:
+        parts = [self._states[shard] for shard in sorted(self._states)]
+        return {name: first if name in self._numbers
+                else np.concatenate([part[name] for part in parts])
+                for name, first in parts[0].items()}
+
+
+class ShardedStore(Store):
+    """Versions, and what is pending, of which the shards have the tensors."""
+
+    def __init__(self, initial: np.ndarray, version: int, outer: OuterStep, shards: Shards):
+        """`initial`: float32 [size]; copied. Raises ValueError if it is not finite."""
+        super().__init__(None, version, outer)
+        vector = np.array(initial, np.float32).ravel()
+        if not is_finite(vector):
+            raise ValueError("the initial model holds NaN or infinite values")
+        vector.flags.writeable = False
+        self._vector_size, self._shards = vector.size, shards
+        shards.begin(vector, version, outer)
+        shards.take = self._take
+        # the newest that was asked for; kept, so that nobody asks twice
+        self._whole = version, Future[Whole]()
+        self._whole[1].set_result(Whole(Snapshot(version, vector), outer.state()))
+        outer.restore({})
+        self._collections: dict[int, _Collection] = {}  # number -> those under way
+        self._number = 0
+
+    def apply(self, record: Record, update: np.ndarray | None) -> None:
+        self._shards.log(record)
+        super().apply(record, None)
+
+    def whole(self) -> Future[Whole]:
+        version, future = self._whole
+        if version == self.latest.version:
+            return future
+        self._number += 1
+        one = _Collection(self.latest.version, self._vector_size, len(self._shards), self.outer)
+        self._collections[self._number] = one
+        self._whole = one.version, one.future
+        self._shards.collect(self._number)
+        return one.future
+
+    def settle(self) -> None:
+        """Wait for all that was asked for, and the newest version. Raises ShardLost."""
+        self.whole()
+        end = time.monotonic() + _PATIENCE
+        while self._collections:
+            if time.monotonic() > end:
+                raise ShardLost(f"the shards did not send a version within {_PATIENCE:g} s")
+            self._shards.serve()
+            time.sleep(_GRAIN)
+
+    def give_up(self) -> None:
+        """The shards are lost: whoever waits for a version gets none."""
+        for one in self._collections.values():
+            one.future.set_exception(ShardLost("a shard is lost"))
+        self._collections.clear()
+
+    def _take(self, shard: int, message: m.Message, body: memoryview | None) -> None:
+        number = message.number if isinstance(message, s.Collected | s.Floats) else 0
+        one = self._collections.get(number)
+        if one is None:
+            raise ShardLost(f"shard {shard} sent version number {number} unasked")
+        if one.take(shard, message, body):
+            del self._collections[number]

@@ -1,0 +1,178 @@
+"""A worker's connections to the shards of its server: updates go there, and versions come back.
+
+A shard takes nothing from a worker that has not introduced itself over the same connection, and
+answers the introduction once its server has told it of the worker. Until all have answered, nothing
+that needs them is sent; what was under way when a connection broke is then repeated.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import zmq
+import zmq.utils.monitor
+
+from wbsp.wire import messages as m
+from wbsp.wire import shards as s
+from wbsp.wire.chunks import bounds, split
+from wbsp.wire.rate import RateLimiter
+from wbsp.wire.sockets import endpoint, worker_socket
+from wbsp.worker.connection import TransportError
+from wbsp.worker.duplex import Duplex
+
+_AGAIN = 2.0  # seconds until an introduction that is not answered is repeated
+_NOTICE = 10.0  # seconds between two lines about a shard that is out of reach
+
+
+class _Shard:
+    """The connection to one shard; times are seconds of the monotonic clock."""
+
+    def __init__(self, context: zmq.Context, host: str, port: int, token: bytes | None,
+                 limiters: tuple[RateLimiter, RateLimiter]):
+        self.name = f"{host}:{port}"
+        self.socket = worker_socket(context, [host], os.urandom(16), token)
+        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED
+                                                      | zmq.EVENT_DISCONNECTED)
+        self.duplex = Duplex(self.socket, *limiters)
+        self.connected = self.ready = False
+        self.presented_at = 0.0
+        self.socket.connect(endpoint(host, port))
+
+    def read_events(self) -> bool:
+        """Read what the monitor says; True: there is a new connection."""
+        renewed = False
+        while self.monitor.poll(0):
+            event = zmq.utils.monitor.recv_monitor_message(self.monitor)["event"]
+            self.connected = renewed = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            self.ready = False
+            self.duplex.queue.clear()
+        return renewed
+
+    def close(self) -> None:
+        self.socket.disable_monitor()
+        self.monitor.close(0)
+        self.socket.close(0)
+
+
+class Slices:
+    """Slices of updates to all shards, and chunks of versions from them.
+
+    ready: all shards know this worker
+    """
+
+    def __init__(self, context: zmq.Context, group: m.Group, here: str, token: bytes | None,
+                 limiters: tuple[RateLimiter, RateLimiter], patience: float,
+                 say: Callable[[str], None]):
+        """`here`: the host at which the server was reached.
+
+        limiters: of what goes out, and of what comes in
+        patience: seconds for which to try to reach a shard
+        """
+        self.group, self._patience, self._say = group, patience, say
+        self._shards = [_Shard(context, host or here, port, token, limiters)
+                        for host, port in group.addresses]
+        self.ready = False
+        self._unready_since = self._notice_at = time.monotonic()
+
+    @property
+    def sent(self) -> int:
+        """Number of messages sent."""
+        return sum(shard.duplex.queue.sent for shard in self._shards)
+
+    @property
+    def all_sent(self) -> bool:
+        """True if no message waits to be sent."""
+        return not any(shard.duplex.queue for shard in self._shards)
+
+    def transferring(self, now: float) -> bool:
+        """True while the rate limit delays a message on its way out or in."""
+        return any(shard.duplex.transferring(now) for shard in self._shards)
+
+    def register(self, poller: zmq.Poller, now: float) -> float:
+        """Have `poller` wake up when there is something to do; seconds after which there is."""
+        for shard in self._shards:
+            poller.register(shard.monitor, zmq.POLLIN)
+        return min(shard.duplex.register(poller, now) for shard in self._shards)
+
+    def readable(self, found: dict[Any, int], now: float) -> bool:
+        """Read what monitors say; True if `receive` can return a message; `found`: of the poller.
+        """
+        for shard in self._shards:
+            if shard.monitor in found:
+                self._unready(now)
+                if shard.read_events():
+                    self._present(shard, now)
+        return any([shard.duplex.readable(found, now) for shard in self._shards])
+
+    def receive(self) -> tuple[m.Model, memoryview] | None:
+        """The next chunk of a version; None: there is none yet. Raises WireError."""
+        for shard in self._shards:
+            while (frames := shard.duplex.receive()) is not None:
+                message = m.decode(s.FromShard, frames[0].buffer)
+                if isinstance(message, s.Version) and len(frames) == 2:
+                    return m.Model(message.request, message.version, message.offset,
+                                   message.size), frames[1].buffer
+                if isinstance(message, s.Ready) and message.secret == self.group.secret:
+                    if shard.ready:  # something came too early for it: all is repeated
+                        self._unready(time.monotonic())
+                    shard.ready = True
+        return None
+
+    def check(self, now: float, alone: bool) -> bool:
+        """True if all shards know this worker, and did not at the last look.
+
+        alone: the server is lost, too, and the next one may have other shards
+
+        Raises TransportError when one is out of reach for too long.
+        """
+        if self.ready:
+            return False
+        self.ready = all(shard.ready for shard in self._shards)
+        if self.ready:
+            return True
+        if alone:
+            self._unready_since = self._notice_at = now
+            return False
+        missing = next(shard for shard in self._shards if not shard.ready)
+        waited = now - self._unready_since
+        if waited > self._patience:
+            raise TransportError(f"the shard at {missing.name} is out of reach for "
+                                 f"{self._patience:g} s, and its server is not")
+        if now >= self._notice_at + _NOTICE:
+            self._notice_at = now
+            self._say(f"no connection to the shard at {missing.name}; trying for another "
+                      f"{self._patience - waited:.0f} s")
+        for shard in self._shards:
+            if shard.connected and not shard.ready and now - shard.presented_at > _AGAIN:
+                self._present(shard, now)
+        return False
+
+    def post(self, vector: np.ndarray, seq: int, again: bool) -> None:
+        """Send a vector (float32 [size]), to each shard its slice; see `messages.Slice`."""
+        ends = bounds(vector.size, len(self._shards))
+        for shard, start, stop in zip(self._shards, ends, ends[1:], strict=False):
+            for offset, chunk in split(vector[start:stop]):
+                header = s.Slice(self.group.secret, seq, again, start + offset)
+                shard.duplex.post(m.encode(header), chunk)
+
+    def flush(self) -> None:
+        """Send all queued messages that the rate limits and the sockets allow."""
+        for shard in self._shards:
+            shard.duplex.flush()
+
+    def close(self) -> None:
+        """Forget all that was not sent."""
+        for shard in self._shards:
+            shard.close()
+
+    def _unready(self, now: float) -> None:
+        if self.ready:
+            self.ready, self._unready_since, self._notice_at = False, now, now
+
+    def _present(self, shard: _Shard, now: float) -> None:
+        shard.presented_at = now
+        shard.duplex.post(m.encode(s.Present(self.group.secret)))
