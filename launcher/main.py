@@ -1,6 +1,5 @@
 """From a command line to an exit code."""
 
-import functools
 import os
 import pathlib
 
@@ -25,8 +24,13 @@ def _main(argv):
         for name in KEPT:
             if FLAGS[name].present:
                 say(f"--{name} is kept for compatibility and has no effect")
-        job = {"worker": functools.partial(worker, program), "shard": shard}.get(
-            FLAGS.job_name, parameter_server)()
+        match FLAGS.job_name:
+            case "worker":
+                job = worker(program)
+            case "shard":
+                job = shard()
+            case _:
+                job = parameter_server()
     except (ValueError, OSError, RuntimeError) as error:
         say(f"{program}: {error}")
         return 1
