@@ -8,13 +8,13 @@ import pytest
 from jobs import free_port
 
 from wbsp.layout import TensorSpec
-from wbsp.ps.checkpoint import Checkpoint
-from wbsp.ps.copies import chunks, head
+from wbsp.ps.copies import messages
 from wbsp.ps.leader import Leader
+from wbsp.ps.store import Snapshot, Whole
 from wbsp.wire import messages as m
 from wbsp.wire.sockets import ServerSocket
 
-COPY = Checkpoint(np.arange(3, dtype=np.float32), [TensorSpec("x", (3,))], {"version": 7}, {})
+COPY = Whole(Snapshot(7, np.arange(3, dtype=np.float32)), {})
 
 
 class Server:
@@ -63,8 +63,7 @@ def test_a_copy_counts_for_the_server_of_its_epoch_alone(server):
     server.until(m.Follow)
     server.takes_it(epoch=1)
     assert server.until(m.Held).number == 0
-    server.say(head(1, COPY))
-    for frames in chunks(1, COPY):
+    for frames in messages(1, [TensorSpec("x", (3,))], {"version": 7}, COPY):
         server._socket.socket.send_multipart([server._identity, *frames])
     assert server.until(m.Held, lambda held: held.number).number == 1
     server.say(m.Unknown())
