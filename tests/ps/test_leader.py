@@ -43,7 +43,7 @@ class Server:
         self._socket.socket.send_multipart([self._identity, m.encode(message), *body])
 
     def takes_it(self, epoch):
-        self.say(m.Following(json.dumps({"id": "ab12", "epoch": epoch})))
+        self.say(m.Following(json.dumps({"id": "ab12", "epoch": epoch, "workers": 2})))
 
     def close(self):
         self.leader.close()
