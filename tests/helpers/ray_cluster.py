@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 import psutil
-from jobs import surroundings
+from jobs import free_port, surroundings
 
 # The death of a node is seen after some two seconds, in place of half a minute.
 QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500,
@@ -56,7 +56,9 @@ class RayCluster(contextlib.AbstractContextManager):
         work to do, it is tried again."""
         for last in (False, False, True):
             try:
-                return self._cluster.add_node(object_store_memory=MEMORY, **arguments)
+                return self._cluster.add_node(
+                    object_store_memory=MEMORY, **arguments,
+                    dashboard_agent_listen_port=free_port())  # of Ray's own, all nodes have one
             except Exception as error:  # of no narrower type
                 if "timed out" not in str(error).lower():
                     raise

@@ -263,7 +263,7 @@ def test_what_train_raises_comes_out_of_run(jobs, machine):
     run = Run(jobs, machine, seconds="a while")
     assert run.driver.ends() == 1
     assert run.driver.find("TypeError: 'str' object cannot be interpreted as an integer")
-    assert "stopping: SIGTERM" in (run.files / "server.log").read_text(), "it ended in good order"
+    assert "stopped: interrupted by SIGTERM" in (run.files / "server.log").read_text(), "in order"
 
 
 @long
