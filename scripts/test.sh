@@ -7,5 +7,5 @@ install test
 status=0
 "$python" -m ruff check . || status=$?
 "$python" -m mypy || status=$?
-"$python" -m pytest -q -n 3 --dist loadscope --no-loadscope-reorder --durations=10 || status=$?
+"$python" -m pytest -q -n 4 --dist loadscope --no-loadscope-reorder --durations=10 || status=$?
 exit $status

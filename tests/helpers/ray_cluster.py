@@ -20,13 +20,14 @@ class NotUpError(RuntimeError):
 
 
 class RayCluster(contextlib.AbstractContextManager):
-    """A head node with a CPU and so many GPUs (which are no devices), and other nodes with a CPU
-    and a GPU each.
+    """A head node with so many CPUs and GPUs (which are no devices), and other nodes with one of
+    each.
 
     Nodes are added and removed in the main thread only.
     """
 
-    def __init__(self, gpus: int = 0, nodes: int = 0, dashboard: int | None = None):
+    def __init__(self, gpus: int = 0, nodes: int = 0, cpus: int = 1,
+                 dashboard: int | None = None):
         """`dashboard`: port of the head's dashboard, which takes jobs."""
         from ray.cluster_utils import Cluster
         self._before = dict(os.environ)
@@ -35,7 +36,7 @@ class RayCluster(contextlib.AbstractContextManager):
         self.nodes: list[Any] = []  # without the head
         try:
             shown = {} if dashboard is None else {"dashboard_port": dashboard}
-            self._add(num_cpus=1, num_gpus=gpus, include_dashboard=bool(shown),
+            self._add(num_cpus=cpus, num_gpus=gpus, include_dashboard=bool(shown),
                       no_monitor=True, _system_config=QUICK, **shown)
             for _ in range(nodes):
                 self.add()

@@ -284,7 +284,7 @@ def test_the_example_runs_as_a_job(jobs):
     port = free_port()
     for folder in ("examples", "wbsp"):
         shutil.copytree(ROOT / folder, jobs.folder / folder)
-    with RayCluster(dashboard=port):
+    with RayCluster(cpus=2, dashboard=port):
         job = jobs.run("job", "ray", "job", "submit", "--address", f"http://127.0.0.1:{port}",
                        "--working-dir", ".", "--", "python", "examples/train_on_ray.py",
                        "--workers=2", "--cpus=0.3", f"--storage={jobs.folder}")
