@@ -9,8 +9,6 @@ import sys
 import threading
 from pathlib import Path
 
-import msgspec
-
 from wbsp.figures import find_runs
 from wbsp.figures.load import gather
 from wbsp.runlog.files import write_whole
@@ -52,9 +50,6 @@ def main(arguments: list[str] | None = None) -> int:
             serving.start()  # a browser takes its time for the page, too
             server.read()
             serving.join()
-    except msgspec.MsgspecError as error:
-        print(f"watch: a run.json is damaged: {error}", file=sys.stderr)
-        return 1
     except (OSError, ValueError, ModuleNotFoundError) as error:
         print(f"watch: {_one_line(error)}", file=sys.stderr)
         return 1
