@@ -256,10 +256,9 @@ def test_many_broken_pictures_end_the_training_and_are_told_in_an_evaluation(cha
         for name in CLASSES:
             for path in sorted((changed / "imagenet" / split / name).iterdir())[:number]:
                 path.write_bytes(b"<html>not found</html>")
-    told = []
     assert f"of {TRAIN} pictures in {changed}/imagenet/train cannot be decoded, among them" in (
-        reason(changed, say=told.append))
-    told.clear()
+        reason(changed, say=lambda line: None))
+    told = []
     for _ in range(2):
         x, _ = evaluated(changed, say=told.append)
     assert len(x) == TEST and sum((image == 0.5).all() for image in x) == len(CLASSES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -46,16 +47,30 @@ def main(arguments: list[str] | None = None) -> int:
         with Watch(runs, flags.http) as server:
             print(f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} at {server.address} "
                   "(Ctrl-C ends this page, no run)", flush=True)
-            serving = threading.Thread(target=server.serve_forever, daemon=True)
-            serving.start()  # a browser takes its time for the page, too
+            # a browser takes its time for the page, too
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            ended = _interrupted()
             server.read()
-            serving.join()
+            ended.wait()
     except (OSError, ValueError, ModuleNotFoundError) as error:
         print(f"watch: {_one_line(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 0
     return 0
+
+
+def _interrupted() -> threading.Event:
+    """Set by the first Ctrl-C from here on, the second ends the process: as an exception, it would
+    come in the midst of reading, where numpy makes another one of it."""
+    event = threading.Event()
+
+    def handle(*_: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        event.set()
+
+    signal.signal(signal.SIGINT, handle)
+    return event
 
 
 def _one_line(error: Exception) -> str:
