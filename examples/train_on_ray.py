@@ -25,7 +25,8 @@ def train(config):
     model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(64, "relu"),
                               keras.layers.BatchNormalization(), keras.layers.Dense(10)])
     model.compile(keras.optimizers.Adam(config["rate"]),
-                  keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
+                  keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+                  metrics=["accuracy"])
     fitted = model.fit(x, y, batch_size=64, epochs=config["epochs"], verbose=2, callbacks=[hook])
     # every worker holds the final global version now; one of them is enough to bring it back
     weights = model.get_weights() if hook.worker == 0 else None
