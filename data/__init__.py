@@ -95,13 +95,11 @@ def test_dataset(
     if name == "imagenet":
         pictures, split, look = _pictures(data_dir, "test", look)
         return pictures.test(split, batch_size or 100, look, count)
-    import numpy as np
-
     from data import pipeline
 
     images, labels = load(name, data_dir, "test")
     if count is not None:
-        chosen = np.random.default_rng(0).permutation(len(labels))[:count]
+        chosen = pipeline.subset(len(labels), count)
         images, labels = images[chosen], labels[chosen]
     return pipeline.test(images, labels, batch_size or 1000)
 

@@ -22,13 +22,13 @@ import numpy as np
 import tensorflow as tf
 
 from data.imagenet import Look, Split
-from data.pipeline import shuffled, untuned
+from data.pipeline import keys, shuffled, subset, untuned
 
 AREA, SIDES = (0.08, 1.0), (3 / 4, 4 / 3)  # of the random part
 CENTRE = 7 / 8  # of the shorter side; 224 of 256 pixels
 BLOCK = 256  # positions whose files are looked up at once
 OPEN_FILES = 16  # of records, read in turn
-BUFFER = 4096  # records that are shuffled; some 450 MB of ImageNet's
+SHUFFLED = 2048  # records at once; some 230 MB of ImageNet's, and the next block is being read
 FEATURES = {
     "image/encoded": tf.io.FixedLenFeature([], tf.string),
     "image/class/label": tf.io.FixedLenFeature([], tf.int64),
@@ -41,17 +41,17 @@ def train(
 ) -> tf.data.Dataset:
     """Endless shuffled batches (images float32 [batch_size, size, size, 3], labels int32).
 
-    Of class folders they are a pure function of (seed, worker index, position). Records are read
-    in a seeded order of their files, and shuffled in a seeded buffer.
+    They are a pure function of (seed, worker index, position). Records are read in a shuffled order
+    of their files, and shuffled in blocks.
     """
-    keys = _keys([seed, worker_index])
+    order, *draws = keys([seed, worker_index], 3)
     if split.labels is None:
-        examples = _records(split, look, keys)
+        examples = _records(split, look, order)
     else:
-        named, blocks = _by_position(split, keys[0]), tf.data.Dataset.range(0, 2**62, BLOCK)
+        named, blocks = _by_position(split, order), tf.data.Dataset.range(0, 2**62, BLOCK)
         examples = blocks.map(lambda first: named(tf.range(first, first + BLOCK))).unbatch()
     return (
-        _decoded(examples, split, look, keys)
+        _decoded(examples, split, look, draws)
         .batch(batch_size, drop_remainder=True)
         .apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
         .prefetch(2)
@@ -69,14 +69,14 @@ def shared_batch(
     if split.labels is None:
         raise ValueError(f"{split.path} has TFRecords, which are read from their beginnings: a "
                          "model that chooses examples by their position needs class folders")
-    keys = _keys(seed)
-    named = _by_position(split, keys[0])
+    order, *draws = keys(seed, 3)
+    named = _by_position(split, order)
 
     @tf.function(input_signature=2 * [tf.TensorSpec([], tf.int64)])
     def batch(start, count):
         with tf.device("CPU:0"):
             examples = tf.data.Dataset.from_tensor_slices(named(tf.range(start, start + count)))
-            return _decoded(examples, split, look, keys).batch(count).get_single_element()
+            return _decoded(examples, split, look, draws).batch(count).get_single_element()
 
     return batch
 
@@ -90,9 +90,7 @@ def test(
         records = tf.data.TFRecordDataset(_first(split)).take(size)
         examples = records.map(_parsed(split, look))
     else:
-        chosen = np.arange(split.size)
-        if count is not None:
-            chosen = np.sort(np.random.default_rng(0).permutation(split.size)[:size])
+        chosen = np.sort(subset(split.size, count))
         paths = np.array([str(split.path / split.files[place]) for place in chosen])
         with tf.device("CPU:0"):
             parts = tf.constant(paths), tf.constant(split.labels[chosen]), tf.constant(chosen)
@@ -133,17 +131,21 @@ def _by_position(split: Split, key: int) -> Callable[[tf.Tensor], tuple[tf.Tenso
     return named
 
 
-def _records(split: Split, look: Look, keys: Sequence[int]) -> tf.data.Dataset:
+def _records(split: Split, look: Look, key: int) -> tf.data.Dataset:
     """The endless stream of examples, one shuffled pass after another."""
     parsed = _parsed(split, look)
     with tf.device("CPU:0"):
         paths = tf.constant(_first(split))
 
     def one_pass(number):
-        order = tf.random.experimental.stateless_shuffle(paths, seed=[keys[0], number])
+        # `Dataset.shuffle` would make the order one of TensorFlow's global seed as well.
+        def mixed(block, records):
+            return tf.random.experimental.stateless_shuffle(records, [key + 1 + block, number])
+
+        order = tf.random.experimental.stateless_shuffle(paths, seed=[key, number])
         return tf.data.Dataset.from_tensor_slices(order).interleave(
             tf.data.TFRecordDataset, OPEN_FILES, num_parallel_calls=4, deterministic=True
-        ).shuffle(BUFFER, seed=keys[0] + number, reshuffle_each_iteration=False)
+        ).batch(SHUFFLED).enumerate().map(mixed).prefetch(1).unbatch()
 
     return tf.data.Dataset.counter().flat_map(one_pass).enumerate().map(
         lambda position, record: (*parsed(record)[:2], position))
@@ -180,10 +182,10 @@ def _parsed(split: Split, look: Look) -> Callable[[tf.Tensor], tuple]:
 
 
 def _decoded(
-    examples: tf.data.Dataset, split: Split, look: Look, keys: Sequence[int] | None
+    examples: tf.data.Dataset, split: Split, look: Look, draws: Sequence[int] | None
 ) -> tf.data.Dataset:
-    """(image float32 [size, size, 3], label) of each example; `keys`: of training's draws."""
-    broken = _Broken(split, look.say, limited=keys is not None)
+    """(image float32 [size, size, 3], label) of each example; `draws`: the seeds of training's."""
+    broken = _Broken(split, look.say, limited=draws is not None)
 
     def decoded(source, label, position):
         path_or_name, encoded = source if isinstance(source, tuple) else (source, None)
@@ -191,12 +193,12 @@ def _decoded(
             encoded = tf.io.read_file(path_or_name)
         if not look.augment:
             image = _resized(_cut(encoded, _whole), look.size)
-        elif keys is None:
+        elif draws is None:
             image = _resized(_cut(encoded, _centre), look.size)
         else:
-            image = _resized(_cut(encoded, lambda shape: _part(shape, [keys[1], position])),
+            image = _resized(_cut(encoded, lambda shape: _part(shape, [draws[0], position])),
                              look.size)
-            mirrored = tf.random.stateless_uniform([], seed=[keys[2], position]) < 0.5
+            mirrored = tf.random.stateless_uniform([], seed=[draws[1], position]) < 0.5
             image = tf.where(mirrored, image[:, ::-1], image)
         return image, label
 
@@ -272,12 +274,6 @@ def _whole(shape: tf.Tensor) -> tf.Tensor:
 def _resized(image: tf.Tensor, size: int) -> tf.Tensor:
     """Bilinear, float32 [size, size, 3], 0..1."""
     return tf.ensure_shape(tf.image.resize(image, [size, size]), [size, size, 3]) / 255
-
-
-def _keys(seed: int | Sequence[int]) -> tuple[int, int, int]:
-    """Independent seeds for the order, the random part and the mirroring."""
-    order, part, mirror = np.random.SeedSequence(seed).generate_state(3)
-    return int(order), int(part), int(mirror)
 
 
 def _cores() -> int:

@@ -32,7 +32,7 @@ def train(
     if not 1 <= batch_size <= len(images):
         raise ValueError(f"batch_size={batch_size}: choose 1 to {len(images)}, the set's size")
     images, labels = _in_memory(images, labels)
-    order_key, augment_key = _keys([seed, worker_index])
+    order_key, augment_key = keys([seed, worker_index], 2)
 
     def shuffled(epoch):
         return tf.random.experimental.stateless_shuffle(
@@ -68,7 +68,7 @@ def shared_batch(
     position and of `seed`: it depends neither on the batch nor on the worker.
     """
     images, labels = _in_memory(images, labels)
-    order_key, augment_key = _keys(seed)
+    order_key, augment_key = keys(seed, 2)
     shape = images.shape[1:]
     kinds = tf.TensorSpec([PART, *shape], tf.float32), tf.TensorSpec([PART], labels.dtype)
 
@@ -174,10 +174,16 @@ def _draws(key: int, start: tf.Tensor, count: int) -> tf.Tensor:
     return tf.transpose(draws[:, :2])
 
 
-def _keys(seed: int | Sequence[int]) -> tuple[int, int]:
-    """Independent seeds for the order and for the augmentation."""
-    order, augmentation = np.random.SeedSequence(seed).generate_state(2)
-    return int(order), int(augmentation)
+def keys(seed: int | Sequence[int], count: int) -> list[int]:
+    """Independent seeds for the order and for what is drawn besides."""
+    return [int(key) for key in np.random.SeedSequence(seed).generate_state(count)]
+
+
+def subset(size: int, count: int | None) -> np.ndarray:
+    """Always the same `count` of `size` examples, shuffled; None: all, in order. int64 [n]"""
+    if count is None:
+        return np.arange(size)
+    return np.random.default_rng(0).permutation(size)[:count]
 
 
 def _in_memory(images: np.ndarray, labels: np.ndarray) -> tuple[tf.Tensor, tf.Tensor]:

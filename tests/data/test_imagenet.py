@@ -109,6 +109,15 @@ def test_every_picture_comes_once_a_pass_in_an_order_of_seed_and_worker(form, re
     assert other.tolist() != passes[0][1].tolist()
 
 
+@pytest.mark.parametrize("form", ["drawn", "records"])
+def test_tensorflows_global_seed_changes_nothing(form, request):
+    home, streams = request.getfixturevalue(form), []
+    for seed in (0, 1):
+        tf.keras.utils.set_random_seed(seed)
+        streams.append(batches(home, 2))
+    assert same(*streams)
+
+
 def test_the_shared_stream_is_the_same_in_whatever_batch(drawn):
     examples = data.shared_batch("imagenet", 1, drawn, look())
     whole = [part.numpy() for part in examples(0, 2 * TRAIN)]

@@ -222,7 +222,7 @@ class Experiment:
             if test_images > len(y):
                 raise ValueError(f"--test_images={test_images}: the test set of {dataset} has "
                                  f"{len(y)}")
-            chosen = np.random.default_rng(0).permutation(len(y))[:test_images]
+            chosen = self._pipeline.subset(len(y), test_images)
             self._test = self._pipeline.test(x[chosen], y[chosen], min(test_images, 1000)).cache()
         self._compile = _of_checkout("models.training").compile
         self._lr = lr
