@@ -73,6 +73,18 @@ def test_adopt_writes_every_variable(model, replica):
     assert replica.read().tobytes() == vector.tobytes()
 
 
+def test_what_becomes_of_an_adopted_vector_does_not_change_the_model(model, replica):
+    memory = np.zeros(20 + 16, np.float32)
+    start = -memory.ctypes.data // 4 % 16
+    vector = memory[start:start + 20]
+    assert vector.ctypes.data % 64 == 0, "as some back ends like to have it, to take it as it is"
+    adopt(replica, vector, "replace")
+    move(model, replica, 1)
+    cut(replica)
+    vector[:] = 7
+    assert np.array_equal(value(model.layers[0].gamma), np.zeros(3))
+
+
 def test_cut_takes_the_progress_since_the_last_cut_or_adoption(model, replica):
     adopt(replica, np.arange(20, dtype=np.float32), "replace")
     move(model, replica, 2)

@@ -8,7 +8,8 @@ costs more than several copies: so the old anchor's is used again.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ _BLOCK = 1 << 15  # floats; three vectors' blocks fit into the second-level cach
 
 
 class HostVariables(ABC):
-    """See `base.Variables`; a back end says how its variables are read and written."""
+    """See `base.Variables`; a subclass says how the variables are read and written."""
 
     def __init__(self, layout: Sequence[TensorSpec], pool: BufferPool):
         self._layout, self._pool = layout, pool
@@ -81,3 +82,24 @@ class HostVariables(ABC):
         for spec in self._layout:
             yield [vector[start:start + spec.size] for vector in vectors]
             start += spec.size
+
+
+class OneByOne(HostVariables):
+    """Each variable by itself.
+
+    view:  a variable -> its value, float32: its own memory, where it is of that type
+    write: set a variable to a copy of a value, float32 in its shape
+    """
+
+    def __init__(self, chosen: Sequence[Any], layout: Sequence[TensorSpec],
+                 pool: BufferPool, view: Callable[[Any], np.ndarray],
+                 write: Callable[[Any, np.ndarray], object]):
+        super().__init__(layout, pool)
+        self._chosen, self._view, self._write = chosen, view, write
+
+    def views(self) -> Iterator[np.ndarray]:
+        return map(self._view, self._chosen)
+
+    def write(self, values: Iterator[np.ndarray]) -> None:
+        for variable, value in zip(self._chosen, values, strict=True):
+            self._write(variable, value)

@@ -7,7 +7,7 @@ begins with. A step's arrays are given away to the next step: none may be kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ import numpy as np
 
 from wbsp.layout import TensorSpec
 from wbsp.replica.base import Variables
-from wbsp.replica.host import HostVariables
+from wbsp.replica.host import OneByOne
 from wbsp.wire.memory import BufferPool
 
 
@@ -27,26 +27,16 @@ def variables(model: keras.Model, chosen: Sequence[keras.Variable], layout: Sequ
     devices = {device for variable in chosen for device in variable.value.devices()}
     if len(devices) > 1 or devices.pop().platform != "cpu":
         return OnDevices(chosen, layout)
-    return OnHost(chosen, layout, pool)
+    return OneByOne(chosen, layout, pool, _view, _write)
 
 
-class OnHost(HostVariables):
-    """Variables on one CPU."""
+def _view(variable: keras.Variable) -> np.ndarray:
+    return np.asarray(variable.value).astype(np.float32, copy=False)
 
-    def __init__(self, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
-                 pool: BufferPool):
-        super().__init__(layout, pool)
-        self._chosen = chosen
 
-    def views(self) -> Iterator[np.ndarray]:
-        for variable in self._chosen:
-            yield np.asarray(variable.value).astype(np.float32, copy=False)
-
-    def write(self, values: Iterator[np.ndarray]) -> None:
-        for variable, value in zip(self._chosen, values, strict=True):
-            # JAX copies when it finds the time. Before a part of a vector is written to, `views`
-            # has waited for the variable that was copied from it.
-            variable.assign(jax.device_put(value, may_alias=False))
+def _write(variable: keras.Variable, value: np.ndarray) -> None:
+    # `device_put` takes memory that is aligned to 64 bytes for its own, may_alias=False or not.
+    variable.assign(jnp.array(value, copy=True))
 
 
 class OnDevices:
@@ -55,7 +45,7 @@ class OnDevices:
     def __init__(self, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec]):
         self._chosen, self._layout = chosen, layout
         self._gather = jax.jit(_join)
-        self._cut = jax.jit(lambda values, anchor: (_join(values) - anchor, _join(values)))
+        self._cut = jax.jit(_difference)
         self._part = jax.jit(self._split)
         self._rebase = jax.jit(lambda vector, values, anchor: vector + (_join(values) - anchor))
         self._sharding = self.gather().sharding
@@ -94,6 +84,11 @@ class OnDevices:
         ends = np.cumsum([spec.size for spec in self._layout])
         return [part.reshape(spec.shape).astype(variable.dtype) for variable, part, spec in
                 zip(self._chosen, jnp.split(vector, ends[:-1]), self._layout, strict=True)]
+
+
+def _difference(values: Sequence[jax.Array], anchor: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x = _join(values)
+    return x - anchor, x
 
 
 def _join(values: Sequence[jax.Array]) -> jax.Array:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from wbsp.layout import TensorSpec, total_size
 from wbsp.replica.base import Variables
-from wbsp.replica.host import HostVariables
+from wbsp.replica.host import HostVariables, OneByOne
 from wbsp.wire.memory import BufferPool
 
 SMALL = 1 << 20  # floats up to which a model is small
@@ -27,25 +27,16 @@ def variables(model: keras.Model, chosen: Sequence[keras.Variable], layout: Sequ
         # called at every step: half the time where XLA makes one loop of it in the calling thread
         return OneCall(OnDevices(chosen, layout, strategy, jit_compile=True), total_size(layout),
                        pool)
-    return OnHost(chosen, layout, pool)
+    return OneByOne(chosen, layout, pool, _view, _write)
 
 
-class OnHost(HostVariables):
-    """Variables on one CPU."""
+def _view(variable: keras.Variable) -> np.ndarray:
+    value = variable.value.read_value()
+    return np.asarray(value if value.dtype == tf.float32 else tf.cast(value, tf.float32))
 
-    def __init__(self, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
-                 pool: BufferPool):
-        super().__init__(layout, pool)
-        self._chosen = chosen
 
-    def views(self) -> Iterator[np.ndarray]:
-        for variable in self._chosen:
-            value = variable.value.read_value()
-            yield np.asarray(value if value.dtype == tf.float32 else tf.cast(value, tf.float32))
-
-    def write(self, values: Iterator[np.ndarray]) -> None:
-        for variable, value in zip(self._chosen, values, strict=True):
-            variable.assign(value)  # TensorFlow copies it, and takes the copy for the variable
+def _write(variable: keras.Variable, value: np.ndarray) -> None:
+    variable.assign(value)  # TensorFlow copies it, and takes the copy for the variable
 
 
 class OnDevices:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -11,7 +11,7 @@ import torch
 
 from wbsp.layout import TensorSpec
 from wbsp.replica.base import Variables, Vector
-from wbsp.replica.host import HostVariables
+from wbsp.replica.host import OneByOne
 from wbsp.wire.memory import BufferPool
 
 
@@ -19,29 +19,20 @@ def variables(model: keras.Model, chosen: Sequence[keras.Variable], layout: Sequ
               pool: BufferPool) -> Variables:
     """The `chosen` variables of `model`."""
     if chosen[0].value.device.type == "cpu":
-        return OnHost(chosen, layout, pool)
+        return OneByOne(chosen, layout, pool, _view, _write)
     return OnDevices(chosen, layout)
 
 
-class OnHost(HostVariables):
-    """Variables on the CPU."""
+def _view(variable: keras.Variable) -> np.ndarray:
+    return variable.value.detach().to(torch.float32).numpy()
 
-    def __init__(self, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
-                 pool: BufferPool):
-        super().__init__(layout, pool)
-        self._chosen = chosen
 
-    def views(self) -> Iterator[np.ndarray]:
-        for variable in self._chosen:
-            yield variable.value.detach().to(torch.float32).numpy()
-
-    def write(self, values: Iterator[np.ndarray]) -> None:
-        for variable, value in zip(self._chosen, values, strict=True):
-            memory = variable.value.detach()
-            if memory.dtype == torch.float32:
-                np.copyto(memory.numpy(), value)
-            else:
-                memory.copy_(torch.from_numpy(value.copy()))
+def _write(variable: keras.Variable, value: np.ndarray) -> None:
+    memory = variable.value.detach()
+    if memory.dtype == torch.float32:
+        np.copyto(memory.numpy(), value)
+    else:
+        memory.copy_(torch.from_numpy(value.copy()))
 
 
 class OnDevices:
