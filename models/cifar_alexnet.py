@@ -5,31 +5,11 @@ from __future__ import annotations
 import keras
 from keras import layers
 
-from models.layers import local_response_normalization, truncated_normals
+from models.layers import alexnet_layers, local_response_normalization
 
 
 def build(seed: int, weight_decay: float = 0.0) -> keras.Model:
-    normal = truncated_normals(seed)
-
-    def conv(filters, size, name):
-        return layers.Conv2D(
-            filters,
-            size,
-            padding="same",
-            activation="relu",
-            kernel_initializer=normal(0.1),
-            name=name,
-        )
-
-    def dense(units, name, activation="relu"):
-        return layers.Dense(
-            units,
-            activation=activation,
-            kernel_initializer=normal(0.1),
-            # Keras adds l2 * sum(w^2), the tutorial half of that.
-            kernel_regularizer=keras.regularizers.L2(weight_decay / 2) if weight_decay else None,
-            name=name,
-        )
+    conv, dense = alexnet_layers(seed, weight_decay)
 
     images = keras.Input((32, 32, 3), name="images")
     x = conv(64, 5, "conv1")(images)  # [batch, 32, 32, 64]

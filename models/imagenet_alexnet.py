@@ -9,33 +9,12 @@ from __future__ import annotations
 import keras
 from keras import layers
 
-from models.layers import local_response_normalization, truncated_normals
+from models.layers import alexnet_layers, local_response_normalization
 
 
 def build(seed: int, weight_decay: float, side: int, classes: int) -> keras.Model:
     """[batch, side, side, 3] images to [batch, classes] logits; the shapes below are for 224."""
-    normal = truncated_normals(seed)
-
-    def conv(filters, size, name, strides=1):
-        return layers.Conv2D(
-            filters,
-            size,
-            strides,
-            padding="same",
-            activation="relu",
-            kernel_initializer=normal(0.1),
-            name=name,
-        )
-
-    def dense(units, name, activation="relu"):
-        return layers.Dense(
-            units,
-            activation=activation,
-            kernel_initializer=normal(0.1),
-            # Keras adds l2 * sum(w^2), the tutorial half of that.
-            kernel_regularizer=keras.regularizers.L2(weight_decay / 2) if weight_decay else None,
-            name=name,
-        )
+    conv, dense = alexnet_layers(seed, weight_decay)
 
     images = keras.Input((side, side, 3), name="images")
     x = conv(64, 11, "conv1", strides=4)(images)  # [batch, 56, 56, 64]

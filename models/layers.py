@@ -1,4 +1,4 @@
-"""Local response normalization and seeded initializers for the CIFAR-10 networks.
+"""Local response normalization, seeded initializers, and layers that networks share.
 
 Normalization is written with `keras.ops` on symbolic tensors, not as a layer class of our own, so
 that plain Keras loads a saved model without this project and without custom objects.
@@ -30,3 +30,32 @@ def truncated_normals(seed: int) -> Callable[[float], keras.Initializer]:
     """Return `initializer(stddev)`; each call takes the next seed of the model's own sequence."""
     seeds = itertools.count(1000 * seed)
     return lambda stddev: keras.initializers.TruncatedNormal(stddev=stddev, seed=next(seeds))
+
+
+def alexnet_layers(seed: int, weight_decay: float) -> tuple[Callable, Callable]:
+    """`conv(filters, size, name, strides=1)` and `dense(units, name, activation="relu")`, as both
+    published AlexNets have them; each call takes the next seed."""
+    normal = truncated_normals(seed)
+
+    def conv(filters: int, size: int, name: str, strides: int = 1) -> keras.layers.Layer:
+        return keras.layers.Conv2D(
+            filters,
+            size,
+            strides,
+            padding="same",
+            activation="relu",
+            kernel_initializer=normal(0.1),
+            name=name,
+        )
+
+    def dense(units: int, name: str, activation: str | None = "relu") -> keras.layers.Layer:
+        return keras.layers.Dense(
+            units,
+            activation=activation,
+            kernel_initializer=normal(0.1),
+            # Keras adds l2 * sum(w^2), the tutorial half of that.
+            kernel_regularizer=keras.regularizers.L2(weight_decay / 2) if weight_decay else None,
+            name=name,
+        )
+
+    return conv, dense

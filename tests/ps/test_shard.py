@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from wbsp.ps.floats import FloatsReader, floats_of
 from wbsp.ps.outer import OUTER_STEPS, create_outer
-from wbsp.ps.shard import FloatsReader, Shard, floats_of
+from wbsp.ps.shard import Shard
 from wbsp.ps.shards import MOST, ShardPlan
 from wbsp.ps.store import Store
 from wbsp.wire import messages as m

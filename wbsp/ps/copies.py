@@ -6,13 +6,11 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from wbsp.layout import TensorSpec, total_size
 from wbsp.ps.checkpoint import Checkpoint
+from wbsp.ps.floats import FloatsReader, floats_of
 from wbsp.ps.store import Whole
 from wbsp.wire import messages as m
-from wbsp.wire.chunks import split
 from wbsp.wire.rate import Frames
 
 
@@ -28,15 +26,12 @@ def messages(number: int, layout: list[TensorSpec], state: dict[str, Any],
     in all of them."""
     vector, outer = whole.snapshot.vector, whole.outer
     assert vector is not None, "what is whole has its tensors"
-    vectors, start = [vector, *outer.values()], 0
+    vectors = [vector, *outer.values()]
     text = json.dumps({"state": state,
                        "outer": {name: vector.size for name, vector in outer.items()},
                        "layout": [(spec.name, spec.shape) for spec in layout]})
     yield (m.encode(m.Copy(number, sum(vector.size for vector in vectors), text)),)
-    for vector in vectors:
-        for offset, chunk in split(vector):
-            yield m.encode(m.CopyChunk(number, start + offset)), chunk
-        start += vector.size
+    yield from floats_of(number, *vectors, kind=m.CopyChunk)
 
 
 class Copy(NamedTuple):
@@ -57,28 +52,21 @@ class Arriving:
             content = json.loads(head.state)
             self.state, self.outer = content["state"], content["outer"]
             self.layout = [TensorSpec(name, tuple(shape)) for name, shape in content["layout"]]
-            self._sizes = [total_size(self.layout), *self.outer.values()]
-            if head.size != sum(self._sizes):
-                raise ValueError(f"{head.size} floats for {self._sizes}")
+            sizes = [total_size(self.layout), *self.outer.values()]
+            if head.size != sum(sizes):
+                raise ValueError(f"{head.size} floats for {sizes}")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise m.WireError(f"a copy that is none: {error!r}") from None
         self.number = head.number
-        self._floats = np.empty(head.size, np.float32)
-        self._filled = 0
+        self._reader = FloatsReader(sizes)
 
-    def add(self, chunk: m.CopyChunk, body: memoryview) -> bool:
-        """Take the next chunk; True if it was the last. Raises WireError."""
-        count = body.nbytes // 4
-        if (chunk.number != self.number or chunk.offset != self._filled
-                or body.nbytes % 4 or self._filled + count > self._floats.size):
-            raise m.WireError(f"chunk at float {chunk.offset} of copy {chunk.number} came when "
-                              f"{self._filled} of {self.number} was due")
-        self._floats[self._filled:self._filled + count] = np.frombuffer(body, "<f4")
-        self._filled += count
-        return self._filled == self._floats.size
-
-    def checkpoint(self) -> Checkpoint:
-        """What has come."""
-        vector, *outer = np.split(self._floats, np.cumsum(self._sizes)[:-1])
+    def add(self, chunk: m.CopyChunk, body: memoryview) -> Checkpoint | None:
+        """Take the next chunk; return what the copy holds, if it was the last. Raises WireError."""
+        if chunk.number != self.number:
+            raise m.WireError(f"a chunk of copy {chunk.number} came when {self.number} was due")
+        vectors = self._reader.add(chunk, body)
+        if vectors is None:
+            return None
+        vector, *outer = vectors
         return Checkpoint(vector, self.layout, self.state,
                           dict(zip(self.outer, outer, strict=True)))

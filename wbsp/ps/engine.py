@@ -170,7 +170,7 @@ class Engine:
             repeated = ack is not None and ack.seq == push.seq
             return [ack, *self._send_along(ack, fetch)] if repeated else []
         member = self._started(worker, "pushed")
-        finite = is_finite(update) if finite is None and update is not None else finite is not False
+        finite = (update is None or is_finite(update)) if finite is None else finite
         records = decide(self.model, self.model.push(push, now), self.store.latest.version,
                          self.members, push, finite)
         member.count(push.steps, push.samples, push.seconds, push.base_version)

@@ -11,6 +11,7 @@ import zmq
 from msgspec import structs
 
 from wbsp.ps.candidacy import State
+from wbsp.ps.checkpoint import Checkpoint
 from wbsp.ps.contest import STANDBY_STEP
 from wbsp.ps.copies import Arriving, Copy
 from wbsp.ps.probe import Probe
@@ -134,8 +135,8 @@ class Leader:
             case m.Copy() if self._run is not None:
                 self._arriving = Arriving(message)
             case m.CopyChunk() if self._arriving is not None and body is not None:
-                if self._arriving.add(message, body):
-                    self._keep(self._arriving, now)
+                if (saved := self._arriving.add(message, body)) is not None:
+                    self._keep(message.number, saved, now)
             case m.Unknown():  # the connection is a new one, or the server is
                 self._ask_again()
             case m.Alive():
@@ -147,12 +148,12 @@ class Leader:
             case m.Over():
                 self.over = message.reason
 
-    def _keep(self, arrived: Arriving, now: float) -> None:
+    def _keep(self, number: int, saved: Checkpoint, now: float) -> None:
         """A copy is whole: it replaces the one before."""
         assert self._run is not None
         self._arriving = None
-        self.copy = Copy(arrived.number, self._run, arrived.checkpoint())
-        state = State.of(self._run, self.copy.saved.state, STANDBY_STEP)
+        self.copy = Copy(number, self._run, saved)
+        state = State.of(self._run, saved.state, STANDBY_STEP)
         # newer than what this process may have begun with: so the other one must not overtake it
         self._follow = structs.replace(self._follow, run=state.run, rank=state.rank)
         self._tell(now)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from wbsp.ps.floats import floats_of
 from wbsp.ps.outer import create_outer
 from wbsp.ps.store import Snapshot, Store
 from wbsp.ps.worker_session import UpdateReassembler
@@ -27,34 +28,6 @@ from wbsp.wire.rate import Frames
 _MOST_HELD = 2
 
 Key = tuple[int, bool]  # seq, again: see `wbsp.wire.shards.Slice`
-
-
-class FloatsReader:
-    """Vectors whose chunks come one after another: those of Begin, or of Collected."""
-
-    def __init__(self, sizes: Sequence[int]):
-        self._ends = np.cumsum(sizes)
-        self._floats = np.empty(sum(sizes), np.float32)
-        self._filled = 0
-
-    def add(self, message: s.Floats, body: memoryview) -> list[np.ndarray] | None:
-        """Take the next chunk; return all vectors if it was the last. Raises WireError."""
-        end = self._filled + body.nbytes // 4
-        if message.offset != self._filled or body.nbytes % 4 or end > self._floats.size:
-            raise m.WireError(f"{body.nbytes} bytes from float {message.offset} on came when "
-                              f"{self._filled} of {self._floats.size} was due")
-        self._floats[self._filled:end] = np.frombuffer(body, "<f4")
-        self._filled = end
-        return np.split(self._floats, self._ends[:-1]) if end == self._floats.size else None
-
-
-def floats_of(number: int, *vectors: np.ndarray) -> Iterator[Frames]:
-    """The messages from which `FloatsReader` makes these vectors, float32."""
-    start = 0
-    for vector in [v for v in vectors if v.size] or vectors[:1]:
-        for offset, chunk in split(vector):
-            yield m.encode(s.Floats(number, start + offset)), chunk
-        start += vector.size
 
 
 @dataclass

@@ -104,12 +104,8 @@ class ShardLink:
     def __str__(self) -> str:
         return f"the shard at {self._name}"
 
-    def post(self, message: m.Message, chunk: memoryview | None, now: float) -> None:
-        """Send a message after all earlier ones, once the shard follows."""
-        self.post_frames((m.encode(message),) if chunk is None else (m.encode(message), chunk), now)
-
-    def post_frames(self, frames: Frames, now: float) -> None:
-        """The same for an encoded one."""
+    def post(self, frames: Frames, now: float) -> None:
+        """Send an encoded message after all earlier ones, once the shard follows."""
         if self.led:
             self._queue.post(*frames, now=now)
         else:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 import zmq
 
+from wbsp.ps.floats import FloatsReader
 from wbsp.ps.interrupt import Interrupts
-from wbsp.ps.shard import FloatsReader, Shard
+from wbsp.ps.shard import Shard
 from wbsp.runlog.console import say
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s

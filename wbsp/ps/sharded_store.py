@@ -8,12 +8,11 @@ from concurrent.futures import Future
 import numpy as np
 
 from wbsp.ps.decision import Record
+from wbsp.ps.floats import FloatsReader
 from wbsp.ps.outer import OuterStep
-from wbsp.ps.shard import FloatsReader
 from wbsp.ps.shard_link import ShardLost
 from wbsp.ps.shards import Shards
-from wbsp.ps.store import Snapshot, Store, Whole
-from wbsp.vectors import is_finite
+from wbsp.ps.store import Snapshot, Store, Whole, initial_vector
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.chunks import bounds
@@ -74,10 +73,7 @@ class ShardedStore(Store):
     def __init__(self, initial: np.ndarray, version: int, outer: OuterStep, shards: Shards):
         """`initial`: float32 [size]; copied. Raises ValueError if it is not finite."""
         super().__init__(None, version, outer)
-        vector = np.array(initial, np.float32).ravel()
-        if not is_finite(vector):
-            raise ValueError("the initial model holds NaN or infinite values")
-        vector.flags.writeable = False
+        vector = initial_vector(initial)
         self._vector_size, self._shards = vector.size, shards
         shards.begin(vector, version, outer)
         shards.take = self._take

@@ -19,9 +19,9 @@ import numpy as np
 import zmq
 
 from wbsp.ps.decision import Accepted, Committed, Record, Rejected, Resent
+from wbsp.ps.floats import floats_of
 from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.outer import OuterStep
-from wbsp.ps.shard import floats_of
 from wbsp.ps.shard_link import LocalShard, ShardLink, ShardLost
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
@@ -169,9 +169,10 @@ class Shards:
             part = {name: values if name in outer.NUMBERS else values[start:stop]
                     for name, values in state.items()}
             sizes = {name: values.size for name, values in part.items()}
-            link.post(s.Begin(start, stop, vector.size, version, rule, sizes), None, now)
+            begin = s.Begin(start, stop, vector.size, version, rule, sizes)
+            link.post((m.encode(begin),), now)
             for frames in floats_of(0, vector[start:stop], *part.values()):
-                link.post_frames(frames, now)
+                link.post(frames, now)
 
     def admit(self, worker: int) -> m.Group:
         """A new attachment of a worker: what it needs to know."""
@@ -214,7 +215,7 @@ class Shards:
     def _tell(self, message: Any) -> None:
         frames, now = (m.encode(message),), time.monotonic()
         for link in self._links:
-            link.post_frames(frames, now)
+            link.post(frames, now)
 
 
 def _turn_away(server: ServerSocket, reason: str) -> None:

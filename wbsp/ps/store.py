@@ -30,6 +30,16 @@ class Whole(NamedTuple):
     outer: dict[str, np.ndarray]
 
 
+def initial_vector(initial: np.ndarray) -> np.ndarray:
+    """A copy of `initial`, float32 [size], which nobody can write to. Raises ValueError if it is
+    not finite."""
+    vector = np.array(initial, np.float32).ravel()
+    if not is_finite(vector):
+        raise ValueError("the initial model holds NaN or infinite values")
+    vector.flags.writeable = False
+    return vector
+
+
 class Store:
     """W_v and what is pending for W_{v+1}.
 
@@ -45,10 +55,7 @@ class Store:
         self.accepted = 0  # updates in the pending sum
         vector = None
         if initial is not None:
-            vector = np.array(initial, np.float32).ravel()
-            if not is_finite(vector):
-                raise ValueError("the initial model holds NaN or infinite values")
-            vector.flags.writeable = False
+            vector = initial_vector(initial)
         self.latest = Snapshot(version, vector)
 
     @property

@@ -18,7 +18,7 @@ import ray
 
 from wbsp.ray.placement import RunError
 from wbsp.ray.token import token_file
-from wbsp.runlog.files import from_json
+from wbsp.runlog.files import read_document
 from wbsp.runlog.folder import SETTINGS, read_settings
 
 START_PATIENCE = 60.0  # seconds from the start of a server's process until it listens
@@ -108,7 +108,7 @@ class Server:
             if found.get("epoch", 0) >= settings.get("epoch", 0):
                 folder, settings = path.parent, found
         if code in IN_ORDER and (folder / "summary.json").exists():
-            summary = from_json((folder / "summary.json").read_bytes())
+            summary = read_document(folder / "summary.json")
         return Ending(code, self._said(0).strip().rpartition("\n")[2], str(folder),
                       settings.get("epoch", 0), summary)
 
