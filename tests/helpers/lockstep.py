@@ -138,6 +138,8 @@ class Life:
             if not fails:
                 self.world.disk = self.writing
                 self.engine.ledger.durable = self.engine.ledger.mark
+                for session in self.dispatcher.sessions:  # as in answer to their heartbeats
+                    self.dispatcher.sessions.tell_progress(session)
             self.writing = None
 
     def timers(self):

@@ -194,6 +194,22 @@ def test_a_new_server_gets_what_the_old_one_had_decided(listener):
     assert new in listener.log and listener.log[-1] == ack(7, 2, 2)
 
 
+def test_what_a_new_server_has_saved_is_not_what_it_was_sent_again(listener):
+    """It has made a checkpoint, or its standby holds a copy, before this worker is a member; then
+    it dies, too, before the next one."""
+    push = ["push", PUSH, np.ones(2, np.float32), 0]
+    saved, known = m.Alive(durable=2), m.Reattached(2, True, 4, 2, None)
+    _, channel = communicate([
+        *JOINING, ["listen", listener, 2], push, ACK, BREAK, saved, m.Resend(4), saved, known,
+        saved, BREAK, m.Resend(4)])
+    assert [one.kept for one in attempts(channel)] == [4, 4]
+    assert len([one for one in channel.posted if isinstance(one, m.Kept)]) == 2
+    _, channel = communicate([
+        *JOINING, ["listen", listener, 2], push, ACK, BREAK, saved, m.Resend(4), saved, known,
+        m.Alive(durable=3), BREAK])
+    assert [one.kept for one in attempts(channel)] == [4, 5], "it may say so now"
+
+
 def test_an_answer_that_was_lost_with_the_server_comes_from_its_checkpoint(listener):
     new = m.Reattached(2, True, 5, 1, ACK)
     push = ["push", PUSH, np.ones(2, np.float32), 0]

@@ -165,7 +165,8 @@ class Communication:
         match message:
             case m.Alive():
                 self._chunks_at_server = message.chunks
-                if self._attachment.kept is not None:
+                # a new server counts marks of its own: what is kept has them once it has answered
+                if self._attachment.kept is not None and self._attaching is None:
                     self._attachment.kept.drop(message.durable)
             case m.Elect() | m.Leading() | m.NotServing():
                 if promise := self._attachment.choose(message):
