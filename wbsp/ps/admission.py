@@ -211,12 +211,14 @@ class Admission:
         if reason := difference(request.layout, self.layout):
             return (f"{me} has another model than the server: {reason} (here: the worker, there: "
                     "the server)")
-        ledger, place = self._members.engine.ledger, self.places.get(worker)
+        engine, place = self._members.engine, self.places.get(worker)
+        ledger = engine.ledger
         due = ledger.next_seq(worker)
         # A process that the checkpoint does not know is a later one, or gave up its place.
         if place is not None and place.owner != owner and request.first < due:
             return f"{me}: another process has taken its place; start it again"
-        if self._members.engine.done and (not request.left or request.answered > due):
+        over = engine.done or (engine.gathering.ended and not engine.started)
+        if over and (not request.left or request.answered > due):
             return f"{me} comes too late: the run has ended without it"
         try:
             ledger.lacks(worker, request.first, request.answered)

@@ -15,13 +15,15 @@ class Gathering:
     their answer until the model starts.
 
     awaited:  by a resumed run; None: it had not begun when the checkpoint was made
+    ended:    the checkpoint is that of the last version: who has not finished comes too late to
+              attach again, but may join
     left:     workers that attached again, and have finished
     answers:  to workers that attached again before the start
     floor:    lowest number of the first version that is news to all of these
     """
 
-    def __init__(self, expected: int, awaited: Iterable[int] | None = None):
-        self.expected = expected
+    def __init__(self, expected: int, awaited: Iterable[int] | None = None, ended: bool = False):
+        self.expected, self.ended = expected, ended
         self.awaited = None if awaited is None else set(awaited)
         self.left: set[int] = set()
         self.answers: list[Reattached] = []
