@@ -118,14 +118,13 @@ def test_shards_and_a_standby_go_together(jobs, victim):
 
 def test_shards_elsewhere_wait_for_one_server_after_the_other(jobs):
     ports = free_port(), free_port()
-    shards = [jobs.start(f"shard{port}", "-m", "wbsp.ps", "--shard", f"--port_base={port}")
-              for port in ports]
+    shards = [jobs.shard(port) for port in ports]
     run = Pair(jobs, shards=",".join(f"localhost:{port}" for port in ports), standby=False,
                flags=[OFTEN])
     run.trains()
     shards[0].kill()
     run.server.until("is gone; going back to the newest checkpoint")
-    shards[0] = jobs.start("shard", "-m", "wbsp.ps", "--shard", f"--port_base={ports[0]}")
+    shards[0] = jobs.shard(ports[0])
     until(lambda: len(run.server.find("shards at")) == 2, "the shard that was started again")
     assert shards[1].find("has been replaced|is gone")
     run.server.kill()
@@ -149,7 +148,7 @@ def test_a_server_says_for_which_shard_it_waits(jobs):
     assert server.ends() == 128 + signal.SIGTERM
     server.was_clean()
     worker.ends()
-    shard = jobs.start("shard", "-m", "wbsp.ps", "--shard", f"--port_base={port}")
+    shard = jobs.shard(port)
     shard.until("listening on port")
     shard.signal(signal.SIGINT)
     assert shard.ends() == 128 + signal.SIGINT

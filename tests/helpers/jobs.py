@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0  # seconds; only there so that nothing hangs for ever
 INTEGER_WORKER = Path(__file__).with_name("integer_worker.py")
+DYING = Path(__file__).with_name("dying.py")
 
 
 def free_port() -> int:
@@ -150,15 +151,25 @@ class Jobs(contextlib.AbstractContextManager):
         return job
 
     def server(self, *flags: str, workers: int = 2, sync: str = "pcc", port: int | None = None,
-               space: str | None = None, **environment: str) -> ServerJob:
-        """Start `python -m wbsp.ps`; relative files of its run lie in this folder's runs/."""
+               space: str | None = None, dies: tuple[str, int] | None = None,
+               **environment: str) -> ServerJob:
+        """Start `python -m wbsp.ps`; relative files of its run lie in this folder's runs/.
+
+        `dies`: at which point of the protocol, and which time it comes there, see `dying.py`
+        """
         port = port or free_port()
-        server = self.start("server", "-m", "wbsp.ps", f"--worker_num={workers}", f"--sync={sync}",
-                            f"--port_base={port}", *flags, kind=ServerJob, space=space,
-                            **environment)
+        server = self.start("server", *_program(dies), f"--worker_num={workers}",
+                            f"--sync={sync}", f"--port_base={port}", *flags, kind=ServerJob,
+                            space=space, **environment)
         server.address = f"localhost:{port}"
         server.cwd = self.folder
         return server
+
+    def shard(self, port: int, *flags: str, space: str | None = None,
+              dies: tuple[str, int] | None = None) -> Job:
+        """Start `python -m wbsp.ps --shard`."""
+        return self.start("shard", *_program(dies), "--shard", f"--port_base={port}", *flags,
+                          space=space)
 
     def integer_worker(self, address: str, worker: int, space: str | None = None,
                        **plan: object) -> Job:
@@ -166,6 +177,10 @@ class Jobs(contextlib.AbstractContextManager):
         plan = {"address": address, "worker": worker, "record": str(self.folder), **plan}
         return self.start(f"worker{worker}", INTEGER_WORKER, json.dumps(plan),
                           space=space)
+
+
+def _program(dies: tuple[str, int] | None) -> list[object]:
+    return ["-m", "wbsp.ps"] if dies is None else [DYING, *dies]
 
 
 def interrupted(job: Job, signum: signal.Signals, patience: float = PATIENCE) -> None:

@@ -20,9 +20,10 @@ class Pair:
     """A server, its standby, and workers that know both addresses."""
 
     def __init__(self, jobs, sync="pcc", workers=2, hosts=None, shards="1", standby=True,
-                 flags=(NEVER,)):
+                 flags=(NEVER,), dies=None):
         """`hosts`: each process has one of its own (server, standby, w0, w1, ...), else all have
-        this one. `standby`: whether there is one; `shards`: as the flag says."""
+        this one. `standby`: whether there is one; `shards`: as the flag says; `dies`: of the first
+        server, see `Jobs.server`."""
         self.jobs, self.sync, self.number, self.hosts = jobs, sync, workers, hosts
         self.ports = free_port(), free_port()
         names = [hosts.address[name] if hosts else "localhost" for name in ("server", "standby")]
@@ -34,7 +35,7 @@ class Pair:
             token.write_text("a secret of more than sixteen bytes")
             self.flags += ["--host=0.0.0.0", f"--token_file={token}"]
             self.plan["token_file"] = str(token)
-        self.server = self.start_server().listens()
+        self.server = self._start("server", 0, dies=dies).listens()
         self.standby = self.start_standby().listens() if standby else None
         self.planned, self.workers = {}, []
 
@@ -44,9 +45,9 @@ class Pair:
     def start_standby(self, *flags):
         return self._start("standby", 1, f"--standby_of={self.addresses[0]}", *flags)
 
-    def _start(self, name, index, *flags):
+    def _start(self, name, index, *flags, dies=None):
         return self.jobs.server(*self.flags, *flags, sync=self.sync, workers=self.number,
-                                port=self.ports[index], space=self._space(name))
+                                port=self.ports[index], space=self._space(name), dies=dies)
 
     def _space(self, name):
         return self.hosts.space(name) if self.hosts else None
@@ -114,7 +115,7 @@ class Pair:
                        if len(set(one["first"])) == 1 and one["first"][0] <= self.number)
         total = 0
         for worker, result in enumerate(results):
-            assert result["steps"] == saved.state["steps"][str(worker)]
+            assert result["steps"] == saved.state["steps"][str(worker)], told(servers[0])
             assert result["steps"] == self.planned[worker] or (folder / "go").exists()
             assert result["final"] == saved.vector.tolist()
             assert result["version"] == saved.state["version"]

@@ -1,0 +1,95 @@
+"""`python dying.py POINT NUMBER ARGUMENTS...`: `python -m wbsp.ps ARGUMENTS`, which kills itself
+(kill -9) when it comes to a point of the protocol for the NUMBER-th time.
+
+Points of a server:
+    received    an update is there whole; nothing is decided
+    decided     the model has answered; the store does not have it
+    accepted    the store has it; no version holds it
+    committed   a version is made; nobody knows
+    answered    the answer, and all that follows from it, is on its way
+    replicated  the standby has said that it holds a copy
+Points of a shard:
+    held        a slice is there whole; the server does not know
+    ordered     the log says to add it to the sum
+    made        the log has had a version made; nobody has got it
+    asked       the log says to send it to a worker
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from wbsp.ps.decision import Accepted, Committed
+from wbsp.ps.dispatcher import Dispatcher
+from wbsp.ps.engine import Engine
+from wbsp.ps.replication import Replication
+from wbsp.ps.shard import Shard
+from wbsp.ps.store import Store
+from wbsp.wire import shards as s
+
+OF_SERVER = "received", "decided", "accepted", "committed", "answered", "replicated"
+OF_SHARD = "held", "ordered", "made", "asked"
+
+
+def arrange(point: str, number: int) -> None:
+    """Have this process die at its `number`-th time at `point`."""
+    times, pushed = itertools.count(1), []
+
+    def comes() -> None:
+        if next(times) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def around(owner: type, name: str, before: Callable[..., Any] = lambda *_: False,
+               after: Callable[..., Any] = lambda *_: False) -> None:
+        """Come to the point before or after a call, if these, of its arguments (and of what it
+        returned), are true."""
+        act = getattr(owner, name)
+
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            if before(*arguments):
+                comes()
+            result = act(*arguments, **named)
+            if after(result, *arguments):
+                comes()
+            return result
+
+        setattr(owner, name, wrapped)
+
+    match point:
+        case "received":
+            around(Engine, "push", before=lambda *_: True)
+        case "decided":
+            around(Engine, "_apply", before=lambda *arguments: len(arguments) > 3)  # of a push
+        case "accepted" | "committed":
+            # where there are shards, they have been told by then
+            kind = Accepted if point == "accepted" else Committed
+            around(Store, "apply", after=lambda _, store, record, update: isinstance(record, kind))
+        case "answered":
+            around(Engine, "push", before=lambda *_: pushed.append(1))
+            for name in ("_handle", "hear_shard"):
+                around(Dispatcher, name, after=lambda *_: pushed and pushed.pop())
+        case "replicated":
+            around(Replication, "held", after=lambda _, self, identity, held: (
+                self._standby is not None and self._standby.held == held.number > 0))
+        case "held":
+            around(Shard, "take", after=lambda holds, *_: holds is not None)
+        case "ordered":
+            around(Shard, "follow", before=lambda shard, message: isinstance(message, s.Apply))
+        case "made":
+            around(Shard, "follow", after=lambda _, shard, message: isinstance(message, s.Commit))
+        case "asked":
+            around(Shard, "version", before=lambda *_: True)
+        case _:
+            raise ValueError(f"unknown point {point!r}")
+
+
+if __name__ == "__main__":
+    arrange(sys.argv[1], int(sys.argv[2]))
+    sys.argv = ["wbsp.ps", *sys.argv[3:]]
+    runpy.run_module("wbsp.ps", run_name="__main__", alter_sys=True)

@@ -1,0 +1,54 @@
+"""A server or a shard that dies at each point of the protocol, under each synchronization model.
+
+Two workers with whole numbers note every cut and every answer: the final model must be W_0 and the
+sum of these, each once, to the last bit, and every worker has made the steps of its plan.
+`WBSP_KILLS=1` tries every point with every model, with one process and with two shards, with a
+standby and without, which takes half an hour; otherwise some of them are tried.
+"""
+
+import itertools
+import os
+import random
+import signal
+
+import pytest
+from dying import OF_SERVER, OF_SHARD
+from jobs import free_port
+from pairs import Pair
+
+from wbsp.sync import MODELS
+
+OPTIONS = {"adsp": "period=0.2", "localsgd": "tau=3"}
+OFTEN = "--check_period=0.2"
+ALL = [(sync, shards, standby, point)
+       for sync, shards, standby in itertools.product(MODELS, (1, 2), (False, True))
+       for point in (*OF_SERVER, *OF_SHARD)
+       if (shards > 1 or point not in OF_SHARD) and (standby or point != "replicated")]
+SOME = [("pcc", 1, False, "decided"), ("bsp", 2, False, "committed"), ("asp", 1, True, "answered"),
+        ("wbsp", 2, False, "made")]
+
+
+@pytest.mark.parametrize(("sync", "shards", "standby", "point"),
+                         ALL if "WBSP_KILLS" in os.environ else SOME)
+def test_nothing_is_lost_and_nothing_counts_twice(jobs, sync, shards, standby, point):
+    number = random.Random(f"{sync} {shards} {standby} {point}").randint(2, 12)
+    flags = [OFTEN, *([f"--sync_option={OPTIONS[sync]}"] if sync in OPTIONS else [])]
+    ports = [free_port() for _ in range(shards)] if point in OF_SHARD else []
+    elsewhere = [jobs.shard(port, dies=(point, number) if port == ports[-1] else None)
+                 for port in ports]
+    where = ",".join(f"localhost:{port}" for port in ports) or str(shards)
+    pair = Pair(jobs, sync, shards=where, standby=standby, flags=flags,
+                dies=None if ports else (point, number))
+    pair.worker(60, seconds=0.004)
+    pair.worker(40, seconds=0.01)
+    doomed = elsewhere[-1] if ports else pair.server
+    assert doomed.ends() == -signal.SIGKILL
+    if ports:
+        elsewhere[-1] = jobs.shard(ports[-1])
+    elif standby:
+        pair.standby.until("taking over")
+    else:
+        pair.server = pair.start_server("--resume")
+    for worker in pair.workers:
+        worker.ends_well()
+    pair.ends(pair.serving)
