@@ -165,23 +165,39 @@ def test_a_wrong_number_is_said_in_one_line(jobs):
 
 @when_asked
 @pytest.mark.slow
-def test_fit_goes_on_over_the_death_of_a_shard(jobs):
+@pytest.mark.parametrize("shards", [2, 4])
+@pytest.mark.parametrize("victim", ["shard", "server", "server with a standby", "standby"])
+def test_fit_goes_on_whoever_dies(jobs, shards, victim):
     """Two workers with Keras, on the public interface."""
-    run, steps = Pair(jobs, shards=2, standby=False, flags=[OFTEN]), [120, 60]
+    victim, _, standby = victim.partition(" with ")
+    run = Pair(jobs, shards=shards, standby=bool(standby) or victim == "standby", flags=[OFTEN])
+    steps = [120, 60]
     workers = [jobs.start(f"keras{index}", ROOT / "tests/helpers/keras_worker.py", "--plan",
-                          json.dumps({"address": run.addresses[0], "worker": index,
+                          json.dumps({"address": ",".join(run.addresses), "worker": index,
                                       "steps": planned, "pause": 0.03}))
                for index, planned in enumerate(steps)]
     run.server.until("version [3-9]|version [0-9]{2}")
-    run.shards()[0].kill()
-    for job in (*workers, run.server):
+    if run.standby is not None:
+        until(lambda: run.held({}), "the server to know what the standby holds")
+    if victim == "shard":
+        run.shards()[0].kill()
+    else:
+        getattr(run, victim).kill()
+    if victim == "server":
+        if standby:
+            run.standby.until("taking over")
+        else:
+            run.server = run.start_server("--resume")
+    for job in workers:
         job.ends_well()
+    served = run.serving
+    served.ends_well()
     (_, digest), (_, other) = [job.find("RESULT")[0].rsplit(maxsplit=1) for job in workers]
     assert digest == other, "both hold the final version"
-    state = checkpoint.load(run.server.folder / "checkpoint.safetensors").state
-    assert [state["steps"][str(worker)] for worker in range(2)] == steps
-    assert len(run.server.events("shard_lost")) == 1
-    assert {e["worker"] for e in run.server.events("reattach")} == {0, 1}
+    saved = checkpoint.load(told(served)["folder"] / "checkpoint.safetensors")
+    assert [saved.state["steps"][str(worker)] for worker in range(2)] == steps
+    if victim != "standby":
+        assert {e["worker"] for e in served.events("reattach")} == {0, 1}
 
 
 @when_asked
