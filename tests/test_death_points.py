@@ -18,7 +18,7 @@ from pairs import Pair
 
 from wbsp.sync import MODELS
 
-OPTIONS = {"adsp": "period=0.2", "localsgd": "tau=3"}
+OPTIONS = {"adsp": "period=0.03", "localsgd": "tau=3"}
 OFTEN = "--check_period=0.2"
 ALL = [(sync, shards, standby, point)
        for sync, shards, standby in itertools.product(MODELS, (1, 2), (False, True))
@@ -39,8 +39,8 @@ def test_nothing_is_lost_and_nothing_counts_twice(jobs, sync, shards, standby, p
     where = ",".join(f"localhost:{port}" for port in ports) or str(shards)
     pair = Pair(jobs, sync, shards=where, standby=standby, flags=flags,
                 dies=None if ports else (point, number))
-    pair.worker(60, seconds=0.004)
-    pair.worker(40, seconds=0.01)
+    pair.worker(90, seconds=0.004)
+    pair.worker(60, seconds=0.01)
     doomed = elsewhere[-1] if ports else pair.server
     assert doomed.ends() == -signal.SIGKILL
     if ports:

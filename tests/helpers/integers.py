@@ -1,9 +1,9 @@
 """Workers whose sums are exact: a replica without Keras that moves by whole numbers.
 
-Every step moves x by k * UNIT * pattern with a random whole k. UNIT is a multiple of 2 and 3, so
-that an update's share among up to three workers is a whole number too, and float32 sums have one
-value in whatever order they are made. A worker writes down the sum of the k of each cut, counted
-apart from x: with the server's list of what it accepted, that says what the model must be.
+Every step moves x by k * UNIT * pattern with a random whole k. UNIT is a multiple of all numbers up
+to 8, so that an update's share among so many workers is a whole number too, and float32 sums have
+one value in whatever order they are made. A worker writes down the sum of the k of each cut,
+counted apart from x: with the server's list of what it accepted, that says what the model must be.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from wbsp.layout import TensorSpec
 
-UNIT = 12
+UNIT = 840
 
 
 def pattern(size: int) -> np.ndarray:

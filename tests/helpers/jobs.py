@@ -62,6 +62,13 @@ class Job:
     def lines(self) -> list[str]:
         return self.text.splitlines()
 
+    @property
+    def newest_lines(self) -> list[str]:
+        """The last few whole lines of an output that may be long."""
+        with open(self._output, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1000))
+            return file.read().decode(errors="replace").split("\n")[1:-1]
+
     def find(self, pattern: str) -> list[str]:
         """The lines in which the regular expression occurs."""
         return [line for line in self.lines if re.search(pattern, line)]

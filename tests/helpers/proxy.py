@@ -45,12 +45,15 @@ class Proxy(contextlib.AbstractContextManager):
         while True:
             try:
                 near, _ = self._listener.accept()
-                if self.closed.is_set():
-                    near.close()
-                    continue
-                far = socket.create_connection(("127.0.0.1", self._target))
             except OSError:
                 return
+            try:
+                if self.closed.is_set():
+                    raise ConnectionRefusedError
+                far = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:  # whoever is not there may come back
+                near.close()
+                continue
             with self._lock:
                 self._pairs.add((near, far))
                 self.connections += 1

@@ -5,43 +5,16 @@ from clusters import Witness, many, plans
 from hypothesis import given
 from test_wbsp import Judge
 
-from wbsp.ps.decision import Directed, Granted
 from wbsp.simulate.cluster import Cluster
 from wbsp.simulate.machine import Machine, constant, lognormal
 from wbsp.sync import Accept, Commit, Direct, Grant, Push, create
 from wbsp.sync.late import JustInTime
 
 
-class LateJudge(Judge):
-    """As for pcc, but who is directed to push at a round's begin is granted by the answer to it."""
-
-    def __init__(self):
-        super().__init__()
-        self.ungranted = set()
-
-    def __call__(self, witness, effects, push):
-        due = witness.round_complete
-        active = set(witness.clock)
-        granted = {e.worker for e in effects if isinstance(e, Granted)}
-        granted |= {e.worker for e in effects if getattr(e, "granted", None) is not None}
-        directed = {e.worker for e in effects if isinstance(e, Directed) and e.direct.cut}
-        awaited = self.ungranted & active
-        answered = awaited & {push.worker} if push else set()
-        if due:
-            assert active - granted <= directed
-            self.ungranted = active - granted
-        else:
-            assert granted == answered
-            self.ungranted = awaited - answered
-        assert witness.committed == due
-        if due:
-            witness.restart_round()
-
-
 @many
 @given(plans())
 def test_random_clusters_keep_the_laws_and_nobody_waits(plan):
-    witness = Witness(plan, create("pcc", late=True), LateJudge())
+    witness = Witness(plan, create("pcc", late=True), Judge())
     for worker in set(range(len(plan.workers))) - witness.lossy:
         if len(plan.workers[worker]["incarnations"]) == 1:
             assert witness.idle(worker) == set()
@@ -121,14 +94,11 @@ def test_who_reports_twice_in_a_round_rests_until_shortly_before_its_end():
     assert model.alarm is None
 
 
-def test_in_a_short_round_it_pushes_first_and_fetches_then():
+def test_in_a_short_round_it_pushes_at_once():
     model = started()
-    model.push(push(0), START + 0.3), model.push(push(0, 1), START + 0.5)
-    assert model.push(push(1), START + 1.0) == [Accept(push(1), 1 / 2), Commit(), Grant(1),
-                                                Direct(0, cut=True)]
-    third = push(0, 2)
-    assert model.push(third, START + 1.2) == [Direct(0, cut=False), Accept(third, 1 / 2),
-                                              Grant(0)]
+    model.push(push(0), START + 0.2), model.push(push(0, 1), START + 0.8)
+    assert model.push(push(1), START + 1.0) == [Accept(push(1), 1 / 2), Commit(), Grant(0),
+                                                Grant(1), Direct(0, cut=True)]
 
 
 def test_nobody_waits_for_a_resting_worker():

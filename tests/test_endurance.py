@@ -1,0 +1,108 @@
+"""Eight workers through faults of all kinds, for as long as `WBSP_MINUTES` says.
+
+A server of two shards and its standby. What dies, or is cut off, or is flooded is drawn; after each
+fault there must be newer versions; the final model must be W_0 and each cut, once, to the last bit;
+and what lives all the time does not grow.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import statistics
+import time
+
+import psutil
+import pytest
+from jobs import until
+from pairs import Pair
+from peers import RawPeer
+from proxy import Proxy
+
+from wbsp.wire import messages as m
+
+MINUTES = float(os.environ.get("WBSP_MINUTES", "0"))
+SEED = int(os.environ.get("WBSP_KILLS_SEED", "0"))
+WORKERS = 8
+GROWTH = 4e6  # bytes that a worker's memory may grow by between the second and the last quarter
+
+pytestmark = pytest.mark.skipif(not MINUTES, reason="takes long: WBSP_MINUTES=60")
+
+
+def version_of(worker):
+    """The version that a worker has by its last line."""
+    lines = [line for line in worker.newest_lines if "done, version" in line]
+    return int(lines[-1].split()[-1]) if lines else 0
+
+
+def flood(port, draw):
+    """Frames of all kinds that no correct peer sends, for a second."""
+    end = time.monotonic() + 1
+    with contextlib.suppress(OSError):
+        while time.monotonic() < end:
+            with RawPeer(port) as peer, contextlib.suppress(OSError):  # it is cut off
+                while time.monotonic() < end:
+                    body = draw.choice([draw.randbytes(draw.randint(0, 250)),
+                                        m.encode(m.Fetch(draw.randint(0, 9))),
+                                        m.encode(m.Heartbeat(None))[:-1]])
+                    peer.socket.sendall(20 * (b"\0" + bytes([len(body)]) + body))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60 * MINUTES + 900)
+def test_faults_of_all_kinds(jobs):
+    draw = random.Random(SEED)
+    pair = Pair(jobs, workers=WORKERS, shards=2, flags=["--check_period=1"])
+    known, proxies = pair.addresses, [Proxy(port) for port in pair.ports]
+    with contextlib.ExitStack() as stack:
+        for proxy in proxies:
+            stack.enter_context(proxy)
+        for index in range(WORKERS):  # half of them can be cut off
+            pair.addresses = [proxy.address for proxy in proxies] if index % 2 else known
+            pair.worker(10**9, seconds=draw.choice([0.02, 0.05, 0.2]), stop_when_told=True,
+                        patience=300.0)
+        pair.addresses = known
+        pair.workers[0].until("step 5 done")
+        faults, waits, memory = dict.fromkeys(
+            ("serves", "waits", "shard", "frozen", "cut", "flood"), 0), [], []
+        end = time.monotonic() + 60 * MINUTES
+        while time.monotonic() < end:
+            until(lambda: pair.held({}) and pair.shards(), "a standby that holds something")
+            fault = draw.choice(list(faults))
+            faults[fault] += 1
+            newest = max(map(version_of, pair.workers))
+            match fault:
+                case "serves" | "waits":
+                    server = "server" if pair.serving is pair.server else "standby"
+                    other = {"server": "standby", "standby": "server"}[server]
+                    pair.kill(server if fault == "serves" else other)
+                case "shard":
+                    draw.choice(pair.shards()).kill()
+                case "frozen":
+                    worker = draw.choice(pair.workers)
+                    worker.signal(signal.SIGSTOP)
+                    time.sleep(draw.choice([1, 10]))
+                    worker.signal(signal.SIGCONT)
+                case "cut":
+                    for proxy in proxies:
+                        proxy.cut()
+                case "flood":
+                    flood(draw.choice(pair.ports), draw)
+            since = time.monotonic()
+            until(lambda least=newest + 2: min(map(version_of, pair.workers)) >= least,
+                  f"newer versions after the fault {fault!r}")
+            waits.append(time.monotonic() - since)
+            memory.append([psutil.Process(worker.process.pid).memory_info().rss
+                           for worker in pair.workers])
+            time.sleep(draw.uniform(0, 4))
+        pair.go()
+        for worker in pair.workers:
+            worker.ends_well()
+        pair.ends(pair.serving)
+    quarter = len(memory) // 4
+    grown = [statistics.median(one[-quarter:]) - statistics.median(one[quarter:2 * quarter])
+             for one in zip(*memory, strict=True)]
+    print(f"{faults}; seconds until all have newer versions: median {statistics.median(waits):.1f},"
+          f" most {max(waits):.1f}; the workers' memory grew by {max(grown) / 1e6:.1f} MB at most")
+    assert min(faults.values()) > 0 or MINUTES < 5
+    assert max(grown) < GROWTH
