@@ -46,11 +46,11 @@ def test_a_fast_worker_pushes_once_a_round_and_no_version_is_lost(slow, workers)
 
 @pytest.mark.parametrize(("slow", "size", "line"), [
     (0.5, 4.3e6, 125e6), (0.5, 0.6e6, 12.5e6), (0.5, 0.135e6, 2.5e6), (1.5, 0.6e6, 12.5e6)])
-def test_on_a_shared_line_more_versions_come_from_fewer_pushes(slow, size, line):
+def test_on_a_shared_line_as_many_versions_come_from_fewer_pushes(slow, size, line):
     often, late = (run(halves(slow, 8, up=line, down=line), late, 60.0, size, line)
                    for late in (False, True))
-    assert late.versions >= often.versions
-    assert late.versions >= 0.95 * 60 / (slow + 0.02), "as many as the slowest makes steps"
+    assert late.versions >= 0.95 * often.versions
+    assert late.pushes <= 0.8 * often.pushes
     assert late.pushes <= 1.1 * 8 * late.versions
 
 
@@ -96,9 +96,12 @@ def test_who_reports_twice_in_a_round_rests_until_shortly_before_its_end():
 
 def test_in_a_short_round_it_pushes_at_once():
     model = started()
-    model.push(push(0), START + 0.2), model.push(push(0, 1), START + 0.8)
-    assert model.push(push(1), START + 1.0) == [Accept(push(1), 1 / 2), Commit(), Grant(0),
-                                                Grant(1), Direct(0, cut=True)]
+    model.push(push(0), START + 0.3), model.push(push(0, 1), START + 0.5)
+    model.push(push(1), START + 1.0), model.tick(model.alarm), model.push(push(1, 1), START + 2)
+    third = push(0, 2)  # its response is 0.7 now, a round takes 1.0
+    assert model.push(third, START + 2.3) == [
+        Direct(0, cut=False), Accept(third, 1 / 2), Commit(), Grant(0), Grant(1),
+        Direct(0, cut=True)]
 
 
 def test_nobody_waits_for_a_resting_worker():

@@ -5,8 +5,7 @@ from __future__ import annotations
 from heapq import heapify, heappop
 
 _DECAY = 0.1  # of a peak or a trough towards each new measurement
-_SPARE = 1.5  # responses: in a shorter round nobody comes to rest who reports twice by luck
-_FIRST = 8.0  # responses: in a shorter round a worker pushes before it fetches
+_SPARE = 2.0  # responses: in a shorter round nobody comes to rest who reports twice by luck
 
 
 class JustInTime:
@@ -14,19 +13,18 @@ class JustInTime:
 
     Of a fast worker's pushes of a round only their sum counts, so one is enough, and it holds most
     if it comes last. A worker that reports twice in one round has time to spare: the time between
-    the two is its *response* r, the rest of a step and the transfer. If 1.5 r fit into a round, of
+    the two is its *response* r, the rest of a step and the transfer. If 2 r fit into a round, of
     length R (equal workers report twice by luck), the worker *rests* after this report and, while
     r fits into R, after each further one, and is released once a round:
 
         at begin + R - 2 r      its report comes r before the round's end; then the server's line
                                 is free for the slowest's push, which may take r as well
-        at the begin, R < 8 r   it pushes while the others fetch, and fetches when they compute: the
-                                line is busy both ways, and nobody's fetch is in the slowest's way
+        at the begin            if that is earlier
         at once                 when the round waits for resting workers alone
 
-    Half of 8 r is what a fetch, this push and the slowest's two trips take one after another; twice
-    that, since a slowest worker whose fetch is not over at a step's end hands over a step later,
-    which makes R up to twice as long as it need be.
+    Where the server's line is the limit, pushes at the begin of a round, while the line is full of
+    fetches, would make more versions, and a worse model: what a worker makes in a round would be
+    in the version after the next, and it would work for a whole round without it.
 
     A worker without time to spare never rests, so the slowest waits for no direction and what is
     lost by a wrong guess is a push. R is a trough that decays, r of a resting worker (from its
@@ -90,8 +88,7 @@ class JustInTime:
         self._begin = now
         self._reported.clear()
         self._awaited = self._workers - self._resting
-        self._due = [(now + (length - 2 * r if length >= _FIRST * r else 0.0), w)
-                     for w in self._resting for r in [self._response[w]]]
+        self._due = [(now + max(0.0, length - 2 * self._response[w]), w) for w in self._resting]
         heapify(self._due)
 
     def due(self, now: float) -> list[int]:

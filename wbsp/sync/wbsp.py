@@ -157,7 +157,6 @@ class OptimizedWBSP(WBSP):
             raise ValueError(f"{self.name}: option late=true needs trigger=all_pushed, not "
                              f"trigger={self.trigger}")
         self.times = JustInTime() if self.late else None
-        self.ungranted: set[int] = set()  # they fetch the newest version after their next push
 
     def join(self, worker: int, now: float) -> list[Action]:
         if self.times:
@@ -167,43 +166,27 @@ class OptimizedWBSP(WBSP):
     def leave(self, worker: int, now: float) -> list[Action]:
         if self.times:
             self.times.leave(worker)
-            self.ungranted.discard(worker)
         return super().leave(worker, now) + self._release(now)
 
     def push(self, push: Push, now: float) -> list[Action]:
         if self.times is None:
             return super().push(push, now)
-        actions: list[Action] = []
-        if self.times.arrived(push.worker, now):
-            actions.append(Direct(push.worker, cut=False))
-        owed = push.worker in self.ungranted
-        self.ungranted.discard(push.worker)
-        actions += super().push(push, now)
-        if owed and push.worker not in self.ungranted:
-            actions.append(Grant(push.worker))
-        return actions + self._release(now)
+        rest = self.times.arrived(push.worker, now)
+        ordered: list[Action] = [Direct(push.worker, cut=False)] if rest else []
+        return ordered + super().push(push, now) + self._release(now)
 
     def tick(self, now: float) -> list[Action]:
         return self._release(now)
 
     def _end_round(self, now: float) -> list[Action]:
-        actions = super()._end_round(now)
-        if self.times is None:
-            return actions
-        self.times.end_round(now)
-        first = self.times.due(now)  # to push before they fetch
-        self.ungranted.update(first)
-        grants = [a for a in actions if not (isinstance(a, Grant) and a.worker in self.ungranted)]
-        return grants + _released(first)
+        if self.times is not None:
+            self.times.end_round(now)
+        return super()._end_round(now)
 
     def _release(self, now: float) -> list[Action]:
         """Let those push whose time has come, and set the alarm for the others that rest."""
         if self.times is None:
             return []
-        released = _released(self.times.due(now))
+        released: list[Action] = [Direct(worker, cut=True) for worker in self.times.due(now)]
         self.alarm = self.times.next_due
         return released
-
-
-def _released(workers: list[int]) -> list[Action]:
-    return [Direct(worker, cut=True) for worker in workers]
