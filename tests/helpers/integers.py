@@ -110,16 +110,18 @@ def weights(folder: Path, worker: int) -> dict[int, float]:
     return dict(told)
 
 
-def answered(folder: Path, worker: int, pushes: int) -> int:
+def answered(folder: Path, worker: int, pushes: int, exact: bool = True) -> float:
     """What a worker's pushes have moved the model by, in units of `pattern`: each of its cuts was
-    answered, once, and counts with the weight that the worker was told.
+    answered, once, and counts with the weight that the worker was told; `exact`: which makes whole
+    numbers of them.
 
     pushes: how many there were, as the server counts
     """
     cuts, told = recorded(folder, worker), weights(folder, worker)
     assert sorted(told) == list(range(len(cuts))), "each push was answered, once"
     assert pushes == len(cuts)
-    return sum(_whole(UNIT * told[seq] * cut) for seq, cut in enumerate(cuts))
+    shares = [UNIT * told[seq] * cut for seq, cut in enumerate(cuts)]
+    return sum(map(_whole, shares) if exact else shares)
 
 
 def _whole(share: float) -> int:

@@ -13,6 +13,7 @@ from jobs import free_port
 
 from wbsp.ps import checkpoint
 
+UNEVEN = "lbbsp", "fedasync"  # their weights make no whole numbers of whole ones
 NEVER = "--check_period=3600"  # nothing but W_0 is written before the end
 
 
@@ -119,8 +120,11 @@ class Pair:
             assert result["steps"] == self.planned[worker] or (folder / "go").exists()
             assert result["final"] == saved.vector.tolist()
             assert result["version"] == saved.state["version"]
-            total += answered(folder, worker, saved.state["next_seq"][str(worker)])
-        assert np.array_equal(saved.vector, initial + total * pattern(initial.size))
+            total += answered(folder, worker, saved.state["next_seq"][str(worker)],
+                              self.sync not in UNEVEN)
+        error = np.abs(saved.vector - (initial + total * pattern(initial.size))).max()
+        # of float32 sums over some hundred pushes; a push moves the model by some hundred
+        assert error == 0 or (self.sync in UNEVEN and error < 1e-5 * np.abs(saved.vector).max())
         return saved
 
 
