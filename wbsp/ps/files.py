@@ -15,8 +15,9 @@ from pathlib import Path
 from wbsp.ps.file_process import LINGER
 from wbsp.wire.files import FilesAt
 
+_COMMAND = "-m", "wbsp.ps.file_process"
 _START = 30.0  # seconds that the process may take to come up
-_AGAIN = 5.0  # seconds until the next one is started, where one has ended or did not come up
+_AGAIN = 2.0  # seconds until the next one is started, where one has ended or did not come up
 _END = 2.0  # seconds that the end of the process may take, beside what watchers are given
 
 
@@ -64,8 +65,7 @@ class RunFiles:
         try:
             self._release()
             self._process = process = subprocess.Popen(
-                [sys.executable, "-m", "wbsp.ps.file_process"], stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE)
+                [sys.executable, *_COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             assert process.stdin is not None and process.stdout is not None
             process.stdin.write(json.dumps(self._settings).encode() + b"\n")
             process.stdin.flush()  # kept open: its end is the process's

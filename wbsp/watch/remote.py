@@ -29,6 +29,7 @@ from wbsp.wire.sockets import HANDSHAKE_FAILED, endpoints, split_addresses, work
 PATIENCE = 10.0  # seconds for the first answer
 _EVERY = 1.0  # seconds between two requests, once all is here
 _ANSWER = 5.0  # seconds for an answer
+_START = 30.0  # seconds for the process that hands out the files to come up
 _LOOK = 0.2  # seconds between two looks whether anybody waits still
 _HANDSHAKES = 3  # failures without a reason after which the server counts as refusing
 _STOP = 10.0  # seconds that the end of what is under way may take
@@ -55,10 +56,10 @@ class _Line:
         self.made = False
         self._socket.connect(place)
 
-    def ask(self, question: m.Message, answers: Any, seconds: float = _ANSWER) -> m.Message:
+    def ask(self, question: m.Message, answers: Any) -> m.Message:
         """The answer, one of these kinds; raises WireError for anything else."""
         self._socket.send(m.encode(question), zmq.NOBLOCK)
-        end, poller = time.monotonic() + seconds, zmq.Poller()
+        end, poller = time.monotonic() + _ANSWER, zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._monitor, zmq.POLLIN)
         while time.monotonic() < end and not self._closed.is_set():
@@ -183,6 +184,7 @@ class Mirror:
     def _check(self, news: News) -> None:
         """Raise ConnectionError for a server that does not go on with the run that is here."""
         if self._run and news.run != self._run:
+            self._over = False  # this is told, whatever became of the run
             raise ConnectionError(f"the server serves another run now ({news.folder}); start this "
                                   "page again to see that one")
         if news.epoch < self._epoch:
@@ -242,7 +244,7 @@ class Mirror:
 
     def _port(self, line: _Line) -> int:
         """Where the server at the other end of `line` has the files handed out."""
-        end, doubted = time.monotonic() + PATIENCE, False
+        end, doubted = time.monotonic() + _START, False
         while time.monotonic() < end and not self._closed.is_set():
             try:
                 answer = line.ask(Watch(m.PROTOCOL), m.FromServer)
