@@ -4,8 +4,9 @@
 
 Two servers under asp, whose workers do everything but compute; the run of one is followed by
 `python -m wbsp.watch HOST:PORT` all the time. They are measured in turn, block by block, and
-compared within each turn. On a machine with fewer cores than processes, what the watching process
-and the one that hands out the files do counts, too.
+compared within each turn: by the clock, and by the seconds of the processor that the server's own
+process takes. On a machine that does other work, too, or has fewer cores than there are processes,
+only the latter say something.
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
 
 from benchmarks import contenders
 from benchmarks.harness import in_words, print_table, ratios, server, spread, write_json
 
 SIZES = (5, 148_298)  # floats: nearly nothing but the server's own time, and the CIFAR-10 CNN
+WHAT = "clock", "processor"
 _ROOT = Path(__file__).parents[1]
 
 
@@ -40,33 +45,63 @@ def main() -> None:
         rows = [_compare(size, args.turns, args.seconds) for size in args.sizes]
     except RuntimeError as error:
         sys.exit(f"benchmarks.watched: {error}")
-    print_table(("model MB", "alone ms", "watched ms", "watched/alone"),
-                [(f"{4 * row['floats'] / 1e6:.1f}",
-                  *(f"{row[name]['median']:,.3f}" for name in ("alone", "watched")),
-                  in_words(row["watched/alone"])) for row in rows])
+    print_table(("model MB", "ms of the", "alone", "watched", "watched/alone"),
+                [(f"{4 * row['floats'] / 1e6:.1f}", what,
+                  *(f"{row[what][name]['median']:,.3f}" for name in ("alone", "watched")),
+                  in_words(row[what]["ratio"])) for row in rows for what in WHAT])
+    for row in rows:
+        print(f"what hands out the files takes {100 * row['beside']:.1f} % of a core beside "
+              f"{1000 / row['clock']['watched']['median']:,.0f} round trips a second")
     print(f"load of this machine: {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores")
     write_json(args.json, {"watched": rows})
 
 
 def _compare(size: int, turns: int, seconds: float) -> dict:
+    """Milliseconds of a round trip, by each of WHAT."""
     with contextlib.ExitStack() as stack:
-        teams = {}
+        teams, processes = {}, {}
         for name in ("alone", "watched"):
             address = stack.enter_context(server("asp", 1))
             if name == "watched":
                 stack.enter_context(_watching(address))
             teams[name] = stack.enter_context(contenders.team(
                 contenders.wbsp_worker, [(address, 0, 1, size)]))
-        medians: dict[str, list[float]] = {name: [] for name in teams}
+            processes[name] = _listener(address)
+        found: dict[str, dict[str, list[float]]] = {what: {"alone": [], "watched": []}
+                                                    for what in WHAT}
+        helper, shares = _file_process(processes["watched"]), list[float]()
         for turn in range(turns + 1):
             for name in teams if turn % 2 else reversed(teams):
+                before, beside, began = _used(processes[name]), _used(helper), time.monotonic()
                 trips = teams[name].block(size, seconds)
+                used = _used(processes[name]) - before
+                if turn and name == "watched":
+                    shares.append((_used(helper) - beside) / (time.monotonic() - began))
                 if turn:  # the first warms up
-                    medians[name].append(1000 * statistics.median(trips))
+                    found["clock"][name].append(1000 * statistics.median(trips))
+                    found["processor"][name].append(1000 * used / len(trips))
         for team in teams.values():
             team.finish()
-    return {"floats": size, **{name: spread(times) for name, times in medians.items()},
-            "watched/alone": ratios(medians["watched"], medians["alone"])}
+    return {"floats": size, "beside": statistics.median(shares), **{what: {
+        **{name: spread(values) for name, values in both.items()},
+        "ratio": ratios(both["watched"], both["alone"])} for what, both in found.items()}}
+
+
+def _used(process: psutil.Process) -> float:
+    """Seconds of the processor so far."""
+    return sum(process.cpu_times()[:2])
+
+
+def _file_process(server: psutil.Process) -> psutil.Process:
+    """What hands out a server's files."""
+    return next(one for one in server.children() if "wbsp.ps.file_process" in one.cmdline())
+
+
+def _listener(address: str) -> psutil.Process:
+    """The server's process."""
+    port = f"--port_base={address.rpartition(':')[2]}"
+    return next(one for one in psutil.process_iter(["cmdline"])
+                if port in (one.info["cmdline"] or ()))
 
 
 @contextlib.contextmanager

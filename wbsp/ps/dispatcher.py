@@ -147,11 +147,11 @@ class Dispatcher:
             self.replication.held(identity, message)
         elif isinstance(message, m.Ask):
             self.replication.ask(identity, message)
-        elif isinstance(message, m.Watch):
-            self._tell_watcher(identity, message)
         elif session is not None:
             session.note_message(self._clock())
             self._dispatch(session, message, body)
+        elif isinstance(message, m.Watch):
+            self._tell_watcher(identity, message)
         else:
             self.sessions.send(identity, m.Unknown())
             raise m.WireError(f"{type(message).__name__} from an unknown session")
@@ -194,6 +194,8 @@ class Dispatcher:
                 self.members.fetch(session, message)
             case m.CutQuery():
                 self.members.query(session, message)
+            case _:
+                raise m.WireError(f"worker {session.worker} sent {type(message).__name__}")
 
     def _heartbeat(self, session: WorkerSession, heartbeat: m.Heartbeat) -> None:
         self._take_report(session, heartbeat.report)

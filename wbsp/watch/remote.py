@@ -34,6 +34,8 @@ _LOOK = 0.2  # seconds between two looks whether anybody waits still
 _HANDSHAKES = 3  # failures without a reason after which the server counts as refusing
 _STOP = 10.0  # seconds that the end of what is under way may take
 
+_TROUBLE = OSError, zmq.ZMQError, m.WireError
+
 
 class Refused(ConnectionError):
     """Another attempt would come to the same."""
@@ -129,7 +131,7 @@ class Mirror:
                 return
             except Refused:
                 raise
-            except (OSError, m.WireError) as error:
+            except _TROUBLE as error:
                 self._leave()
                 if time.monotonic() > end:
                     raise ConnectionError(str(error)) from None
@@ -154,14 +156,14 @@ class Mirror:
             try:
                 if self._step():
                     continue
-            except (OSError, m.WireError) as error:
+            except _TROUBLE as error:
                 self._leave()
                 if not self._over:
                     self.origin.trouble = f"{error}; what is seen here is from before"
             self._closed.wait(_EVERY)
 
     def _step(self) -> bool:
-        """Take what is new; True if there is more. Raises OSError and WireError, in one line."""
+        """Take what is new; True if there is more. Raises _TROUBLE, in one line."""
         if self._line is None:
             self._line = self._connect()
         news = self._line.ask(Read([Have(name, copy.file, copy.size)
@@ -221,7 +223,7 @@ class Mirror:
             os.replace(target, path)
 
     def _connect(self) -> _Line:
-        """A line to where the files are handed out. Raises OSError and WireError, in one line."""
+        """A line to where the files are handed out. Raises _TROUBLE, in one line."""
         problems = []
         for host, port in self._addresses:
             try:
@@ -236,7 +238,7 @@ class Mirror:
                                  self._token, self._closed)
                 except Refused:
                     raise
-                except (OSError, m.WireError) as error:
+                except _TROUBLE as error:
                     problems.append(str(error))
                 finally:
                     line.close()
