@@ -59,7 +59,7 @@ def test_a_synchronization_model_needs_nothing_but_itself(path):
 @pytest.mark.parametrize("path", [*in_folder("simulate", "runlog", "figures", "watch"), *(
     ROOT / "wbsp" / pure for pure in ("ps/engine.py", "ps/store.py", "worker/agent.py"))], ids=name)
 def test_only_real_servers_and_workers_know_the_wire(path):
-    if path.name != "remote.py":  # who watches a real server
+    if path.name not in ("remote.py", "line.py"):  # who watches a real server
         assert "wire" not in of_wbsp(path) and "zmq" not in roots(path)
 
 
@@ -70,7 +70,8 @@ def test_what_a_run_leaves_is_written_without_knowing_who_runs(path):
 
 @pytest.mark.parametrize("path", in_folder("watch"), ids=name)
 def test_the_page_to_watch_knows_of_a_run_what_its_files_say(path):
-    afar = {"remote.py": {"wire"}, "__main__.py": {"cluster"}}  # files that a server hands out
+    # files that a server hands out
+    afar = {"remote.py": {"wire"}, "line.py": {"wire"}, "__main__.py": {"cluster"}}
     assert of_wbsp(path) <= {"watch", "runlog", "member", "figures"} | afar.get(path.name, set())
 
 

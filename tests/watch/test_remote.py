@@ -13,7 +13,7 @@ from pairs import Pair
 from watching import Page, data_of, file_processes
 
 from wbsp.runlog.worker import WorkerLog
-from wbsp.watch import page, remote
+from wbsp.watch import line, page, remote
 from wbsp.watch.__main__ import main
 from wbsp.wire import messages as m
 from wbsp.wire.files import News, Piece
@@ -29,9 +29,10 @@ def here(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "mirrors"))
     monkeypatch.setattr(remote, "PATIENCE", 0.5)
     monkeypatch.setattr(page, "_plotly", lambda: "/* plotly */")
-    before = signal.getsignal(signal.SIGTERM)
+    before = [(one, signal.getsignal(one)) for one in (signal.SIGINT, signal.SIGTERM)]
     yield
-    signal.signal(signal.SIGTERM, before)
+    for signum, handler in before:
+        signal.signal(signum, handler)
     assert not list((tmp_path / "mirrors").iterdir())
 
 
@@ -76,7 +77,7 @@ def test_the_page_is_that_of_the_folder_and_goes_on_with_the_run(jobs, tmp_path,
 
     watched = Page(jobs, server.address, token)
     before = pushes(watched.state())
-    assert before >= 10  # what waits in the log's buffer comes later
+    assert before > 0  # what waits in the log's buffer comes later
     [process] = file_processes(server)
     process.kill()
     until(lambda: "is from before" in watched.state()["trouble"], "the page to say so")
@@ -191,9 +192,27 @@ def one_line(capsys, address, *flags):
     return error
 
 
+def test_logs_of_several_servers_become_one(liar):
+    """A standby's goes on where the server's ends; that of a server that comes back holds all."""
+    def log(folder, epoch, data, offset=0, file="1", size=None):
+        return News("ab12", folder, epoch, "lives", False, [
+            Piece("events.jsonl", file, offset, size or offset + len(data), 10**18, data)])
+    told = [log("run/run-001", 1, b"a\nb\nto", size=90), log("run-standby/run-001", 2, b"c\n"),
+            log("run-standby/run-001", 2, b"d\n", 2), log("run/run-001", 3, b"a\nb\ne\n"),
+            log("run/run-001", 3, b"f\n", file="2"), log("run/run-001", 2, b"older\n", 2)]
+    found, answers = [], iter(told)
+    address = liar(lambda data, port: m.FilesAt(port) if b"Watch" in data else next(answers))
+    with remote.mirrored(address, None, threading.Event()) as mirror:
+        for index in range(len(told) - 1):
+            if index:
+                mirror.first()
+            found.append((mirror.folder / "events.jsonl").read_bytes())
+    assert found == [b"a\nb\nto", b"a\nb\nc\n", b"a\nb\nc\nd\n", b"a\nb\ne\n", b"f\n"]
+
+
 def test_an_older_server_gets_one_line(liar, monkeypatch, capsys):
     """It does not know the question, and refuses every other protocol."""
-    monkeypatch.setattr(remote, "_ANSWER", 0.5)
+    monkeypatch.setattr(line, "_ANSWER", 0.5)
     address = liar(lambda data, port: m.Refused("worker -1 speaks protocol -1")
                    if b"Hello" in data else None)
     assert "cannot be watched from afar: give the folder" in one_line(capsys, address)
@@ -227,7 +246,7 @@ def test_whom_a_server_does_not_take_gets_one_line(jobs, tmp_path, monkeypatch, 
 
 
 def test_nobody_there_gets_one_line(monkeypatch, capsys):
-    monkeypatch.setattr(remote, "_ANSWER", 0.5)
+    monkeypatch.setattr(line, "_ANSWER", 0.5)
     with socket.socket() as silent:  # takes connections, and says nothing
         silent.bind(("127.0.0.1", 0))
         silent.listen()

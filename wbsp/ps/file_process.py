@@ -127,7 +127,7 @@ class FileServer:
                 self._server = "is over" if os.read(self._lifeline, 1) else "is gone"
                 end = time.monotonic() + LINGER
             if self._socket.socket in found:
-                with contextlib.suppress(m.WireError, zmq.Again):
+                with contextlib.suppress(m.WireError, OSError, zmq.Again):
                     self._answer()
                     if self._server == "lives":
                         end = time.monotonic() + IDLE

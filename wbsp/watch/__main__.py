@@ -42,7 +42,12 @@ def main(arguments: list[str] | None = None) -> int:
         if not 0 <= flags.http < 1 << 16:
             raise ValueError(f"--http={flags.http} is no port; give 0 to 65535")
         with contextlib.ExitStack() as stack:
-            _show([_files_of(name, flags.token_file, stack) for name in flags.run], flags)
+            afar = [name for name in flags.run if _is_address(name)]
+            ended = _interrupted() if afar else None  # the copies are not to stay behind
+            found: list[Path | Mirror] = [
+                _mirror(name, flags.token_file, stack, ended) if ended and name in afar
+                else Path(name) for name in flags.run]
+            _show(found, flags, ended)
     except (OSError, ValueError, ModuleNotFoundError) as error:
         print(f"watch: {_one_line(error)}", file=sys.stderr)
         return 1
@@ -51,19 +56,22 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _files_of(name: str, token_file: str | None, stack: contextlib.ExitStack) -> Path | Mirror:
-    """The folder of that name; or copies of what the server at that address hands out, which go
-    with `stack`."""
-    if not re.fullmatch(r"[^/,]+:\d+(,[^/,]+:\d+)*", name) or Path(name).exists():
-        return Path(name)
+def _is_address(name: str) -> bool:
+    return (re.fullmatch(r"[^/,]+:\d+(,[^/,]+:\d+)*", name) is not None
+            and not Path(name).exists())
+
+
+def _mirror(address: str, token_file: str | None, stack: contextlib.ExitStack,
+            ended: threading.Event) -> Mirror:
+    """Copies of what the server at that address hands out, which go with `stack`."""
     from wbsp.cluster import token
     from wbsp.watch.remote import mirrored
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the copies are not to stay behind
-    return stack.enter_context(mirrored(name, token(token_file)))
+    return stack.enter_context(mirrored(address, token(token_file), ended))
 
 
-def _show(found: list[Path | Mirror], flags: argparse.Namespace) -> None:
+def _show(found: list[Path | Mirror], flags: argparse.Namespace,
+          ended: threading.Event | None) -> None:
     """Write the page of these runs, or serve it until interrupted."""
     mirrors = {one.folder: one for one in found if not isinstance(one, Path)}
     runs = [WatchedRun(one.run.folder, one.name, mirrors[one.run.folder].origin
@@ -81,7 +89,7 @@ def _show(found: list[Path | Mirror], flags: argparse.Namespace) -> None:
               "(Ctrl-C ends this page, no run)", flush=True)
         # a browser takes its time for the page, too
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        ended = _interrupted()
+        ended = ended or _interrupted()
         for mirror in mirrors.values():
             mirror.follow()
         server.read()

@@ -15,82 +15,22 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import zmq
-import zmq.utils.monitor
 
 from wbsp.runlog.files import cut_torn_line
+from wbsp.watch.line import Line, Refused
 from wbsp.watch.run import Origin
 from wbsp.wire import messages as m
 from wbsp.wire.files import FilesAt, Have, News, Piece, Read, Watch, is_log, order
-from wbsp.wire.sockets import HANDSHAKE_FAILED, endpoints, split_addresses, worker_socket
+from wbsp.wire.sockets import endpoints, split_addresses
 
 PATIENCE = 10.0  # seconds for the first answer
 _EVERY = 1.0  # seconds between two requests, once all is here
-_ANSWER = 5.0  # seconds for an answer
 _START = 30.0  # seconds for the process that hands out the files to come up
-_LOOK = 0.2  # seconds between two looks whether anybody waits still
-_HANDSHAKES = 3  # failures without a reason after which the server counts as refusing
 _STOP = 10.0  # seconds that the end of what is under way may take
 
 _TROUBLE = OSError, zmq.ZMQError, m.WireError
-
-
-class Refused(ConnectionError):
-    """Another attempt would come to the same."""
-
-
-class _Line:
-    """A connection for one question at a time. Raises ConnectionError in one line."""
-
-    def __init__(self, context: zmq.Context, place: str, token: bytes | None,
-                 closed: threading.Event):
-        """`place`: as `endpoint` makes it; `closed`: nobody waits for an answer any more."""
-        self._place = place.removeprefix("tcp://")
-        self.host = self._place.rpartition(":")[0]
-        self._socket = worker_socket(context, [self.host], os.urandom(16), token)
-        self._monitor = self._socket.get_monitor_socket(
-            zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
-            | HANDSHAKE_FAILED)
-        self._closed = closed
-        self._failures = 0  # of handshakes
-        self.made = False
-        self._socket.connect(place)
-
-    def ask(self, question: m.Message, answers: Any) -> m.Message:
-        """The answer, one of these kinds; raises WireError for anything else."""
-        self._socket.send(m.encode(question), zmq.NOBLOCK)
-        end, poller = time.monotonic() + _ANSWER, zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._monitor, zmq.POLLIN)
-        while time.monotonic() < end and not self._closed.is_set():
-            found = dict(poller.poll(int(1000 * _LOOK)))
-            if self._socket in found:
-                return m.decode(answers, self._socket.recv_multipart()[0])
-            if self._monitor in found:
-                self._take(zmq.utils.monitor.recv_monitor_message(self._monitor)["event"])
-        raise TimeoutError(f"{self._place} does not answer" if self.made else
-                           f"nobody answers at {self._place}")
-
-    def close(self) -> None:
-        self._socket.disable_monitor()
-        self._monitor.close(0)
-        self._socket.close(0)
-
-    def _take(self, event: int) -> None:
-        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            self.made = True
-        elif event & HANDSHAKE_FAILED:
-            self._failures += 1
-            if event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL or self._failures >= _HANDSHAKES:
-                raise Refused(f"{self._place} refused the connection: either its token is another "
-                              "one (--token_file must name the server's secret, or be absent "
-                              "where that has none), or it is no wbsp server")
-        elif self.made:
-            raise ConnectionError(f"the connection to {self._place} broke")
-        elif event == zmq.EVENT_CONNECT_RETRIED and not self._failures:
-            raise ConnectionError(f"nobody answers at {self._place}")
 
 
 @dataclass
@@ -106,36 +46,40 @@ class Mirror:
     """Copies of the files of the run that is served at `address`, in `folder`.
 
     address: host:port, or several of these with commas between: of a server and its standby
+    closed:  to be set when nobody wants any more of them
     origin:  tells people where the files come from, and what is wrong
     Raises ValueError for a bad address.
     """
 
-    def __init__(self, address: str, token: bytes | None, folder: Path):
+    def __init__(self, address: str, token: bytes | None, folder: Path, closed: threading.Event):
         self._addresses = split_addresses(address)
         self.folder, self.origin = folder, Origin(address)
         self._token, self._context = token, zmq.Context()
-        self._line: _Line | None = None
-        self._run, self._epoch, self._place = "", 0, ""  # of the newest News
+        self._line: Line | None = None
+        self._run, self._epoch = "", 0  # of the newest News
+        self._places: list[str] = []  # folders that were handed out, one after the other
         self._copies: dict[str, _Copy] = {}
         self._over = False
-        self._closed = threading.Event()
+        self._closed = closed
         self._thread: threading.Thread | None = None
 
     def first(self) -> None:
-        """Copy all that is there. Raises ConnectionError, in one line."""
+        """Copy all that is there. Raises ConnectionError, in one line; KeyboardInterrupt when it
+        is closed meanwhile."""
         end = time.monotonic() + PATIENCE
-        while True:
+        while not self._closed.is_set():
             try:
-                while self._step():
-                    pass
-                return
+                if not self._step():
+                    return
+                continue
             except Refused:
                 raise
             except _TROUBLE as error:
                 self._leave()
                 if time.monotonic() > end:
                     raise ConnectionError(str(error)) from None
-            time.sleep(0.2)
+            self._closed.wait(0.2)
+        raise KeyboardInterrupt
 
     def follow(self) -> None:
         """Copy what is new from here on, in a thread of its own."""
@@ -191,11 +135,20 @@ class Mirror:
                                   "page again to see that one")
         if news.epoch < self._epoch:
             raise ConnectionError("the server has an older state of this run")
-        if self._place not in ("", news.folder):  # a standby's: what it wrote goes on here
-            for name, copy in self._copies.items():
-                copy.file, copy.size = "", 0
-                copy.before = cut_torn_line(self.folder / name) if is_log(name) else 0
-        self._run, self._epoch, self._place = news.run, news.epoch, news.folder
+        if self._places[-1:] != [news.folder]:
+            self._move(back=news.folder in self._places)
+            self._places.append(news.folder)
+        self._run, self._epoch = news.run, news.epoch
+
+    def _move(self, back: bool) -> None:
+        """Another folder is handed out: that of a standby, whose log goes on with the run. Where
+        it is one from before (`back`), it goes on from before, too, and all begins anew."""
+        for name, copy in self._copies.items():
+            copy.file, copy.size, copy.before = "", 0, 0
+            if is_log(name) and back:
+                (self.folder / name).unlink(missing_ok=True)
+            elif is_log(name) and (self.folder / name).exists():
+                copy.before = cut_torn_line(self.folder / name)
 
     def _take(self, piece: Piece) -> None:
         """Add a piece to the copy of its file. Raises OSError, and WireError for one that does not
@@ -222,7 +175,7 @@ class Mirror:
         if not is_log(piece.name) and copy.size >= piece.size:
             os.replace(target, path)
 
-    def _connect(self) -> _Line:
+    def _connect(self) -> Line:
         """A line to where the files are handed out. Raises _TROUBLE, in one line."""
         problems = []
         for host, port in self._addresses:
@@ -232,9 +185,9 @@ class Mirror:
                 problems.append(f"the host name {host} is not known ({error.strerror})")
                 continue
             for place in places:
-                line = _Line(self._context, place, self._token, self._closed)
+                line = Line(self._context, place, self._token, self._closed)
                 try:
-                    return _Line(self._context, f"tcp://{line.host}:{self._port(line)}",
+                    return Line(self._context, f"tcp://{line.host}:{self._port(line)}",
                                  self._token, self._closed)
                 except Refused:
                     raise
@@ -244,7 +197,7 @@ class Mirror:
                     line.close()
         raise ConnectionError("; ".join(dict.fromkeys(problems)))
 
-    def _port(self, line: _Line) -> int:
+    def _port(self, line: Line) -> int:
         """Where the server at the other end of `line` has the files handed out."""
         end, doubted = time.monotonic() + _START, False
         while time.monotonic() < end and not self._closed.is_set():
@@ -284,11 +237,10 @@ class Mirror:
 
 
 @contextlib.contextmanager
-def mirrored(address: str, token: bytes | None) -> Iterator[Mirror]:
-    """A mirror of what is there now, in a folder that goes with it. Raises ConnectionError and
-    ValueError, in one line."""
+def mirrored(address: str, token: bytes | None, closed: threading.Event) -> Iterator[Mirror]:
+    """A mirror of what is there now, in a folder that goes with it. Raises as `Mirror`."""
     with (tempfile.TemporaryDirectory(prefix="wbsp-watch-") as folder,
-          contextlib.closing(Mirror(address, token, Path(folder))) as mirror):
+          contextlib.closing(Mirror(address, token, Path(folder), closed)) as mirror):
         mirror.first()
         yield mirror
 
