@@ -74,6 +74,9 @@ flags.DEFINE_string("standby_of", None, "host:port of the server whose place thi
                     "when that is gone (standby); all else as there, but for the port")
 flags.DEFINE_string("shards", "1", "how many processes share the model's floats, or the addresses, "
                     "host:port,host:port, of those that --job_name=shard has started (ps, standby)")
+flags.DEFINE_integer("watch_port", 0, "where `python -m wbsp.watch HOST:PORT` gets the run's "
+                     "files; default: any free one (ps, standby)", lower_bound=0,
+                     upper_bound=65535)
 flags.DEFINE_string("server", None, "addresses of the server and its standby, host:port,host:port "
                     "(worker); default: --host and --port_base")
 flags.DEFINE_string("log_root", "runs", "where runs leave their files")

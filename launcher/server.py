@@ -41,7 +41,7 @@ def parameter_server():
         token_file=FLAGS.token_file, base_dir=FLAGS.base_dir, log_root=FLAGS.log_root,
         resume=FLAGS.resume,
         start_evaluator=lambda: EvaluatorProcess(experiment), standby_of=FLAGS.standby_of,
-        shards=FLAGS.shards)
+        shards=FLAGS.shards, watch_port=FLAGS.watch_port)
 
 
 def shard():

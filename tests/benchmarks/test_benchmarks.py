@@ -97,3 +97,13 @@ def test_group_compares_numbers_of_shards(tmp_path):
                      "--seconds=0.01")
     assert set(row["ms"]) == set(row["ratio"]) == {"1", "2"}
     assert row["ratio"]["1"]["median"] == 1 and 0 < row["ratio"]["2"]["median"]
+
+
+@minutes
+def test_watched_compares_two_servers(tmp_path):
+    rows = figures(tmp_path, "watched", "--quick")
+    assert [row["floats"] for row in rows] == [5, 148_298]
+    for row in rows:
+        for what in ("clock", "processor"):
+            ratio = row[what]["ratio"]
+            assert 0 < ratio["min"] <= ratio["median"] <= ratio["max"]

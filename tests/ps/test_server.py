@@ -67,7 +67,7 @@ def impossible(worker: int, version: int) -> list[tuple]:
         (m.Join([TensorSpec("x", (-1,))]),), (m.Join([]),),
         (m.Join([TensorSpec("x", (2**40, 2**40))]),),
         (m.Heartbeat(bad_report),), (m.Leaving("bye", True, bad_report),),
-        (m.encode(UPDATE)[:-1], BODY),
+        (m.encode(UPDATE)[:-1], BODY), (m.Watch(m.PROTOCOL),),
     ]
 
 

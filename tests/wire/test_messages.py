@@ -13,6 +13,7 @@ from wbsp.layout import TensorSpec
 from wbsp.member import AnsweredWork
 from wbsp.runlog.report import Report
 from wbsp.sync.base import Direct, Push, WorkerRule
+from wbsp.wire import files as f
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 
@@ -36,6 +37,7 @@ FROM_WORKER = [
     m.Follow(m.PROTOCOL, {}, 2607, "ab12", 5),
     m.Held(4, 9),
     m.Ask("ab12"),
+    m.Watch(m.PROTOCOL),
 ]
 FROM_SERVER = [
     m.Welcome({"folder": "wbsp/run-001"}, 1.5, WorkerRule("directed", "ack", "replace")),
@@ -66,6 +68,8 @@ FROM_SERVER = [
     m.CopyChunk(4, 0),
     m.Vacant(),
     m.Over("all workers finished"),
+    m.FilesAt(2607),
+    m.FilesAt(0, "no"),
 ]
 GROUP = m.Group(1 << 62, [("", 2701), ("10.0.0.2", 2702)])
 FROM_SERVER += [
@@ -104,12 +108,15 @@ FROM_SHARD = [
 BOTH = [(m.FromWorker, message) for message in FROM_WORKER] + [
     (m.FromServer, message) for message in FROM_SERVER] + [
     (s.ToShard, message) for message in TO_SHARD] + [
-    (s.FromShard, message) for message in FROM_SHARD]
-PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard])
+    (s.FromShard, message) for message in FROM_SHARD] + [
+    (f.Read, f.Read([f.Have("events.jsonl", "3467", 1 << 40)])),
+    (f.News, f.News("ab12", "pcc/run-001", 3, "lives", True,
+                    [f.Piece("events.jsonl", "3467", 10, 14, 1 << 62, b"{}\n")]))]
+PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.Read, f.News])
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {6: "41acf36fec0980dcbe9ed1f812288ea879406a69284cc7aae6c2863daa497c18"}
+BYTES = {7: "0f3bba3c9a1ca6cd940667d6c10c958aacc22c18d61c081bfd337343f01e7a1b"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

@@ -41,6 +41,8 @@ flags.DEFINE_string("standby_of", None, "host:port of a server whose place this 
 flags.DEFINE_string("shards", "1", "how many processes share the model's floats, or the addresses, "
                     "host:port,host:port, of those that --shard has started")
 flags.DEFINE_bool("shard", False, "be a shard: wait for a server whose --shards names this process")
+flags.DEFINE_integer("watch_port", 0, "where `python -m wbsp.watch HOST:PORT` gets the run's "
+                     "files; default: any free one", lower_bound=0, upper_bound=65535)
 flags.DEFINE_float("check_period", 5.0, "seconds between two checkpoints", lower_bound=0.01)
 flags.DEFINE_float("connect_timeout", 120.0, "seconds to wait for workers", lower_bound=0)
 flags.DEFINE_float("band_width_limit", None, "MB/s in each direction for the server's traffic")
@@ -70,7 +72,7 @@ def main(argv):
             settings, model, options, config, host=host, port=port,
             token_file=FLAGS.token_file, base_dir=FLAGS.base_dir or model.name,
             log_root=FLAGS.log_root, resume=FLAGS.resume, standby_of=FLAGS.standby_of,
-            shards=FLAGS.shards)
+            shards=FLAGS.shards, watch_port=FLAGS.watch_port)
     except (ValueError, OSError) as error:
         print(f"wbsp.ps: {error}", file=sys.stderr)
         return 1

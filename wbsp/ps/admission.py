@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wbsp.layout import TensorSpec, difference, total_size
+from wbsp.ps.files import RunFiles
 from wbsp.ps.initial import INITIAL_PATIENCE, InitialModel
 from wbsp.ps.members import Members
 from wbsp.ps.session_manager import SessionManager
@@ -36,6 +37,7 @@ class Terms(NamedTuple):
     record:     notes changes of the run's settings in its folder, and returns them all; raises
                 OSError where they cannot be written
     shards:     None: the server keeps the floats itself
+    files:      of the run, for who watches it; None: nobody can
     """
 
     rule: WorkerRule
@@ -47,6 +49,7 @@ class Terms(NamedTuple):
     epoch: int
     record: Callable[..., dict[str, Any]] = dict
     shards: Shards | None = None
+    files: RunFiles | None = None
 
 
 @dataclass

@@ -17,7 +17,7 @@ from wbsp.ps.engine import Engine
 from wbsp.ps.members import Members
 from wbsp.ps.replication import Replication
 from wbsp.ps.session_manager import SessionManager
-from wbsp.ps.worker_session import WorkerSession, check_report, one_line
+from wbsp.ps.worker_session import WorkerSession, check_report, one_line, other_protocol
 from wbsp.runlog.report import Report
 from wbsp.sync.base import ContractError
 from wbsp.wire import messages as m
@@ -36,7 +36,7 @@ class Dispatcher:
                  clock: Callable[[], float], say: Callable[[str], None],
                  event: Callable[..., None]):
         self._socket, self._clock, self._say, self._event = socket, clock, say, event
-        self.shards = terms.shards
+        self.shards, self.files = terms.shards, terms.files
         if self.shards is not None:
             self.shards.hear = self.hear_shard
         self.sessions = SessionManager(socket, bandwidth, clock, say, event, self.shards)
@@ -150,9 +150,19 @@ class Dispatcher:
         elif session is not None:
             session.note_message(self._clock())
             self._dispatch(session, message, body)
+        elif isinstance(message, m.Watch):
+            self._tell_watcher(identity, message)
         else:
             self.sessions.send(identity, m.Unknown())
             raise m.WireError(f"{type(message).__name__} from an unknown session")
+
+    def _tell_watcher(self, identity: bytes, watch: m.Watch) -> None:
+        """Somebody wants to watch the run: that is another process's work."""
+        if reason := other_protocol("who watches", watch.protocol):
+            self.sessions.send(identity, m.Refused(reason))
+        else:
+            self.sessions.send(identity, self.files.at() if self.files else m.FilesAt(
+                0, "this server hands out no files"))
 
     def _dispatch(self, session: WorkerSession, message: m.Message,
                   body: memoryview | None) -> None:
@@ -184,6 +194,8 @@ class Dispatcher:
                 self.members.fetch(session, message)
             case m.CutQuery():
                 self.members.query(session, message)
+            case _:
+                raise m.WireError(f"worker {session.worker} sent {type(message).__name__}")
 
     def _heartbeat(self, session: WorkerSession, heartbeat: m.Heartbeat) -> None:
         self._take_report(session, heartbeat.report)

@@ -21,6 +21,7 @@ from wbsp.ps.admission import Terms
 from wbsp.ps.background import Evaluator, EvaluatorError
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.engine import Engine
+from wbsp.ps.files import RunFiles
 from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.run import Outlet, Run, ServerConfig
 from wbsp.ps.shard_link import ShardLost
@@ -41,20 +42,21 @@ class Server:
     interrupts: None: no signal ends the run
     hold:       what keeps other servers out of the folder, until this one is closed
     epoch:      number of this start of the run's server
-    record, shards: as in `Terms`
+    record, shards, files: as in `Terms`
     """
 
     def __init__(self, model: SyncModel, socket: ServerSocket, config: ServerConfig,
                  settings: dict[str, str], outlet: Outlet, evaluator: Evaluator | None = None,
                  interrupts: Interrupts | None = None, hold: IO | None = None, epoch: int = 1,
-                 record: Callable[..., dict[str, Any]] = dict, shards: Shards | None = None):
+                 record: Callable[..., dict[str, Any]] = dict, shards: Shards | None = None,
+                 files: RunFiles | None = None):
         self._model, self._socket, self._config, self._outlet = model, socket, config, outlet
         self._evaluator, self._hold, self._shards = evaluator, hold, shards
         self._zero = time.monotonic()
         self.dispatcher = Dispatcher(
             socket, Terms(model.rule, config.worker_num, settings,
                           self.begin if evaluator is None else None, self._advance,
-                          settings.get("id", ""), epoch, record, shards),
+                          settings.get("id", ""), epoch, record, shards, files),
             config.bandwidth, self.now, self._say, outlet.log.event)
         self.training: Run | None = None  # until there is a W_0
         self._network = False  # the evaluator has built its own
@@ -116,6 +118,8 @@ class Server:
                 return self._code or 1
             self._say(f"{error}; going back to the newest checkpoint")
             error.standby = self.dispatcher.replication.holder
+            if self.dispatcher.files is not None:
+                self.dispatcher.files.kill()  # the next server of this process has its own
             raise
         finally:
             self.close()
@@ -134,6 +138,8 @@ class Server:
         self._socket.close(_LINGER)
         if self._hold is not None:
             self._hold.close()
+        if self.dispatcher.files is not None:
+            self.dispatcher.files.close()
 
     def _guard(self, act: Callable[..., int], *args: Any) -> int:
         """What `act` returns; when it fails, say so, and 1."""

@@ -227,5 +227,5 @@ def _turn_away(server: ServerSocket, reason: str) -> None:
             with contextlib.suppress(m.WireError, IndexError):
                 server.received(frames[0], False)
                 message = m.decode(m.FromWorker, frames[0].buffer)
-                if isinstance(message, m.Hello | m.Reattach | m.Follow | m.Ask):
+                if isinstance(message, m.Hello | m.Reattach | m.Follow | m.Ask | m.Watch):
                     server.reaches(identity.bytes, m.encode(m.NotServing(reason)))

@@ -187,7 +187,7 @@ class Standby:
                 self._followed(identity, message)
             case m.Held():
                 self._send(identity, m.Unknown())
-            case m.Hello() | m.Ask():
+            case m.Hello() | m.Ask() | m.Watch():
                 self._send(identity, m.NotServing(self._reason))
 
     def _note_epoch(self, request: m.Reattach) -> None:

@@ -19,6 +19,7 @@ from wbsp.ps.candidacy import State
 from wbsp.ps.checkpoint import Checkpoint, load, save
 from wbsp.ps.contest import SERVER_STEP, STANDBY_STEP
 from wbsp.ps.copies import Copy
+from wbsp.ps.files import RunFiles
 from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.run import Outlet, ServerConfig
 from wbsp.ps.server import Server
@@ -95,6 +96,7 @@ class _Plan:
     log_root: str
     start_evaluator: Callable[[], Evaluator] | None
     shards: ShardPlan
+    watch_port: int
     interrupts: Interrupts
 
     def listen(self) -> ServerSocket:
@@ -138,7 +140,9 @@ class _Plan:
             Lead(PROTOCOL, settings["id"], run["epoch"], config.worker_num), console.line)
         server = Server(model, socket, config, settings, Outlet(folder, log, console),
                         self.start_evaluator() if self.start_evaluator else None, self.interrupts,
-                        hold, run["epoch"], Records(folder, run), shards)
+                        hold, run["epoch"], Records(folder, run), shards,
+                        RunFiles(folder, (settings["id"], run["epoch"]), self.host,
+                                 self.watch_port, self.token))
         console.line(f"the files of this run are in {folder}")
         if saved:
             server.begin(*saved)
@@ -191,20 +195,22 @@ def prepare_server(
         settings: dict[str, str], model: SyncModel, options: dict[str, Any], config: ServerConfig,
         *, host: str, port: int, token_file: str | None, base_dir: str, log_root: str,
         resume: bool, start_evaluator: Callable[[], Evaluator] | None = None,
-        standby_of: str | None = None, shards: str = "1") -> Callable[[], int]:
+        standby_of: str | None = None, shards: str = "1",
+        watch_port: int = 0) -> Callable[[], int]:
     """Check everything and listen; return what serves, or waits to serve, and answers with an exit
     code.
 
     standby_of: address of the server that is followed until it is gone; the files of a standby
                 that takes over lie in a folder beside that of `base_dir`
     shards:     how many processes hold the floats, or their addresses; see `ShardPlan.parse`
+    watch_port: at which the run's files are handed out; 0: any free one
     From here on the process's signals are the server's. Raises ValueError or OSError in one line.
     """
     interrupts = Interrupts().install()
     if standby_of:
         base_dir = str(pathlib.Path(base_dir).with_name(f"{sync_name(base_dir)}{BESIDE}"))
     plan = _Plan(settings, model, options, config, host, port, cluster.token(token_file), base_dir,
-                 log_root, start_evaluator, ShardPlan.parse(shards), interrupts)
+                 log_root, start_evaluator, ShardPlan.parse(shards), watch_port, interrupts)
     socket = plan.listen()
     if standby_of and not (resume and _has_run(plan)):
         first = Standby(socket, standby_of, settings,

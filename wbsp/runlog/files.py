@@ -62,7 +62,7 @@ class LineFile:
         self._path, self._say = Path(path), say
         self._path.parent.mkdir(parents=True, exist_ok=True)
         if append and self._path.exists():
-            _cut_torn_line(self._path)
+            cut_torn_line(self._path)
         try:
             self._file = open(path, "ab" if append else "xb", buffering=0)
         except FileExistsError:
@@ -174,7 +174,9 @@ def read_document(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is damaged: {error}") from None
 
 
-def _cut_torn_line(path: Path) -> None:
+def cut_torn_line(path: Path) -> int:
+    """Cut off what follows the last whole line, if anything does; return the bytes that are left.
+    """
     with open(path, "rb+") as file:
         end = file.seek(0, os.SEEK_END)
         while end:
@@ -185,4 +187,4 @@ def _cut_torn_line(path: Path) -> None:
                 end = start + newline + 1
                 break
             end = start
-        file.truncate(end)
+        return file.truncate(end)

@@ -1,14 +1,17 @@
-"""The command that shows runs: `python -m wbsp.watch runs/wbsp/run-001`, also while they go on."""
+"""The command that shows runs, also while they go on: `python -m wbsp.watch runs/wbsp/run-001`, or
+`python -m wbsp.watch localhost:2606`, where a server hands out the files."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import signal
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from wbsp.figures import find_runs
 from wbsp.figures.load import gather
@@ -17,41 +20,34 @@ from wbsp.watch.page import html
 from wbsp.watch.run import WatchedRun
 from wbsp.watch.server import Watch
 
+if TYPE_CHECKING:
+    from wbsp.watch.remote import Mirror
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Serve the page until interrupted, or write a report; return 0, or 1 after one line on the
     error."""
     parser = argparse.ArgumentParser(prog="python -m wbsp.watch", description=__doc__)
-    parser.add_argument("run_dir", nargs="+", help="a run's folder, or one that holds "
-                        "runs; on the machine of the run's server, which is not asked")
+    parser.add_argument("run", nargs="+", help="a run's folder, or one that holds runs; or the "
+                        "address of a server, host:port, and of its standby: host:port,host:port")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--http", type=int, default=0, metavar="PORT", help="port of 127.0.0.1 that "
                        "serves the page (default: 0, any free one, which is printed)")
     where.add_argument("--out", type=Path, metavar="FILE.html", help="write the page of this "
                        "moment into one file, which needs nothing else, and end")
+    parser.add_argument("--token_file", metavar="FILE", help="the server's secret; default: the "
+                        "environment variable WBSP_TOKEN_FILE")
     flags = parser.parse_args(arguments)
     try:
         if not 0 <= flags.http < 1 << 16:
             raise ValueError(f"--http={flags.http} is no port; give 0 to 65535")
-        for name in flags.run_dir:
-            if re.fullmatch(r"[^/]+:\d+", name) and not Path(name).exists():
-                raise ValueError(f"{name} is no folder, and a server has no page: give the folder "
-                                 "of its run, on its machine, such as runs/pcc/run-001")
-        runs = [WatchedRun(one.run.folder, one.name) for one in gather(find_runs(flags.run_dir))]
-        if flags.out is not None:
-            for run in runs:
-                run.refresh()
-            write_whole(flags.out, html(runs, live=False))
-            print(flags.out)
-            return 0
-        with Watch(runs, flags.http) as server:
-            print(f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} at {server.address} "
-                  "(Ctrl-C ends this page, no run)", flush=True)
-            # a browser takes its time for the page, too
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            ended = _interrupted()
-            server.read()
-            ended.wait()
+        with contextlib.ExitStack() as stack:
+            afar = [name for name in flags.run if _is_address(name)]
+            ended = _interrupted() if afar else None  # the copies are not to stay behind
+            found: list[Path | Mirror] = [
+                _mirror(name, flags.token_file, stack, ended) if ended and name in afar
+                else Path(name) for name in flags.run]
+            _show(found, flags, ended)
     except (OSError, ValueError, ModuleNotFoundError) as error:
         print(f"watch: {_one_line(error)}", file=sys.stderr)
         return 1
@@ -60,16 +56,57 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def _is_address(name: str) -> bool:
+    return (re.fullmatch(r"[^/,]+:\d+(,[^/,]+:\d+)*", name) is not None
+            and not Path(name).exists())
+
+
+def _mirror(address: str, token_file: str | None, stack: contextlib.ExitStack,
+            ended: threading.Event) -> Mirror:
+    """Copies of what the server at that address hands out, which go with `stack`."""
+    from wbsp.cluster import token
+    from wbsp.watch.remote import mirrored
+
+    return stack.enter_context(mirrored(address, token(token_file), ended))
+
+
+def _show(found: list[Path | Mirror], flags: argparse.Namespace,
+          ended: threading.Event | None) -> None:
+    """Write the page of these runs, or serve it until interrupted."""
+    mirrors = {one.folder: one for one in found if not isinstance(one, Path)}
+    runs = [WatchedRun(one.run.folder, one.name, mirrors[one.run.folder].origin
+                       if one.run.folder in mirrors else None)
+            for one in gather(find_runs(one if isinstance(one, Path) else one.folder
+                                        for one in found))]
+    if flags.out is not None:
+        for run in runs:
+            run.refresh()
+        write_whole(flags.out, html(runs, live=False))
+        print(flags.out)
+        return
+    with Watch(runs, flags.http) as server:
+        print(f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} at {server.address} "
+              "(Ctrl-C ends this page, no run)", flush=True)
+        # a browser takes its time for the page, too
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        ended = ended or _interrupted()
+        for mirror in mirrors.values():
+            mirror.follow()
+        server.read()
+        ended.wait()
+
+
 def _interrupted() -> threading.Event:
-    """Set by the first Ctrl-C from here on, the second ends the process: as an exception, it would
-    come in the midst of reading, where numpy makes another one of it."""
+    """Set by the first Ctrl-C or SIGTERM from here on, the second ends the process: as an
+    exception, it would come in the midst of reading, where numpy makes another one of it."""
     event = threading.Event()
 
-    def handle(*_: object) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    def handle(signum: int, _: object) -> None:
+        signal.signal(signum, signal.default_int_handler)
         event.set()
 
-    signal.signal(signal.SIGINT, handle)
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, handle)
     return event
 
 

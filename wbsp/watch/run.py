@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,28 @@ from wbsp.watch.tail import Replaced
 _COLUMNS = (("t", "<f8"), ("seconds", "<f4"), ("lane", "<u4"), ("kind", "u1"))
 
 
+@dataclass
+class Origin:
+    """Where the files of a run come from, for people.
+
+    trouble: why nothing new comes from there, in one line; "": nothing is known to be wrong
+    """
+
+    place: str
+    trouble: str = ""
+
+
 class WatchedRun:
     """A run called `name`; `refresh` reads what is new. Used by one thread at a time.
 
+    origin: of files that somebody else brings into `folder`; None: they are written there
     Raises FileNotFoundError for a folder without run.json.
     """
 
-    def __init__(self, folder: Path, name: str):
+    def __init__(self, folder: Path, name: str, origin: Origin | None = None):
         self.folder, self.name = folder, name
+        self.origin = origin or Origin(str(folder))
+        self._told = replace(self.origin)  # what the page was told of it
         self.stamp = 0  # rises with every change
         self._begin(0)
         self._summary: dict[str, Any] | None = None
@@ -45,7 +60,8 @@ class WatchedRun:
         except Replaced:  # such as a folder that was deleted and made again
             self._begin(self._spans.generation + 1)
             changed = [self._events.read(), self._spans.read(), self._read_summary()]
-        if any(changed):
+        if any(changed) or self._told != self.origin:
+            self._told = replace(self.origin)
             self.stamp += 1
 
     def state(self) -> dict[str, Any]:
@@ -96,7 +112,8 @@ class WatchedRun:
         done = self._summary is not None and state.valid(self._summary, log, there)
         totals = self._summary if done and self._summary else state.totals(log, spans, there)
         return {
-            "name": self.name, "folder": str(self.folder), "stamp": self.stamp,
+            "name": self.name, "folder": self._told.place, "trouble": self._told.trouble,
+            "stamp": self.stamp,
             "settings": self._settings, "written": self._written(), "ended": done,
             "began": log.began, "started": bool(log.kind("start")),
             "duration": log.newest - log.began,

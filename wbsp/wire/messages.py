@@ -17,6 +17,7 @@ from wbsp.layout import TensorSpec
 from wbsp.member import AnsweredWork
 from wbsp.runlog.report import Report
 from wbsp.sync.base import Direct, Push, WorkerRule
+from wbsp.wire.files import FilesAt, News, Read, Watch
 from wbsp.wire.message import CHUNK, MAX_MESSAGE, MAX_MODEL, PROTOCOL, Message, WireError
 from wbsp.wire.shards import FromShard, Group, ToShard
 from wbsp.wire.standby import Ask, Copy, CopyChunk, Follow, Following, Held, Over, Vacant
@@ -259,14 +260,14 @@ class Alive(Message, frozen=True):
 
 
 FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | Leaving
-              | Reattach | Kept | Goodbye | Elected | Follow | Held | Ask)
+              | Reattach | Kept | Goodbye | Elected | Follow | Held | Ask | Watch)
 FromServer = (Welcome | Joined | Refused | Ack | Granted | Directed | CutDecision | Model | Stop
               | Final | Alive | Resend | Reattached | Unknown | Elect | Leading | NotServing
-              | Following | Copy | CopyChunk | Vacant | Over)
+              | Following | Copy | CopyChunk | Vacant | Over | FilesAt)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoders = {kind: msgspec.msgpack.Decoder(kind)
-             for kind in (FromWorker, FromServer, FromShard, ToShard)}
+             for kind in (FromWorker, FromServer, FromShard, ToShard, Read, News)}
 
 
 def encode(message: Message) -> bytes:

@@ -6,11 +6,13 @@ is derived from it; libzmq then encrypts all traffic, and each side proves that 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import ipaddress
 import os
 import pathlib
+import socket
 from collections import Counter
 from typing import NamedTuple
 
@@ -56,6 +58,7 @@ def read_token(path: str) -> bytes:
     return token
 
 
+@functools.lru_cache(maxsize=1)
 def derive_keys(token: bytes) -> Keys:
     """Both sides' keys. The derivation is slow on purpose, so that guessing tokens is slow, too."""
     pairs = []
@@ -82,6 +85,15 @@ def endpoint(host: str, port: int) -> str:
     if ":" in host and not host.startswith("["):
         host = f"[{host}]"
     return f"tcp://{host}:{port}"
+
+
+def endpoints(host: str, port: int) -> list[str]:
+    """The addresses that a host's name has: libzmq by itself tries the first one only, an IPv6
+    address where there are both kinds. Raises OSError for a name that is not known."""
+    if host == "localhost":
+        return [endpoint(host, port)]
+    found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(endpoint(str(where[0]), port) for *_, where in found))
 
 
 def split_address(address: str) -> tuple[str, int]:

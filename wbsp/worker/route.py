@@ -4,11 +4,10 @@ standby."""
 from __future__ import annotations
 
 import contextlib
-import socket
 
 import zmq
 
-from wbsp.wire.sockets import endpoint, split_addresses
+from wbsp.wire.sockets import endpoints, split_addresses
 
 # Seconds until the next address is tried, where there are several: without an answer, after the
 # connection was refused, after it was accepted (the handshake on a slow line).
@@ -18,9 +17,6 @@ _AWAY = 0.5  # the same after a process that does not serve, also where there is
 
 class Route:
     """Connects a socket to one address after another, until a connection is made.
-
-    libzmq by itself tries the first address of a host only: an IPv6 address, where it has both
-    kinds.
 
     moved:   a second address was tried
     unknown: why the host name cannot be resolved; None if it can be
@@ -81,11 +77,8 @@ class Route:
                                   for found in self._endpoints(host, port)))
 
     def _endpoints(self, host: str, port: int) -> list[str]:
-        if host == "localhost":
-            return [endpoint(host, port)]
         try:
-            found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+            return endpoints(host, port)
         except OSError as error:  # a scheduler may register the name later
             self.unknown = f"the host name {host} is not known ({error.strerror})"
             return []
-        return [endpoint(str(where[0]), port) for *_, where in found]

@@ -1,0 +1,188 @@
+"""The process that hands out the files of a run to those who watch it from afar.
+
+A server starts it by `python -m wbsp.ps.file_process` when somebody asks for the first time. What
+watchers cost, right or wrong ones, is paid here: their connections, the reading of files and the
+memory are no matter of the server's event loop. It reads files of one folder, and writes nothing.
+
+It ends with the server, whatever ends that, because the pipe between the two does; but not before
+those who watch have the last lines, if they take them soon.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import stat
+import sys
+import time
+from collections.abc import Iterable
+
+import zmq
+
+from wbsp.ps.interrupt import SIGNALS
+from wbsp.wire import messages as m
+from wbsp.wire.files import Have, News, Piece, Read, is_log, order
+from wbsp.wire.sockets import ServerSocket
+
+IDLE = 60.0  # seconds without a request after which the process ends; the next asker starts another
+LINGER = 3.0  # seconds after the server's end for those who watch to ask for the last lines
+MOST = 1 << 17  # bytes of files in an answer
+_MOST_ASKED = 1 << 18  # bytes of a request: some thousand files
+_MOST_FILES = 3000  # that are handed out
+_PATIENCE = 60.0  # seconds for the first line of input
+_PAUSE = 0.01  # seconds between two answers, so that no watcher takes the whole line
+_RECENT = 5.0  # seconds since its last request in which a watcher counts as one
+_LOOK = 0.02  # seconds between two looks at the connections, while there are some
+_NICE = 10  # training goes first
+
+
+class Folder:
+    """The files of a run's folder that are handed out."""
+
+    def __init__(self, path: str):
+        """Raises OSError."""
+        self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def news(self, have: Iterable[Have]) -> tuple[list[Piece], bool]:
+        """At most MOST bytes of what is new, and whether there may be more. Files that cannot be
+        read are passed over."""
+        known = {one.name: one for one in have}
+        found = [(place, name) for name in os.listdir(self._fd)
+                 if (place := order(name)) is not None]
+        pieces: list[Piece] = []
+        left = MOST
+        for _, name in sorted(found)[:_MOST_FILES]:
+            if left <= 0:
+                return pieces, True
+            with contextlib.suppress(OSError):
+                if piece := self._piece(name, known.get(name), left):
+                    pieces.append(piece)
+                    left -= len(piece.data)
+        return pieces, left <= 0
+
+    def _piece(self, name: str, have: Have | None, most: int) -> Piece | None:
+        """What is new of one file; None: nothing is, or it is no regular file."""
+        status = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
+        if not stat.S_ISREG(status.st_mode) or (have == Have(name, _file(name, status),
+                                                             status.st_size)):
+            return None
+        # it may be another one by now, even a pipe that nobody writes to
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+                     dir_fd=self._fd)
+        try:
+            status = os.fstat(fd)
+            file, size = _file(name, status), status.st_size
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            known = have is not None and have.file == file and 0 <= have.size <= size
+            offset = have.size if known and have else 0
+            data = os.pread(fd, most, offset)
+        finally:
+            os.close(fd)
+        if is_log(name) and offset + len(data) >= size:
+            data = data[:data.rfind(b"\n") + 1]  # the rest is being written, or torn
+        if known and not data:
+            return None
+        return Piece(name, file, offset, size, status.st_mtime_ns, data)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def _file(name: str, status: os.stat_result) -> str:
+    """As in `Piece`."""
+    return f"{status.st_ino}" if is_log(name) else f"{status.st_ino} {status.st_mtime_ns}"
+
+
+class FileServer:
+    """The loop of the process: one answer at a time.
+
+    about:    the run's id, the name of its folder, the server's epoch
+    lifeline: a file that ends when the server's process does; the server may say before that its
+              run is over
+    """
+
+    def __init__(self, socket: ServerSocket, folder: Folder, about: tuple[str, str, int],
+                 lifeline: int):
+        self._socket, self._folder, self._about = socket, folder, about
+        self._lifeline = lifeline
+        self._server = "lives"  # as in News
+        self._watchers: dict[bytes, float] = {}  # time of the newest request; who has all is none
+
+    def run(self) -> None:
+        """Answer until the server has ended, or nobody asks any more."""
+        poller, guard = zmq.Poller(), self._socket.guard
+        poller.register(self._socket.socket, zmq.POLLIN)
+        poller.register(self._socket.monitor, zmq.POLLIN)
+        poller.register(self._lifeline, zmq.POLLIN)
+        end = time.monotonic() + IDLE
+        while time.monotonic() < end and (self._server == "lives" or self._recent()):
+            found = dict(poller.poll(int(1000 * (_LOOK if guard.strangers else 1.0))))
+            self._socket.watch()
+            if self._lifeline in found:
+                poller.unregister(self._lifeline)
+                self._server = "is over" if os.read(self._lifeline, 1) else "is gone"
+                end = time.monotonic() + LINGER
+            if self._socket.socket in found:
+                with contextlib.suppress(m.WireError, OSError, zmq.Again):
+                    self._answer()
+                    if self._server == "lives":
+                        end = time.monotonic() + IDLE
+                time.sleep(_PAUSE)
+        self._socket.close(1.0)
+        self._folder.close()
+
+    def _answer(self) -> None:
+        """Answer one request. Raises WireError for what is none."""
+        identity, *frames = self._socket.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        if frames:
+            self._socket.received(frames[0], False)
+        if len(frames) != 1 or len(frames[0]) > _MOST_ASKED:
+            raise m.WireError("no request")
+        request = m.decode(Read, frames[0].buffer)
+        assert isinstance(request, Read)
+        pieces, more = self._folder.news(request.have)
+        run, folder, epoch = self._about
+        self._recent()
+        self._watchers[identity.bytes] = time.monotonic()
+        if self._server != "lives" and not more:
+            del self._watchers[identity.bytes]
+        # one that does not read loses its answers
+        self._socket.reaches(identity.bytes, m.encode(News(run, folder, epoch, self._server, more,
+                                                           pieces)))
+
+    def _recent(self) -> bool:
+        """True if somebody watches who is not told of the end; the others are forgotten."""
+        since = time.monotonic() - _RECENT
+        self._watchers = {who: at for who, at in self._watchers.items() if at > since}
+        return bool(self._watchers)
+
+
+def main() -> int:
+    """Its first line of input is JSON, its first line of output the port, or 0 and why not."""
+    for signum in SIGNALS:  # Ctrl-C is sent to it too; the server decides
+        signal.signal(signum, signal.SIG_IGN)
+    ready, _, _ = select.select([0], [], [], _PATIENCE)
+    line = os.read(0, 1 << 16) if ready else b""
+    if not line:
+        return 1
+    settings = json.loads(line)
+    with contextlib.suppress(OSError):
+        os.nice(_NICE)
+    try:
+        folder = Folder(settings["folder"])
+        socket = ServerSocket(settings["host"], settings["port"],
+                              settings["token"] and bytes.fromhex(settings["token"]), 0)
+    except (OSError, ValueError) as error:
+        print(f"0 {error}", flush=True)
+        return 1
+    print(socket.port, flush=True)
+    FileServer(socket, folder, tuple(settings["about"]), 0).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

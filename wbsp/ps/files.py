@@ -1,0 +1,104 @@
+"""The server's side of the process that hands out the files of its run: see
+`wbsp.ps.file_process`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from wbsp.ps.file_process import LINGER
+from wbsp.wire.files import FilesAt
+
+_COMMAND = "-m", "wbsp.ps.file_process"
+_START = 30.0  # seconds that the process may take to come up
+_AGAIN = 2.0  # seconds until the next one is started, where one has ended or did not come up
+_END = 2.0  # seconds that the end of the process may take, beside what watchers are given
+
+
+class RunFiles:
+    """Where those who watch find the files of the run in `folder`; used by the event loop.
+
+    about: the run's id, the server's epoch
+    port:  to listen on; 0: any free one
+    """
+
+    def __init__(self, folder: Path, about: tuple[str, int], host: str, port: int,
+                 token: bytes | None):
+        name = "/".join(folder.absolute().parts[-2:])
+        self._settings = {"folder": str(folder), "about": (about[0], name, about[1]),
+                          "host": host, "port": port, "token": token and token.hex()}
+        self._starting: threading.Thread | None = None
+        self._started = -_AGAIN
+        self._process: subprocess.Popen | None = None
+        self._at = FilesAt(0)
+
+    def at(self) -> FilesAt:
+        """Where the files are handed out. It is found out beside the event loop, which never waits
+        for a process."""
+        if self._starting is not None and self._starting.is_alive():
+            return FilesAt(0)
+        if self._process is not None and self._process.poll() is None:
+            return self._at
+        now, problem = time.monotonic(), self._at.problem
+        if now - self._started < _AGAIN:
+            return FilesAt(0, problem)
+        self._started, self._at = now, FilesAt(0)
+        self._starting = threading.Thread(target=self._start, name="wbsp-files", daemon=True)
+        self._starting.start()
+        return FilesAt(0)
+
+    def close(self) -> None:
+        """The run is over: those who watch are given a moment for the last lines."""
+        self._end(b".", LINGER + _END)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._end(b"", 0.0)
+
+    def _start(self) -> None:
+        try:
+            self._release()
+            self._process = process = subprocess.Popen(
+                [sys.executable, *_COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(json.dumps(self._settings).encode() + b"\n")
+            process.stdin.flush()  # kept open: its end is the process's
+            ready, _, _ = select.select([process.stdout], [], [], _START)
+            port, _, problem = (process.stdout.readline() if ready else b"").decode().partition(" ")
+            if int(port or 0) == 0:
+                process.kill()
+                raise OSError(problem.strip() or "it does not come up")
+            self._at = FilesAt(int(port))
+        except (OSError, ValueError) as error:
+            self._at = FilesAt(0, f"the process that hands out the files: {error}")
+
+    def _end(self, word: bytes, patience: float) -> None:
+        if self._starting is not None:
+            self._starting.join(_START + _END)
+        process = self._process
+        if process is None:
+            return
+        if word and process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.write(word)
+                process.stdin.flush()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(patience)
+        process.kill()
+        process.wait()
+        self._release()
+
+    def _release(self) -> None:
+        """Close the pipes to a process that has ended, or is to."""
+        if self._process is not None:
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
+            self._process = None

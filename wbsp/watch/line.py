@@ -1,0 +1,74 @@
+"""A connection to who answers one question at a time: a server, or who hands out files."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any
+
+import zmq
+import zmq.utils.monitor
+
+from wbsp.wire import messages as m
+from wbsp.wire.sockets import HANDSHAKE_FAILED, worker_socket
+
+_ANSWER = 5.0  # seconds for an answer
+_LOOK = 0.2  # seconds between two looks whether anybody waits still
+_HANDSHAKES = 3  # failures without a reason after which the other side counts as refusing
+
+
+class Refused(ConnectionError):
+    """Another attempt would come to the same."""
+
+
+class Line:
+    """A connection for one question at a time. Raises ConnectionError in one line."""
+
+    def __init__(self, context: zmq.Context, place: str, token: bytes | None,
+                 closed: threading.Event):
+        """`place`: as `endpoint` makes it; `closed`: nobody waits for an answer any more."""
+        self._place = place.removeprefix("tcp://")
+        self.host = self._place.rpartition(":")[0]
+        self._socket = worker_socket(context, [self.host], os.urandom(16), token)
+        self._monitor = self._socket.get_monitor_socket(
+            zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+            | HANDSHAKE_FAILED)
+        self._closed = closed
+        self._failures = 0  # of handshakes
+        self.made = False
+        self._socket.connect(place)
+
+    def ask(self, question: m.Message, answers: Any) -> m.Message:
+        """The answer, one of these kinds; raises WireError for anything else."""
+        self._socket.send(m.encode(question), zmq.NOBLOCK)
+        end, poller = time.monotonic() + _ANSWER, zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._monitor, zmq.POLLIN)
+        while time.monotonic() < end and not self._closed.is_set():
+            found = dict(poller.poll(int(1000 * _LOOK)))
+            if self._socket in found:
+                return m.decode(answers, self._socket.recv_multipart()[0])
+            if self._monitor in found:
+                self._take(zmq.utils.monitor.recv_monitor_message(self._monitor)["event"])
+        raise TimeoutError(f"{self._place} does not answer" if self.made else
+                           f"nobody answers at {self._place}")
+
+    def close(self) -> None:
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+        self._socket.close(0)
+
+    def _take(self, event: int) -> None:
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self.made = True
+        elif event & HANDSHAKE_FAILED:
+            self._failures += 1
+            if event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL or self._failures >= _HANDSHAKES:
+                raise Refused(f"{self._place} refused the connection: either its token is another "
+                              "one (--token_file must name the server's secret, or be absent "
+                              "where that has none), or it is no wbsp server")
+        elif self.made:
+            raise ConnectionError(f"the connection to {self._place} broke")
+        elif event == zmq.EVENT_CONNECT_RETRIED and not self._failures:
+            raise ConnectionError(f"nobody answers at {self._place}")

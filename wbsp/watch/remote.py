@@ -1,0 +1,246 @@
+"""A run that is watched from afar: what its server hands out of the files, in a folder of ours.
+
+Whatever reads a run's folder then reads this one. The files are the same bytes, and have the same
+times of writing; but where a standby goes on with a run, its log goes on in the same file: from
+the moment at which the standby took over, it is the log of a server that was resumed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import zmq
+
+from wbsp.runlog.files import cut_torn_line
+from wbsp.watch.line import Line, Refused
+from wbsp.watch.run import Origin
+from wbsp.wire import messages as m
+from wbsp.wire.files import FilesAt, Have, News, Piece, Read, Watch, is_log, order
+from wbsp.wire.sockets import endpoints, split_addresses
+
+PATIENCE = 10.0  # seconds for the first answer
+_EVERY = 1.0  # seconds between two requests, once all is here
+_START = 30.0  # seconds for the process that hands out the files to come up
+_STOP = 10.0  # seconds that the end of what is under way may take
+
+_TROUBLE = OSError, zmq.ZMQError, m.WireError
+
+
+@dataclass
+class _Copy:
+    """How much of a file is here."""
+
+    file: str  # as in Piece
+    size: int = 0  # bytes of it
+    before: int = 0  # bytes of an earlier server's file of that name, in front of these
+
+
+class Mirror:
+    """Copies of the files of the run that is served at `address`, in `folder`.
+
+    address: host:port, or several of these with commas between: of a server and its standby
+    closed:  to be set when nobody wants any more of them
+    origin:  tells people where the files come from, and what is wrong
+    Raises ValueError for a bad address.
+    """
+
+    def __init__(self, address: str, token: bytes | None, folder: Path, closed: threading.Event):
+        self._addresses = split_addresses(address)
+        self.folder, self.origin = folder, Origin(address)
+        self._token, self._context = token, zmq.Context()
+        self._line: Line | None = None
+        self._run, self._epoch = "", 0  # of the newest News
+        self._places: list[str] = []  # folders that were handed out, one after the other
+        self._copies: dict[str, _Copy] = {}
+        self._over = False
+        self._closed = closed
+        self._thread: threading.Thread | None = None
+
+    def first(self) -> None:
+        """Copy all that is there. Raises ConnectionError, in one line; KeyboardInterrupt when it
+        is closed meanwhile."""
+        end = time.monotonic() + PATIENCE
+        while not self._closed.is_set():
+            try:
+                if not self._step():
+                    return
+                continue
+            except Refused:
+                raise
+            except _TROUBLE as error:
+                self._leave()
+                if time.monotonic() > end:
+                    raise ConnectionError(str(error)) from None
+            self._closed.wait(0.2)
+        raise KeyboardInterrupt
+
+    def follow(self) -> None:
+        """Copy what is new from here on, in a thread of its own."""
+        self._thread = threading.Thread(target=self._follow, name="wbsp-mirror", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join(_STOP)
+            if self._thread.is_alive():
+                return  # its sockets are not for other threads
+        self._leave()
+        self._context.destroy(0)
+
+    def _follow(self) -> None:
+        while not self._closed.is_set():
+            try:
+                if self._step():
+                    continue
+            except _TROUBLE as error:
+                self._leave()
+                if not self._over:
+                    self.origin.trouble = f"{error}; what is seen here is from before"
+            self._closed.wait(_EVERY)
+
+    def _step(self) -> bool:
+        """Take what is new; True if there is more. Raises _TROUBLE, in one line."""
+        if self._line is None:
+            self._line = self._connect()
+        news = self._line.ask(Read([Have(name, copy.file, copy.size)
+                                    for name, copy in self._copies.items()]), News)
+        assert isinstance(news, News)
+        self._check(news)
+        for piece in news.pieces:
+            self._take(piece)
+        self.origin.place = f"{','.join(f'{h}:{p}' for h, p in self._addresses)}, {news.folder}"
+        self.origin.trouble = ""
+        self._over = news.server == "is over" and not news.more
+        if news.server == "is gone" and not news.more:
+            raise ConnectionError("the server has ended, but not its run")
+        if self._over:
+            self._leave()
+            if not (self.folder / "summary.json").exists():
+                self.origin.trouble = "the server has ended its run without a summary"
+        return news.more
+
+    def _check(self, news: News) -> None:
+        """Raise ConnectionError for a server that does not go on with the run that is here."""
+        if self._run and news.run != self._run:
+            self._over = False  # this is told, whatever became of the run
+            raise ConnectionError(f"the server serves another run now ({news.folder}); start this "
+                                  "page again to see that one")
+        if news.epoch < self._epoch:
+            raise ConnectionError("the server has an older state of this run")
+        if self._places[-1:] != [news.folder]:
+            self._move(back=news.folder in self._places)
+            self._places.append(news.folder)
+        self._run, self._epoch = news.run, news.epoch
+
+    def _move(self, back: bool) -> None:
+        """Another folder is handed out: that of a standby, whose log goes on with the run. Where
+        it is one from before (`back`), it goes on from before, too, and all begins anew."""
+        for name, copy in self._copies.items():
+            copy.file, copy.size, copy.before = "", 0, 0
+            if is_log(name) and back:
+                (self.folder / name).unlink(missing_ok=True)
+            elif is_log(name) and (self.folder / name).exists():
+                copy.before = cut_torn_line(self.folder / name)
+
+    def _take(self, piece: Piece) -> None:
+        """Add a piece to the copy of its file. Raises OSError, and WireError for one that does not
+        go on where the copy ends."""
+        if order(piece.name) is None or not 0 <= piece.offset <= piece.size:
+            raise m.WireError("the server sent a file that nobody asked for")
+        path, copy = self.folder / piece.name, self._copies.setdefault(piece.name, _Copy(""))
+        if piece.file != copy.file:
+            if copy.file or not copy.before:  # another one than before: readers begin anew
+                copy.before = 0
+                if is_log(piece.name):
+                    path.unlink(missing_ok=True)
+            copy.file, copy.size = piece.file, 0
+        if piece.offset != copy.size:
+            copy.file = ""
+            raise m.WireError("the server sent a piece that does not fit")
+        target = path if is_log(piece.name) else path.with_name(f".{path.name}.part")
+        with open(target, "r+b" if target.exists() else "xb") as file:
+            file.truncate(copy.before + copy.size)
+            file.seek(copy.before + copy.size)
+            file.write(piece.data)
+        os.utime(target, ns=(piece.time, piece.time))
+        copy.size += len(piece.data)
+        if not is_log(piece.name) and copy.size >= piece.size:
+            os.replace(target, path)
+
+    def _connect(self) -> Line:
+        """A line to where the files are handed out. Raises _TROUBLE, in one line."""
+        problems = []
+        for host, port in self._addresses:
+            try:
+                places = endpoints(host, port)
+            except OSError as error:
+                problems.append(f"the host name {host} is not known ({error.strerror})")
+                continue
+            for place in places:
+                line = Line(self._context, place, self._token, self._closed)
+                try:
+                    return Line(self._context, f"tcp://{line.host}:{self._port(line)}",
+                                 self._token, self._closed)
+                except Refused:
+                    raise
+                except _TROUBLE as error:
+                    problems.append(str(error))
+                finally:
+                    line.close()
+        raise ConnectionError("; ".join(dict.fromkeys(problems)))
+
+    def _port(self, line: Line) -> int:
+        """Where the server at the other end of `line` has the files handed out."""
+        end, doubted = time.monotonic() + _START, False
+        while time.monotonic() < end and not self._closed.is_set():
+            try:
+                answer = line.ask(Watch(m.PROTOCOL), m.FromServer)
+            except TimeoutError:
+                if not line.made:
+                    raise
+                # An older server does not know the question. What every one knows is a worker's
+                # first word; and none takes one of a protocol that never was.
+                answer = line.ask(m.Hello(-1, -1, {}), m.FromServer)
+                doubted = True
+                if isinstance(answer, m.Refused):
+                    raise Refused("the server is of a release that cannot be watched from afar: "
+                                  "give the folder of its run") from None
+            match answer:
+                case FilesAt() if answer.port:
+                    return answer.port
+                case FilesAt(problem=""):
+                    self._closed.wait(0.1)
+                case FilesAt():
+                    raise ConnectionError(answer.problem)
+                case m.Refused() if doubted:  # the answer to Hello, after a late one to Watch
+                    continue
+                case m.Refused():
+                    raise Refused(answer.reason)
+                case m.NotServing():
+                    raise ConnectionError(answer.reason)
+                case _:
+                    raise m.WireError("the server sent what nobody asked for")
+        raise TimeoutError("the server does not say where its files are handed out")
+
+    def _leave(self) -> None:
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+
+@contextlib.contextmanager
+def mirrored(address: str, token: bytes | None, closed: threading.Event) -> Iterator[Mirror]:
+    """A mirror of what is there now, in a folder that goes with it. Raises as `Mirror`."""
+    with (tempfile.TemporaryDirectory(prefix="wbsp-watch-") as folder,
+          contextlib.closing(Mirror(address, token, Path(folder), closed)) as mirror):
+        mirror.first()
+        yield mirror
+
