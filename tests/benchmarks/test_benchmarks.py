@@ -107,3 +107,12 @@ def test_watched_compares_two_servers(tmp_path):
         for what in ("clock", "processor"):
             ratio = row[what]["ratio"]
             assert 0 < ratio["min"] <= ratio["median"] <= ratio["max"]
+
+
+@minutes
+def test_scale_counts_what_is_lost_and_how_long_a_message_waits(tmp_path):
+    rows = figures(tmp_path, "scale", "--quick")
+    assert [row["shards"] for row in rows] == [1, 2]
+    for row in rows:
+        assert row["pushes"] > 0 and row["lost"] == 0 and row["memory_mb"] > 0
+        assert 0 < row["wait_ms"]["median"] <= row["wait_ms"]["99 %"] <= row["wait_ms"]["longest"]
