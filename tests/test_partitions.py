@@ -12,7 +12,7 @@ import time
 import hosts
 import pytest
 from jobs import until
-from pairs import Pair
+from pairs import TOKEN, Pair
 
 pytestmark = pytest.mark.skipif(hosts.why_not() is not None, reason=str(hosts.why_not()))
 
@@ -57,10 +57,12 @@ def test_a_standby_that_was_cut_off_is_not_needed(jobs, network):
     pair.ends(pair.server, pair.standby)
 
 
+when_asked = pytest.mark.skipif("WBSP_CUTS" not in os.environ,
+                                reason="takes half an hour: WBSP_CUTS=1")
 CUTS = list(itertools.product(("server", "standby", "w0"), (3, 12, 60), ("both", "in", "out")))
 
 
-@pytest.mark.skipif("WBSP_CUTS" not in os.environ, reason="takes half an hour: WBSP_CUTS=1")
+@when_asked
 @pytest.mark.skipif(shutil.which("iptables") is None, reason="needs iptables")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("host", "seconds", "way"), CUTS)
@@ -84,3 +86,38 @@ def test_a_cut_and_its_end(jobs, network, host, seconds, way):
         assert pair.server.ends() == 1 and pair.server.find("has taken over")
     pair.go()
     pair.ends(*([pair.standby] if took_over else [pair.server]))
+
+
+@when_asked
+@pytest.mark.skipif(shutil.which("iptables") is None, reason="needs iptables")
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("standby", [False, True])
+@pytest.mark.parametrize(("seconds", "way"), list(itertools.product((3, 12, 60),
+                                                                   ("both", "in", "out"))))
+def test_a_shard_that_is_cut_off_and_comes_back(jobs, seconds, way, standby):
+    """The shards have hosts of their own; without one of the two nobody goes on."""
+    names = "s0", "s1"
+    with hosts.Hosts("server", "standby", "w0", "w1", *names) as network:
+        token = jobs.folder / "token"
+        token.write_text(TOKEN)
+        for name in names:
+            jobs.shard(2706, "--host=0.0.0.0", f"--token_file={token}", space=network.space(name))
+        at = ",".join(f"{network.address[name]}:2706" for name in names)
+        pair = Pair(jobs, hosts=network, shards=at, standby=standby, flags=["--check_period=1"])
+        for pace in (0.01, 0.02):
+            pair.worker(1_000_000, seconds=pace, stop_when_told=True, patience=300.0)
+        for worker in pair.workers:
+            worker.until("step 5 done")
+        if standby:
+            until(lambda: pair.held({}), "the server to know what the standby holds")
+        network.cut("s1", way)
+        time.sleep(seconds)
+        network.mend("s1", way)
+        known = pair.newest()
+        until(lambda: min(pair.versions()) > known + 5, "both workers to go on")
+        print(f"a shard cut off for {seconds} s, {way}, {'a' if standby else 'no'} standby: lost "
+              f"{len(pair.server.find('going back to the newest checkpoint'))} times")
+        pair.go()
+        for worker in pair.workers:
+            worker.ends_well()
+        pair.ends(pair.serving)

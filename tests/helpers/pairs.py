@@ -14,6 +14,7 @@ from jobs import free_port
 from wbsp.ps import checkpoint
 
 UNEVEN = "lbbsp", "fedasync"  # their weights make no whole numbers of whole ones
+TOKEN = "a secret of more than sixteen bytes"
 NEVER = "--check_period=3600"  # nothing but W_0 is written before the end
 
 
@@ -33,7 +34,7 @@ class Pair:
         self.plan = {}
         if hosts:  # beyond this machine a token is needed
             token = jobs.folder / "token"
-            token.write_text("a secret of more than sixteen bytes")
+            token.write_text(TOKEN)
             self.flags += ["--host=0.0.0.0", f"--token_file={token}"]
             self.plan["token_file"] = str(token)
         self.server = self._start("server", 0, dies=dies).listens()
