@@ -14,9 +14,10 @@ import time
 
 import psutil
 import pytest
+from integers import IntegerReplica
 from jobs import until
 from pairs import Pair
-from peers import RawPeer
+from peers import Peer, RawPeer
 from proxy import Proxy
 
 from wbsp.wire import messages as m
@@ -106,3 +107,41 @@ def test_faults_of_all_kinds(jobs):
           f" most {max(waits):.1f}; the workers' memory grew by {max(grown) / 1e6:.1f} MB at most")
     assert min(faults.values()) > 0 or MINUTES < 5
     assert max(grown) < GROWTH
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_million_malformed_messages(jobs):
+    """None counts, and the server grows by none."""
+    draw = random.Random(SEED)
+    pair = Pair(jobs, standby=False, flags=["--check_period=1"])
+    for seconds in (0.02, 0.05):
+        pair.worker(10**9, seconds=seconds, stop_when_told=True)
+    pair.workers[0].until("step 50 done")
+    layout = IntegerReplica(0).layout
+    right = [m.encode(message) for message in (
+        m.Hello(m.PROTOCOL, 0, {}), m.Join(layout), m.Fetch(3), m.Heartbeat(None),
+        m.Reattach(m.PROTOCOL, 0, "ab12", 1, layout, 0, 9, 9, 3, False, 1.0),
+        m.Leaving("finished", True, None), m.Goodbye(), m.Elected(2), m.Held(1, 1))]
+    process = psutil.Process(pair.server.process.pid)
+    before, sent = 0, 0
+    while sent < 1_000_000:
+        with Peer(pair.server.address) as peer:
+            for _ in range(20_000):
+                frame = bytearray(draw.choice(right))
+                for _ in range(draw.randint(1, 4)):
+                    frame[draw.randrange(len(frame))] = draw.randrange(256)
+                peer.send(bytes(frame[:draw.randint(0, 2 * len(frame))]),
+                          *([b"more"] if draw.random() < 0.1 else []))
+                sent += 1
+            peer.send(m.Ask("no run"))
+            peer.hears(m.NotServing)  # so all before has been handled
+        before = before or process.memory_info().rss  # what is allocated once is there
+    grown = process.memory_info().rss - before
+    assert grown < 10e6
+    pair.go()
+    pair.ends(pair.server)
+    counted = pair.server.events("malformed")[-1]["total"]
+    print(f"{sent:,} messages, {counted:,} of them malformed; the server grew by "
+          f"{grown / 1e6:.1f} MB")
+    assert counted > 0.8 * sent
