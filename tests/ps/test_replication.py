@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from wbsp.layout import TensorSpec
+from wbsp.ps import follower
 from wbsp.ps.admission import Terms
 from wbsp.ps.engine import Engine
 from wbsp.ps.replication import Replication, Source
@@ -149,6 +150,57 @@ def test_a_standby_that_was_started_again_at_once_ends_what_was_before(world):
     assert world.admission.epoch == 3 and "alone" in world.events
     assert world.noted == {"standby": None, "epoch": 3} and "checkpoint soon" in world.events
     assert world.replication.alone, "until it holds something"
+
+
+class Inquiry:
+    """Finds out nothing."""
+
+    def __init__(self, *_):
+        self.closed = False
+
+    def epoch(self, now):
+        return None
+
+    def refused(self, now):
+        return False
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def inquiries(monkeypatch):
+    monkeypatch.setattr(follower, "Inquiry", Inquiry)
+
+
+def test_a_server_that_slept_goes_on_with_a_standby_that_did_not(world, inquiries):
+    """Its disk stood still, say: then it has heard nothing, and what there is to hear comes now."""
+    world.holds_one()
+    world.push()
+    world.now = 40.0
+    world.replication.poll(world.now)
+    assert world.events[-1] == "standby_lost"
+    world.held(1, beat=2)
+    world.replication.poll(world.now)
+    assert world.copies() == [1, 2]
+    world.held(2)
+    assert world.replication.settled
+
+
+def test_once_workers_are_asked_they_decide(world, inquiries):
+    """A word of the standby that comes now may be from before it asked them itself."""
+    world.holds_one()
+    world.now = 40.0
+    world.replication.poll(world.now)
+    world.replication.poll(world.now)
+    world.held(1, beat=2)
+    world.push()
+    world.replication.poll(world.now)
+    assert world.copies() == [1]
+    world.replication.elected(SimpleNamespace(worker=0), m.Elected(3))
+    world.now = 41.0
+    world.replication.poll(world.now)
+    assert "going on without one" in world.said[-1] and world.noted["epoch"] == 3
 
 
 def test_a_second_standby_is_to_wait(world):

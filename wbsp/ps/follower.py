@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from wbsp.ps.contest import PROOF, SILENT, Ballot
 from wbsp.ps.probe import Inquiry
@@ -30,17 +31,26 @@ class Follower:
         return f"{self.host}:{self.port}"
 
 
+class Made(NamedTuple):
+    """A copy that was made for it. `voters`: the workers that there were then."""
+
+    mark: int
+    version: int
+    voters: frozenset[int]
+
+
 class Contest:
     """A standby that is out of reach and holds a copy: it may take over, or have done so.
 
     ballot: the promises of the workers to this server
+    asked:  whether they have been asked for any; then they decide, whoever is heard
     """
 
     def __init__(self, follower: Follower, ballot: Ballot, socket: ServerSocket, run: str,
                  now: float):
         self._follower, self.ballot = follower, ballot
         self._inquiry = Inquiry(socket, follower.host, follower.port, run)
-        self._asked, self._noticed = 0.0, now
+        self.asked, self._asked_at, self._noticed = False, 0.0, now
 
     def served(self, now: float) -> int | None:
         """The epoch that is served there; None: nobody says so."""
@@ -57,9 +67,10 @@ class Contest:
 
     def due(self, now: float) -> bool:
         """True when the workers are to be asked."""
-        if now - self._asked < _ASK or now - self._follower.heard < SILENT:
+        silent = now - self._follower.heard >= SILENT
+        if now - self._asked_at < _ASK or not (silent or self.asked):
             return False
-        self._asked = now
+        self.asked, self._asked_at = True, now
         return True
 
     def notice(self, now: float) -> str | None:

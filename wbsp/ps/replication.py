@@ -17,7 +17,7 @@ from wbsp.layout import TensorSpec
 from wbsp.ps.contest import PROOF, SERVER_STEP, Ballot
 from wbsp.ps.copies import messages, voters
 from wbsp.ps.engine import Engine
-from wbsp.ps.follower import Contest, Follower
+from wbsp.ps.follower import Contest, Follower, Made
 from wbsp.ps.session_manager import SessionManager
 from wbsp.ps.store import Whole
 from wbsp.ps.worker_session import WorkerSession, disagreement, one_line, other_protocol
@@ -31,12 +31,6 @@ if TYPE_CHECKING:
 _QUIET = 1.5  # seconds without a word of the standby after which its connection is tried
 _LOOK = 0.25  # seconds between two attempts
 _LOST = 30.0  # seconds without a word of one that is connected
-
-
-class _Copy(NamedTuple):
-    mark: int
-    version: int
-    voters: frozenset[int]
 
 
 class Source(NamedTuple):
@@ -62,7 +56,7 @@ class Replication:
         self._clock, self._say, self._event = clock, say, event
         self._source: Source | None = None
         self._standby: Follower | None = None
-        self._copies: dict[int, _Copy] = {}  # number -> copy that the standby may hold
+        self._copies: dict[int, Made] = {}  # number -> copy that the standby may hold
         self._contest: Contest | None = None
         self._number, self._full = 0, False  # of the newest copy; the disk
         self.superseded: str | None = None
@@ -123,9 +117,7 @@ class Replication:
                 self._lose(now)
                 self.follow(identity, request, host)
                 return
-        if self._contest is not None:
-            self._contest.close()
-        self._contest = None
+        self._end_contest()
         again = old is not None and old.identity == identity
         held = old.held if old is not None and again else 0
         self._standby = Follower(identity, host, request.port, now, now, held, again, again)
@@ -142,6 +134,8 @@ class Replication:
             return
         standby.heard = standby.told = now
         self._send(m.Alive(held.beat))
+        if self._contest is not None and not self._contest.asked:
+            self._end_contest()  # it was this server that slept
         if held.number <= standby.held:
             if standby.returned:  # half of what was on its way is lost
                 standby.receiving = standby.returned = False
@@ -200,7 +194,7 @@ class Replication:
         engine.ledger.mark += 1  # whatever is decided from here on is not in this copy
         self._number += 1
         number, state = self._number, source.state(now)
-        self._copies[number] = _Copy(engine.ledger.mark, engine.store.latest.version,
+        self._copies[number] = Made(engine.ledger.mark, engine.store.latest.version,
                                      voters(state, self._terms.worker_num))
 
         def send(whole: Future[Whole]) -> None:  # at once, or when the shards have sent it
@@ -241,14 +235,18 @@ class Replication:
             if line := contest.notice(now):
                 self._say(line)
 
+    def _end_contest(self) -> None:
+        if self._contest is not None:
+            self._contest.close()
+        self._contest = None
+
     def _forget(self, now: float) -> None:
         """The standby's copies are gone, or nobody may use them."""
         epoch = self._admission.epoch + SERVER_STEP
         if not (self.alone or self._record(standby=None, epoch=epoch)):
             return
-        if self._contest is not None:
-            self._contest.close()
-        self._contest = self._standby = None
+        self._end_contest()
+        self._standby = None
         if self.alone:
             return
         self._copies.clear()

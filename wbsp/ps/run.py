@@ -224,6 +224,8 @@ class Run:
             self._done_since = now
             self._dispatcher.admission.dismiss(
                 f"the run has ended ({self.engine.stop_reason or 'done'})")
+        if self.checkpoints.writing:  # they wait for the disk
+            self._done_since = now
         self._dispatcher.lose_idle(self._done_since, GOODBYE_PATIENCE)
         return None if len(self._dispatcher.sessions) else True
 
