@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from wbsp.layout import TensorSpec, difference, total_size
@@ -14,7 +15,6 @@ from wbsp.ps.members import Members
 from wbsp.ps.session_manager import SessionManager
 from wbsp.ps.shards import Shards
 from wbsp.ps.worker_session import (
-    UpdateReassembler,
     WorkerSession,
     check_reattach,
     disagreement,
@@ -23,6 +23,7 @@ from wbsp.ps.worker_session import (
 from wbsp.runlog.report import Report
 from wbsp.sync.base import WorkerRule
 from wbsp.wire import messages as m
+from wbsp.wire.link import check_name
 from wbsp.wire.memory import BufferPool
 
 
@@ -36,6 +37,7 @@ class Terms(NamedTuple):
     record:     notes changes of the run's settings in its folder, and returns them all; raises
                 OSError where they cannot be written
     shards:     None: the server keeps the floats itself
+    alone:      why no memory is shared with workers; None: it is, with those that can
     """
 
     rule: WorkerRule
@@ -47,6 +49,7 @@ class Terms(NamedTuple):
     epoch: int
     record: Callable[..., dict[str, Any]] = dict
     shards: Shards | None = None
+    alone: str | None = None
 
 
 @dataclass
@@ -78,8 +81,7 @@ class Admission:
         self._clock, self._lose = clock, lose
         self.layout: list[TensorSpec] | None = None  # of the run's model, once there is one
         self._members: Members | None = None  # the same
-        self._pool = BufferPool()
-        self._initial = InitialModel(self._pool)
+        self._initial = InitialModel(BufferPool())
         self._over: str | None = None  # why nobody can join any more
         self.places: dict[int, Place] = {}
         self.epoch = terms.epoch
@@ -122,6 +124,7 @@ class Admission:
         """A worker has built its model. Raises WireError for a layout that cannot be."""
         try:
             size = total_size(join.layout)
+            check_name(join.socket)
         except ValueError as error:
             raise m.WireError(str(error)) from None
         if not 0 < size <= m.MAX_MODEL:
@@ -132,7 +135,7 @@ class Admission:
             if session.answer is not None:
                 self._answer_again(session, session.answer)
             return
-        session.layout, session.joined = join.layout, True
+        session.request, session.joined = join, True
         if self._members is not None:
             self._admit(session)
         else:
@@ -196,9 +199,8 @@ class Admission:
         if not self._members.engine.started:  # later, a leap would fool the model
             self._advance(request.now)
         session = self._sessions.open(identity, worker, place.earlier)
-        session.layout = request.layout
-        session.updates = UpdateReassembler(total_size(self.layout), self._pool)
-        self._sessions.attach(session)
+        session.request = request
+        self._sessions.attach(session, total_size(self.layout), request.socket)
         self._members.come_back(session, request)
 
     def _objection_to_return(self, owner: str, request: m.Reattach) -> str | None:
@@ -253,15 +255,14 @@ class Admission:
 
     def _admit(self, session: WorkerSession) -> None:
         assert self._members is not None and self.layout is not None
-        assert session.layout is not None
+        assert session.layout is not None and session.request is not None
         reason = difference(session.layout, self.layout)
         if reason:
             self._refuse(session, f"worker {session.worker} has another model than the server: "
                                   f"{reason} (here: the worker, there: the server); use the same "
                                   "model")
             return
-        session.updates = UpdateReassembler(total_size(self.layout), self._pool)
-        self._sessions.attach(session)
+        self._sessions.attach(session, total_size(self.layout), session.request.socket)
         self.places[session.worker] = Place(session.identity.hex(), session.earlier)
         self._answer(session, send_initial=False)
         self._members.join(session)
@@ -281,11 +282,14 @@ class Admission:
             member = engine.members.get(session.worker)
             steps = member.steps if member else 0
         session.answer = m.Joined(seq, steps, send_initial, self._clock(), self.epoch,
-                                  session.group)
+                                  session.group, session.inbox)
         self._sessions.send(session.identity, session.answer)
 
     def _answer_again(self, session: WorkerSession, answer: m.Joined) -> None:
-        """The answer was lost on its way, and what came after it."""
+        """The answer was lost on its way, and what came after it: over a connection that was."""
+        if session.updates is not None and session.request is not None:
+            self._sessions.share(session, session.updates.size, session.request.socket)
+            answer = session.answer = msgspec.structs.replace(answer, memory=session.inbox)
         self._sessions.send(session.identity, answer)
         self._sessions.repeat(session)
 

@@ -17,7 +17,7 @@ from wbsp.ps.engine import Engine
 from wbsp.ps.members import Members
 from wbsp.ps.replication import Replication
 from wbsp.ps.session_manager import SessionManager
-from wbsp.ps.worker_session import WorkerSession, check_report, one_line
+from wbsp.ps.worker_session import WorkerSession, check_report, floats_of, one_line
 from wbsp.runlog.report import Report
 from wbsp.sync.base import ContractError
 from wbsp.wire import messages as m
@@ -39,7 +39,8 @@ class Dispatcher:
         self.shards = terms.shards
         if self.shards is not None:
             self.shards.hear = self.hear_shard
-        self.sessions = SessionManager(socket, bandwidth, clock, say, event, self.shards)
+        alone = "a rate limit" if bandwidth else "shards" if self.shards else terms.alone
+        self.sessions = SessionManager(socket, bandwidth, clock, say, event, self.shards, alone)
         self.reports: dict[int, Report] = {}  # of each worker, over all its incarnations
         self.admission = Admission(terms, self.sessions, self.reports, clock, self.lose)
         self.members: Members | None = None  # until there is a W_0
@@ -68,6 +69,22 @@ class Dispatcher:
                 return
             identity, *frames = message
             self._carefully(identity.bytes, partial(self._handle, identity.bytes, frames))
+
+    def receive_shared(self) -> None:
+        """The same, of workers with which memory is shared."""
+        for link in self.sessions.lending.readable():
+            for _ in range(16):
+                session = self.sessions.get(link.identity)
+                if session is None or session.memory is not link:
+                    break  # the message before has ended it
+                try:
+                    frames = link.receive()
+                except OSError:
+                    self.sessions.unshare(session)
+                    break
+                if frames is None:
+                    break
+                self._carefully(link.identity, partial(self._hear, session, frames))
 
     def hear_shard(self, shard: int, message: m.Message) -> None:
         """A shard says something of a worker, or of strangers."""
@@ -130,13 +147,7 @@ class Dispatcher:
         if frames:
             self._socket.received(frames[0], session is not None
                                   or self.replication.knows(identity))
-        if not 1 <= len(frames) <= 2:
-            raise m.WireError(f"a message of {len(frames)} frames")
-        message = m.decode(m.FromWorker, frames[0].buffer)
-        body = frames[1].buffer if len(frames) == 2 else None
-        floats = m.Initial if self.shards is not None else m.Initial | m.Update | m.Kept
-        if (body is not None) != isinstance(message, floats):
-            raise m.WireError(f"{type(message).__name__} with {len(frames)} frames")
+        message, body = self._decoded(frames, session)
         if isinstance(message, m.Hello):
             self.admission.hello(identity, message)
         elif isinstance(message, m.Reattach):
@@ -153,6 +164,24 @@ class Dispatcher:
         else:
             self.sessions.send(identity, m.Unknown())
             raise m.WireError(f"{type(message).__name__} from an unknown session")
+
+    def _hear(self, session: WorkerSession, frames: list[zmq.Frame]) -> None:
+        """A message of a session, over the link that proves whose it is."""
+        message, body = self._decoded(frames, session)
+        session.note_message(self._clock())
+        self._dispatch(session, message, body)
+
+    def _decoded(self, frames: list[zmq.Frame],
+                 session: WorkerSession | None) -> tuple[m.Message, memoryview | None]:
+        """A message and its floats, if it is one that has some. Raises WireError."""
+        if not 1 <= len(frames) <= 2:
+            raise m.WireError(f"a message of {len(frames)} frames")
+        message = m.decode(m.FromWorker, frames[0].buffer)
+        body = floats_of(message, frames, session)
+        floats = m.Initial if self.shards is not None else m.Initial | m.Update | m.Kept
+        if (body is not None) != isinstance(message, floats):
+            raise m.WireError(f"{type(message).__name__} with {len(frames)} frames")
+        return message, body
 
     def _dispatch(self, session: WorkerSession, message: m.Message,
                   body: memoryview | None) -> None:
@@ -184,6 +213,9 @@ class Dispatcher:
                 self.members.fetch(session, message)
             case m.CutQuery():
                 self.members.query(session, message)
+            case _:
+                raise m.WireError(f"worker {session.worker} sent {type(message).__name__} in its "
+                                  "session")
 
     def _heartbeat(self, session: WorkerSession, heartbeat: m.Heartbeat) -> None:
         self._take_report(session, heartbeat.report)

@@ -34,7 +34,7 @@ REATTACH_PATIENCE = 30.0
 
 @dataclass
 class ServerConfig:
-    """What ends a run, its rates, and its outer step.
+    """What ends a run, its rates, its outer step, and whether memory is shared with workers.
 
     Times in seconds, `bandwidth` in bytes per second.
     """
@@ -46,6 +46,7 @@ class ServerConfig:
     connect_timeout: float = 120.0
     bandwidth: float | None = None
     outer: OuterStep = field(default_factory=OuterStep)
+    share: bool = True
 
 
 @dataclass
