@@ -79,7 +79,8 @@ def _round_trips(size: int, counts: list[int], turns: int, seconds: float) -> di
     with contextlib.ExitStack() as stack:
         teams = {}
         for count in counts:
-            address = stack.enter_context(server("asp", 1, False, f"--shards={count}"))
+            address = stack.enter_context(server("asp", 1, False, f"--shards={count}",
+                                                 "--transport=tcp"))
             teams[count] = stack.enter_context(contenders.team(
                 contenders.wbsp_worker, [(address, 0, 1, size)]))
         found: dict[int, list[float]] = {count: [] for count in teams}

@@ -7,6 +7,7 @@ from absl import flags
 import data
 import models
 from wbsp import heterogeneity
+from wbsp.cluster import TRANSPORTS
 from wbsp.ps.outer import OUTER_STEPS
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import sync_name
@@ -40,6 +41,8 @@ flags.DEFINE_integer("max_steps", 1_000_000, "steps after which this worker leav
                      "earlier processes in the run included", lower_bound=1)
 flags.DEFINE_float("sleep_time", 0.0, "seconds this worker sleeps before each step", lower_bound=0)
 flags.DEFINE_float("band_width_limit", None, "MB/s in each direction for this process's traffic")
+flags.DEFINE_enum("transport", None, TRANSPORTS, "tcp: share no memory between server and workers "
+                  "of one machine; default: the environment variable WBSP_TRANSPORT, else auto")
 flags.DEFINE_integer("class_num", None, "classes of ImageNet's TFRecords (default: 1000); class "
                      "folders are counted", lower_bound=2)
 flags.DEFINE_integer("s", None, "how many steps a worker may be ahead of the slowest (ssp)")

@@ -46,7 +46,7 @@ def worker(program):
     hook = SyncCallback(address, index, token_file=FLAGS.token_file,
                         connect_timeout=FLAGS.connect_timeout,
                         band_width_limit=FLAGS.band_width_limit, expected=expected(), say=say,
-                        patience=FLAGS.patience)
+                        patience=FLAGS.patience, transport=FLAGS.transport)
     caught: list[int] = []
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, functools.partial(_interrupt, hook, caught))

@@ -7,15 +7,23 @@ from types import SimpleNamespace
 import pytest
 from jobs import ROOT, Jobs, free_port
 
-from wbsp.cluster import Spec, Task, server_address, tf_config, token, worker_num
+from wbsp.cluster import (
+    Spec,
+    Task,
+    server_address,
+    shares_memory,
+    tf_config,
+    token,
+    worker_num,
+)
 from wbsp.ps.start import where_to_listen
 from wbsp.wire.sockets import split_address
 
 CLUSTER = {"ps": ["ps.example:2606"], "worker": ["a.example:1", "b.example:1", "c.example:1"]}
 
 
-VARIABLES = ["WBSP_SERVER", "WBSP_WORKER_INDEX", "WBSP_WORKER_NUM", "WBSP_TOKEN_FILE", "TF_CONFIG",
-             "JOB_COMPLETION_INDEX", "SLURM_PROCID"]
+VARIABLES = ["WBSP_SERVER", "WBSP_WORKER_INDEX", "WBSP_WORKER_NUM", "WBSP_TOKEN_FILE",
+             "WBSP_TRANSPORT", "TF_CONFIG", "JOB_COMPLETION_INDEX", "SLURM_PROCID"]
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +89,23 @@ def test_the_variables_of_wbsp_say_everything(say, tmp_path):
 def test_what_nobody_says_is_nothing():
     assert worker_num() is token(None) is server_address() is tf_config() is None
     assert Task.complete(None, None, Task("localhost:2222", 0)) == ("localhost:2222", 0)
+
+
+@pytest.mark.parametrize("given, variable, shared", [
+    (None, None, True), (None, "", True), (None, "auto", True), ("auto", "tcp", True),
+    (None, "tcp", False), ("tcp", "auto", False)])
+def test_memory_is_shared_unless_tcp_is_asked_for(say, given, variable, shared):
+    if variable is not None:
+        say(WBSP_TRANSPORT=variable)
+    assert shares_memory(given) == shared
+
+
+def test_a_transport_that_there_is_not_is_one_line(say):
+    with pytest.raises(ValueError, match="^transport is 'udp': not one of auto, tcp$"):
+        shares_memory("udp")
+    say(WBSP_TRANSPORT="TCP")
+    with pytest.raises(ValueError, match="^WBSP_TRANSPORT is 'TCP': not one of auto, tcp$"):
+        shares_memory(None)
 
 
 def test_an_empty_variable_says_nothing(say):

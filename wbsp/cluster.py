@@ -4,6 +4,7 @@ WBSP_SERVER        the server's address, as SyncCallback takes it
 WBSP_WORKER_INDEX  which worker this process is: 0 ... worker_num - 1
 WBSP_WORKER_NUM    how many workers the server waits for
 WBSP_TOKEN_FILE    file with the shared secret
+WBSP_TRANSPORT     tcp: no memory is shared with processes of the same machine; else: auto
 TF_CONFIG          what TensorFlow's users and their schedulers set: {"task": {"type": "worker",
                    "index": 0}, "cluster": {"ps": ["host:port"], "worker": [...]}}
 JOB_COMPLETION_INDEX, SLURM_PROCID
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 
 from wbsp.wire.sockets import read_token
 
+TRANSPORTS = "auto", "tcp"
 _SHOWN = 200  # characters of a variable in a message
 _NOBODY = ('nobody says {}: say SyncCallback("localhost:2606", worker_index=0), or set the '
            "environment variable {}, or TF_CONFIG")
@@ -143,6 +145,17 @@ def token(path: str | None) -> bytes | None:
         return read_token(said.text)
     except (ValueError, OSError) as error:
         raise said.refused(error) from None
+
+
+def shares_memory(transport: str | None) -> bool:
+    """Whether memory may be shared within a machine, by what is given or else by WBSP_TRANSPORT.
+
+    Raises ValueError, in one line, for what is neither "auto" nor "tcp".
+    """
+    said = Said("transport", transport) if transport else _variable("WBSP_TRANSPORT")
+    if said is not None and said.text not in TRANSPORTS:
+        raise said.refused(f"not one of {', '.join(TRANSPORTS)}")
+    return said is None or said.text == "auto"
 
 
 def _checked_address(check: Callable[[str], object]) -> str | None:

@@ -24,16 +24,16 @@ def figures(tmp_path, name, *flags):
 
 
 @minutes
-def test_wire_compares_all_three_for_each_number_of_workers(tmp_path):
+def test_wire_compares_all_for_each_number_of_workers(tmp_path):
     rows = figures(tmp_path, "wire", "--sizes", "1000", "--workers", "1", "2", "--turns=2",
                    "--seconds=0.01")
     assert [(row["bytes"], row["workers"]) for row in rows] == [(4000, 1), (4000, 2)]
     for row in rows:
-        for name in ("wbsp", "tensorflow", "memcpy"):
+        for name in ("shared", "tcp", "tensorflow", "memcpy"):
             times = row[name]
             assert 0 < times["ms_min"] <= times["ms"] <= times["ms_max"]
-        for other in ("tensorflow", "memcpy"):
-            ratio = row[f"wbsp/{other}"]
+        for pair in ("shared/tcp", "shared/tensorflow", "tcp/tensorflow", "shared/memcpy"):
+            ratio = row[pair]
             assert 0 < ratio["min"] <= ratio["median"] <= ratio["max"]
 
 

@@ -26,11 +26,12 @@ class Member:
     def __init__(self, address: str, worker: int, steps: int, *, replica=None,
                  seconds: float = 0.0, token: bytes | None = None, bandwidth: float | None = None,
                  expected: dict[str, str] | None = None, timeout: float = 60.0,
-                 after_step: Callable[[int], object] = lambda step: None):
+                 after_step: Callable[[int], object] = lambda step: None, share: bool = True):
         self.replica = replica if replica is not None else IntegerReplica(worker)
         self.said: list[str] = []
         self.error: Exception | None = None
-        self._transport = Transport(address, worker, token, bandwidth, self.said.append)
+        self._transport = Transport(address, worker, token, bandwidth, self.said.append,
+                                    share=share)
         self._leaving = threading.Event()
         self._plan = steps, seconds, expected or {}, timeout, after_step
         self._thread = threading.Thread(target=self._run, daemon=True)

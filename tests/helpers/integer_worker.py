@@ -39,6 +39,7 @@ class Plan:
     patience: float = 60.0  # seconds to try to reach a lost server
     token_file: str | None = None
     bandwidth: float | None = None  # bytes per second
+    share: bool = True  # memory, with a server of this machine
     seed: int = 0
 
 
@@ -83,7 +84,8 @@ def work(plan: Plan) -> int:
     replica = IntegerReplica(plan.worker, plan.size, folder, plan.seed)
     token = plan.token_file and read_token(plan.token_file)
     transport = NotingTransport(folder / f"acks-{plan.worker}.jsonl", plan.address, plan.worker,
-                                token, plan.bandwidth, say, lambda: bool(caught), plan.patience)
+                                token, plan.bandwidth, say, lambda: bool(caught), plan.patience,
+                                plan.share)
     try:
         welcome = transport.hello({}, 60)
         joined = transport.join(replica.layout, replica.read, 60)

@@ -15,10 +15,10 @@ import numpy as np
 import zmq
 
 from wbsp.layout import TensorSpec
-from wbsp.ps.admission import Place, Terms
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.engine import Engine
 from wbsp.ps.store import Store
+from wbsp.ps.terms import Place, Terms
 from wbsp.sync import create
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import split
@@ -27,6 +27,7 @@ from wbsp.worker.communication import Communication
 from wbsp.worker.connection import TransportError
 from wbsp.worker.recorder import Recorder
 from wbsp.worker.shared_agent import SharedAgent
+from wbsp.worker.shared_memory import SharedMemory
 
 SIZE = 2  # floats
 LAYOUT = [TensorSpec("x", (SIZE,))]
@@ -48,6 +49,7 @@ class Line:
 
     made, all_sent, sent = True, True, 0
     ready, group = True, None  # there are no shards
+    memory = SharedMemory(wanted=False)
 
     def __init__(self):
         self.connection = self
@@ -71,8 +73,14 @@ class Line:
             self.post(header(offset), chunk)
 
 
-    def arrange(self, group):
-        assert group is None
+    def arrange(self, answer):
+        assert answer.group is None and not answer.memory
+
+    def detach(self):
+        pass
+
+    def let_go(self, now):
+        return False
 
     hand_over = post_chunks
 

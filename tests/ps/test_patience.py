@@ -110,7 +110,7 @@ def test_a_connection_that_breaks_on_a_limited_line(jobs, way):
     initial = replica.x
     cuts = [(way, int(mib * (1 << 20))) for mib in (2.5, 9.5)]
     with Proxy(int(server.address.rpartition(":")[2]), cuts) as proxy:
-        member = Member(proxy.address, 0, steps=3, replica=replica,
+        member = Member(proxy.address, 0, steps=3, replica=replica, share=False,
                         bandwidth=limited if way == "up" else None)
         member.ends()
         assert proxy.connections == 3 and not proxy.cuts_left

@@ -8,10 +8,10 @@ import pytest
 
 from wbsp.layout import TensorSpec
 from wbsp.ps import follower
-from wbsp.ps.admission import Terms
 from wbsp.ps.engine import Engine
 from wbsp.ps.replication import Replication, Source
 from wbsp.ps.store import Store
+from wbsp.ps.terms import Terms
 from wbsp.sync import create
 from wbsp.sync.base import Push
 from wbsp.wire import messages as m

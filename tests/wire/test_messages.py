@@ -16,21 +16,25 @@ from wbsp.sync.base import Direct, Push, WorkerRule
 from wbsp.wire import files as f
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
+from wbsp.wire.segments import Place
 
 FROM_WORKER = [
     m.Hello(m.PROTOCOL, 3, {"sync": "wbsp", "lr": "0.1"}),
     m.Join([TensorSpec("conv/kernel", (5, 5, 3, 64)), TensorSpec("scale", ())]),
+    m.Join([TensorSpec("scale", ())], "wbsp-" + 32 * "0"),
     m.Initial(m.CHUNK, 2 * m.CHUNK),
     m.Update(Push(3, 7, 2, 4, 512, 0.25), 0, 10),
     m.Update(Push(3, 8, 2, 4, 512, 0.25, loss=1.5, cpu=0.5, memory=0.25), 0, 10),
+    m.Update(Push(3, 9, 2, 4, 512, 0.25), 4, 10, 5, Place(1 << 62, 16, 24)),
     m.Fetch(5),
     m.CutQuery(9, 3, 0.25),
     m.Heartbeat(None),
     m.Heartbeat(Report(steps=3, loss=0.5)),
     m.Leaving("finished", True, Report(pushes=2)),
     m.Reattach(m.PROTOCOL, 3, "ab12", 2, [TensorSpec("scale", ())], 4, 9, 6, 7, False,
-               2.5),
+               2.5, "wbsp-" + 32 * "0"),
     m.Kept(AnsweredWork(4, 8, 20, 640, 1.5, 6, {"stale": 1}), 0, 10),
+    m.Kept(AnsweredWork(4, 8, 20, 640, 1.5, 6, {}), 0, 10, Place(1 << 62, 0, 40)),
     m.Goodbye(),
     m.Elected(3),
     m.Follow(m.PROTOCOL, {"sync": "wbsp"}, 2607),
@@ -46,6 +50,7 @@ FROM_SERVER = [
     m.Refused("no"),
     m.Ack(7, False, "not finite", None, True, 0.0, 3, 2),
     m.Ack(8, True, None, 3, False, 0.5, 3, 3),
+    m.Ack(8, True, None, 3, False, 0.5, 3, 3, m.Model(5, 3, 0, 10, Place(1 << 62, 0, 40))),
     m.Granted(3),
     m.Directed(Direct(3, hold=True)),
     m.Directed(Direct(3, batch=96, start=1 << 40)),
@@ -74,8 +79,11 @@ FROM_SERVER = [
 GROUP = m.Group(1 << 62, [("", 2701), ("10.0.0.2", 2702)])
 FROM_SERVER += [
     m.Joined(4, 40, False, 2.5, 1, GROUP),
+    m.Joined(4, 40, False, 2.5, 1, None, 1 << 62),
     m.Resend(5, GROUP),
+    m.Resend(5, None, 1 << 62),
     m.Reattached(2, True, 5, 3, None, GROUP),
+    m.Reattached(2, True, 5, 3, None, None, 1 << 62),
 ]
 TO_SHARD = [
     s.Lead(m.PROTOCOL, "ab12", 3, 8),
@@ -116,7 +124,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {7: "0f3bba3c9a1ca6cd940667d6c10c958aacc22c18d61c081bfd337343f01e7a1b"}
+BYTES = {7: "760fdb14ff5afe82e59d59031a1f00964d52e5ac9b64cee0eefa148e250b8a61"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

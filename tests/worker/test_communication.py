@@ -16,6 +16,7 @@ from wbsp.worker.channel import Ready
 from wbsp.worker.communication import Communication
 from wbsp.worker.connection import TransportError
 from wbsp.worker.pending import PendingRequest
+from wbsp.worker.shared_memory import SharedMemory
 
 PUSH = Push(0, 4, 0, 1, 1, 1.0)
 ACK = m.Ack(4, True, None, None, False, 0.5, 0, 0)
@@ -27,6 +28,7 @@ class Channel:
 
     sent, all_sent, made, broken = 0, True, True, False
     ready, group = True, None  # there are no shards
+    memory = SharedMemory(wanted=False)
 
     def __init__(self, events):
         self.connection = self
@@ -67,8 +69,14 @@ class Channel:
 
     hand_over = post_chunks
 
-    def arrange(self, group):
-        assert group is None
+    def arrange(self, answer):
+        assert answer.group is None and not answer.memory
+
+    def detach(self):
+        pass
+
+    def let_go(self, now):
+        return False
 
     def transferring(self, now):
         return False

@@ -32,6 +32,23 @@ def test_pushes_of_one_mark_are_one_sum():
     assert kept_since(kept, 4) == (work(4, 5), [2.0, 2.0])
 
 
+def test_the_newest_push_counts_at_once_and_is_added_later():
+    """Adding takes a while; whoever asks before it was done is told of it all the same."""
+    kept = KeptCuts()
+    update = np.full(2, 4.0, np.float32)
+    kept.add(Push(3, 0, 10, 2, 64, 0.5), update, 0.5, 1, 0)
+    assert kept.answered == 1 and kept.late and update.tolist() == [4.0, 4.0]
+    kept.settle()
+    assert not kept.late and update.tolist() == [2.0, 2.0], "its memory is the sum's"
+    for ask, told in ((lambda: kept.first, 0), (lambda: kept.vectors, 1),
+                      (lambda: kept_since(kept, 0)[1], [5.0, 5.0])):
+        add(kept, kept.answered, 2.0, 1)
+        assert kept.late
+        assert ask() == told
+        assert not kept.late
+    assert kept_since(kept, 0) == (work(0, 3), [5.0, 5.0])
+
+
 def test_what_is_durable_is_forgotten():
     kept = KeptCuts()
     for seq, mark in enumerate([1, 1, 2, 2]):

@@ -149,7 +149,7 @@ def test_a_lost_connection_costs_nothing(jobs, cuts):
     port = int(server.address.rpartition(":")[2])
     with Proxy(port, cuts) as proxy:
         near = Member(server.address, 0, steps=6, replica=IntegerReplica(0, size))
-        far = Member(proxy.address, 1, steps=6, replica=IntegerReplica(1, size))
+        far = Member(proxy.address, 1, steps=6, share=False, replica=IntegerReplica(1, size))
         all_end([near, far])
         assert proxy.cuts_left == 0 and proxy.connections == 1 + len(cuts)
     assert [text for text in far.said if "connected again" in text]
@@ -166,7 +166,7 @@ def test_any_message_may_be_lost_with_its_connection(jobs, way, kind):
     server = jobs.server("--connect_timeout=30", sync="wbsp", workers=2).listens()
     port = int(server.address.rpartition(":")[2])
     with Proxy(port, [(way, kind)]) as proxy:
-        far = Member(proxy.address, 0, steps=6)
+        far = Member(proxy.address, 0, steps=6, share=False)
         if kind in (b"Initial", b"Joined"):
             while proxy.cuts_left and not far.error:  # the first to join is the one to bring W_0
                 time.sleep(0.01)
@@ -181,7 +181,7 @@ def test_a_push_whose_acknowledgement_was_lost_is_not_counted_twice(jobs):
     server = jobs.server(sync="asp", workers=1).listens()
     port = int(server.address.rpartition(":")[2])
     with Proxy(port, 3 * [("down", b"Ack")]) as proxy:
-        member = Member(proxy.address, 0, steps=6)
+        member = Member(proxy.address, 0, steps=6, share=False)
         member.ends()
         assert not proxy.cuts_left
     check(server, [member])
@@ -192,7 +192,7 @@ def test_a_worker_that_was_given_up_and_comes_back_goes_on(jobs):
     server = jobs.server(sync="asp").listens()
     port = int(server.address.rpartition(":")[2])
     with Proxy(port) as proxy:
-        away = Member(proxy.address, 1, steps=30, seconds=0.01,
+        away = Member(proxy.address, 1, steps=30, seconds=0.01, share=False,
                       after_step=lambda step: (proxy.closed.set(), proxy.cut()) if step == 5 else 0)
         here = Member(server.address, 0, steps=10_000, seconds=0.01)
         server.until("worker 1 was lost")
@@ -211,7 +211,7 @@ def test_a_grant_to_a_worker_that_is_cut_off_reaches_it_later(jobs):
     port = int(server.address.rpartition(":")[2])
     gate = threading.Event()
     with Proxy(port) as proxy:
-        cut_off = Member(proxy.address, 0, steps=8)
+        cut_off = Member(proxy.address, 0, steps=8, share=False)
         slow = Member(server.address, 1, steps=8,
                       after_step=lambda step: step != 3 or gate.wait(60))
         until(lambda: cut_off.agent and cut_off.agent.seq == 4

@@ -8,7 +8,7 @@ import sys
 
 from absl import app, flags
 
-from wbsp.cluster import token, worker_num
+from wbsp.cluster import TRANSPORTS, shares_memory, token, worker_num
 from wbsp.ps.outer import OUTER_STEPS, create_outer
 from wbsp.ps.server import ServerConfig
 from wbsp.ps.shard_process import prepare_shard
@@ -46,6 +46,9 @@ flags.DEFINE_integer("watch_port", 0, "where `python -m wbsp.watch HOST:PORT` ge
 flags.DEFINE_float("check_period", 5.0, "seconds between two checkpoints", lower_bound=0.01)
 flags.DEFINE_float("connect_timeout", 120.0, "seconds to wait for workers", lower_bound=0)
 flags.DEFINE_float("band_width_limit", None, "MB/s in each direction for the server's traffic")
+flags.DEFINE_enum("transport", None, TRANSPORTS, "tcp: share no memory with workers of this "
+                  "machine; default: the environment variable WBSP_TRANSPORT, else auto: with all "
+                  "of this user")
 
 
 def main(argv):
@@ -65,7 +68,7 @@ def main(argv):
         model = create(FLAGS.sync, **options)
         config = ServerConfig(workers, check_period=FLAGS.check_period,
                               connect_timeout=FLAGS.connect_timeout,
-                              bandwidth=bandwidth,
+                              bandwidth=bandwidth, share=shares_memory(FLAGS.transport),
                               outer=create_outer(FLAGS.outer, **parse_options(FLAGS.outer_option)))
         settings = {"sync": model.name, "sync_option": json.dumps(options, sort_keys=True)}
         serve = prepare_server(

@@ -3,67 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
 
-import numpy as np
+import msgspec
 
 from wbsp.layout import TensorSpec, difference, total_size
-from wbsp.ps.files import RunFiles
 from wbsp.ps.initial import INITIAL_PATIENCE, InitialModel
 from wbsp.ps.members import Members
 from wbsp.ps.session_manager import SessionManager
-from wbsp.ps.shards import Shards
+from wbsp.ps.terms import Place, Terms
 from wbsp.ps.worker_session import (
-    UpdateReassembler,
     WorkerSession,
     check_reattach,
     disagreement,
     other_protocol,
 )
 from wbsp.runlog.report import Report
-from wbsp.sync.base import WorkerRule
 from wbsp.wire import messages as m
+from wbsp.wire.link import check_name
 from wbsp.wire.memory import BufferPool
-
-
-class Terms(NamedTuple):
-    """What a worker joins.
-
-    settings:   what joining workers must agree on or take over (name -> text)
-    on_initial: takes W_0 and its layout from the first worker; None: no worker is asked
-    advance:    sets the run's clock forward by so many seconds
-    run, epoch: the run's id, and the number of this start of its server
-    record:     notes changes of the run's settings in its folder, and returns them all; raises
-                OSError where they cannot be written
-    shards:     None: the server keeps the floats itself
-    files:      of the run, for who watches it; None: nobody can
-    """
-
-    rule: WorkerRule
-    worker_num: int
-    settings: dict[str, str]
-    on_initial: Callable[[np.ndarray, list[TensorSpec]], None] | None
-    advance: Callable[[float], None]
-    run: str
-    epoch: int
-    record: Callable[..., dict[str, Any]] = dict
-    shards: Shards | None = None
-    files: RunFiles | None = None
-
-
-@dataclass
-class Place:
-    """Whose process has a worker's index: only that one may attach again and go on."""
-
-    owner: str  # identity of its socket, in hexadecimal digits
-    earlier: Report | None  # totals of the worker's earlier incarnations
-
-    @classmethod
-    def load(cls, state: dict[str, Any]) -> Place:
-        """From what `asdict` made, and JSON."""
-        earlier = state["earlier"]
-        return cls(state["owner"], None if earlier is None else Report(**earlier))
 
 
 class Admission:
@@ -81,8 +38,7 @@ class Admission:
         self._clock, self._lose = clock, lose
         self.layout: list[TensorSpec] | None = None  # of the run's model, once there is one
         self._members: Members | None = None  # the same
-        self._pool = BufferPool()
-        self._initial = InitialModel(self._pool)
+        self._initial = InitialModel(BufferPool())
         self._over: str | None = None  # why nobody can join any more
         self.places: dict[int, Place] = {}
         self.epoch = terms.epoch
@@ -125,6 +81,7 @@ class Admission:
         """A worker has built its model. Raises WireError for a layout that cannot be."""
         try:
             size = total_size(join.layout)
+            check_name(join.socket)
         except ValueError as error:
             raise m.WireError(str(error)) from None
         if not 0 < size <= m.MAX_MODEL:
@@ -135,7 +92,7 @@ class Admission:
             if session.answer is not None:
                 self._answer_again(session, session.answer)
             return
-        session.layout, session.joined = join.layout, True
+        session.request, session.joined = join, True
         if self._members is not None:
             self._admit(session)
         else:
@@ -199,9 +156,8 @@ class Admission:
         if not self._members.engine.started:  # later, a leap would fool the model
             self._advance(request.now)
         session = self._sessions.open(identity, worker, place.earlier)
-        session.layout = request.layout
-        session.updates = UpdateReassembler(total_size(self.layout), self._pool)
-        self._sessions.attach(session)
+        session.request = request
+        self._sessions.attach(session, total_size(self.layout), request.socket)
         self._members.come_back(session, request)
 
     def _objection_to_return(self, owner: str, request: m.Reattach) -> str | None:
@@ -258,15 +214,14 @@ class Admission:
 
     def _admit(self, session: WorkerSession) -> None:
         assert self._members is not None and self.layout is not None
-        assert session.layout is not None
+        assert session.layout is not None and session.request is not None
         reason = difference(session.layout, self.layout)
         if reason:
             self._refuse(session, f"worker {session.worker} has another model than the server: "
                                   f"{reason} (here: the worker, there: the server); use the same "
                                   "model")
             return
-        session.updates = UpdateReassembler(total_size(self.layout), self._pool)
-        self._sessions.attach(session)
+        self._sessions.attach(session, total_size(self.layout), session.request.socket)
         self.places[session.worker] = Place(session.identity.hex(), session.earlier)
         self._answer(session, send_initial=False)
         self._members.join(session)
@@ -286,11 +241,14 @@ class Admission:
             member = engine.members.get(session.worker)
             steps = member.steps if member else 0
         session.answer = m.Joined(seq, steps, send_initial, self._clock(), self.epoch,
-                                  session.group)
+                                  session.group, session.inbox)
         self._sessions.send(session.identity, session.answer)
 
     def _answer_again(self, session: WorkerSession, answer: m.Joined) -> None:
-        """The answer was lost on its way, and what came after it."""
+        """The answer was lost on its way, and what came after it: over a connection that was."""
+        if session.updates is not None and session.request is not None:
+            self._sessions.share(session, session.updates.size, session.request.socket)
+            answer = session.answer = msgspec.structs.replace(answer, memory=session.inbox)
         self._sessions.send(session.identity, answer)
         self._sessions.repeat(session)
 

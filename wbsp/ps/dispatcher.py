@@ -12,12 +12,19 @@ from functools import partial
 import zmq
 
 from wbsp.layout import TensorSpec
-from wbsp.ps.admission import Admission, Terms
+from wbsp.ps.admission import Admission
 from wbsp.ps.engine import Engine
 from wbsp.ps.members import Members
 from wbsp.ps.replication import Replication
 from wbsp.ps.session_manager import SessionManager
-from wbsp.ps.worker_session import WorkerSession, check_report, one_line, other_protocol
+from wbsp.ps.terms import Terms
+from wbsp.ps.worker_session import (
+    WorkerSession,
+    body_of,
+    check_report,
+    one_line,
+    other_protocol,
+)
 from wbsp.runlog.report import Report
 from wbsp.sync.base import ContractError
 from wbsp.wire import messages as m
@@ -39,7 +46,8 @@ class Dispatcher:
         self.shards, self.files = terms.shards, terms.files
         if self.shards is not None:
             self.shards.hear = self.hear_shard
-        self.sessions = SessionManager(socket, bandwidth, clock, say, event, self.shards)
+        alone = "a rate limit" if bandwidth else "shards" if self.shards else terms.alone
+        self.sessions = SessionManager(socket, bandwidth, clock, say, event, self.shards, alone)
         self.reports: dict[int, Report] = {}  # of each worker, over all its incarnations
         self.admission = Admission(terms, self.sessions, self.reports, clock, self.lose)
         self.members: Members | None = None  # until there is a W_0
@@ -68,6 +76,22 @@ class Dispatcher:
                 return
             identity, *frames = message
             self._carefully(identity.bytes, partial(self._handle, identity.bytes, frames))
+
+    def receive_shared(self) -> None:
+        """The same, of workers with which memory is shared."""
+        for link in self.sessions.lending.readable():
+            for _ in range(16):
+                session = self.sessions.get(link.identity)
+                if session is None or session.memory is not link:
+                    break  # the message before has ended it
+                try:
+                    frames = link.receive()
+                except OSError:
+                    self.sessions.unshare(session)
+                    break
+                if frames is None:
+                    break
+                self._carefully(link.identity, partial(self._hear, session, frames))
 
     def hear_shard(self, shard: int, message: m.Message) -> None:
         """A shard says something of a worker, or of strangers."""
@@ -130,13 +154,7 @@ class Dispatcher:
         if frames:
             self._socket.received(frames[0], session is not None
                                   or self.replication.knows(identity))
-        if not 1 <= len(frames) <= 2:
-            raise m.WireError(f"a message of {len(frames)} frames")
-        message = m.decode(m.FromWorker, frames[0].buffer)
-        body = frames[1].buffer if len(frames) == 2 else None
-        floats = m.Initial if self.shards is not None else m.Initial | m.Update | m.Kept
-        if (body is not None) != isinstance(message, floats):
-            raise m.WireError(f"{type(message).__name__} with {len(frames)} frames")
+        message, body = self._decoded(frames, session)
         if isinstance(message, m.Hello):
             self.admission.hello(identity, message)
         elif isinstance(message, m.Reattach):
@@ -163,6 +181,24 @@ class Dispatcher:
         else:
             self.sessions.send(identity, self.files.at() if self.files else m.FilesAt(
                 0, "this server hands out no files"))
+
+    def _hear(self, session: WorkerSession, frames: list[zmq.Frame]) -> None:
+        """A message of a session, over the link that proves whose it is."""
+        message, body = self._decoded(frames, session)
+        session.note_message(self._clock())
+        self._dispatch(session, message, body)
+
+    def _decoded(self, frames: list[zmq.Frame],
+                 session: WorkerSession | None) -> tuple[m.Message, memoryview | None]:
+        """A message and its floats, if it is one that has some. Raises WireError."""
+        if not 1 <= len(frames) <= 2:
+            raise m.WireError(f"a message of {len(frames)} frames")
+        message = m.decode(m.FromWorker, frames[0].buffer)
+        body = body_of(message, frames, session)
+        floats = m.Initial if self.shards is not None else m.Initial | m.Update | m.Kept
+        if (body is not None) != isinstance(message, floats):
+            raise m.WireError(f"{type(message).__name__} with {len(frames)} frames")
+        return message, body
 
     def _dispatch(self, session: WorkerSession, message: m.Message,
                   body: memoryview | None) -> None:
@@ -195,7 +231,8 @@ class Dispatcher:
             case m.CutQuery():
                 self.members.query(session, message)
             case _:
-                raise m.WireError(f"worker {session.worker} sent {type(message).__name__}")
+                raise m.WireError(f"worker {session.worker} sent {type(message).__name__} in its "
+                                  "session")
 
     def _heartbeat(self, session: WorkerSession, heartbeat: m.Heartbeat) -> None:
         self._take_report(session, heartbeat.report)

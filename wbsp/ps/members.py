@@ -7,8 +7,10 @@ answers goes to the workers.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable
 
+import msgspec
 import numpy as np
 
 from wbsp.ps import effects
@@ -43,7 +45,7 @@ class Members:
     def join(self, session: WorkerSession) -> None:
         """A worker was admitted."""
         self.first_came = min(self._clock(), self.first_came)
-        self._say(f"worker {session.worker} joined")
+        self._say(f"worker {session.worker} joined over {session.way and session.way.name}")
         self.deliver(self.engine.join(session.worker, self._clock()))
 
     def come_back(self, session: WorkerSession, reattach: m.Reattach) -> None:
@@ -65,19 +67,23 @@ class Members:
         if lacks is None:
             self._attach(session, session.returning)
         else:
-            self.sessions.send(session.identity, m.Resend(lacks, session.group))
+            self.sessions.send(session.identity, m.Resend(lacks, session.group, session.inbox))
 
     def come_again(self, session: WorkerSession, reattach: m.Reattach) -> None:
         """A member's connection was broken, and its session was not: repeat what it may have
         missed."""
         self.sessions.queues.drop_transfer(session.identity)
+        if session.updates is not None:
+            self.sessions.share(session, session.updates.size, reattach.socket)
         back = session.returning
         if back is not None and back.lacks is not None:
-            self.sessions.send(session.identity, m.Resend(back.lacks, session.group))
+            self.sessions.send(session.identity,
+                               m.Resend(back.lacks, session.group, session.inbox))
         elif back is None or back.answer is not None:
-            answer = m.Reattached(self._epoch(), False, 0, 0, None, session.group)
+            answer = m.Reattached(self._epoch(), False, 0, 0, None, session.group, session.inbox)
             if back is not None and back.answer and reattach.epoch < back.answer.epoch:
-                answer = back.answer  # it did not arrive
+                # it did not arrive
+                answer = msgspec.structs.replace(back.answer, memory=session.inbox)
             self.sessions.send(session.identity, answer)
             self.sessions.repeat(session)
 
@@ -118,7 +124,8 @@ class Members:
         """Nothing that this member was answered is lacking any more."""
         request, worker = back.request, session.worker
         self._say(f"worker {worker} is back"
-                  + (", and has finished" if request.left else f" with version {request.version}"))
+                  + (", and has finished" if request.left else f" with version {request.version}")
+                  + f", over {session.way and session.way.name}")
         session.joined = not request.left
         self.deliver(self.engine.attach(worker, request.version, request.left, self._clock()))
 
@@ -127,6 +134,7 @@ class Members:
         if not session.joined or session.updates is None:
             raise m.WireError(f"worker {session.worker} pushed before it joined")
         session.check_push(update.push, self.engine.store.latest.version)
+        session.fetches(update.fetch)
         if body is None:
             if update.push.seq < self.engine.ledger.next_seq(session.worker):
                 self._push(session, update, None, True)  # again: the shards have no part in it
@@ -183,6 +191,7 @@ class Members:
     def fetch(self, session: WorkerSession, fetch: m.Fetch) -> None:
         if session.updates is None:
             raise m.WireError(f"worker {session.worker} fetched before it joined")
+        session.fetches(fetch.request)
         self.deliver(self.engine.fetch(session.worker, fetch.request))
 
     def query(self, session: WorkerSession, query: m.CutQuery) -> None:
@@ -213,7 +222,9 @@ class Members:
 
     def deliver(self, answer: Iterable[Effect]) -> None:
         """Send the workers what the engine has for them."""
-        for effect in answer:
+        waiting = deque(answer)
+        while waiting:
+            effect = waiting.popleft()
             if isinstance(effect, Final) and self._finals is not None:
                 self._finals.append(effect)
                 continue
@@ -228,24 +239,39 @@ class Members:
                 assert vector is not None, "a real server's store holds tensors, or its shards do"
                 self.sessions.send_model(session, effect.number, version, vector)
             else:
-                message = self._message(effect, session.group)
+                message = self._message(effect, session)
+                if isinstance(message, m.Ack) and waiting:
+                    message = self._with_model(message, waiting, session)
                 if isinstance(message, m.Reattached) and session.returning:
                     session.returning.answer = message
                 session.retain(message)
                 self.sessions.send(session.identity, message)
+
+    def _with_model(self, ack: m.Ack, waiting: deque[Effect], session: WorkerSession) -> m.Ack:
+        """The answer, and the version that follows for the same worker, if memory is shared."""
+        effect = waiting[0]
+        if not isinstance(effect, Model) or effect.worker != session.worker:
+            return ack
+        version, vector = effect.snapshot
+        model = vector is not None and self.sessions.lent(session, effect.number, version, vector)
+        if not model:
+            return ack
+        waiting.popleft()
+        return msgspec.structs.replace(ack, model=model)
 
     def farewell(self) -> None:
         """The final version is safe: whoever has finished may fetch it."""
         finals, self._finals = self._finals, None
         self.deliver(finals or [])
 
-    def _message(self, effect: Told, group: m.Group | None) -> m.Message:
+    def _message(self, effect: Told, session: WorkerSession) -> m.Message:
         match effect:
             case effects.Ack():
                 return m.Ack(*effect[1:], self.engine.ledger.durable)
             case effects.Reattached():
                 ack = effect.ack and m.Ack(*effect.ack[1:], self.engine.ledger.durable)
-                return m.Reattached(self._epoch(), True, effect.safe, effect.mark, ack, group)
+                return m.Reattached(self._epoch(), True, effect.safe, effect.mark, ack,
+                                    session.group, session.inbox)
             case Granted():
                 return m.Granted(effect.version)
             case Directed():

@@ -25,8 +25,9 @@ from wbsp.wire import messages as m
 from wbsp.wire.sockets import ServerSocket
 
 if TYPE_CHECKING:
-    from wbsp.ps.admission import Admission, Terms
+    from wbsp.ps.admission import Admission
     from wbsp.ps.background import Checkpoints
+    from wbsp.ps.terms import Terms
 
 _QUIET = 1.5  # seconds without a word of the standby after which its connection is tried
 _LOOK = 0.25  # seconds between two attempts

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from wbsp.layout import TensorSpec
-from wbsp.ps.admission import Place
 from wbsp.ps.background import CHECKPOINT, Checkpoints, Evaluation, Evaluations, Evaluator
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.engine import Engine
@@ -20,6 +19,7 @@ from wbsp.ps.outer import OuterStep
 from wbsp.ps.replication import Source
 from wbsp.ps.sharded_store import ShardedStore
 from wbsp.ps.store import Store
+from wbsp.ps.terms import Place
 from wbsp.runlog.console import Console, Status, say
 from wbsp.runlog.report import Report
 from wbsp.runlog.server import ServerLog
@@ -34,7 +34,7 @@ REATTACH_PATIENCE = 30.0
 
 @dataclass
 class ServerConfig:
-    """What ends a run, its rates, and its outer step.
+    """What ends a run, its rates, its outer step, and whether memory is shared with workers.
 
     Times in seconds, `bandwidth` in bytes per second.
     """
@@ -46,6 +46,7 @@ class ServerConfig:
     connect_timeout: float = 120.0
     bandwidth: float | None = None
     outer: OuterStep = field(default_factory=OuterStep)
+    share: bool = True
 
 
 @dataclass

@@ -17,7 +17,6 @@ import numpy as np
 import zmq
 
 from wbsp.layout import TensorSpec, difference
-from wbsp.ps.admission import Terms
 from wbsp.ps.background import Evaluator, EvaluatorError
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.engine import Engine
@@ -26,6 +25,7 @@ from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.run import Outlet, Run, ServerConfig
 from wbsp.ps.shard_link import ShardLost
 from wbsp.ps.shards import Shards
+from wbsp.ps.terms import Terms
 from wbsp.sync.base import ContractError, SyncModel
 from wbsp.wire.sockets import ServerSocket
 
@@ -56,7 +56,8 @@ class Server:
         self.dispatcher = Dispatcher(
             socket, Terms(model.rule, config.worker_num, settings,
                           self.begin if evaluator is None else None, self._advance,
-                          settings.get("id", ""), epoch, record, shards, files),
+                          settings.get("id", ""), epoch, record, shards, files,
+                          None if config.share else "as it was told"),
             config.bandwidth, self.now, self._say, outlet.log.event)
         self.training: Run | None = None  # until there is a W_0
         self._network = False  # the evaluator has built its own
@@ -135,6 +136,7 @@ class Server:
             self._shards.close()
         self._outlet.log.close()
         self._outlet.console.close()
+        self.dispatcher.sessions.lending.close()
         self._socket.close(_LINGER)
         if self._hold is not None:
             self._hold.close()
@@ -166,6 +168,8 @@ class Server:
         poller.register(self._socket.monitor, zmq.POLLIN)
         if self._shards is not None:
             self._shards.register(poller)
+        if (shared := self.dispatcher.sessions.lending.fd) is not None:
+            poller.register(shared, zmq.POLLIN)
         due = 0.0
         while True:
             if (now := self.now()) >= due:  # not after every message: it costs more than one
@@ -179,7 +183,7 @@ class Server:
         if self._evaluator and not (self._network or self._hasty):
             self._look_for_network(self._evaluator)
         dispatcher, strangers = self.dispatcher, self._socket.guard.strangers
-        queues = dispatcher.sessions.queues
+        queues, lending = dispatcher.sessions.queues, dispatcher.sessions.lending
         pause, wait = dispatcher.delay, min(queues.delay(self.now()), _POLL)
         if strangers:
             wait = min(wait, _WATCH)
@@ -194,9 +198,12 @@ class Server:
                 dispatcher.sessions.watch()
             if self._socket.socket in ready:
                 dispatcher.receive()
+            if lending.fd in ready:
+                dispatcher.receive_shared()
         if self._shards is not None:
             self._shards.serve()
         queues.flush(self.now())
+        lending.flush(self.now())
 
     def _look_for_network(self, evaluator: Evaluator) -> None:
         """Begin with the evaluator's W_0 when it is there, or compare it with the checkpoint."""

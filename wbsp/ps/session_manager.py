@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from wbsp.ps.lending import Lending
 from wbsp.ps.protocol_errors import ProtocolErrors, TokenBucket
 from wbsp.ps.shards import Shards
-from wbsp.ps.worker_session import Sharing, WorkerSession, one_line
+from wbsp.ps.worker_session import Sharing, UpdateReassembler, Way, WorkerSession, one_line
 from wbsp.runlog.report import Report
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import split
-from wbsp.wire.peer_queues import PeerQueues
+from wbsp.wire.memory import BufferPool
+from wbsp.wire.peer_queues import MOST_WAITING, PeerQueues
 from wbsp.wire.rate import RateLimiter
 from wbsp.wire.sockets import ServerSocket
 
@@ -30,13 +32,16 @@ class SessionManager:
 
     def __init__(self, socket: ServerSocket, bandwidth: float | None, clock: Callable[[], float],
                  say: Callable[[str], None], event: Callable[..., None],
-                 shards: Shards | None = None):
+                 shards: Shards | None = None, alone: str | None = None):
+        """`alone`: why no memory is shared with workers; None: it is, with those that can."""
         self.errors = ProtocolErrors(say, event)
         self.queues = PeerQueues(socket.socket, RateLimiter(bandwidth))
         self._socket, self._clock, self._say, self._event = socket, clock, say, event
         self._by_identity: dict[bytes, WorkerSession] = {}
         self._by_worker: dict[int, WorkerSession] = {}
         self._shards = shards
+        self.lending = Lending(alone)
+        self._pool = BufferPool()  # of updates that are sent
         self._by_secret: dict[int, WorkerSession] = {}  # as in `Group`
         self._refusals = TokenBucket()
         self.durable: Callable[[], int] = lambda: 0  # as in `Ledger`, once there is one
@@ -61,11 +66,29 @@ class SessionManager:
         self._by_identity[identity] = self._by_worker[worker] = session
         return session
 
-    def attach(self, session: WorkerSession) -> None:
-        """The worker is a member: have the shards know it, if there are some."""
+    def attach(self, session: WorkerSession, size: int, name: str) -> None:
+        """The worker is a member: have the shards know it, if there are some; else as `share`."""
+        self.share(session, size, name)
         if self._shards is not None:
             session.sharing = Sharing(self._shards.admit(session.worker))
             self._by_secret[session.sharing.group.secret] = session
+
+    def share(self, session: WorkerSession, size: int, name: str) -> None:
+        """Make ready for updates of `size` floats, in new shared memory if that can be.
+
+        name: of the worker's socket
+        """
+        self.unshare(session)
+        failed = session.way is not None and session.way.failed
+        link, way = self.lending.link(session.identity, "" if failed else name, size)
+        pool = self._pool if link is None else self.lending.pool
+        session.way = Way(way, UpdateReassembler(size, pool, link is not None), link, failed)
+
+    def unshare(self, session: WorkerSession, failed: bool = False) -> None:
+        """Share nothing with this worker any more: it is to attach again, or has ended."""
+        if session.way is not None and session.way.link is not None:
+            self.lending.end(session.way.link)
+            session.way.link, session.way.failed = None, failed
 
     def attached(self, secret: int) -> WorkerSession | None:
         """The session of which a shard speaks, if it is open."""
@@ -76,6 +99,7 @@ class SessionManager:
         self._by_identity.pop(session.identity, None)
         if self._by_worker.get(session.worker) is session:
             del self._by_worker[session.worker]
+        self.unshare(session)
         self.queues.drop_transfer(session.identity)
         if self._shards is not None and session.group is not None:
             self._shards.dismiss(session.worker, session.group)
@@ -124,16 +148,42 @@ class SessionManager:
 
     def send(self, identity: bytes, message: m.Message) -> None:
         """Send a message, to a worker or to a stranger, when the line and the socket allow."""
-        if not self.queues.post(identity, m.encode(message), now=self._clock()):
-            if session := self.get(identity):
-                session.deaf = True
+        session, link = self.get(identity), None
+        if session is not None and (link := session.memory) and link.open:
+            link.queue.post(m.encode(message), now=self._clock())
+            session.deaf = len(link.queue) > MOST_WAITING
+            return
+        if not self.queues.post(identity, m.encode(message), now=self._clock()) and session:
+            session.deaf = True
+        if link is not None and isinstance(message, m.Joined | m.Resend | m.Reattached):
+            link.open = True  # the worker reads this before anything that comes there
 
     def send_model(self, session: WorkerSession, request: int, version: int,
                    vector: np.ndarray) -> None:
         """Send a version (float32 [size]) instead of what is left of an earlier one."""
+        if session.memory is not None:
+            model = self.lent(session, request, version, vector)
+            if model is not None:
+                self.send(session.identity, model)
+            return
         self.queues.transfer(session.identity, (
             (m.encode(m.Model(request, version, offset, vector.size)), chunk)
             for offset, chunk in split(vector)), self._clock())
+
+    def lent(self, session: WorkerSession, request: int, version: int,
+             vector: np.ndarray) -> m.Model | None:
+        """The message that has a version (float32 [size]) in shared memory.
+
+        None: there is none. Where memory was shared, the worker attaches again without, and repeats
+        its fetch.
+        """
+        if session.memory is None:
+            return None
+        place = session.memory.lend(request, vector)
+        if place is None:
+            self.unshare(session, failed=True)
+            return None
+        return m.Model(request, version, 0, vector.size, place)
 
     def repeat(self, session: WorkerSession) -> None:
         """The worker's connection was broken: repeat what it may have missed."""

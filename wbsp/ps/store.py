@@ -97,7 +97,8 @@ class Store:
         if update is not None and self.latest.vector is not None:
             if self._pending is None:
                 self._pending = update if update.flags.writeable else np.empty_like(update)
-                np.multiply(update, np.float32(weight), out=self._pending)
+                if weight != 1.0 or self._pending is not update:
+                    np.multiply(update, np.float32(weight), out=self._pending)
             else:
                 add_weighted(self._pending, update, weight)
         self.accepted += 1

@@ -6,13 +6,16 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+import zmq
 
 from wbsp.layout import TensorSpec
+from wbsp.ps.lending import SharedLink
 from wbsp.runlog.report import PHASES, Report
 from wbsp.sync.base import Push
 from wbsp.vectors import is_finite
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import Reassembler
+from wbsp.wire.link import check_name
 
 _MAX_COUNT = 1 << 40  # steps or samples in one push; sums of them stay 64-bit integers
 _MAX_SECONDS = 1e9  # thirty years; what models make of it stays finite
@@ -20,14 +23,12 @@ _MAX_NUMBER = 1 << 40  # of pushes and versions
 
 
 class UpdateReassembler(Reassembler):
-    """Reassembler of updates, which looks at each chunk while it is in the processor's caches."""
+    """Reassembler of updates, which looks at what it has taken, while it is in the caches."""
 
     finite = True  # all values of the newest update, so far
 
-    def add(self, offset: int, size: int, data: memoryview) -> np.ndarray | None:
-        vector = super().add(offset, size, data)
-        self.finite = (self.finite or offset == 0) and is_finite(np.frombuffer(data, "<f4"))
-        return vector
+    def _took(self, part: np.ndarray, offset: int) -> None:
+        self.finite = (self.finite or offset == 0) and is_finite(part)
 
 
 @dataclass
@@ -83,6 +84,16 @@ class Sharing:
 
 
 @dataclass
+class Way:
+    """How floats come from a worker and go there."""
+
+    name: str  # for a log
+    updates: UpdateReassembler
+    link: SharedLink | None  # None: no memory is shared (any more)
+    failed: bool = False  # sharing did: it is not tried again
+
+
+@dataclass
 class WorkerSession:
     """Session of one incarnation of a worker; times are seconds of the run."""
 
@@ -91,9 +102,9 @@ class WorkerSession:
     heard: float  # time of its newest message
     probed: float = 0.0  # time at which its connection was last tried
     gone_since: float | None = None  # its connection is broken
-    layout: list[TensorSpec] | None = None  # of its model; None until it asks to join
+    request: m.Join | m.Reattach | None = None  # as which it asked to be a member
     joined: bool = False  # it asked to join, and has not left
-    updates: UpdateReassembler | None = None  # set for good when it is admitted
+    way: Way | None = None  # set for good when it is admitted
     sharing: Sharing | None = None  # set when it is admitted, where there are shards
     answer: m.Joined | None = None  # to its wish to join
     returning: Returning | None = None  # it has attached again
@@ -102,6 +113,21 @@ class WorkerSession:
     earlier: Report | None = None  # totals of the worker's earlier incarnations
     # the newest message of each kind that it was sent unasked, and may have missed
     retained: dict[type[m.Message], m.Message] = field(default_factory=dict)
+
+    @property
+    def layout(self) -> list[TensorSpec] | None:
+        """Of its model; None until it asks to join."""
+        return self.request.layout if self.request else None
+
+    @property
+    def updates(self) -> UpdateReassembler | None:
+        """Of what it sends; None until it is admitted."""
+        return self.way.updates if self.way else None
+
+    @property
+    def memory(self) -> SharedLink | None:
+        """What is shared with it; None: nothing is."""
+        return self.way.link if self.way else None
 
     def note_message(self, now: float) -> None:
         """A message came in: the worker is alive, and connected."""
@@ -124,6 +150,16 @@ class WorkerSession:
     def group(self) -> m.Group | None:
         """What the worker is told of the shards; None: there are none, or it is no member yet."""
         return self.sharing.group if self.sharing else None
+
+    @property
+    def inbox(self) -> int:
+        """What the worker is told of shared memory; 0: there is none."""
+        return self.memory.inbox if self.memory else 0
+
+    def fetches(self, request: int) -> None:
+        """The worker makes this fetch; 0: none."""
+        if self.memory is not None:
+            self.memory.returned(request)
 
     def check_push(self, push: Push, newest: int) -> None:
         """Raise WireError for metadata that this worker cannot have; `newest` is a version."""
@@ -148,6 +184,18 @@ class WorkerSession:
             raise m.WireError(f"worker {self.worker} asked with impossible metadata {query}")
 
 
+def body_of(message: m.Message, frames: list[zmq.Frame],
+            session: WorkerSession | None) -> memoryview | None:
+    """What comes with a message; None: nothing. Raises WireError."""
+    if len(frames) == 2:
+        return frames[1].buffer
+    if not isinstance(message, m.Update | m.Kept) or message.place is None:
+        return None
+    if session is None or session.memory is None:
+        raise m.WireError("a place in memory that is not shared")
+    return session.memory.read(message.place)
+
+
 def check_reattach(reattach: m.Reattach) -> None:
     """Raise WireError for numbers that no worker can have."""
     numbers = (reattach.epoch, reattach.first, reattach.answered, reattach.kept,
@@ -155,6 +203,7 @@ def check_reattach(reattach: m.Reattach) -> None:
     if not (all(0 <= number <= _MAX_NUMBER for number in numbers)
             and 0 <= reattach.now <= _MAX_SECONDS):
         raise m.WireError(f"worker {reattach.worker} attached again with impossible numbers")
+    check_name(reattach.socket)
 
 
 def check_report(report: Report, worker: int) -> None:

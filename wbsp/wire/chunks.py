@@ -10,17 +10,22 @@ import numpy as np
 from wbsp.wire.memory import BufferPool
 from wbsp.wire.messages import CHUNK, WireError
 
+_BLOCK = 1 << 16  # floats; two of them stay in the second-level cache
+
 
 def bounds(size: int, parts: int) -> list[int]:
     """Where `parts` ranges of a vector of `size` floats begin, and where the last one ends."""
     return [part * size // parts for part in range(parts + 1)]
 
 
-def split(vector: np.ndarray) -> Iterator[tuple[int, memoryview]]:
-    """Yield (offset, bytes) of each chunk of `vector` (float32 [size]) without copying."""
+def split(vector: np.ndarray, most: int = CHUNK) -> Iterator[tuple[int, memoryview]]:
+    """Yield (offset, bytes) of each chunk of `vector` (float32 [size]) without copying.
+
+    most: floats in a chunk
+    """
     data = vector.data.cast("B")
-    for offset in range(0, max(vector.size, 1), CHUNK):
-        yield offset, data[4 * offset:4 * (offset + CHUNK)]
+    for offset in range(0, max(vector.size, 1), most):
+        yield offset, data[4 * offset:4 * (offset + most)]
 
 
 class Assembly:
@@ -67,11 +72,14 @@ class Reassembler:
     """Puts the chunks of one vector together; offset 0 begins anew.
 
     Returns a vector only when its last chunk is there, so that nobody sees half an update.
+
+    shared: what is added lies in shared memory, and may change at any time: all of it is copied,
+            and it may be more than a chunk
     """
 
-    def __init__(self, size: int, pool: BufferPool):
+    def __init__(self, size: int, pool: BufferPool, shared: bool = False):
         """`size` in floats; `pool`: source of the vectors' memory."""
-        self.size = size
+        self.size, self.shared = size, shared
         self._pool = pool
         self._vector: np.ndarray | None = None  # incomplete
         self.filled = 0  # floats that have been added to it
@@ -87,14 +95,21 @@ class Reassembler:
         if offset and offset != self.filled:
             raise WireError(f"chunk at float {offset} came when {self.filled} was due")
         expected = min(CHUNK, size - offset)
+        count = data.nbytes // 4
+        if self.shared and expected < count <= size - offset:
+            expected = count
         if offset < 0 or expected < 0 or data.nbytes != 4 * expected:
             raise WireError(f"chunk at float {offset} has {data.nbytes} bytes, not "
                             f"{4 * expected}")
         values = np.frombuffer(data, "<f4")
-        if expected == size:
+        if expected == size and not self.shared:
+            self._took(values, offset)
             return values
         vector = self._pool.take(size) if self._vector is None else self._vector
-        vector[offset:offset + expected] = values
+        for start in range(0, expected, _BLOCK):
+            part = vector[offset + start:offset + min(start + _BLOCK, expected)]
+            np.copyto(part, values[start:start + _BLOCK])
+            self._took(part, offset + start)
         self.filled = offset + expected
         complete = self.filled == size
         self._vector = None if complete else vector
@@ -102,3 +117,6 @@ class Reassembler:
             return None
         self.filled = 0
         return vector
+
+    def _took(self, part: np.ndarray, offset: int) -> None:
+        """These floats of the vector are here, and in the processor's caches."""

@@ -45,9 +45,12 @@ class BufferPool:
                 vector = self._vectors[index]
                 vector.flags.writeable = True
                 return vector
-        vector = np.empty(size, np.float32)
+        vector = self._new(size)
         self._vectors.append(vector)
         return vector
+
+    def _new(self, size: int) -> np.ndarray:
+        return np.empty(size, np.float32)
 
 
 def _holders(items: list, index: int) -> int:

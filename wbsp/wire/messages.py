@@ -2,9 +2,11 @@
 
 A message is one frame of MessagePack. Messages that carry floats (Initial, Update, Kept, Model,
 CopyChunk, Floats, Slice, Version) have a second frame of raw little-endian float32 values: a chunk
-of the model's flat vector. Where a run has shards, Update and Kept are the heads, without floats,
-of what goes to these. Nothing is ever unpickled. Bytes that do not decode to exactly one of these
-types raise `WireError` before anything is allocated for them.
+of the model's flat vector. Where memory is shared, an Update, Kept or Model names a place instead,
+of up to `PIECE` floats, or all of a Model. Where a run has shards, Update and Kept are the heads,
+without floats, of what goes to these.
+Nothing is ever unpickled. Bytes that do not decode to exactly one of these types raise `WireError`
+before anything is allocated for them.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from wbsp.runlog.report import Report
 from wbsp.sync.base import Direct, Push, WorkerRule
 from wbsp.wire.files import FilesAt, News, Read, Watch
 from wbsp.wire.message import CHUNK, MAX_MESSAGE, MAX_MODEL, PROTOCOL, Message, WireError
+from wbsp.wire.segments import Place
 from wbsp.wire.shards import FromShard, Group, ToShard
 from wbsp.wire.standby import Ask, Copy, CopyChunk, Follow, Following, Held, Over, Vacant
 
@@ -39,6 +42,7 @@ class Join(Message, frozen=True):
     """Request to become a member, once the worker's model is built."""
 
     layout: list[TensorSpec]  # of the flat vector
+    socket: str = ""  # at which this worker takes shared memory; "": it takes none
 
 
 class Initial(Message, frozen=True):
@@ -56,6 +60,7 @@ class Update(Message, frozen=True):
     offset: int  # floats before this chunk
     size: int  # floats of the whole vector
     fetch: int = 0  # number of the Fetch that this push stands for, if its Ack grants; 0: of none
+    place: Place | None = None  # of the floats, in shared memory
 
 
 class Fetch(Message, frozen=True):
@@ -104,6 +109,7 @@ class Reattach(Message, frozen=True):
     version: int  # newest that the worker has received; 0 also where there is none
     left: bool  # it has finished, and waits for the final version
     now: float  # seconds since the run's time zero, as the worker knows it
+    socket: str = ""  # as in Join
 
 
 class Kept(Message, frozen=True):
@@ -112,6 +118,7 @@ class Kept(Message, frozen=True):
     work: AnsweredWork
     offset: int  # floats before this chunk
     size: int  # floats of the whole vector
+    place: Place | None = None  # as in Update
 
 
 class Goodbye(Message, frozen=True):
@@ -147,12 +154,23 @@ class Joined(Message, frozen=True):
     now: float  # seconds since the run's time zero
     epoch: int  # number of this start of the run's server
     group: Group | None = None  # of shards, where the run has some
+    memory: int = 0  # number of the segment that is shared for what the worker sends; 0: none is
 
 
 class Refused(Message, frozen=True):
     """Refusal of a worker, with the reason in one line."""
 
     reason: str
+
+
+class Model(Message, frozen=True):
+    """Chunk of a version, in answer to a Fetch or to an Update that stands for one."""
+
+    request: int  # number of the fetch
+    version: int
+    offset: int  # floats before this chunk
+    size: int  # floats of the whole vector
+    place: Place | None = None  # as in Update
 
 
 class Ack(Message, frozen=True):
@@ -166,6 +184,7 @@ class Ack(Message, frozen=True):
     weight: float  # with which the update was accepted; 0 if it was not
     mark: int  # of the push: number of checkpoints that were begun before its decision
     durable: int  # what was decided under a mark below is in a checkpoint
+    model: Model | None = None  # that is granted, all of it, where memory is shared
 
 
 class Resend(Message, frozen=True):
@@ -173,6 +192,7 @@ class Resend(Message, frozen=True):
 
     seq: int
     group: Group | None = None
+    memory: int = 0  # as in Joined
 
 
 class Reattached(Message, frozen=True):
@@ -184,6 +204,7 @@ class Reattached(Message, frozen=True):
     mark: int  # of the sum that was sent again
     ack: Ack | None  # answer to the worker's newest push, which may have been lost
     group: Group | None = None
+    memory: int = 0  # as in Joined
 
 
 class Unknown(Message, frozen=True):
@@ -207,15 +228,6 @@ class CutDecision(Message, frozen=True):
 
     number: int
     cut: bool
-
-
-class Model(Message, frozen=True):
-    """Chunk of a version, in answer to a Fetch or to an Update that stands for one."""
-
-    request: int  # number of the fetch
-    version: int
-    offset: int  # floats before this chunk
-    size: int  # floats of the whole vector
 
 
 class Stop(Message, frozen=True):

@@ -11,7 +11,7 @@ import zmq
 
 from wbsp.wire.rate import Frames, Line, RateLimiter
 
-_MOST = 256  # messages, beside the transfer, that may wait for a peer
+MOST_WAITING = 256  # messages, beside the transfer, that may wait for a peer
 _FIRST_RETRY, _LAST_RETRY = 0.001, 0.05  # seconds until a blocked peer is tried again
 
 
@@ -60,7 +60,7 @@ class PeerQueues:
     def post(self, identity: bytes, *frames: bytes | memoryview, now: float) -> bool:
         """Send the message now if possible, else later; False if too many wait for that peer."""
         queue = self._queue(identity)
-        if len(queue.messages) >= _MOST:
+        if len(queue.messages) >= MOST_WAITING:
             return False
         queue.messages.append(frames)
         self.flush(now)

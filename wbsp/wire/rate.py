@@ -6,6 +6,8 @@ from typing import Generic, TypeVar
 
 import zmq
 
+from wbsp.wire.link import Link
+
 Frames = tuple[bytes | memoryview, ...]  # of one message to be sent
 Carried = TypeVar("Carried")
 
@@ -62,7 +64,7 @@ class Line(Generic[Carried]):
 class RateLimitedReceiver:
     """Receiving end of a socket: each message is there once the line has carried all of it."""
 
-    def __init__(self, socket: zmq.Socket, limiter: RateLimiter):
+    def __init__(self, socket: zmq.Socket | Link, limiter: RateLimiter):
         self._socket = socket
         self._line: Line[list[zmq.Frame]] = Line(limiter)
 

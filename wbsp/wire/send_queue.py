@@ -7,6 +7,7 @@ from collections import deque
 
 import zmq
 
+from wbsp.wire.link import Link
 from wbsp.wire.rate import Frames, Line, RateLimiter
 
 
@@ -16,7 +17,7 @@ class SendQueue:
     One urgent message, the newest, goes ahead of all that wait.
     """
 
-    def __init__(self, socket: zmq.Socket, limiter: RateLimiter):
+    def __init__(self, socket: zmq.Socket | Link, limiter: RateLimiter):
         self._socket = socket
         self._line: Line[Frames] = Line(limiter)
         self._waiting: deque[Frames] = deque()

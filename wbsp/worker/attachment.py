@@ -13,6 +13,8 @@ from wbsp.worker.channel import ServerChannel
 from wbsp.worker.connection import TransportError
 from wbsp.worker.kept import KeptCuts
 
+_SETTLE = 0.005  # seconds of silence after which there is time to add up what is kept
+
 
 class Attachment:
     """A worker's place in a run; used by the communication thread.
@@ -52,13 +54,14 @@ class Attachment:
         self._zero = time.monotonic() - joined.now
         self.kept = KeptCuts(joined.seq)
 
-    def reattach(self) -> m.Reattach:
-        """The introduction of a member over a new connection."""
+    def reattach(self, channel: ServerChannel) -> None:
+        """Introduce a member over a new connection."""
         self.lacks = None
         assert self.hello and self.join and self.kept and self._joined, "this worker is a member"
-        return m.Reattach(m.PROTOCOL, self.hello.worker, self._run or "", self._epoch,
-                          self.join.layout, self._joined.seq, self.kept.answered, self.kept.first,
-                          self.version, self.left, time.monotonic() - self._zero)
+        channel.post(m.Reattach(
+            m.PROTOCOL, self.hello.worker, self._run or "", self._epoch, self.join.layout,
+            self._joined.seq, self.kept.answered, self.kept.first, self.version, self.left,
+            time.monotonic() - self._zero, channel.memory.name))
 
     def resend(self, seq: int) -> tuple[m.Kept, np.ndarray]:
         """The sum of what was decided from push `seq` on, and the header of its first chunk.
@@ -94,9 +97,23 @@ class Attachment:
             self.kept.add(*cut, ack.weight, ack.mark, ack.durable,
                           None if ack.accepted else ack.reason or "")
 
+    def patience(self, seconds: float) -> float:
+        """For how long of these seconds of silence not to call `settle`."""
+        return _SETTLE if self.kept is not None and self.kept.late else seconds
+
+    def settle(self) -> None:
+        """Add up what is kept, which takes a while."""
+        if self.kept is not None:
+            self.kept.settle()
+
     def leads(self, epoch: int) -> None:
         """The server that this worker belongs to has this epoch."""
         self._epoch, self._promised = epoch, 0
+
+    def saved(self, durable: int) -> None:
+        """The server says that what was decided under a mark below is."""
+        if self.kept is not None:
+            self.kept.drop(durable)
 
     def choose(self, message: m.Elect | m.Leading | m.NotServing) -> m.Elected | None:
         """A server says whether it serves, or wants to be the one that does: the answer, if any.

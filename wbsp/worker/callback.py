@@ -15,7 +15,7 @@ from typing import Any
 
 import keras
 
-from wbsp.cluster import Task, token
+from wbsp.cluster import Task, shares_memory, token
 from wbsp.runlog.console import say
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
@@ -44,8 +44,10 @@ class SyncCallback(keras.callbacks.Callback):
     def __init__(self, address: str | None = None, worker_index: int | None = None, *,
                  token_file: str | None = None, connect_timeout: float = 120.0,
                  band_width_limit: float | None = None, expected: dict[str, str] | None = None,
-                 say: Callable[[str], None] = say, patience: float = PATIENCE):
-        """What is not given of the first three comes from the environment: `wbsp.cluster`.
+                 say: Callable[[str], None] = say, patience: float = PATIENCE,
+                 transport: str | None = None):
+        """What is not given of the first three, and of transport, comes from the environment:
+        `wbsp.cluster`.
 
         address:          host:port of the server; with a standby: host:port,host:port
         worker_index:     0 ... worker_num - 1, each once
@@ -53,16 +55,18 @@ class SyncCallback(keras.callbacks.Callback):
         connect_timeout, patience: seconds to wait for the server: at first, and when it is lost
         band_width_limit: limit of this worker's traffic, MB/s in each direction
         expected:         settings that must equal the server's (name -> text)
+        transport:        "tcp": no memory is shared with a server of this machine; "auto": it is
         Raises ValueError or OSError for bad arguments.
         """
         super().__init__()
         self._task = task = Task.complete(address, worker_index, check=split_addresses)
         self._timeout, self._expected, self._say = connect_timeout, expected or {}, say
         self._interrupt: str | None = None  # the reason
-        secret = token(token_file)
+        secret, share = token(token_file), shares_memory(transport)
         rate = None if band_width_limit is None else 1e6 * band_width_limit
         self._new_transport = lambda: Transport(task.address, self.worker, secret, rate, say,
-                                                lambda: self._interrupt is not None, patience)
+                                                lambda: self._interrupt is not None, patience,
+                                                share)
         self._transport: Transport | None = None  # the newest
         self._welcome: m.Welcome | None = None  # likewise
         self._training: Training | None = None  # likewise

@@ -1,12 +1,15 @@
-"""A worker's socket to its server, with rate limits, queue and monitor, and those to the shards."""
+"""A worker's socket to its server, with rate limits, queue and monitor, those to the shards, and
+the memory that is shared with a server of the same machine."""
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import zmq
 
@@ -14,10 +17,15 @@ from wbsp.wire import messages as m
 from wbsp.wire.chunks import split
 from wbsp.wire.memory import keep_freed
 from wbsp.wire.rate import RateLimiter
+from wbsp.wire.segments import PIECE
 from wbsp.wire.sockets import split_addresses, worker_socket
 from wbsp.worker.connection import ConnectionMonitor
 from wbsp.worker.duplex import Duplex
+from wbsp.worker.shared_memory import SharedMemory, SharingEnded
 from wbsp.worker.slices import Slices
+
+_IN = int(zmq.POLLIN)  # arithmetic with enums takes its time
+_GRACE = 0.5  # seconds from the end of what was shared until the server is asked about it
 
 
 class Ready(NamedTuple):
@@ -35,13 +43,15 @@ class ServerChannel:
     context:    ZeroMQ's, which `close` destroys with all its sockets
     connection: health of the connection
     slices:     the shards' side; None: the server takes the floats itself
+    memory:     shared with the server, where it can be
     """
 
     def __init__(self, address: str, token: bytes | None, bandwidth: float | None,
-                 patience: float, say: Callable[[str], None]):
+                 patience: float, say: Callable[[str], None], share: bool = True):
         """`address`: as in `Route`; `bandwidth`: bytes per second each way, or None.
 
         patience: as in `ConnectionMonitor`
+        share:    whether memory may be shared; it never is where there is a bandwidth
 
         Raises ValueError for a bad address or bandwidth.
         """
@@ -51,21 +61,27 @@ class ServerChannel:
         self._socket = worker_socket(self.context, hosts, os.urandom(16), token)
         self.connection = ConnectionMonitor(self._socket, address, patience, say)
         self.slices: Slices | None = None
+        self.memory = SharedMemory(share and bandwidth is None)
         limiters = RateLimiter(bandwidth), RateLimiter(bandwidth)
         self._slices_of = (lambda group: Slices(self.context, group, self.connection.host, token,
                                                 limiters, patience, say))
         self._duplex = Duplex(self._socket, *limiters)
         self._poller = self._new_poller()
+        self._let_go_at = math.inf  # by the server, of the memory that was shared
+        self._enclosed: m.Model | None = None  # in the newest message, and not received yet
+        self._arriving = False  # `receive` may find a message of the server's ZeroMQ socket
 
     @property
     def sent(self) -> int:
         """Number of messages sent, without the urgent ones."""
-        return self._duplex.queue.sent + (self.slices.sent if self.slices else 0)
+        return (self._duplex.queue.sent + (self.slices.sent if self.slices else 0)
+                + (self.memory.duplex.queue.sent if self.memory.duplex else 0))
 
     @property
     def all_sent(self) -> bool:
         """True if no message waits to be sent."""
-        return not self._duplex.queue and (self.slices is None or self.slices.all_sent)
+        return not (self._duplex.queue or (self.memory.duplex and self.memory.duplex.queue)
+                    ) and (self.slices is None or self.slices.all_sent)
 
     @property
     def ready(self) -> bool:
@@ -82,14 +98,37 @@ class ServerChannel:
         return self._duplex.transferring(now) or bool(self.slices
                                                       and self.slices.transferring(now))
 
-    def arrange(self, group: m.Group | None) -> None:
-        """These shards belong to the server from here on."""
+    def arrange(self, answer: m.Joined | m.Resend | m.Reattached) -> None:
+        """These shards belong to the server from here on, and this memory is shared.
+
+        See `let_go` where the memory cannot be had.
+        """
+        self._arrange_slices(answer.group)
+        self.detach(answer.memory)
+        try:
+            self.memory.attach(answer.memory)
+        except SharingEnded:
+            self._let_go_at = time.monotonic()
+
+    def detach(self, memory: int = 0) -> None:
+        """Share no memory but that of this number, and speak over the network, until a server
+        answers anew."""
+        self.memory.detach(memory)
+        self._poller, self._let_go_at, self._enclosed = self._new_poller(), math.inf, None
+
+    def let_go(self, now: float) -> bool:
+        """True if the server is to hear that memory is shared no more, though the connection lives.
+
+        That of a server that has died ends in a moment, too, and then there is another to speak to.
+        """
+        return now - self._let_go_at > _GRACE
+
+    def _arrange_slices(self, group: m.Group | None) -> None:
         if self.group == group:
             return
         if self.slices is not None:
             self.slices.close()
         self.slices = None if group is None else self._slices_of(group)
-        self._poller = self._new_poller()
 
     def poll(self, wakes: zmq.Socket, seconds: float) -> Ready:
         """Wait, for at most `seconds`, until there is something to do or `wakes` can be read."""
@@ -97,11 +136,15 @@ class ServerChannel:
         wait = min(seconds, self._duplex.register(self._poller, now))
         if self.slices is not None:
             wait = min(wait, self.slices.register(self._poller, now))
-        self._poller.register(wakes, zmq.POLLIN)
+        if self.memory.duplex is not None:
+            wait = min(wait, self.memory.duplex.register(self._poller, now))
+        self._poller.register(wakes, _IN)
         found = dict(self._poller.poll(int(1000 * wait)))
-        readable = self._duplex.readable(found, now)
+        self._arriving = readable = self._duplex.readable(found, now)
         if self.slices is not None:
             readable = self.slices.readable(found, now) or readable
+        if self.memory.duplex is not None:
+            readable = self.memory.duplex.readable(found, now) or readable
         return Ready(readable, self.connection.monitor in found, wakes in found)
 
     def receive(self) -> tuple[m.Message, memoryview | None] | None:
@@ -109,12 +152,30 @@ class ServerChannel:
 
         Raises WireError.
         """
-        frames = self._duplex.receive()
+        model, self._enclosed = self._enclosed, None
+        if model is not None:
+            return model, self._floats(model)
+        try:
+            frames = self.memory.receive()
+        except SharingEnded:
+            self.detach()
+            self._let_go_at, frames = time.monotonic(), None
+        if frames is None and self._arriving:
+            frames = self._duplex.receive()
+            self._arriving = frames is not None
         if frames is None:
             return None if self.slices is None else self.slices.receive()
         self.connection.received_at = time.monotonic()
-        chunk = frames[1].buffer if len(frames) == 2 else None
-        return m.decode(m.FromServer, frames[0].buffer), chunk
+        message = m.decode(m.FromServer, frames[0].buffer)
+        if isinstance(message, m.Ack):
+            self._enclosed = message.model
+        if len(frames) == 2:
+            return message, frames[1].buffer
+        return message, self._floats(message) if isinstance(message, m.Model) else None
+
+    def _floats(self, model: m.Model) -> memoryview | None:
+        """What lies in shared memory; None: nothing. Raises WireError."""
+        return None if model.place is None else self.memory.read(model.place)
 
     def read_event(self) -> bool:
         """Read an event of the connection. True: the connection is a new one.
@@ -130,12 +191,17 @@ class ServerChannel:
              urgent: bool = False) -> None:
         """Send a message now if possible, else later; an urgent one replaces an older one."""
         frames = (m.encode(message),) if chunk is None else (m.encode(message), chunk)
-        self._duplex.post(*frames, urgent=urgent)
+        (self.memory.duplex or self._duplex).post(*frames, urgent=urgent)
 
     def post_chunks(self, vector: np.ndarray, header: Callable[[int], m.Message]) -> None:
         """Send a vector (float32 [size]), each chunk after the message `header`(offset)."""
-        for offset, chunk in split(vector):
-            self.post(header(offset), chunk)
+        if self.memory.duplex is None:
+            for offset, chunk in split(vector):
+                self.post(header(offset), chunk)
+            return
+        for offset, chunk in split(vector, PIECE):
+            place = self.memory.put(4 * offset, chunk)
+            self.post(msgspec.structs.replace(header(offset), place=place))
 
     def hand_over(self, vector: np.ndarray, header: Callable[[int], m.Update | m.Kept]) -> None:
         """The same, where there are shards: to them, and the head to the server."""
@@ -152,6 +218,8 @@ class ServerChannel:
     def flush(self) -> None:
         """Send all queued messages that the rate limit and the socket allow."""
         self._duplex.flush()
+        if self.memory.duplex is not None:
+            self.memory.duplex.flush()
         if self.slices is not None:
             self.slices.flush()
 
@@ -165,11 +233,12 @@ class ServerChannel:
 
     def close(self) -> None:
         """Close the socket, and all others of the context; what was not sent is lost."""
-        self.arrange(None)
+        self._arrange_slices(None)
+        self.memory.refuse()
         self._socket.disable_monitor()
         self.context.destroy(0)
 
     def _new_poller(self) -> zmq.Poller:
         poller = zmq.Poller()
-        poller.register(self.connection.monitor, zmq.POLLIN)
+        poller.register(self.connection.monitor, _IN)
         return poller

@@ -130,7 +130,7 @@ class Communication:
 
     def _loop(self) -> None:
         while not self._closed(time.monotonic()):
-            ready = self._channel.poll(self._calls.wakes, HEARTBEAT / 4)
+            ready = self._channel.poll(self._calls.wakes, self._attachment.patience(HEARTBEAT / 4))
             if ready.wake:
                 self._calls.take_wake()
             self._calls.make()
@@ -138,14 +138,15 @@ class Communication:
                 self._introduce_again(time.monotonic())
             if ready.message:
                 self._receive()
+            else:
+                self._attachment.settle()  # while the server is busy with a push, or this worker
             self._channel.flush()
             self._keep_alive(time.monotonic())
 
     def _closed(self, now: float) -> bool:
-        if self._closes_by is None:
-            return False
-        return (now > self._closes_by or not self._channel.connection.made
-                or (self._channel.all_sent and not self._calls))
+        return self._closes_by is not None and (
+            now > self._closes_by or not self._channel.connection.made
+            or (self._channel.all_sent and not self._calls))
 
     def _fail(self, error: TransportError) -> None:
         self.error = error
@@ -165,9 +166,8 @@ class Communication:
         match message:
             case m.Alive():
                 self._chunks_at_server = message.chunks
-                # a new server counts marks of its own: what is kept has them once it has answered
-                if self._attachment.kept is not None and self._attaching is None:
-                    self._attachment.kept.drop(message.durable)
+                if self._attaching is None:  # a new server counts marks of its own until it answers
+                    self._attachment.saved(message.durable)
             case m.Elect() | m.Leading() | m.NotServing():
                 if promise := self._attachment.choose(message):
                     self._channel.post(promise)
@@ -180,8 +180,8 @@ class Communication:
                     self._introduce_again(now)
             case m.Resend():
                 if self._attaching is not None:
+                    self._channel.arrange(message)
                     self._attachment.lacks = message.seq
-                    self._channel.arrange(message.group)
                     self._attachment.resend_lacking(self._channel)
             case m.Reattached():
                 if self._attaching is not None:
@@ -191,10 +191,10 @@ class Communication:
                     self._channel.connection.served()
                     self._attachment.welcomed(message)
                 if self._take_answered(message):  # else: answered twice
+                    self.handshake.put(message)
                     if isinstance(message, m.Joined) and not message.send_initial:
                         self._attachment.admitted(message)
-                        self._channel.arrange(message.group)
-                    self.handshake.put(message)
+                        self._channel.arrange(message)
             case _:
                 self._pass_on(message, chunk, now)
 
@@ -233,11 +233,12 @@ class Communication:
 
     def _introduce_again(self, now: float) -> None:
         """Say who this worker is; a member's pending request waits for the answer."""
+        self._channel.detach()
         attachment = self._attachment
         if attachment.kept is not None:
             self._attaching = PendingRequest(
-                m.Reattached, None, lambda: self._channel.post(attachment.reattach()),
-                self._counts(), now, now, now)
+                m.Reattached, None, lambda: attachment.reattach(self._channel), self._counts(),
+                now, now, now)
             self._attaching.send()
             return
         if self._introduced and attachment.hello is not None:
@@ -250,7 +251,7 @@ class Communication:
     def _go_on(self, answer: m.Reattached, now: float) -> None:
         """The server knows this worker, and lacks nothing."""
         self._attaching = None
-        self._channel.arrange(answer.group)
+        self._channel.arrange(answer)
         self._channel.connection.served()
         self._attachment.reattached(answer)
         self._pass_on(answer, None, now)
@@ -266,6 +267,8 @@ class Communication:
             self._repeat_request(now)
         if not self._channel.connection.made or self._channel.connection.broken:
             return
+        if self._attaching is None and self._channel.let_go(now):
+            self._introduce_again(now)
         if request := self._attaching or self._pending:
             request.observe(self._counts(), now)
             if self._channel.transferring(now):
@@ -276,20 +279,16 @@ class Communication:
         if (now >= self._heartbeat_at and self._closes_by is None and self._introduced
                 and self._attaching is None):
             self._heartbeat_at = now + HEARTBEAT
-            self._channel.post(m.Heartbeat(self._report(), self._chunks_received), urgent=True)
+            self._channel.post(m.Heartbeat(self._report(), self._counts()[1]), urgent=True)
 
     @property
     def _introduced(self) -> bool:
         """True once the server knows this session; before, it accepts nothing but Hello."""
         return self._pending is None or self._pending.answer is not m.Welcome
 
-    @property
-    def _chunks_received(self) -> int:
-        """Of models."""
-        return self._membership.chunks if self._membership else 0
-
     def _counts(self) -> tuple[int, ...]:
-        return self._channel.sent, self._chunks_received, self._chunks_at_server
+        models = self._membership.chunks if self._membership else 0
+        return self._channel.sent, models, self._chunks_at_server
 
     def _report(self) -> Report | None:
         return self._membership.listener.report() if self._membership else None

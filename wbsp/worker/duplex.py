@@ -8,8 +8,11 @@ from typing import Any
 
 import zmq
 
+from wbsp.wire.link import Link
 from wbsp.wire.rate import RateLimitedReceiver, RateLimiter
 from wbsp.wire.send_queue import SendQueue
+
+_IN, _OUT = int(zmq.POLLIN), int(zmq.POLLOUT)  # arithmetic with enums takes its time
 
 
 class Duplex:
@@ -18,8 +21,10 @@ class Duplex:
     queue: of messages that have not been sent
     """
 
-    def __init__(self, socket: zmq.Socket, upstream: RateLimiter, downstream: RateLimiter):
+    def __init__(self, socket: zmq.Socket | Link, upstream: RateLimiter, downstream: RateLimiter):
         self._socket = socket
+        # by which a poller names it
+        self._polled = socket if isinstance(socket, zmq.Socket) else socket.fileno()
         self.queue = SendQueue(socket, upstream)
         self._receiver = RateLimitedReceiver(socket, downstream)
 
@@ -30,16 +35,16 @@ class Duplex:
     def register(self, poller: zmq.Poller, now: float) -> float:
         """Have `poller` wake up when there is something to do; seconds after which there is."""
         arriving = self._receiver.delay(now)
-        flags = zmq.POLLOUT if self.queue.blocked else 0
+        flags = _OUT if self.queue.blocked else 0
         if arriving is None:
-            flags |= zmq.POLLIN
-        poller.register(self._socket, flags)
+            flags |= _IN
+        poller.register(self._polled, flags)
         return min(self.queue.delay(now), math.inf if arriving is None else arriving)
 
     def readable(self, found: dict[Any, int], now: float) -> bool:
         """True if `receive` can return a message; `found`: of the poller."""
         arriving = self._receiver.delay(now) is not None
-        return arriving or bool(found.get(self._socket, 0) & zmq.POLLIN)
+        return arriving or bool(found.get(self._polled, 0) & _IN)
 
     def receive(self) -> list[zmq.Frame] | None:
         """The next message's frames; None: there is none yet."""

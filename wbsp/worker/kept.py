@@ -6,6 +6,7 @@ No threads, sockets or clocks.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,6 +40,16 @@ class _Sum:
             self.total += total
 
 
+class _Answered(NamedTuple):
+    """A push as `KeptCuts.add` takes it."""
+
+    push: Push
+    update: np.ndarray
+    weight: float
+    mark: int
+    reason: str | None
+
+
 class KeptCuts:
     """The weighted sum of a worker's cuts that the server has decided on and not saved yet.
 
@@ -47,21 +58,29 @@ class KeptCuts:
     that is being written no other can come to be: so there are two sums at most.
 
     answered: number behind the newest push that was answered
+    late:     the newest was not added yet, which takes a while, and best another time: `settle`
     """
 
     def __init__(self, first: int = 0):
         """`first`: number of this process's first push."""
         self.answered = first
         self._sums: list[_Sum] = []
+        self._late: _Answered | None = None
+
+    @property
+    def late(self) -> bool:
+        return self._late is not None
 
     @property
     def vectors(self) -> int:
         """Number of vectors that are kept."""
+        self.settle()
         return sum(one.total is not None for one in self._sums)
 
     @property
     def first(self) -> int:
         """Number of the first push that is kept; all before are durable, or of another process."""
+        self.settle()
         return self._sums[0].work.first if self._sums else self.answered
 
     def add(self, push: Push, update: np.ndarray, weight: float, mark: int, durable: int,
@@ -71,10 +90,16 @@ class KeptCuts:
         update: float32 [size], this object's from here on, and perhaps changed in place
         mark:   under which the server decided; what was decided below `durable` is saved
         """
-        self.answered = push.seq + 1
         self.drop(durable)
-        if mark < durable:
+        self.answered = push.seq + 1
+        if mark >= durable:
+            self._late = _Answered(push, update, weight, mark, reason)
+
+    def settle(self) -> None:
+        """Add the newest answered push, if that was not done."""
+        if self._late is None:
             return
+        (push, update, weight, mark, reason), self._late = self._late, None
         work = AnsweredWork(push.seq, push.seq, push.steps, push.samples, push.seconds,
                             push.base_version, {} if reason is None else {reason: 1})
         if not (self._sums and self._sums[-1].mark >= mark):
@@ -87,6 +112,7 @@ class KeptCuts:
 
     def drop(self, durable: int) -> None:
         """Forget what was decided under a mark below `durable`."""
+        self.settle()
         while self._sums and self._sums[0].mark < durable:
             self._sums.pop(0)
 
@@ -96,6 +122,7 @@ class KeptCuts:
         A server has asked for it: all before is durable. Nobody may write to the vector as long as
         the caller needs it; `add` does.
         """
+        self.settle()
         self._sums = [one for one in self._sums if one.work.last >= seq]
         self._merge()
         return (self._sums[0].work, self._sums[0].total) if self._sums else None

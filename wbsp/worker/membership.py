@@ -70,4 +70,5 @@ class Membership:
         if model.offset not in (0, self._models.filled):
             return None  # rest of a transfer over a broken connection; the fetch was repeated
         self.chunks += 1
+        self._models.shared = model.place is not None
         return self._models.add(model.offset, model.size, chunk)

@@ -73,7 +73,7 @@ class SharedAgent:
         if not ack.accepted:
             self._say_rejected(ack)
         with self.changed:
-            self._follow(self.agent.acked(ack.granted, ack.hold))
+            self._follow(self.agent.acked(ack.granted, ack.hold), more=ack.model is not None)
 
     def fetched(self, version: int, vector: np.ndarray, seconds: float) -> None:
         """The requested version (float32 [size]) is here, `seconds` after the request."""
@@ -127,13 +127,15 @@ class SharedAgent:
         """True if the rule may have a version adopted more than once."""
         return self.agent.rule.push == "on_adopt"
 
-    def _follow(self, commands: Sequence[Command]) -> None:
+    def _follow(self, commands: Sequence[Command], more: bool = False) -> None:
+        """Make ready what the agent commands; `more`: other commands follow at once."""
         for command in commands:
             if isinstance(command, Fetch):
                 self._transport.fetch(*command)
             else:
                 self.commands.append(command)
-        self.changed.notify_all()
+        if not more:
+            self.changed.notify_all()
 
     def _say_rejected(self, ack: m.Ack) -> None:
         """Say now and then that pushes were rejected: some models reject by rule, and often."""

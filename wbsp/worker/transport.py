@@ -40,15 +40,17 @@ class Transport:
 
     def __init__(self, address: str, worker: int, token: bytes | None = None,
                  bandwidth: float | None = None, say: Callable[[str], None] = print,
-                 interrupted: Callable[[], bool] = lambda: False, patience: float = PATIENCE):
+                 interrupted: Callable[[], bool] = lambda: False, patience: float = PATIENCE,
+                 share: bool = True):
         """`address`: host:port; `bandwidth`: bytes per second each way, or None.
 
         patience: seconds for which to try to reach a server that is lost
+        share:    memory is shared with a server of this machine and user, if there is no bandwidth
         """
         self.address, self.worker = address, worker
         self._say, self._interrupted = say, interrupted
         self._channel = ServerChannel(address, token, bandwidth, patience,
-                                      lambda text: say(f"worker {worker}: {text}"))
+                                      lambda text: say(f"worker {worker}: {text}"), share)
         self._calls = CallQueue(self._channel.context)
         self._communication = Communication(self._channel, self._calls, address)
         self._thread: threading.Thread | None = None
@@ -95,7 +97,7 @@ class Transport:
 
         Raises TransportError when there is no progress for `timeout` seconds.
         """
-        join = m.Join(list(layout))
+        join = m.Join(list(layout), self._channel.memory.name)
         self._calls.append(lambda: self._communication.join(join))
         try:
             joined = self._await(m.Joined, timeout)

@@ -1,0 +1,123 @@
+"""The socket between a server and a worker of one machine: who is at its other end, what comes."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import zmq
+
+from wbsp.wire.link import accept, check_name, connect, listen
+from wbsp.wire.message import WireError
+from wbsp.wire.segments import Segment, available, create
+
+pytestmark = pytest.mark.skipif(not available(), reason="no shared memory on this system")
+NOBODY = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+
+
+@pytest.fixture
+def ends():
+    """The server's end and the worker's."""
+    name, listener = listen()
+    server = connect(name)
+    worker = accept(listener)
+    yield server, worker
+    for one in (server, worker, listener):
+        one.close()
+
+
+def received(link):
+    return [bytes(frame) for frame in link.recv_multipart()]
+
+
+def test_messages_come_one_by_one_in_both_directions(ends):
+    for here, there in (ends, ends[::-1]):
+        for data in (b"one", b"two", bytes(10_000)):
+            here.send_multipart((data,))
+        assert [received(there) for _ in range(3)] == [[b"one"], [b"two"], [bytes(10_000)]]
+        with pytest.raises(zmq.Again):
+            there.recv_multipart()
+
+
+def test_a_segment_comes_before_the_message_that_follows_it(ends):
+    server, worker = ends
+    segment, vector = create(5, read_only=True)
+    server.give(segment)
+    server.send_multipart((b"it is there",))
+    os.close(segment.fd)
+    with pytest.raises(zmq.Again):
+        worker.recv_multipart()
+    assert received(worker) == [b"it is there"]
+    vector[:] = np.arange(5)
+    assert np.array_equal(worker.segments[segment.number], vector)
+
+
+def test_an_end_that_does_not_read_blocks_nobody(ends):
+    server, worker = ends
+    with pytest.raises(zmq.Again):
+        for _ in range(10_000):
+            server.send_multipart((bytes(1000),))
+    assert received(worker) == [bytes(1000)]
+
+
+def test_what_was_sent_before_the_end_is_read(ends):
+    server, worker = ends
+    server.send_multipart((b"last",))
+    server.close()
+    assert received(worker) == [b"last"]
+    with pytest.raises(ConnectionError):
+        worker.recv_multipart()
+    worker.send_multipart((b"nobody reads this",))
+
+
+def test_files_that_a_worker_hands_over_are_not_taken(ends):
+    server, worker = ends
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        worker.give(Segment(7, worker.fileno()))
+        server.recv_multipart()
+    assert len(os.listdir("/proc/self/fd")) == before and not server.segments
+
+
+@pytest.mark.parametrize("name", ["x", "wbsp-", "wbsp-" + 31 * "0", "wbsp-" + 33 * "0",
+                                  "wbsp-" + 32 * "g", "/tmp/.X11-unix/X0",
+                                  "wbsp-" + 31 * "0" + "\n"])
+def test_a_name_that_no_worker_gives_is_refused(name):
+    check_name("")
+    check_name("wbsp-" + 32 * "0")
+    with pytest.raises(WireError):
+        check_name(name)
+
+
+def test_a_name_without_a_worker_behind_it_leads_nowhere():
+    with pytest.raises(ConnectionRefusedError):
+        connect("wbsp-" + 32 * "0")
+
+
+def as_nobody(code):
+    """Start this code as another user; it runs until its standard input ends."""
+    return subprocess.Popen([sys.executable, "-c", "import sys, os, socket\n"
+                             "from wbsp.wire.link import listen, connect\n"
+                             f"os.seteuid({NOBODY})\n{code}\nprint(flush=True)\nsys.stdin.read()"],
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+@needs_root
+def test_a_server_does_not_speak_to_another_user():
+    with as_nobody("name, s = listen(); print(name, flush=True)") as other:
+        with pytest.raises(PermissionError, match=f"user {NOBODY}"):
+            connect(other.stdout.readline().strip())
+        other.stdin.close()
+
+
+@needs_root
+def test_a_worker_does_not_speak_to_another_user():
+    name, listener = listen()
+    reach = f"s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.connect('\\0{name}')"
+    with as_nobody(reach) as other:
+        other.stdout.readline()
+        assert accept(listener) is None
+        other.stdin.close()
+    listener.close()

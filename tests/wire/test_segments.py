@@ -1,0 +1,123 @@
+"""Shared memory: nobody but its maker changes a version or any size, and no place is beyond it."""
+
+import fcntl
+import mmap
+import os
+
+import numpy as np
+import pytest
+
+from wbsp.wire.message import WireError
+from wbsp.wire.segments import Place, SharedPool, available, create, mapped
+
+pytestmark = pytest.mark.skipif(not available(), reason="no shared memory on this system")
+
+
+@pytest.fixture
+def made():
+    """made(size, read_only) -> a new segment and its vector."""
+    segments = []
+
+    def make(size, read_only):
+        segment, vector = create(size, read_only)
+        segments.append(segment)
+        return segment, vector
+    yield make
+    for segment in segments:
+        os.close(segment.fd)
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_segment_is_the_same_memory_for_those_that_have_it(made, read_only):
+    segment, vector = made(1000, read_only)
+    there = mapped(segment.fd)
+    vector[:] = np.arange(1000)
+    assert np.array_equal(there, vector)
+    assert there.flags.writeable != read_only
+
+
+def test_a_version_can_be_changed_by_its_maker_alone(made):
+    segment, vector = made(10, True)
+    with pytest.raises(OSError):
+        mmap.mmap(segment.fd, 40)
+    with pytest.raises(OSError):
+        os.pwrite(segment.fd, b"1234", 0)
+    again = os.open(f"/proc/self/fd/{segment.fd}", os.O_RDWR)
+    try:
+        with pytest.raises(OSError):
+            mmap.mmap(again, 40)
+    finally:
+        os.close(again)
+    vector[:] = 1.0
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("size", [0, 39, 1 << 20])
+def test_the_size_of_a_segment_stays(made, read_only, size):
+    segment, _ = made(10, read_only)
+    with pytest.raises(OSError):
+        os.ftruncate(segment.fd, size)
+    with pytest.raises(OSError):
+        fcntl.fcntl(segment.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+
+
+def test_a_file_whose_size_may_change_is_not_mapped(tmp_path):
+    fd = os.memfd_create("not ours", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, 40)
+    with open(tmp_path / "file", "wb") as file:
+        for other in (fd, file.fileno()):
+            with pytest.raises(OSError):
+                mapped(other)
+    os.close(fd)
+
+
+@pytest.mark.parametrize("offset, nbytes", [(0, 0), (0, 41), (40, 1), (40, 0), (39, 2), (-4, 8),
+                                            (0, -4), (1 << 63, 4), (4, 1 << 63), (-40, 40)])
+def test_a_place_beyond_its_segment_is_refused(made, offset, nbytes):
+    _, vector = made(10, False)
+    with pytest.raises(WireError):
+        Place(1, offset, nbytes).within(vector)
+
+
+def test_a_place_is_that_part_of_the_segment(made):
+    _, vector = made(10, False)
+    vector[:] = np.arange(10)
+    for offset, nbytes in [(0, 40), (4, 8), (36, 4), (1, 39)]:
+        assert bytes(Place(1, offset, nbytes).within(vector)) == vector.tobytes()[
+            offset:offset + nbytes]
+
+
+@pytest.mark.parametrize("hold", [lambda vector: vector, lambda vector: vector[2:3],
+                                  lambda vector: vector.data.cast("B")[4:8]])
+def test_memory_of_a_pool_is_used_again_when_nobody_holds_it(hold):
+    pool = SharedPool()
+    vector = pool.take(10)
+    vector.flags.writeable = False
+    address, holder = vector.ctypes.data, hold(vector)
+    del vector
+    assert pool.take(10).ctypes.data != address
+    del holder
+    again = pool.take(10)
+    assert again.ctypes.data == address and again.flags.writeable
+    pool.close()
+
+
+def test_a_vector_of_another_origin_is_copied_once():
+    pool = SharedPool()
+    own, other = pool.take(10), np.arange(10, dtype=np.float32)
+    assert pool.shared(own)[0] is own
+    copy, segment = pool.shared(other)
+    assert copy is not own and np.array_equal(mapped(segment.fd), other)
+    assert pool.shared(other) == (copy, segment)
+    assert segment != pool.shared(own)[1]
+    pool.close()
+
+
+def test_a_pool_leaves_no_descriptor_open():
+    before = len(os.listdir("/proc/self/fd"))
+    pool = SharedPool()
+    held = [pool.take(10) for _ in range(3)]
+    assert len(os.listdir("/proc/self/fd")) == before + 2 * len(held)  # mmap keeps one of its own
+    pool.close()
+    del held, pool
+    assert len(os.listdir("/proc/self/fd")) == before

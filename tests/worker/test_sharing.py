@@ -1,0 +1,311 @@
+"""Memory that a server and workers of one machine share: the same run, and nothing left behind."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import hosts
+import numpy as np
+import psutil
+import pytest
+import zmq
+from crew import Member, all_end
+from integers import IntegerReplica, conserved
+from pairs import Pair
+from peers import Peer
+
+from wbsp.ps import checkpoint
+from wbsp.sync.base import Push
+from wbsp.wire import messages as m
+from wbsp.wire.link import accept, listen
+from wbsp.wire.segments import PIECE, Place, available
+
+pytestmark = pytest.mark.skipif(not available(), reason="no shared memory on this system")
+MANY = PIECE + 7  # floats: more than lie at one place
+
+
+def check(server, members):
+    """The run ended well, all hold its last version, and each push counted once."""
+    server.ends_well()
+    saved = checkpoint.load(server.folder / "checkpoint.safetensors")
+    for member in members:
+        assert member.replica.x.tobytes() == saved.vector.tobytes()
+    first = [member.replica.adopted[0][1] for member in members]
+    (initial,) = [one for one in (np.full(saved.vector.size, w + 1, np.float32)
+                                  for w in range(len(members))) if one.tobytes() in first]
+    conserved(initial, server.events("accept"),
+              {worker: member.replica.cuts for worker, member in enumerate(members)}, saved.vector)
+
+
+@pytest.mark.parametrize("sync, size", [("asp", 5), ("bsp", MANY), ("pcc", MANY), ("nbsync", 5)])
+def test_every_push_counts_once_and_all_end_with_the_same_bytes(jobs, sync, size):
+    server = jobs.server(sync=sync, workers=3).listens()
+    members = [Member(server.address, worker, steps=6 + worker, seconds=0.002 * worker,
+                      replica=IntegerReplica(worker, size)) for worker in range(3)]
+    all_end(members)
+    check(server, members)
+    assert len(server.find("joined over shared memory")) == 3
+
+
+def test_one_worker_by_shared_memory_and_one_by_tcp(jobs):
+    server = jobs.server(sync="pcc").listens()
+    members = [Member(server.address, worker, steps=8, replica=IntegerReplica(worker, MANY),
+                      share=not worker) for worker in range(2)]
+    all_end(members)
+    check(server, members)
+    server.until("worker 0 joined over shared memory")
+    server.until("worker 1 joined over TCP .the worker shares no memory.")
+
+
+@pytest.mark.parametrize("flags, variables, plan, reason", [
+    (["--transport=tcp"], {}, {}, "as it was told"),
+    ([], {"WBSP_TRANSPORT": "tcp"}, {}, "as it was told"),
+    (["--band_width_limit=100"], {}, {}, "a rate limit"),
+    (["--shards=2"], {}, {}, "shards"),
+    ([], {}, {"bandwidth": 1e8}, "the worker shares no memory"),
+])
+def test_there_is_tcp_where_memory_is_not_to_be_shared(jobs, flags, variables, plan, reason):
+    server = jobs.server(*flags, workers=1, sync="asp", **variables).listens()
+    Member(server.address, 0, steps=3, **plan).ends()
+    server.ends_well()
+    server.until(f"worker 0 joined over TCP .{reason}.")
+
+
+def test_another_user_is_served_over_tcp(jobs):
+    if os.geteuid() != 0:
+        pytest.skip("only root can be another user")
+    server = jobs.server(workers=1, sync="asp").listens()
+    helpers = Path(__file__).parents[1] / "helpers"
+    subprocess.run([sys.executable, "-c", "import os, sys\n"
+                    f"sys.path.append({str(helpers)!r})\n"
+                    "from crew import IntegerReplica, Member\n"
+                    "replica = IntegerReplica(0)\n"  # all that is needed is imported
+                    "os.seteuid(65534)\n"
+                    f"Member({server.address!r}, 0, steps=4, replica=replica).ends()"],
+                   check=True, timeout=60)
+    server.ends_well()
+    server.until("worker 0 joined over TCP .the process at the other end is of user 65534.")
+
+
+@pytest.mark.skipif(hosts.why_not() is not None, reason=str(hosts.why_not()))
+def test_a_worker_in_another_network_namespace_is_served_over_tcp(jobs):
+    with hosts.Hosts("server", "standby", "w0", "w1") as network:
+        pair = Pair(jobs, hosts=network, standby=False, flags=())
+        for _ in range(2):
+            pair.worker(5)
+        pair.ends(pair.server)
+    assert len(pair.server.find("joined over TCP .Connection refused.")) == 2
+
+
+def open_files(job):
+    """How many files and mapped segments a process has."""
+    process = psutil.Process(job.process.pid)
+    return process.num_fds(), sum("memfd" in one.path for one in process.memory_maps(grouped=False))
+
+
+def left_behind(jobs):
+    """Names in the places where shared memory could have some."""
+    return {(place, name) for place in ("/dev/shm", "/tmp", jobs.folder)
+            for name in os.listdir(place) if "wbsp" in name and not name.startswith("wbsp-check")}
+
+
+def test_workers_that_are_killed_leave_nothing_behind(jobs):
+    """Not in the server either: each life of a worker has what the one before it had."""
+    before = left_behind(jobs)
+    server = jobs.server(workers=2, sync="asp").listens()
+    size, found = 100_000, []
+    stays = jobs.integer_worker(server.address, 0, size=size, seconds=0.005, stop_when_told=True)
+    for _ in range(5):
+        worker = jobs.integer_worker(server.address, 1, size=size, seconds=0.005)
+        worker.until("step 5 done")
+        found.append(open_files(server))
+        worker.kill()
+    assert max(found[2:]) <= max(found[:2])
+    (jobs.folder / "go").touch()
+    stays.ends_well()
+    server.ends_well()
+    assert len(server.find("worker 1 joined over shared memory")) == 5
+    assert left_behind(jobs) == before
+
+
+def test_workers_share_the_memory_of_the_server_that_follows_on_one_that_was_killed(jobs):
+    """No cut is lost or counted twice, and no worker keeps what the first server shared."""
+    before = left_behind(jobs)
+    pair = Pair(jobs, sync="pcc", standby=False)
+    pair.trains()
+    pair.kill("server")
+    pair.server.until("worker 0 is back with version .* over shared memory")
+    pair.server.until("worker 1 is back with version .* over shared memory")
+    for worker in pair.workers:
+        here = [one.path for one in psutil.Process(worker.process.pid).memory_maps(grouped=False)]
+        assert 1 <= sum("memfd:wbsp" in path for path in here) <= 10
+    pair.go()
+    pair.ends(pair.server)
+    assert left_behind(jobs) == before
+
+
+def test_a_standby_that_takes_over_shares_its_own_memory(jobs):
+    pair = Pair(jobs, sync="wbsp")
+    pair.trains()
+    pair.server.kill()
+    pair.standby.until("worker 0 is back with version .* over shared memory")
+    pair.go()
+    pair.ends(pair.standby)
+
+
+def test_a_worker_that_cannot_open_more_files_goes_on_over_tcp(jobs):
+    """The first version does not come through: the worker attaches again, and has it sent."""
+    server = jobs.server(workers=1, sync="asp").listens()
+    code = f"""
+import os, resource, sys
+sys.path.append({str(Path(__file__).parents[1] / "helpers")!r})
+from crew import Member
+from integers import IntegerReplica
+class Tight(IntegerReplica):
+    opened = []
+    def adopt(self, vector, how):
+        super().adopt(vector, how)
+        if not self.opened:
+            self.opened += [os.open("/dev/null", os.O_RDONLY) for _ in range(20)]
+            _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(self.opened) + 1, hard))
+member = Member({server.address!r}, 0, steps=20, replica=Tight(0, {MANY}))
+member.ends()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    server.ends_well()
+    saved = checkpoint.load(server.folder / "checkpoint.safetensors")
+    assert saved.state["steps"] == {"0": 20}
+    assert len(server.events("accept")) == 20 and server.events("reattach") == []
+
+
+# A worker that does what no correct worker does.
+
+
+class Neighbour(Peer):
+    """A peer of the server's own machine and user, with what is shared with it."""
+
+    def joins(self, worker):
+        name, listener = listen()
+        self.send(m.Hello(m.PROTOCOL, worker, {}))
+        self.hears(m.Welcome)
+        self.send(m.Join(IntegerReplica(worker).layout, name))
+        if self.hears(m.Joined).send_initial:
+            self.send(m.Initial(0, 5), bytes(20))
+            joined = self.hears(m.Joined)
+        self.link, self.segment = accept(listener), joined.memory
+        listener.close()
+        self.next(m.Granted)
+        return joined
+
+    def next(self, kind):
+        """Wait for a message of that kind beside the memory; others are passed over."""
+        poller = zmq.Poller()
+        poller.register(self.link.fileno(), zmq.POLLIN)
+        while True:
+            assert poller.poll(30_000), f"the server sent no {kind}"
+            with contextlib.suppress(zmq.Again):
+                message = m.decode(m.FromServer, self.link.recv_multipart()[0].buffer)
+                if isinstance(message, kind):
+                    return message
+
+    def says(self, message):
+        data = m.encode(message) if isinstance(message, m.Message) else message
+        self.link.send_multipart((data,))
+
+    @property
+    def inbox(self):
+        """What the server reads of what this peer sends: float32 [5]."""
+        return self.link.segments[self.segment]
+
+
+def push(segment, offset=0, nbytes=20, at=0, seq=0):
+    """A push of five floats that lie at this place, from float `at` on."""
+    return m.Update(Push(0, seq, 0, 1, 1, 0.1), at, 5, seq + 1, Place(segment, offset, nbytes))
+
+
+def test_a_place_where_nothing_can_be_is_as_a_malformed_message(jobs):
+    """The server reads nothing beyond what it shares, and the next push counts as if nothing were.
+    """
+    server = jobs.server(workers=1, sync="asp").listens()
+    with Neighbour(server.address) as peer:
+        peer.joins(0)
+        inside = peer.segment
+        wrong = [push(inside + 1), push(0), push(1 << 62), push(-1), push(inside, offset=4),
+                 push(inside, offset=20), push(inside, offset=-4), push(inside, offset=1 << 62),
+                 push(inside, nbytes=0), push(inside, nbytes=-4), push(inside, nbytes=16),
+                 push(inside, nbytes=19), push(inside, nbytes=24), push(inside, nbytes=1 << 62),
+                 push(inside, nbytes=16, at=1), push(inside, offset=1, nbytes=19),
+                 push(inside, at=4), push(inside, at=-1),
+                 m.Initial(0, 5), m.Hello(m.PROTOCOL, 0, {}), m.Ask("x"), m.Alive(), b"x",
+                 os.urandom(300), bytes(100_000)]
+        for one in wrong:
+            peer.says(one)
+        peer.inbox[:] = 12.0
+        peer.says(push(inside))
+        ack = peer.next(m.Ack)
+        assert ack.accepted and ack.model.version == 1
+        place = ack.model.place
+        there = peer.link.segments[place.segment]
+        assert there.tolist() == 5 * [12.0] and not there.flags.writeable
+        peer.inbox[:] = np.nan  # too late: the server has its own copy
+        peer.says(push(inside, seq=1))
+        ack = peer.next(m.Ack)
+        assert not ack.accepted and "not finite" in ack.reason
+        peer.says(m.Leaving("finished", True, None))
+        peer.next(m.Final)
+        peer.says(m.Goodbye())
+        server.ends_well()
+    saved = checkpoint.load(server.folder / "checkpoint.safetensors")
+    assert saved.vector.tolist() == 5 * [12.0]
+    assert sum(event["count"] for event in server.events("malformed")) == len(wrong)
+
+
+def test_what_a_worker_changes_while_the_server_reads_it_makes_no_version_that_is_not_finite(jobs):
+    """It writes without end, NaN and numbers in turn: the server decides on what it has copied."""
+    server = jobs.server(workers=1, sync="asp").listens()
+    with Neighbour(server.address) as peer:
+        peer.joins(0)
+        inbox, over = peer.inbox, threading.Event()
+
+        def scribble():
+            while not over.is_set():
+                inbox[:] = np.nan
+                inbox[:] = 1.0
+        writer = threading.Thread(target=scribble, daemon=True)
+        writer.start()
+        answers = []
+        for seq in range(300):
+            peer.says(push(peer.segment, seq=seq))
+            answers.append(peer.next(m.Ack))
+        over.set()
+        writer.join()
+        accepted = sum(answer.accepted for answer in answers)
+        for ack in answers:
+            assert ack.accepted or "not finite" in ack.reason
+        peer.says(m.Leaving("finished", True, None))
+        peer.next(m.Final)
+        peer.says(m.Goodbye())
+        server.ends_well()
+    assert accepted
+    saved = checkpoint.load(server.folder / "checkpoint.safetensors")
+    assert saved.vector.tolist() == 5 * [float(accepted)]
+
+
+def test_a_worker_that_never_fetches_again_holds_no_more_than_a_few_versions(jobs):
+    """It asks for the same one over and over: then nothing is shared with it, and it may attach
+    again."""
+    server = jobs.server(workers=1, sync="asp").listens()
+    with Neighbour(server.address) as peer:
+        peer.joins(0)
+        for _ in range(4):
+            peer.says(m.Fetch(7))
+        for _ in range(3):
+            assert peer.next(m.Model).place is not None
+        with pytest.raises(ConnectionError):
+            peer.next(m.Model)
+        peer.send(m.Goodbye())
+        server.until("worker 0 was lost: said goodbye")

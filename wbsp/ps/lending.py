@@ -1,0 +1,156 @@
+"""The server's side of what it shares with workers of its machine and user."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Iterator
+
+import numpy as np
+import zmq
+
+from wbsp.wire.link import connect
+from wbsp.wire.message import WireError
+from wbsp.wire.rate import RateLimiter
+from wbsp.wire.segments import Place, SharedPool, available, create
+from wbsp.wire.send_queue import SendQueue
+
+_MOST_LENT = 3  # versions of which a worker has not said that it has read them
+
+
+class SharedLink:
+    """Messages to and from one worker, and the memory that is shared with it.
+
+    identity: of the worker's ZeroMQ socket
+    inbox:    number of the segment in which the worker puts what it sends
+    queue:    of messages that the worker has not taken
+    open:     the worker has been told; all messages to it go here
+    """
+
+    def __init__(self, identity: bytes, name: str, size: int, pool: SharedPool):
+        """Hand a segment of `size` floats to the worker that listens on the socket of that name.
+
+        Raises OSError where no worker of this machine and user does.
+        """
+        self.identity, self._pool = identity, pool
+        self._given: set[int] = set()  # numbers of segments
+        self._lent: list[tuple[int, np.ndarray]] = []  # number of the fetch, and its answer
+        self._link = connect(name)
+        try:
+            segment, self._memory = create(size, read_only=False)
+            try:
+                self._link.give(segment)
+            finally:
+                os.close(segment.fd)
+        except OSError:
+            self._link.close()
+            raise
+        self.inbox, self.open = segment.number, False
+        self.queue = SendQueue(self._link, RateLimiter(None))
+
+    def fileno(self) -> int:
+        return self._link.fileno()
+
+    def receive(self) -> list[zmq.Frame] | None:
+        """The next message of the worker; None: there is none yet. Raises OSError at the end."""
+        try:
+            return self._link.recv_multipart()
+        except zmq.Again:
+            return None
+
+    def read(self, place: Place) -> memoryview:
+        """What the worker has put there, and may change at any time. Raises WireError."""
+        if place.segment != self.inbox:
+            raise WireError(f"a place in segment {place.segment}, which is not this worker's")
+        return place.within(self._memory)
+
+    def lend(self, request: int, vector: np.ndarray) -> Place | None:
+        """Where the worker can read a version (float32 [size]); None: nowhere, it must be sent.
+
+        request: number of the fetch; the version stays there until `returned`
+        """
+        if len(self._lent) >= _MOST_LENT:
+            return None
+        shared, segment = self._pool.shared(vector)
+        if segment is None:
+            return None
+        if segment.number not in self._given:
+            try:
+                self._link.give(segment)
+            except OSError:  # the worker takes none any more
+                return None
+            self._given.add(segment.number)
+        self._lent.append((request, shared))
+        return Place(segment.number, 0, shared.nbytes)
+
+    def returned(self, request: int) -> None:
+        """The worker makes this fetch: it has read the answers to all before."""
+        self._lent = [one for one in self._lent if one[0] >= request]
+
+    def close(self) -> None:
+        """End it; the worker keeps what it has mapped until it lets go."""
+        self._link.close()
+        self._lent.clear()
+
+
+class Lending:
+    """What a server shares, with whichever worker can; used by the event loop.
+
+    pool: of the vectors that are made of what such workers send
+    """
+
+    def __init__(self, why_not: str | None):
+        """`why_not`: the reason for which nothing is shared; None: there is none."""
+        self._why_not = why_not if available() else why_not or "this system cannot share memory"
+        self.pool = SharedPool()
+        self._links: dict[int, SharedLink] = {}
+        self._epoll: select.epoll | None = None
+
+    @property
+    def fd(self) -> int | None:
+        """A file descriptor to poll, readable when a link is; None: there never is one."""
+        if self._epoll is None and self._why_not is None:
+            self._epoll = select.epoll()
+        return self._epoll and self._epoll.fileno()
+
+    def link(self, identity: bytes, name: str, size: int) -> tuple[SharedLink | None, str]:
+        """Share memory with the worker that listens on the socket of that name, if possible.
+
+        Returns also how floats go, for a log.
+        """
+        reason = self._why_not or (None if name else "the worker shares no memory")
+        if reason is None and self.fd is not None and self._epoll is not None:
+            try:
+                link = SharedLink(identity, name, size, self.pool)
+                self._epoll.register(link, select.EPOLLIN)
+                self._links[link.fileno()] = link
+                return link, "shared memory"
+            except OSError as error:
+                reason = error.strerror or str(error)
+        return None, f"TCP ({reason})"
+
+    def end(self, link: SharedLink) -> None:
+        """A session ends, or goes on without that link."""
+        if self._links.pop(link.fileno(), None) is not None:
+            link.close()
+
+    def readable(self) -> Iterator[SharedLink]:
+        """The links with a message, or with their end."""
+        if self._epoll is not None:
+            for fd, _ in self._epoll.poll(0):
+                if (link := self._links.get(fd)) is not None:
+                    yield link
+
+    def flush(self, now: float) -> None:
+        """Send what waits, to workers that take it again."""
+        for link in self._links.values():
+            if link.queue:
+                link.queue.flush(now)
+
+    def close(self) -> None:
+        """Share nothing any more."""
+        for link in [*self._links.values()]:
+            self.end(link)
+        if self._epoll is not None:
+            self._epoll.close()
+        self.pool.close()

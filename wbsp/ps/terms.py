@@ -1,0 +1,56 @@
+"""What a worker joins, and what is remembered of one that has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from wbsp.layout import TensorSpec
+from wbsp.ps.files import RunFiles
+from wbsp.ps.shards import Shards
+from wbsp.runlog.report import Report
+from wbsp.sync.base import WorkerRule
+
+
+class Terms(NamedTuple):
+    """What a worker joins.
+
+    settings:   what joining workers must agree on or take over (name -> text)
+    on_initial: takes W_0 and its layout from the first worker; None: no worker is asked
+    advance:    sets the run's clock forward by so many seconds
+    run, epoch: the run's id, and the number of this start of its server
+    record:     notes changes of the run's settings in its folder, and returns them all; raises
+                OSError where they cannot be written
+    shards:     None: the server keeps the floats itself
+    files:      of the run, for who watches it; None: nobody can
+    alone:      why no memory is shared with workers; None: it is, with those that can
+    """
+
+    rule: WorkerRule
+    worker_num: int
+    settings: dict[str, str]
+    on_initial: Callable[[np.ndarray, list[TensorSpec]], None] | None
+    advance: Callable[[float], None]
+    run: str
+    epoch: int
+    record: Callable[..., dict[str, Any]] = dict
+    shards: Shards | None = None
+    files: RunFiles | None = None
+    alone: str | None = None
+
+
+@dataclass
+class Place:
+    """Whose process has a worker's index: only that one may attach again and go on."""
+
+    owner: str  # identity of its socket, in hexadecimal digits
+    earlier: Report | None  # totals of the worker's earlier incarnations
+
+    @classmethod
+    def load(cls, state: dict[str, Any]) -> Place:
+        """From what `asdict` made, and JSON."""
+        earlier = state["earlier"]
+        return cls(state["owner"], None if earlier is None else Report(**earlier))

@@ -1,0 +1,154 @@
+"""The Unix socket between a server and a worker of its machine, and the memory that comes over it.
+
+That both are on one machine is proven by the connection: the worker listens on a socket whose name
+(of Linux's abstract namespace, which a container may share or not) it tells the server over the
+network, and the server connects to it, or cannot. Each asks the kernel for the other's user. From
+then on the two speak over this socket, as they do over the network where there is none: no other
+thread has a part in it, which takes time. Its end is the end of what is shared.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+import zmq
+
+from wbsp.wire.message import WireError
+from wbsp.wire.segments import Segment, mapped
+
+_NAME = re.compile(r"wbsp-[0-9a-f]{32}")
+_NUMBER = struct.Struct("<Q")  # of a segment, beside its file descriptor
+_FD = struct.Struct("i")
+_ROOM = socket.CMSG_SPACE(_FD.size) if hasattr(socket, "CMSG_SPACE") else 0  # for one of them
+_PEER = struct.Struct("=iII")  # process, user, group
+_MOST = 1 << 16  # bytes of a message
+
+
+class Link:
+    """One end of the socket, with the methods of a ZeroMQ socket, for messages of one frame.
+
+    segments: that were handed over: number -> mapping, float32 [size]
+    """
+
+    def __init__(self, peer: socket.socket, takes: bool):
+        """`takes`: whether segments are taken; whatever else a peer hands over is let go."""
+        self._peer, self._takes = peer, takes
+        self._buffer = memoryview(bytearray(_MOST))
+        self.segments: dict[int, np.ndarray] = {}
+
+    def fileno(self) -> int:
+        return self._peer.fileno()
+
+    def send_multipart(self, frames: Sequence[bytes | memoryview], flags: int = zmq.NOBLOCK,
+                       copy: bool = True) -> None:
+        """Send a message. Raises zmq.Again. Nothing happens where the peer is gone."""
+        (data,) = frames
+        try:
+            self._peer.send(data)
+        except BlockingIOError:
+            raise zmq.Again from None
+        except OSError:
+            pass  # reading finds that out
+
+    def recv_multipart(self, flags: int = zmq.NOBLOCK, copy: bool = True) -> list[zmq.Frame]:
+        """The next message; or a segment is taken that came before it.
+
+        Raises zmq.Again: there is no message yet, or none before that segment; ConnectionError at
+        the end; OSError for a segment that cannot be had.
+        """
+        try:
+            if self._takes:
+                size, given, flags, _ = self._peer.recvmsg_into([self._buffer], _ROOM,
+                                                                socket.MSG_CMSG_CLOEXEC)
+            else:
+                size, given, flags = self._peer.recv_into(self._buffer), [], 0
+        except BlockingIOError:
+            raise zmq.Again from None
+        if not size:
+            raise ConnectionResetError("the other end is gone")
+        if flags & socket.MSG_CTRUNC:
+            raise OSError("a segment was lost: this process can open no more files")
+        data = bytes(self._buffer[:size])
+        if not given:
+            return [zmq.Frame(data)]
+        (fd,) = _FD.unpack(given[0][2])
+        try:
+            self.segments[_NUMBER.unpack(data)[0]] = mapped(fd)
+        finally:
+            os.close(fd)
+        raise zmq.Again
+
+    def give(self, segment: Segment) -> None:
+        """Hand a segment over, ahead of the next message. Raises OSError."""
+        socket.send_fds(self._peer, [_NUMBER.pack(segment.number)], [segment.fd])
+
+    def close(self) -> None:
+        """End it; the peer can still read what was sent."""
+        self._peer.close()
+
+
+def listen() -> tuple[str, socket.socket]:
+    """A worker's socket, and its name. Raises OSError."""
+    listener, name = _unix_socket(), f"wbsp-{secrets.token_hex(16)}"
+    try:
+        listener.bind(f"\0{name}")
+        listener.listen()
+    except OSError:
+        listener.close()
+        raise
+    return name, listener
+
+
+def accept(listener: socket.socket) -> Link | None:
+    """The worker's end of the next connection; None: it is of another user.
+
+    Raises OSError where there is none.
+    """
+    peer, _ = listener.accept()
+    peer.setblocking(False)
+    try:
+        _check_user(peer)
+    except OSError:
+        peer.close()
+        return None
+    return Link(peer, takes=True)
+
+
+def check_name(name: str) -> None:
+    """Raise WireError for a name that no worker gives its socket; "" stands for none."""
+    if name and not _NAME.fullmatch(name):
+        raise WireError(f"a socket named {name[:80]!r}")
+
+
+def connect(name: str) -> Link:
+    """The server's end of a connection to a worker's socket.
+
+    Raises OSError where there is none of that name and of this user.
+    """
+    peer = _unix_socket()
+    try:
+        peer.connect(f"\0{name}")
+        _check_user(peer)
+    except OSError:
+        peer.close()
+        raise
+    return Link(peer, takes=False)
+
+
+def _check_user(peer: socket.socket) -> None:
+    """Raise OSError unless the process at the other end is of this process's user."""
+    _, user, _ = _PEER.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    if user != os.geteuid():
+        raise PermissionError(f"the process at the other end is of user {user}")
+
+
+def _unix_socket() -> socket.socket:
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    one.setblocking(False)
+    return one

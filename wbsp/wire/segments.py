@@ -1,0 +1,117 @@
+"""Memory that a server and workers of the same machine and user share, in place of sent floats.
+
+A message that has floats says where they lie then. All memory is the server's: a segment for what
+each worker sends, and its pool of vectors, of which some become versions, which workers can only
+read. It has no name that anybody could open (memfd), is handed over from process to process
+(`wbsp.wire.link`), and is gone with the last process that holds it. Its size is sealed, so that
+nobody can take away what another process reads. What stands at a place may change while it is read,
+if a peer is not what it should be: it is copied, and the copy is what counts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import secrets
+from typing import NamedTuple
+
+import numpy as np
+
+from wbsp.wire.memory import BufferPool
+from wbsp.wire.message import WireError
+
+PIECE = 1 << 20  # floats of an update at one place: the next is put while this one is read
+_FUTURE_WRITE = 0x10  # F_SEAL_FUTURE_WRITE of Linux 5.1: mappings made later can only be read
+
+
+class Place(NamedTuple):
+    """Where floats lie: number of a segment, and bytes in it; as a peer says."""
+
+    segment: int
+    offset: int
+    nbytes: int
+
+    def within(self, vector: np.ndarray) -> memoryview:
+        """What lies there in the segment that is `vector`, float32 [size]. Raises WireError."""
+        end = self.offset + self.nbytes
+        if not 0 <= self.offset < end <= vector.nbytes:
+            raise WireError(f"bytes {self.offset} to {end} of a segment of {vector.nbytes}")
+        return vector.data.cast("B")[self.offset:end]
+
+
+class Segment(NamedTuple):
+    """What there is to hand over: a number that no other segment has, and a file descriptor."""
+
+    number: int
+    fd: int
+
+
+def available() -> bool:
+    """Whether this system has such memory."""
+    return hasattr(os, "memfd_create") and hasattr(fcntl, "F_ADD_SEALS")
+
+
+def create(size: int, read_only: bool) -> tuple[Segment, np.ndarray]:
+    """A new segment of `size` floats, all of which have their memory, and its mapping.
+
+    read_only: to all but this process
+
+    Raises OSError. The descriptor is the caller's to close; the mapping stays.
+    """
+    fd = os.memfd_create("wbsp", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.posix_fallocate(fd, 0, 4 * size)  # what is missing would kill who reads it
+        mapping = mmap.mmap(fd, 4 * size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+                    | fcntl.F_SEAL_SEAL | (_FUTURE_WRITE if read_only else 0))
+    except BaseException:
+        os.close(fd)
+        raise
+    return Segment(secrets.randbits(63) | 1, fd), np.frombuffer(mapping, np.float32)
+
+
+def mapped(fd: int) -> np.ndarray:
+    """The mapping of a segment that was handed over, float32 [size]. Raises OSError."""
+    seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    if not seals & fcntl.F_SEAL_SHRINK:
+        raise OSError("a segment whose size may change")
+    access = mmap.PROT_READ | (0 if seals & _FUTURE_WRITE else mmap.PROT_WRITE)
+    return np.frombuffer(mmap.mmap(fd, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, access), np.float32)
+
+
+class SharedPool(BufferPool):
+    """Vectors in segments of their own, which can be handed over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._segments: dict[int, Segment] = {}  # id of a vector, which the pool keeps for good
+        self._copied: tuple[np.ndarray, np.ndarray] | None = None  # see `shared`
+
+    def _new(self, size: int) -> np.ndarray:
+        try:
+            segment, vector = create(size, read_only=True)
+        except OSError:  # what lies in this one cannot be shared
+            return super()._new(size)
+        self._segments[id(vector)] = segment
+        return vector
+
+    def shared(self, vector: np.ndarray) -> tuple[np.ndarray, Segment | None]:
+        """A vector of this pool with the same floats, and its segment; None: it has none.
+
+        vector: float32 [size], never written again; copied once, if it is not this pool's
+        """
+        if id(vector) in self._segments:
+            return vector, self._segments[id(vector)]
+        if self._copied is None or self._copied[0] is not vector:
+            copy = self.take(vector.size)
+            np.copyto(copy, vector)
+            self._copied = vector, copy
+        copy = self._copied[1]
+        return copy, self._segments.get(id(copy))
+
+    def close(self) -> None:
+        """Hand over nothing any more; the vectors stay as long as somebody holds them."""
+        for segment in self._segments.values():
+            os.close(segment.fd)
+        self._segments.clear()

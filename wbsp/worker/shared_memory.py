@@ -1,0 +1,103 @@
+"""A worker's side of what a server of its machine and user shares with it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+import numpy as np
+import zmq
+
+from wbsp.wire.link import Link, accept, listen
+from wbsp.wire.message import WireError
+from wbsp.wire.rate import RateLimiter
+from wbsp.wire.segments import Place, available
+from wbsp.worker.duplex import Duplex
+
+
+class SharingEnded(Exception):
+    """The server has let go of what it shared, or this process cannot have it."""
+
+
+class SharedMemory:
+    """What is shared with one server after another; used by the communication thread.
+
+    name:   of the socket at which servers find this worker; "": it shares nothing
+    duplex: for all messages to and from the server; None: nothing is shared (at the moment)
+    """
+
+    def __init__(self, wanted: bool):
+        self.name = ""
+        self._listener: socket.socket | None = None
+        self.duplex: Duplex | None = None
+        self._link: Link | None = None
+        self._outbox = 0  # number of the segment for what this worker sends; 0: nothing is shared
+        if wanted and available():
+            with contextlib.suppress(OSError):
+                self.name, self._listener = listen()
+
+    def attach(self, number: int) -> None:
+        """Share the memory whose first segment has this number, and no other; 0: none.
+
+        Raises SharingEnded where there is no such memory here, though the server believes so.
+        """
+        self.detach(number)
+        with contextlib.suppress(OSError):  # no more connections
+            while self._listener is not None and number != self._outbox:
+                self._try(accept(self._listener), number)
+        if number != self._outbox:
+            self.refuse()
+            raise SharingEnded(f"segment {number} did not come")
+
+    def detach(self, number: int = 0) -> None:
+        """Share nothing but the memory of this number, until `attach`."""
+        if number and number == self._outbox:
+            return
+        if self._link is not None:
+            self._link.close()
+        self._link = self.duplex = None
+        self._outbox = 0
+
+    def refuse(self) -> None:
+        """Share nothing, now or later."""
+        self.detach()
+        if self._listener is not None:
+            self._listener.close()
+        self._listener, self.name = None, ""
+
+    def receive(self) -> list[zmq.Frame] | None:
+        """The next message; None: there is none yet. Raises SharingEnded."""
+        try:
+            return self.duplex.receive() if self.duplex else None
+        except ConnectionError as error:
+            raise SharingEnded(str(error)) from None
+        except OSError as error:  # a segment did not come through, and would not the next time
+            self.refuse()
+            raise SharingEnded(str(error)) from None
+
+    def put(self, offset: int, data: memoryview) -> Place:
+        """Copy `data` to where the server can read it; it may be overwritten once the server has
+        answered. `offset`: bytes before it in what is sent."""
+        assert self._link is not None
+        place = Place(self._outbox, offset, data.nbytes)
+        there = place.within(self._link.segments[self._outbox])
+        np.copyto(np.frombuffer(there, np.uint8), np.frombuffer(data, np.uint8))
+        return place
+
+    def read(self, place: Place) -> memoryview:
+        """What the server has put there, until the next fetch. Raises WireError."""
+        if self._link is None or place.segment not in self._link.segments:
+            raise WireError(f"a place in segment {place.segment}, which is not here")
+        return place.within(self._link.segments[place.segment])
+
+    def _try(self, link: Link | None, number: int) -> None:
+        """Take a connection, unless it is of an earlier server or of another user."""
+        if link is None:
+            return
+        with contextlib.suppress(zmq.Again, OSError):
+            link.recv_multipart()
+        if number in link.segments:
+            self._link, self._outbox = link, number
+            self.duplex = Duplex(link, RateLimiter(None), RateLimiter(None))
+        else:
+            link.close()
