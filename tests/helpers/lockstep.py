@@ -251,7 +251,7 @@ class Worker:
             self.shared = SharedAgent(Agent(self.index, self.world.model().rule, message.seq), self,
                                       Recorder(0.0), self.world.said.append, None)
             self.communication.listen(Noting(self), SIZE)
-        kept = self.communication._attachment.kept
+        kept = self.communication.attachment.kept
         if kept is not None:
             self.most_kept = max(self.most_kept, kept.vectors)
 

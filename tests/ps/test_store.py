@@ -100,7 +100,7 @@ def test_without_tensors_it_counts_versions():
     store.accept(None, 0.5)
     store.accept(None, 0.5)
     assert (store.accepted, store.size) == (2, 0)
-    assert store.commit() == (1, None)
+    assert store.commit() == (1, None, ())
 
 
 def test_the_ledger_knows_what_was_handled_and_what_is_missing():

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from wbsp.formats import FLOAT32, Format
 from wbsp.layout import TensorSpec, difference, total_size
 from wbsp.ps.initial import INITIAL_PATIENCE, InitialModel
 from wbsp.ps.members import Members
@@ -36,6 +37,7 @@ class Terms(NamedTuple):
     record:     notes changes of the run's settings in its folder, and returns them all; raises
                 OSError where they cannot be written
     shards:     None: the server keeps the floats itself
+    wire:       format of updates and versions
     """
 
     rule: WorkerRule
@@ -47,6 +49,7 @@ class Terms(NamedTuple):
     epoch: int
     record: Callable[..., dict[str, Any]] = dict
     shards: Shards | None = None
+    wire: Format = FLOAT32
 
 
 @dataclass
@@ -197,7 +200,7 @@ class Admission:
             self._advance(request.now)
         session = self._sessions.open(identity, worker, place.earlier)
         session.layout = request.layout
-        session.updates = UpdateReassembler(total_size(self.layout), self._pool)
+        session.updates = UpdateReassembler(total_size(self.layout), self._pool, self._terms.wire)
         self._sessions.attach(session)
         self._members.come_back(session, request)
 
@@ -260,7 +263,7 @@ class Admission:
                                   f"{reason} (here: the worker, there: the server); use the same "
                                   "model")
             return
-        session.updates = UpdateReassembler(total_size(self.layout), self._pool)
+        session.updates = UpdateReassembler(total_size(self.layout), self._pool, self._terms.wire)
         self._sessions.attach(session)
         self.places[session.worker] = Place(session.identity.hex(), session.earlier)
         self._answer(session, send_initial=False)

@@ -98,7 +98,7 @@ class Members:
         if body is None:
             self._headed(session, kept, kept.work.last)
             return
-        vector = session.updates.add(kept.offset, kept.size, body)
+        vector = session.updates.add(kept.offset, kept.size, body, again=True)
         if vector is None:
             self.sessions.note_chunk(session)
         else:
@@ -127,6 +127,7 @@ class Members:
         if not session.joined or session.updates is None:
             raise m.WireError(f"worker {session.worker} pushed before it joined")
         session.check_push(update.push, self.engine.store.latest.version)
+        session.progress.held = update.held
         if body is None:
             if update.push.seq < self.engine.ledger.next_seq(session.worker):
                 self._push(session, update, None, True)  # again: the shards have no part in it
@@ -183,6 +184,7 @@ class Members:
     def fetch(self, session: WorkerSession, fetch: m.Fetch) -> None:
         if session.updates is None:
             raise m.WireError(f"worker {session.worker} fetched before it joined")
+        session.progress.held = fetch.held
         self.deliver(self.engine.fetch(session.worker, fetch.request))
 
     def query(self, session: WorkerSession, query: m.CutQuery) -> None:
@@ -221,12 +223,12 @@ class Members:
             if session is None:
                 continue
             if isinstance(effect, Model):
-                version, vector = effect.snapshot
+                snapshot = effect.snapshot
                 if self._shards is not None:  # effects follow on their records, before any other
-                    self._shards.send(effect.worker, effect.number, version)
+                    self._shards.send(effect.worker, effect.number, snapshot.version)
                     continue
-                assert vector is not None, "a real server's store holds tensors, or its shards do"
-                self.sessions.send_model(session, effect.number, version, vector)
+                self.sessions.send_model(session, effect.number, snapshot.version,
+                                         *snapshot.sendable(session.progress.held))
             else:
                 message = self._message(effect, session.group)
                 if isinstance(message, m.Reattached) and session.returning:

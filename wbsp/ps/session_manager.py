@@ -128,12 +128,13 @@ class SessionManager:
             if session := self.get(identity):
                 session.deaf = True
 
-    def send_model(self, session: WorkerSession, request: int, version: int,
-                   vector: np.ndarray) -> None:
-        """Send a version (float32 [size]) instead of what is left of an earlier one."""
+    def send_model(self, session: WorkerSession, request: int, version: int, words: np.ndarray,
+                   base: int) -> None:
+        """Send a version instead of what is left of an earlier one: all its floats, or the words
+        that make it of version `base`; both float32."""
         self.queues.transfer(session.identity, (
-            (m.encode(m.Model(request, version, offset, vector.size)), chunk)
-            for offset, chunk in split(vector)), self._clock())
+            (m.encode(m.Model(request, version, offset, words.size, base)), chunk)
+            for offset, chunk in split(words)), self._clock())
 
     def repeat(self, session: WorkerSession) -> None:
         """The worker's connection was broken: repeat what it may have missed."""

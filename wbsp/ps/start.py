@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from wbsp import cluster
+from wbsp.formats import FLOAT32
 from wbsp.ps.background import CHECKPOINT, Evaluator
 from wbsp.ps.candidacy import State
 from wbsp.ps.checkpoint import Checkpoint, load, save
@@ -126,6 +127,10 @@ class _Plan:
             "workers": config.worker_num, "check_period": config.check_period,
             "bandwidth": config.bandwidth, **config.outer.settings(),
             "command": " ".join(sys.argv)}
+        if saved and before.get("wire", FLOAT32.name) != settings["wire"]:
+            raise ValueError(f"--wire={settings['wire']}: this run was begun with --wire="
+                             f"{before.get('wire', FLOAT32.name)}, and its workers go on so; give "
+                             "the same")
         run["id"] = before.get("id") or secrets.token_hex(4)
         run["epoch"] = before.get("epoch", 0) + step
         run["standby"], run["shards"] = None, self.shards.setting
@@ -200,11 +205,16 @@ def prepare_server(
     shards:     how many processes hold the floats, or their addresses; see `ShardPlan.parse`
     From here on the process's signals are the server's. Raises ValueError or OSError in one line.
     """
+    plan_of_shards = ShardPlan.parse(shards)
+    if not (config.wire.lossless or plan_of_shards.single):
+        raise ValueError(f"--wire={config.wire.name} does not go with shards; give --wire=float32, "
+                         "or --shards=1")
+    settings = {**settings, "wire": config.wire.name}
     interrupts = Interrupts().install()
     if standby_of:
         base_dir = str(pathlib.Path(base_dir).with_name(f"{sync_name(base_dir)}{BESIDE}"))
     plan = _Plan(settings, model, options, config, host, port, cluster.token(token_file), base_dir,
-                 log_root, start_evaluator, ShardPlan.parse(shards), interrupts)
+                 log_root, start_evaluator, plan_of_shards, interrupts)
     socket = plan.listen()
     if standby_of and not (resume and _has_run(plan)):
         first = Standby(socket, standby_of, settings,

@@ -2,7 +2,8 @@
 
 A message is one frame of MessagePack. Messages that carry floats (Initial, Update, Kept, Model,
 CopyChunk, Floats, Slice, Version) have a second frame of raw little-endian float32 values: a chunk
-of the model's flat vector. Where a run has shards, Update and Kept are the heads, without floats,
+of the model's flat vector or, in an Update and a Model, of the words of the run's format, in which
+sizes and offsets count then. Where a run has shards, Update and Kept are the heads, without floats,
 of what goes to these. Nothing is ever unpickled. Bytes that do not decode to exactly one of these
 types raise `WireError` before anything is allocated for them.
 """
@@ -20,6 +21,8 @@ from wbsp.sync.base import Direct, Push, WorkerRule
 from wbsp.wire.message import CHUNK, MAX_MESSAGE, MAX_MODEL, PROTOCOL, Message, WireError
 from wbsp.wire.shards import FromShard, Group, ToShard
 from wbsp.wire.standby import Ask, Copy, CopyChunk, Follow, Following, Held, Over, Vacant
+
+NONE = -1  # in place of a version
 
 __all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "PROTOCOL", "WireError"]
 
@@ -52,15 +55,17 @@ class Update(Message, frozen=True):
     """
 
     push: Push
-    offset: int  # floats before this chunk
-    size: int  # floats of the whole vector
+    offset: int  # words before this chunk
+    size: int  # words of all that is sent
     fetch: int = 0  # number of the Fetch that this push stands for, if its Ack grants; 0: of none
+    held: int = NONE  # as in Fetch
 
 
 class Fetch(Message, frozen=True):
     """Request for the newest version."""
 
     request: int  # number of this fetch, which the Model names
+    held: int = NONE  # version of this server that the worker has the floats of
 
 
 class CutQuery(Message, frozen=True):
@@ -209,12 +214,14 @@ class CutDecision(Message, frozen=True):
 
 
 class Model(Message, frozen=True):
-    """Chunk of a version, in answer to a Fetch or to an Update that stands for one."""
+    """Chunk of a version, in answer to a Fetch or to an Update that stands for one: of its floats,
+    or of the words of one difference after the other that make it of another version."""
 
     request: int  # number of the fetch
     version: int
-    offset: int  # floats before this chunk
-    size: int  # floats of the whole vector
+    offset: int  # floats or words before this chunk
+    size: int  # of all floats or words
+    base: int = NONE  # version that the differences are added to; NONE: the floats come whole
 
 
 class Stop(Message, frozen=True):
