@@ -22,7 +22,9 @@ FROM_WORKER = [
     m.Initial(m.CHUNK, 2 * m.CHUNK),
     m.Update(Push(3, 7, 2, 4, 512, 0.25), 0, 10),
     m.Update(Push(3, 8, 2, 4, 512, 0.25, loss=1.5, cpu=0.5, memory=0.25), 0, 10),
+    m.Update(Push(3, 8, 2, 4, 512, 0.25), 0, 10, 3, 7),
     m.Fetch(5),
+    m.Fetch(5, 7),
     m.CutQuery(9, 3, 0.25),
     m.Heartbeat(None),
     m.Heartbeat(Report(steps=3, loss=0.5)),
@@ -49,6 +51,7 @@ FROM_SERVER = [
     m.Directed(Direct(3, batch=96, start=1 << 40)),
     m.CutDecision(9, False),
     m.Model(5, 3, 0, 10),
+    m.Model(5, 3, 0, 10, 2),
     m.Stop("enough"),
     m.Final(9),
     m.Alive(),
@@ -109,7 +112,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard])
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {6: "41acf36fec0980dcbe9ed1f812288ea879406a69284cc7aae6c2863daa497c18"}
+BYTES = {7: "7ad85a524e4b74a55e07dfb0549e323094d52edc0cd99e658fe60ac6b067a057"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

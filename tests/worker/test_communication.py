@@ -92,7 +92,7 @@ class Listener:
     def acked(self, ack, seconds):
         self.log.append(ack)
 
-    def fetched(self, version, vector, seconds):
+    def fetched(self, version, vector, nbytes, seconds):
         self.log.append((version, vector.tolist()))
 
     def received(self, message):
