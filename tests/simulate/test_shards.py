@@ -178,7 +178,8 @@ def test_random_pushes_agree_with_water_filling(seed):
     shards = Shards(clock, [Shard(capacity, 7.0) for capacity in capacities], apply_seconds=0.0)
 
     def push(i, up):
-        shards.push(Machine(constant(1.0), up=up), size * len(capacities), lambda: whole.setdefault(i, clock.now))
+        shards.push(Machine(constant(1.0), up=up), size * len(capacities),
+                    lambda: whole.setdefault(i, clock.now))
     for i, (start, up, _) in enumerate(pushes):
         clock.at(start, push, i, up)
     clock.run()
