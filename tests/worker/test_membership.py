@@ -77,7 +77,8 @@ def test_a_difference_is_added_to_the_version_that_is_here(member):
 
 @pytest.mark.parametrize("wrong", [
     model(4, difference(0), base=2), model(4, difference(0), base=4),
-    model(4, difference(0)[:-1], 3), model(4, np.zeros(SIZE + 1, np.float32), 3), model(4, difference(0), 3, size=SIZE),
+    model(4, difference(0)[:-1], 3), model(4, np.zeros(SIZE + 1, np.float32), 3),
+    model(4, difference(0), 3, size=SIZE),
     model(4, difference(0), 3, size=-1), model(4, -difference(0), 3)])
 def test_what_is_no_difference_from_that_version_is_refused(member, wrong):
     with pytest.raises(m.WireError):

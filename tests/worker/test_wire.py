@@ -8,6 +8,7 @@ import pytest
 from crew import Member, all_end
 from integers import IntegerReplica
 from jobs import until
+from pairs import NEVER, Pair
 from peers import Peer
 
 from wbsp.formats import parse
@@ -50,10 +51,11 @@ class Random(IntegerReplica):
 class Spy(Member):
     """A member that notes what is sent of each of its cuts, and what comes of versions."""
 
-    def __init__(self, address, worker, size=SIZE):
-        super().__init__(address, worker, STEPS + 3 * worker, seconds=0.01,
+    def __init__(self, address, worker, size=SIZE, steps=STEPS):
+        super().__init__(address, worker, steps + 3 * worker, seconds=0.01,
                          replica=Random(worker, size))
         self.sent, self.came, self.versions = [], [], {}
+        self.counted, self.told = 0.0, 0  # sum of weight * what was sent; answers
 
     def _train(self, *plan):
         communication, hello = self._transport._communication, self._transport.hello
@@ -62,6 +64,7 @@ class Spy(Member):
             welcome = hello(*arguments)
             sending = communication.attachment.sending
             send, handle = sending.send, communication._pass_on
+            answered = communication.attachment.answered
 
             def sent(update):
                 found = send(update)
@@ -76,15 +79,33 @@ class Spy(Member):
                     vector = communication._membership._vector
                     self.versions[message.version] = hash(vector.tobytes())
 
+            def told(cut, ack):
+                self.counted = self.counted + ack.weight * cut[1].astype(float)
+                self.told += 1
+                answered(cut, ack)
+
             sending.send, communication._pass_on = sent, passed
+            communication.attachment.answered = told
             return welcome
 
         self._transport.hello = noting
         super()._train(*plan)
 
     @property
+    def first(self):
+        """Hash of the version that it adopted first."""
+        return self.replica.adopted[:1]
+
+    @property
     def unsent(self):
         return self._transport._communication.attachment.sending.unsent
+
+
+def initial(members):
+    """W_0, which is everywhere 1 where worker 0 brought it, and 2 where worker 1 did."""
+    ones = np.ones(members[0].replica.x.size, np.float32)
+    assert members[0].first == members[1].first
+    return 1.0 if members[0].first == [hash(ones.tobytes())] else 2.0
 
 
 @pytest.mark.parametrize("name", LOSSY)
@@ -108,10 +129,8 @@ def test_all_hold_the_same_versions_and_what_was_sent_is_conserved(jobs, name):
         assert whole[0] is member.came[0] and len(whole) < len(member.came)
         for model in member.came:
             assert model.size == SIZE if model.base == m.NONE else model.size < SIZE
-    first = np.ones(SIZE, np.float32)  # of worker 0, if that brought it
-    total = np.full(SIZE, 1.0 if hash(first.tobytes()) in members[0].versions.values() else 2.0)
-    for event in server.events("accept"):
-        total += event["weight"] * members[event["worker"]].sent[event["seq"]][1].astype(float)
+    assert [member.told for member in members] == [len(member.sent) for member in members]
+    total = initial(members) + sum(member.counted for member in members)
     assert np.allclose(saved.vector + saved.outer.get(UNSENT, 0), total, atol=1e-3)
 
 
@@ -131,13 +150,31 @@ def test_a_run_goes_on_in_the_format_in_which_it_was_begun(jobs):
     again.ends_well()
     after = checkpoint.load(again.folder / "checkpoint.safetensors")
     total = before.vector.astype(float) + before.outer[UNSENT]
-    for event in again.events("accept"):
-        member = members[event["worker"]]
-        number = event["seq"] - member.runtime.agent.seq  # from the end
-        if number >= -len(member.sent):
-            total += event["weight"] * member.sent[number][1]
+    total += sum(member.counted for member in members)
     assert again.folder == server.folder
     assert np.allclose(after.vector + after.outer[UNSENT], total, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["int8", "topk:0.02"])
+def test_what_was_sent_counts_once_where_a_standby_takes_over(jobs, name):
+    pair = Pair(jobs, flags=(NEVER, f"--wire={name}"))
+    members = [Spy(",".join(pair.addresses), worker, SMALL, steps=100_000) for worker in range(2)]
+    pair.standby.until("holding version")
+    until(lambda: all(len(member.came) > 5 for member in members), "some versions")
+    pair.server.kill()
+    pair.standby.until("taking over")
+    came = [len(member.came) for member in members]
+    until(lambda: all(len(member.came) > n + 3 for member, n in zip(members, came, strict=True)),
+          "more versions")
+    for member in members:
+        member.leave()
+    all_end(members)
+    pair.standby.ends_well()
+    saved = checkpoint.load(pair.standby.folder / "checkpoint.safetensors")
+    total = initial(members) + sum(member.counted for member in members)
+    assert np.allclose(saved.vector + saved.outer.get(UNSENT, 0), total, atol=1e-3)
+    for member in members:
+        assert member.replica.x.tobytes() == saved.vector.tobytes()
 
 
 @pytest.mark.parametrize("flags, said", [
