@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.formats import FLOAT32, advanced, parse
+from wbsp.feedback import advanced
+from wbsp.formats import FLOAT32, parse
 from wbsp.ps.outer import create_outer
 from wbsp.ps.store import UNSENT, Ledger, Store
 from wbsp.vectors import is_finite

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from wbsp.formats import FLOAT32, advanced, parse
+from wbsp.feedback import advanced
+from wbsp.formats import FLOAT32, parse
 from wbsp.ps.effects import Model
 from wbsp.ps.store import UNSENT
 from wbsp.simulate import links

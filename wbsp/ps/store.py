@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wbsp.formats import FLOAT32, ErrorFeedback, Format
+from wbsp.feedback import ErrorFeedback
+from wbsp.formats import FLOAT32, Format
 from wbsp.ps.decision import Accepted, Committed, Record, Resent
 from wbsp.ps.outer import OuterStep
 from wbsp.vectors import add_weighted, is_finite

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from wbsp.formats import ErrorFeedback
+from wbsp.feedback import ErrorFeedback
 from wbsp.ps.decision import Directed, Granted
 from wbsp.ps.effects import Ack, CutDecision, Final, Model, Stop
 from wbsp.ps.store import Snapshot
@@ -144,7 +144,7 @@ class SimulatedWorker:
 
     __slots__ = ("context", "index", "machine", "report", "agent", "compute", "alive", "over",
                  "leaving", "snapshot", "outgoing", "incoming", "push_since", "fetch_since",
-                 "sending", "held")
+                 "sending")
 
     agent: Agent
 
@@ -154,12 +154,17 @@ class SimulatedWorker:
         self.alive = True
         self.over = False  # has left, or is dead
         self.leaving = False
-        self.snapshot = Snapshot(0, None)  # newest fetched
+        self.snapshot: Snapshot | None = None  # newest fetched
         self.outgoing: Transfer | Slices | None = None  # newest update, which may have arrived
         self.incoming: Transfer | Slices | None = None  # newest model, which may have arrived
         self.push_since = self.fetch_since = 0.0
         self.sending = ErrorFeedback(context.payload.wire)
-        self.held: int | None = None  # version to which differences can be added
+
+    @property
+    def held(self) -> int | None:
+        """Version to which differences can be added; None: none, or there are no differences."""
+        return None if self.snapshot is None or self.sending.wire.lossless else (
+            self.snapshot.version)
 
     def send(self, act: Callable[..., None], *args: Any) -> None:
         """Send a control message: act(worker, *args) is called when it reaches the server."""
@@ -260,6 +265,7 @@ class SimulatedWorker:
                 if context.observer is not None:
                     context.observer.adopt(self.index, context.clock.now, command.version,
                                            command.how)
+                assert self.snapshot is not None, "nothing is adopted before it is fetched"
                 context.workload.adopt(self.index, self.snapshot.vector, command.how)
             else:  # Leave
                 self._retire()
@@ -285,8 +291,6 @@ class SimulatedWorker:
         self.report.count_pull(self.context.clock.now - self.fetch_since)
         self._show("pull", self.fetch_since)
         self.snapshot = snapshot
-        if not self.sending.wire.lossless:
-            self.held = snapshot.version
         self._carry_out(self.agent.fetched(snapshot.version))
         self.proceed()
 

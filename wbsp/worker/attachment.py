@@ -6,7 +6,8 @@ import time
 
 import numpy as np
 
-from wbsp.formats import FLOAT32, ErrorFeedback, Format, parse
+from wbsp.feedback import ErrorFeedback
+from wbsp.formats import FLOAT32, Format, parse
 from wbsp.layout import total_size
 from wbsp.sync.base import Push
 from wbsp.wire import messages as m

@@ -6,7 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
-from wbsp.formats import FLOAT32, Format, advanced
+from wbsp.feedback import advanced
+from wbsp.formats import FLOAT32, Format
 from wbsp.runlog.report import Report
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import Assembly, Reassembler
