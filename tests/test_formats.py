@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wbsp.feedback import ErrorFeedback, advanced
-from wbsp.formats import BLOCK, FLOAT32, parse
+from wbsp.formats import BLOCK, FLOAT32, Ranges, parse
 
 LOSSY = ["bfloat16", "int8", "topk:0.01", "topk:0.25"]
 SIZES = st.sampled_from([1, 2, 3, 5, 255, 256, 257, 1000, 40_000])
@@ -152,6 +152,21 @@ def test_words_of_another_number_are_refused(name):
     if name != "float32":
         with pytest.raises(ValueError):
             advanced(wire, drawn(0, 600), words[:-1])
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_ranges_are_encoded_by_themselves(name):
+    wire, vector, ends = parse(name), drawn(0, 1000), [0, 333, 333, 1000]
+    ranges = Ranges(wire, ends)
+    words = ranges.encode(vector)
+    assert words.size == ranges.words(1000)
+    alone = [wire.encode(vector[a:b]) for a, b in zip(ends, ends[1:], strict=False)]
+    assert [part.tobytes() for part in ranges.parts(words)] == [part.tobytes() for part in alone]
+    sent = np.concatenate([wire.decode(part, b - a) for part, a, b in
+                           zip(alone, ends, ends[1:], strict=False)])
+    assert ranges.decode(words, 1000).tobytes() == sent.tobytes()
+    with pytest.raises(ValueError, match="words of"):
+        ranges.decode(words[1:], 1000)
 
 
 def sparse(indices, values):

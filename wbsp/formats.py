@@ -8,6 +8,7 @@ input: the same bytes on every machine. No sockets, versions or workers are know
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -48,6 +49,10 @@ class Format:
     def length(self, words: np.ndarray, size: int) -> int:
         """How many words the encoding of `size` floats takes that these begin with, or lack."""
         return self.words(size)
+
+    def parts(self, words: np.ndarray) -> list[np.ndarray]:
+        """What goes to each receiver of a range, if there are some."""
+        return []
 
     def _check(self, words: np.ndarray, due: int) -> None:
         if words.size != due:
@@ -230,6 +235,37 @@ def _largest(vector: np.ndarray, count: int) -> np.ndarray:
     above = np.flatnonzero(magnitude > least)
     equal = np.flatnonzero(magnitude == least)[:count - above.size]
     return np.sort(np.concatenate([above, equal]))
+
+
+class Ranges(Format):
+    """A format in which each range of a vector is encoded by itself, one after the other."""
+
+    def __init__(self, wire: Format, ends: Sequence[int]):
+        """`ends`: where the ranges begin, and where the last one ends."""
+        self.wire, self.name, self.lossless = wire, wire.name, wire.lossless
+        self._ranges = [slice(*pair) for pair in zip(ends, ends[1:], strict=False)]
+        sizes = [part.stop - part.start for part in self._ranges]
+        self._ends = np.cumsum([wire.words(size) for size in sizes])
+
+    @property
+    def versions(self) -> Format:
+        return self.wire.versions
+
+    def words(self, size: int, merged: int = 1) -> int:
+        return int(self._ends[-1])
+
+    def encode(self, vector: np.ndarray) -> np.ndarray:
+        return np.concatenate([self.wire.encode(vector[part]) for part in self._ranges])
+
+    def decode(self, words: np.ndarray, size: int, out: np.ndarray | None = None) -> np.ndarray:
+        self._check(words, self.words(size))
+        vector = np.empty(size, np.float32) if out is None else out
+        for part, encoded in zip(self._ranges, self.parts(words), strict=True):
+            self.wire.decode(encoded, part.stop - part.start, vector[part])
+        return vector
+
+    def parts(self, words: np.ndarray) -> list[np.ndarray]:
+        return np.split(words, self._ends[:-1])
 
 
 FLOAT32 = Format()

@@ -68,7 +68,7 @@ class Line:
     def post(self, message, chunk=None, urgent=False):
         self.up.append((m.encode(message), None if chunk is None else bytes(chunk)))
 
-    def post_chunks(self, vector, header):
+    def post_chunks(self, vector, header, parts=()):
         for offset, chunk in split(vector):
             self.post(header(offset), chunk)
 

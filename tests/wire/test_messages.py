@@ -103,6 +103,7 @@ FROM_SHARD = [
     s.Beat(4),
     s.Ready(1 << 62),
     s.Version(5, 8, 5, 20),
+    s.Version(5, 8, 5, 7, 6),
 ]
 BOTH = [(m.FromWorker, message) for message in FROM_WORKER] + [
     (m.FromServer, message) for message in FROM_SERVER] + [
@@ -112,7 +113,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard])
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {7: "7ad85a524e4b74a55e07dfb0549e323094d52edc0cd99e658fe60ac6b067a057"}
+BYTES = {7: "6926a154799ab9047b9507b9d371ec230ebd6c0bca6324c1e5aba9fde8fe4253"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

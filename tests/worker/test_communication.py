@@ -61,7 +61,7 @@ class Channel:
         if not urgent:
             self.posted.append(message)
 
-    def post_chunks(self, vector, header):
+    def post_chunks(self, vector, header, parts=()):
         self.posted.append(header(0))
         self.vectors.append(vector.tolist())
 

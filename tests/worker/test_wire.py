@@ -3,6 +3,8 @@
 The server is a process of its own, the workers are threads here.
 """
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from crew import Member, all_end
@@ -17,6 +19,7 @@ from wbsp.ps import checkpoint
 from wbsp.ps.store import UNSENT
 from wbsp.sync.base import Push
 from wbsp.wire import messages as m
+from wbsp.wire.chunks import bounds
 from wbsp.wire.messages import CHUNK
 
 LOSSY = ["bfloat16", "int8", "topk:0.02"]
@@ -56,12 +59,13 @@ class Spy(Member):
                          replica=Random(worker, size))
         self.sent, self.came, self.versions = [], [], {}
         self.counted, self.told = 0.0, 0  # sum of weight * what was sent; answers
+        self.starts = {0, size // 2}  # of ranges, where there are two shards
 
     def _train(self, *plan):
-        communication, hello = self._transport._communication, self._transport.hello
+        communication, join = self._transport._communication, self._transport.join
 
         def noting(*arguments):
-            welcome = hello(*arguments)
+            joined = join(*arguments)
             sending = communication.attachment.sending
             send, handle = sending.send, communication._pass_on
             answered = communication.attachment.answered
@@ -72,7 +76,7 @@ class Spy(Member):
                 return found
 
             def passed(message, chunk, now):
-                if isinstance(message, m.Model) and message.offset == 0:
+                if isinstance(message, m.Model) and message.offset in self.starts:
                     self.came.append(message)
                 handle(message, chunk, now)
                 if isinstance(message, m.Model) and self.runtime._shared._newest == message.version:
@@ -86,9 +90,9 @@ class Spy(Member):
 
             sending.send, communication._pass_on = sent, passed
             communication.attachment.answered = told
-            return welcome
+            return joined
 
-        self._transport.hello = noting
+        self._transport.join = noting
         super()._train(*plan)
 
     @property
@@ -108,9 +112,10 @@ def initial(members):
     return 1.0 if members[0].first == [hash(ones.tobytes())] else 2.0
 
 
-@pytest.mark.parametrize("name", LOSSY)
-def test_all_hold_the_same_versions_and_what_was_sent_is_conserved(jobs, name):
-    server = jobs.server(f"--wire={name}").listens()
+@pytest.mark.parametrize("name, shards", [*((name, 1) for name in LOSSY),
+                                          ("int8", 2), ("topk:0.02", 2)])
+def test_all_hold_the_same_versions_and_what_was_sent_is_conserved(jobs, name, shards):
+    server = jobs.server(f"--wire={name}", f"--shards={shards}").listens()
     members = [Spy(server.address, worker) for worker in range(2)]
     all_end(members)
     server.ends_well()
@@ -121,12 +126,12 @@ def test_all_hold_the_same_versions_and_what_was_sent_is_conserved(jobs, name):
         for version, digest in member.versions.items():
             assert seen.setdefault(version, digest) == digest, "the same bytes for everyone"
         assert set(member.replica.adopted) <= set(member.versions.values())
-        size = 4 * parse(name).words(SIZE)
-        assert {nbytes for nbytes, _ in member.sent} == {size}
+        assert {nbytes for nbytes, _ in member.sent} == {
+            4 * sum(parse(name).words(b - a) for a, b in pairwise(bounds(SIZE, shards)))}
         sent = sum(vector.astype(float) for _, vector in member.sent)
         assert np.allclose(sent + member.unsent, member.replica.made, atol=1e-3)
         whole = [model for model in member.came if model.base == m.NONE]
-        assert whole[0] is member.came[0] and len(whole) < len(member.came)
+        assert whole[0] is member.came[0] and len(whole) < len(member.came), member.said
         for model in member.came:
             assert model.size == SIZE if model.base == m.NONE else model.size < SIZE
     assert [member.told for member in members] == [len(member.sent) for member in members]
@@ -155,9 +160,9 @@ def test_a_run_goes_on_in_the_format_in_which_it_was_begun(jobs):
     assert np.allclose(after.vector + after.outer[UNSENT], total, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["int8", "topk:0.02"])
-def test_what_was_sent_counts_once_where_a_standby_takes_over(jobs, name):
-    pair = Pair(jobs, flags=(NEVER, f"--wire={name}"))
+@pytest.mark.parametrize("name, shards", [("int8", 1), ("topk:0.02", 1), ("int8", 2)])
+def test_what_was_sent_counts_once_where_a_standby_takes_over(jobs, name, shards):
+    pair = Pair(jobs, flags=(NEVER, f"--wire={name}"), shards=str(shards))
     members = [Spy(",".join(pair.addresses), worker, SMALL, steps=100_000) for worker in range(2)]
     pair.standby.until("holding version")
     until(lambda: all(len(member.came) > 5 for member in members), "some versions")
@@ -179,7 +184,7 @@ def test_what_was_sent_counts_once_where_a_standby_takes_over(jobs, name):
 
 @pytest.mark.parametrize("flags, said", [
     (["--wire=int4"], "give float32, bfloat16, int8 or topk:0.01"),
-    (["--wire=int8", "--shards=2"], "does not go with shards")])
+    (["--wire=topk:0.5"], "above 0 and at most 0.25")])
 def test_a_bad_wire_ends_in_one_line(jobs, flags, said):
     server = jobs.server(*flags)
     assert server.ends() == 1

@@ -225,7 +225,8 @@ class Members:
             if isinstance(effect, Model):
                 snapshot = effect.snapshot
                 if self._shards is not None:  # effects follow on their records, before any other
-                    self._shards.send(effect.worker, effect.number, snapshot.version)
+                    self._shards.send(effect.worker, effect.number, snapshot.version,
+                                      session.progress.held)
                     continue
                 self.sessions.send_model(session, effect.number, snapshot.version,
                                          *snapshot.sendable(session.progress.held))

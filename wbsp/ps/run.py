@@ -74,7 +74,8 @@ class Run:
         self._config, self._outlet, self._dispatcher = config, outlet, dispatcher
         self._clock = clock
         version, shards = state["version"] if state else 0, dispatcher.shards
-        self._sharded = shards and ShardedStore(vector, version, config.outer, shards)
+        self._sharded = shards and ShardedStore(vector, version, config.outer, shards,
+                                                config.wire, unsent)
         store = self._sharded or Store(vector, version, config.outer, config.wire, unsent)
         self.engine = Engine(model, store, config.worker_num, config.stop_samples,
                              log=outlet.log.event)

@@ -131,6 +131,10 @@ class _Plan:
             raise ValueError(f"--wire={settings['wire']}: this run was begun with --wire="
                              f"{before.get('wire', FLOAT32.name)}, and its workers go on so; give "
                              "the same")
+        if saved and before.get("ranges") != settings.get("ranges"):
+            raise ValueError(f"--shards: this run was begun with {before.get('ranges')} of them, "
+                             f"and with --wire={settings['wire']} its workers go on so; give as "
+                             "many")
         run["id"] = before.get("id") or secrets.token_hex(4)
         run["epoch"] = before.get("epoch", 0) + step
         run["standby"], run["shards"] = None, self.shards.setting
@@ -205,16 +209,15 @@ def prepare_server(
     shards:     how many processes hold the floats, or their addresses; see `ShardPlan.parse`
     From here on the process's signals are the server's. Raises ValueError or OSError in one line.
     """
-    plan_of_shards = ShardPlan.parse(shards)
-    if not (config.wire.lossless or plan_of_shards.single):
-        raise ValueError(f"--wire={config.wire.name} does not go with shards; give --wire=float32, "
-                         "or --shards=1")
+    planned = ShardPlan.parse(shards)
     settings = {**settings, "wire": config.wire.name}
+    if not config.wire.lossless:  # each range is encoded by itself, and kept so for a later server
+        settings["ranges"] = str(planned.number)
     interrupts = Interrupts().install()
     if standby_of:
         base_dir = str(pathlib.Path(base_dir).with_name(f"{sync_name(base_dir)}{BESIDE}"))
     plan = _Plan(settings, model, options, config, host, port, cluster.token(token_file), base_dir,
-                 log_root, start_evaluator, plan_of_shards, interrupts)
+                 log_root, start_evaluator, planned, interrupts)
     socket = plan.listen()
     if standby_of and not (resume and _has_run(plan)):
         first = Standby(socket, standby_of, settings,

@@ -35,6 +35,10 @@ class UpdateReassembler:
         self._floats = Reassembler(size, pool)
         self._words = None if wire.lossless else Reassembler(wire.words(size), pool)
 
+    def due(self, again: bool) -> int:
+        """How many floats or words a push has, or a sum that is sent `again`."""
+        return self.size if self._words is None or again else self._words.size
+
     def add(self, offset: int, size: int, data: memoryview,
             again: bool = False) -> np.ndarray | None:
         """As `Reassembler.add`, of a push or, `again`, of a sum; what is returned are floats."""

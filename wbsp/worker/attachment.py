@@ -7,10 +7,11 @@ import time
 import numpy as np
 
 from wbsp.feedback import ErrorFeedback
-from wbsp.formats import FLOAT32, Format, parse
+from wbsp.formats import FLOAT32, Format, Ranges, parse
 from wbsp.layout import total_size
 from wbsp.sync.base import Push
 from wbsp.wire import messages as m
+from wbsp.wire.chunks import bounds
 from wbsp.worker.channel import ServerChannel
 from wbsp.worker.connection import TransportError
 from wbsp.worker.kept import KeptCuts
@@ -65,6 +66,10 @@ class Attachment:
     def admitted(self, joined: m.Joined) -> None:
         """This worker is a member."""
         self._joined, self._epoch = joined, joined.epoch
+        wire = self.sending.wire
+        if joined.group is not None and not wire.lossless and self.join is not None:
+            size = total_size(self.join.layout)
+            self.sending = ErrorFeedback(Ranges(wire, bounds(size, len(joined.group.addresses))))
         self._zero = time.monotonic() - joined.now
         self.kept = KeptCuts(joined.seq)
 

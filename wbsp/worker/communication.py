@@ -4,8 +4,7 @@ Heartbeats come from this thread, so that a worker in a long step is never mista
 Members' messages are passed on to a `Listener`; nothing here knows a model or a rule.
 
 A connection that is made again may lead to another server. So a member introduces itself with
-Reattach, and whatever else there is to send waits until the server has answered, and its shards
-know this worker, where it has some.
+Reattach, and whatever else there is to send waits until the server and its shards know this worker.
 """
 
 from __future__ import annotations
@@ -89,9 +88,11 @@ class Communication:
 
     def push(self, push: Push, update: np.ndarray, fetch: int) -> None:
         """Send an update, and keep it when it is answered."""
-        words, sent = self.attachment.sending.send(update)
+        sending = self.attachment.sending
+        words, sent = sending.send(update)
         self.request(m.Ack, lambda: self._channel.hand_over(words, lambda offset: m.Update(
-            push, offset, words.size, fetch, self.attachment.held)), push.seq, cut=(push, sent))
+            push, offset, words.size, fetch, self.attachment.held), sending.wire.parts(words)),
+            push.seq, cut=(push, sent))
 
     def request(self, answer: type[m.Message], send: Callable[[], None],
                 number: int | None = None, carried: bool = False,
@@ -149,8 +150,8 @@ class Communication:
     def _fail(self, error: TransportError) -> None:
         self.error = error
         self.handshake.put(error)
-        if self._membership:
-            self._membership.listener.failed()
+        if member := self._membership:
+            member.listener.failed()
 
     def _receive(self) -> None:
         try:

@@ -12,6 +12,7 @@ from wbsp.runlog.report import Report
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import Assembly, Reassembler
 from wbsp.wire.memory import BufferPool
+from wbsp.worker.parts import Parts
 
 
 class Listener(Protocol):
@@ -45,6 +46,7 @@ class Membership:
         self._models = Reassembler(size, self._pool)
         self._group: m.Group | None = None
         self._parts = Assembly(size, 1, self._pool)  # models of the group's shards
+        self._ranges = Parts(size, 1, wire)  # the same, where differences come
         self._early: list[tuple[m.Model, memoryview | None, m.Group]] = []
 
     def put_by(self, model: m.Model, chunk: memoryview | None, group: m.Group | None) -> None:
@@ -65,30 +67,37 @@ class Membership:
              group: m.Group | None) -> tuple[np.ndarray, int] | None:
         """The whole model, float32 [size], and the number of bytes in which it came, if this chunk
         was the last of them. Raises WireError."""
-        vector = self._take(model, chunk, group)
-        if vector is None:
+        found = self._take(model, chunk, group)
+        if found is None:
             return None
+        vector, _ = found
         if not self._wire.lossless:  # what a later difference is added to
             vector.flags.writeable = False
             self._held, self._vector = model.version, vector
-        return vector, 4 * model.size
+        return found
 
     def _take(self, model: m.Model, chunk: memoryview | None,
-              group: m.Group | None) -> np.ndarray | None:
+              group: m.Group | None) -> tuple[np.ndarray, int] | None:
         if chunk is None:
             raise m.WireError("a model without values")
         if group is not None:
             if group != self._group:  # what came from the shards before may be of another version
                 self._group = group
                 self._parts = Assembly(self._size, len(group.addresses), self._pool)
+                self._ranges = Parts(self._size, len(group.addresses), self._wire)
             self.chunks += 1
-            return self._parts.add(model.version, model.offset, chunk)
+            if not self._wire.lossless:
+                return self._ranges.add(model, chunk, self._held, self._vector)
+            vector = self._parts.add(model.version, model.offset, chunk)
+            return None if vector is None else (vector, vector.nbytes)
         if model.base != m.NONE:
-            return self._advance(model, chunk)
+            vector = self._advance(model, chunk)
+            return None if vector is None else (vector, 4 * model.size)
         if model.offset not in (0, self._models.filled):
             return None  # rest of a transfer over a broken connection; the fetch was repeated
         self.chunks += 1
-        return self._models.add(model.offset, model.size, chunk)
+        vector = self._models.add(model.offset, model.size, chunk)
+        return None if vector is None else (vector, vector.nbytes)
 
     def _advance(self, model: m.Model, chunk: memoryview) -> np.ndarray | None:
         """The version that is held, and its differences from the one that comes."""
