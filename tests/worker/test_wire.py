@@ -145,10 +145,12 @@ def test_a_run_goes_on_in_the_format_in_which_it_was_begun(jobs):
     server.ends_well()
     before = checkpoint.load(server.folder / "checkpoint.safetensors")
     assert before.outer[UNSENT].any()
-    other = jobs.server("--wire=topk:0.02", "--resume")
-    assert other.ends() == 1
-    (line,) = other.find("wbsp.ps:")
-    assert "begun with --wire=int8" in line
+    for flags, said in ((["--wire=topk:0.02"], "begun with --wire=int8"),
+                        (["--wire=int8", "--shards=2"], "begun with 1 of them")):
+        other = jobs.server("--resume", *flags)
+        assert other.ends() == 1
+        (line,) = other.find("wbsp.ps:")
+        assert said in line
     again = jobs.server("--wire=int8", "--resume").listens()
     members = [Spy(again.address, worker, SMALL) for worker in range(2)]
     all_end(members)

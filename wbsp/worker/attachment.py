@@ -68,6 +68,7 @@ class Attachment:
         self._joined, self._epoch = joined, joined.epoch
         wire = self.sending.wire
         if joined.group is not None and not wire.lossless and self.join is not None:
+            assert not isinstance(wire, Ranges), "a worker is admitted once"
             size = total_size(self.join.layout)
             self.sending = ErrorFeedback(Ranges(wire, bounds(size, len(joined.group.addresses))))
         self._zero = time.monotonic() - joined.now
