@@ -8,6 +8,7 @@ import data
 import models
 from wbsp import heterogeneity
 from wbsp.cluster import TRANSPORTS
+from wbsp.formats import FLOAT32, KNOWN
 from wbsp.ps.outer import OUTER_STEPS
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import sync_name
@@ -54,6 +55,8 @@ flags.DEFINE_string("sync", None, f"synchronization model: {', '.join(MODELS)}, 
 flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the synchronization model")
 flags.DEFINE_enum("outer", "identity", list(OUTER_STEPS), "what a version makes of the sum of its "
                   "updates (ps)")
+flags.DEFINE_string("wire", FLOAT32.name, "format of updates and versions on the wire: "
+                    f"{KNOWN} (ps, standby)")
 flags.DEFINE_multi_string("outer_option", [], "key=value: an option of the outer step (ps)")
 flags.DEFINE_string("model", "cnn", f"{', '.join(models.KNOWN)}; of ImageNet "
                     f"{', '.join(models.IMAGENET)}; or module:function of your own")

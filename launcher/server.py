@@ -9,6 +9,7 @@ import models
 from launcher.flags import FLAGS, chosen_sync, given, run_wide_settings, say_what_has_no_effect
 from launcher.images import imagenet_settings, look_of
 from wbsp.cluster import shares_memory, worker_num
+from wbsp.formats import parse
 from wbsp.ps.outer import create_outer
 from wbsp.sync import create, parse_options
 
@@ -34,7 +35,7 @@ def parameter_server():
                           FLAGS.check_period, FLAGS.connect_timeout,
                           FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit,
                           create_outer(FLAGS.outer, **parse_options(FLAGS.outer_option)),
-                          shares_memory(FLAGS.transport))
+                          shares_memory(FLAGS.transport), parse(FLAGS.wire))
     experiment = functools.partial(network_and_test_set, settings, FLAGS.data_dir,
                                    FLAGS.test_images)
     return prepare_server(

@@ -14,10 +14,11 @@ from dataclasses import asdict
 import numpy as np
 import zmq
 
+from wbsp.formats import parse
 from wbsp.layout import TensorSpec
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.engine import Engine
-from wbsp.ps.store import Store
+from wbsp.ps.store import UNSENT, Store
 from wbsp.ps.terms import Place, Terms
 from wbsp.sync import create
 from wbsp.wire import messages as m
@@ -29,7 +30,8 @@ from wbsp.worker.recorder import Recorder
 from wbsp.worker.shared_agent import SharedAgent
 from wbsp.worker.shared_memory import SharedMemory
 
-SIZE = 2  # floats
+SIZE = 12  # floats; what a step adds is a whole multiple of this vector
+PATTERN = np.array([1, -1, 0, 2, 0, 0, 0, 0, 7, 0, 0, -3], np.float32)
 LAYOUT = [TensorSpec("x", (SIZE,))]
 SETTINGS = {"id": "ab12"}
 
@@ -68,7 +70,7 @@ class Line:
     def post(self, message, chunk=None, urgent=False):
         self.up.append((m.encode(message), None if chunk is None else bytes(chunk)))
 
-    def post_chunks(self, vector, header):
+    def post_chunks(self, vector, header, parts=()):
         for offset, chunk in split(vector):
             self.post(header(offset), chunk)
 
@@ -92,13 +94,15 @@ class Life:
         self.world = world
         self.engine = None
         self.writing = None  # a checkpoint under way
-        terms = Terms(world.model().rule, world.workers_num, SETTINGS, None, world.advance,
-                      SETTINGS["id"], epoch)
+        wire = parse(world.wire)
+        terms = Terms(world.model().rule, world.workers_num, SETTINGS | {"wire": wire.name}, None,
+                      world.advance, SETTINGS["id"], epoch, wire=wire)
         self.dispatcher = Dispatcher(self, terms, None, lambda: world.now, world.said.append,
                                      self.event)
         model = world.model()
-        self.engine = Engine(model, Store(saved["vector"], saved["state"]["version"]),
-                             world.workers_num, log=self.event)
+        store = Store(saved["vector"], saved["state"]["version"], wire=wire,
+                      unsent=saved["outer"].get(UNSENT))
+        self.engine = Engine(model, store, world.workers_num, log=self.event)
         if epoch > 1:
             self.engine.restore(saved["state"])
             self.dispatcher.admission.places.update(
@@ -135,6 +139,7 @@ class Life:
             state = {**self.engine.state(), "places": {
                 w: asdict(place) for w, place in self.dispatcher.admission.places.items()}}
             self.writing = {"vector": self.engine.store.latest.vector,
+                            "outer": self.engine.store.state(),
                             "state": json.loads(json.dumps(state))}
 
         if self.writing is None:
@@ -177,7 +182,8 @@ class Worker:
         self.communication = Communication(self.line, self.calls, "localhost:1")
         self.shared = None
         self.x = self.anchor = np.zeros(SIZE, np.float32)
-        self.cuts, self.weights = [], {}  # seq -> what was cut, what the worker was told of it
+        self.made = np.zeros(SIZE)  # all that was cut
+        self.cuts, self.weights = [], {}  # seq -> what was sent, what the worker was told of it
         self.adopted = []  # versions
         self.final = self.refused = None
         self.most_kept = 0
@@ -195,7 +201,8 @@ class Worker:
 
     def fetch(self, number, carried):
         self.calls.append(lambda: self.communication.request(
-            m.Model, lambda: self.line.post(m.Fetch(number)), number, carried))
+            m.Model, lambda: self.line.post(m.Fetch(
+                number, self.communication.attachment.held)), number, carried))
 
     # The compute thread.
 
@@ -211,7 +218,7 @@ class Worker:
             self.carry_out(agent.finish())
             return
         self.steps -= 1
-        self.x = self.x + self.world.draw.randint(1, 500)
+        self.x = self.x + self.world.draw.randint(1, 500) * PATTERN
         self.carry_out(agent.step_done(1, self.world.draw.uniform(0.1, 2.0), loss=1.0))
 
     def carry_out(self, commands=None):
@@ -221,10 +228,7 @@ class Worker:
             match command:
                 case Cut():
                     update, self.anchor = self.x - self.anchor, self.x
-                    self.cuts.append(float(update[0]))
-                    assert command.push.seq == len(self.cuts) - 1
-                    self.calls.append(lambda c=command, u=update: self.communication.push(
-                        c.push, u, c.fetch))
+                    self.calls.append(lambda c=command, u=update: self.push(c, u))
                 case Adopt():
                     vector = self.shared.take_version(command.version)
                     assert not self.adopted or command.version >= self.adopted[-1]
@@ -244,10 +248,24 @@ class Worker:
 
     # The communication thread.
 
+    def push(self, command, update):
+        self.made += update
+        self.communication.push(command.push, update, command.fetch)
+        assert command.push.seq == len(self.cuts)
+        self.cuts.append(np.array(self.communication._pending.cut[1]))
+
+    @property
+    def unsent(self):
+        """What was cut and not sent."""
+        unsent = self.communication.attachment.sending.unsent
+        return np.zeros(SIZE) if unsent is None else unsent
+
     def hear(self):
         """The next message from the server arrives."""
         header, body = self.line.down.popleft()
         message = m.decode(m.FromServer, header)
+        if isinstance(message, m.Model):
+            self.world.differences += message.base != m.NONE
         try:
             self.communication._handle(message, None if body is None else memoryview(body),
                                        self.world.now)
@@ -261,7 +279,7 @@ class Worker:
             self.shared = SharedAgent(Agent(self.index, self.world.model().rule, message.seq), self,
                                       Recorder(0.0), self.world.said.append, None)
             self.communication.listen(Noting(self), SIZE)
-        kept = self.communication._attachment.kept
+        kept = self.communication.attachment.kept
         if kept is not None:
             self.most_kept = max(self.most_kept, kept.vectors)
 
@@ -292,16 +310,18 @@ class World:
     kills:  how often the server dies; each is followed by a restart from the disk
     breaks: how often a worker's connection breaks
     late:   a restarted server does not always wait until all workers are there
+    wire:   format of updates and versions
     """
 
     def __init__(self, sync, seed, options=None, workers=3, steps=12, kills=3, breaks=3,
-                 late=False):
+                 late=False, wire="float32"):
         self.draw = random.Random(f"{sync} {seed}")
-        self._sync, self._options, self.late = sync, options or {}, late
+        self._sync, self._options, self.late, self.wire = sync, options or {}, late, wire
+        self.differences = 0  # versions that came as such
         self.now, self.said, self.events = 0.0, [], []
         self.workers_num, self.kills, self.breaks, self.epoch = workers, kills, breaks, 1
         vector = np.full(SIZE, 7, np.float32)
-        self.disk = {"vector": vector, "state": {"version": 0}}
+        self.disk = {"vector": vector, "outer": {}, "state": {"version": 0}}
         self.by_identity = {}
         self.life = Life(self, self.disk, 1)
         self.life.begin_checkpoint()

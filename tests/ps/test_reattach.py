@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from lockstep import World
+from lockstep import SIZE, World
 
+from wbsp.ps.store import UNSENT
 from wbsp.sync import MODELS
 
 OPTIONS = {"adsp": {"period": 5}, "dssp": {"s_u": 6}, "ssp": {"s": 2}, "localsgd": {"tau": 3}}
@@ -14,22 +15,36 @@ def check(world):
     """The final version is W_0 and each worker's cuts, with the weights that it was told."""
     assert not any(worker.refused for worker in world.workers)
     engine = world.life.engine
-    total = 7.0
+    total = np.full(SIZE, 7.0)
     for worker, planned in zip(world.workers, world.planned, strict=True):
         assert sorted(worker.weights) == list(range(len(worker.cuts))), "each push was answered"
-        total += sum(cut * worker.weights[seq] for seq, cut in enumerate(worker.cuts))
+        total += sum(cut.astype(float) * worker.weights[seq]
+                     for seq, cut in enumerate(worker.cuts))
+        assert np.allclose(worker.made, sum(worker.cuts) + worker.unsent, rtol=1e-5), "all is sent"
         assert engine.ledger.next_seq(worker.index) == len(worker.cuts)
         member = engine.members[worker.index]
         assert (member.steps, member.pushes) == (planned, len(worker.cuts)), "counted once"
         assert worker.most_kept <= 2
         assert np.array_equal(worker.final, engine.store.latest.vector)
-    assert np.allclose(engine.store.latest.vector, total, rtol=1e-5)
+    unsent = engine.store.state().get(UNSENT, 0)
+    assert np.allclose(engine.store.latest.vector + unsent, total, rtol=1e-5)
 
 
 @pytest.mark.parametrize("sync", MODELS)
 def test_what_was_answered_counts_once_whenever_the_server_dies(sync):
     for seed in range(SEEDS):
         check(World(sync, seed, OPTIONS.get(sync), breaks=0).run())
+
+
+@pytest.mark.parametrize("wire", ["bfloat16", "int8", "topk:0.25"])
+@pytest.mark.parametrize("sync", ["bsp", "asp", "wbsp", "pcc", "nbsync"])
+def test_what_was_sent_counts_once_in_a_format_that_loses_something(sync, wire):
+    differences = 0
+    for seed in range(6):
+        world = World(sync, seed, OPTIONS.get(sync), steps=20, wire=wire).run()
+        check(world)
+        differences += world.differences
+    assert differences > 10
 
 
 @pytest.mark.parametrize("sync", MODELS)

@@ -18,8 +18,8 @@ SIZE = m.CHUNK + 100  # floats: more than one chunk for one shard
 WORKER = b"socket of worker 0"
 
 
-def begun(start, stop, vector, outer="identity", state=None):
-    rule = json.dumps({"name": outer, "options": {}})
+def begun(start, stop, vector, outer="identity", state=None, wire="float32"):
+    rule = json.dumps({"name": outer, "options": {}, "wire": wire})
     shard = Shard(s.Begin(start, stop, vector.size, 0, rule, {}), vector[start:stop], state or {})
     shard.follow(s.Admit(0, 77))
     assert shard.present(WORKER, 77)
@@ -29,7 +29,7 @@ def begun(start, stop, vector, outer="identity", state=None):
 def hand_over(shard, update, seq, again=False, secret=77):
     """All chunks of a slice; what the shard says to the server."""
     part = update[shard.start:shard.start + shard.size]
-    said = [shard.take(WORKER, s.Slice(secret, seq, again, shard.start + offset),
+    said = [shard.take(WORKER, s.Slice(secret, seq, again, offset),
                        memoryview(bytes(chunk)))
             for offset, chunk in split(part)]
     assert said[:-1] == [None] * (len(said) - 1)

@@ -5,7 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.ps.store import Ledger, Store
+from wbsp.feedback import advanced
+from wbsp.formats import FLOAT32, parse
+from wbsp.ps.outer import create_outer
+from wbsp.ps.store import UNSENT, Ledger, Store
 from wbsp.vectors import is_finite
 
 SIZE = (1 << 16) * 2 + 5  # more than two blocks of the pending sum
@@ -95,12 +98,108 @@ def test_an_update_of_another_shape_or_type_is_refused(update):
     assert store.accepted == 0
 
 
+# Versions in a format that loses something.
+
+LOSSY = ["bfloat16", "int8", "topk:0.02"]
+
+
+def committed(store, seed, pushes=2, **commit):
+    """Commit `pushes` random updates; return the sum of what was accepted, float64."""
+    rng, total = np.random.default_rng(seed), 0.0
+    for _ in range(pushes):
+        update = rng.standard_normal(store.size).astype(np.float32)
+        total = total + 0.5 * update.astype(float)
+        store.accept(update, 0.5)
+    store.commit(**commit)
+    return total
+
+
+@pytest.mark.parametrize("outer", ["identity", "nesterov"])
+@pytest.mark.parametrize("name", LOSSY)
+def test_a_version_is_what_was_sent_and_the_rest_stays_pending(name, outer):
+    initial = np.random.default_rng(0).standard_normal(700).astype(np.float32)
+    store, exact = (Store(initial, outer=create_outer(outer), wire=wire)
+                    for wire in (parse(name), FLOAT32))
+    held, total = initial, 0.0
+    for version in range(1, 9):
+        accepted = committed(store, version)
+        assert np.array_equal(accepted, committed(exact, version))
+        words, base = store.latest.sendable(version - 1)
+        assert base == version - 1
+        held = advanced(parse(name).versions, held, words)
+        assert held.tobytes() == store.latest.vector.tobytes()
+        total = total + accepted
+    unsent = store.state()[UNSENT]
+    assert np.allclose(store.latest.vector + unsent, exact.latest.vector, atol=1e-5)
+    assert 0 < np.abs(unsent).max()
+    if outer == "identity":
+        assert np.allclose(store.latest.vector + unsent, initial + total, atol=1e-5)
+    with pytest.raises(ValueError, match="read-only"):
+        store.latest.vector[0] = 0
+
+
+@pytest.mark.parametrize("name, most", [("bfloat16", 1), ("int8", 3), ("topk:0.02", 12)])
+def test_who_is_some_versions_behind_gets_as_many_differences_as_are_shorter(name, most):
+    store = Store(np.zeros(2560, np.float32), wire=parse(name))
+    vectors = [store.latest.vector]
+    for version in range(1, 20):
+        update = np.zeros(2560, np.float32)
+        update[version::25] = version
+        store.accept(update, 1.0)
+        vectors.append(store.commit().vector)
+    for behind in range(20):
+        words, base = store.latest.sendable(19 - behind)
+        assert (base == -1) == (behind > most)
+        if base != -1:
+            got = advanced(parse(name).versions, vectors[19 - behind], words)
+            assert got.tobytes() == vectors[19].tobytes()
+            assert words.size < 2560
+        else:
+            assert words is vectors[19]
+
+
+def test_a_difference_leads_over_a_gap_in_the_numbers_and_over_an_empty_commit():
+    store = Store(np.zeros(512, np.float32), 4, wire=parse("int8"))
+    committed(store, 0, version=9)
+    before = store.latest
+    store.commit()
+    assert store.latest.version == 10 and store.latest.vector is before.vector
+    words, base = store.latest.sendable(4)
+    assert base == 4 and words.tobytes() == before.sendable(4)[0].tobytes()
+    for strange in (5, 8, 11, 3):
+        assert store.latest.sendable(strange)[1] == -1
+    words, base = store.latest.sendable(10)
+    assert (words.size, base) == (0, 10)
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_another_store_goes_on_from_what_is_pending(name):
+    one = Store(np.zeros(700, np.float32), wire=parse(name))
+    committed(one, 0)
+    whole = one.whole().result()
+    again = Store(whole.snapshot.vector, 1, wire=parse(name), unsent=whole.outer[UNSENT])
+    unsent = whole.outer[UNSENT].copy()
+    for store in (one, again):
+        committed(store, 1)
+    assert one.latest.vector.tobytes() == again.latest.vector.tobytes()
+    assert np.array_equal(whole.outer[UNSENT], unsent), "what was handed out is not written to"
+
+
+def test_without_tensors_differences_have_the_length_that_they_would_have():
+    for name, most in [("bfloat16", 1), ("int8", 3), ("topk:0.02", 24)]:
+        store = Store(None, wire=parse(name))
+        for _ in range(30):
+            store.accept(None, 1.0)
+            store.commit()
+        assert len(store.latest.differences) == most
+
+
 def test_without_tensors_it_counts_versions():
     store = Store(None)
     store.accept(None, 0.5)
     store.accept(None, 0.5)
     assert (store.accepted, store.size) == (2, 0)
-    assert store.commit() == (1, None)
+    assert store.commit() == (1, None, ())
 
 
 def test_the_ledger_knows_what_was_handled_and_what_is_missing():

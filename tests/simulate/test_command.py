@@ -21,6 +21,26 @@ def command(folder, *flags):
                           capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
+def test_the_format_is_one_of_those_that_are_known(tmp_path):
+    bad = command(tmp_path, *TIMING, "--sync=bsp", "--wire=int4", "--out=o")
+    assert bad.returncode == 1 and not bad.stdout
+    assert bad.stderr.count("\n") == 1 and "give float32, bfloat16, int8" in bad.stderr
+
+
+def test_a_table_tells_the_bytes_of_the_format(tmp_path):
+    flags = *TIMING, "--sync=bsp", "--nofigures", "--latency=0s"
+    rows = {}
+    for wire in ("float32", "int8"):
+        done = command(tmp_path, *flags, f"--wire={wire}", f"--out={wire}")
+        assert done.returncode == 0, done.stderr
+        rows[wire] = done.stdout.splitlines()[-1].split("|")[-2].split()
+        settings = read_run(tmp_path / wire / "bsp/run-001").settings
+        assert settings.get("wire", "float32") == wire
+    assert rows["float32"][1] == "GB" and rows["int8"][1] in ("GB", "MB")
+    share = {"GB": 1.0, "MB": 1e-3}[rows["int8"][1]]
+    assert share * float(rows["int8"][0]) < 0.29 * float(rows["float32"][0]), "W_0 comes whole"
+
+
 def contents(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*")
             if path.is_file()}

@@ -122,8 +122,8 @@ def test_a_push_that_is_not_decided_on_is_lost_with_its_worker(end, accepted):
 
 def test_a_version_that_is_cancelled_before_its_slices_begin_takes_nothing_from_others():
     clock, there = Clock(), []
-    shards = Shards(clock, 2 * [Shard(egress=1.0, latency=0.5)], 4.0, apply_seconds=0.0)
-    lost, other = (shards.send(Machine(constant(1.0)), lambda name=name: there.append(
+    shards = Shards(clock, 2 * [Shard(egress=1.0, latency=0.5)], apply_seconds=0.0)
+    lost, other = (shards.send(Machine(constant(1.0)), 4.0, lambda name=name: there.append(
         (name, clock.now))) for name in ("lost", "other"))
     clock.at(0.25, lost.cancel)
     clock.run()
@@ -175,11 +175,11 @@ def test_random_pushes_agree_with_water_filling(seed):
                draw.choice([1.0, 4.0, 50.0, draw.uniform(0.2, 8)]), size)
               for _ in range(draw.randint(1, 9))]
     clock, whole = Clock(), {}
-    shards = Shards(clock, [Shard(capacity, 7.0) for capacity in capacities],
-                    size * len(capacities), apply_seconds=0.0)
+    shards = Shards(clock, [Shard(capacity, 7.0) for capacity in capacities], apply_seconds=0.0)
 
     def push(i, up):
-        shards.push(Machine(constant(1.0), up=up), lambda: whole.setdefault(i, clock.now))
+        shards.push(Machine(constant(1.0), up=up), size * len(capacities),
+                    lambda: whole.setdefault(i, clock.now))
     for i, (start, up, _) in enumerate(pushes):
         clock.at(start, push, i, up)
     clock.run()

@@ -25,8 +25,10 @@ FROM_WORKER = [
     m.Initial(m.CHUNK, 2 * m.CHUNK),
     m.Update(Push(3, 7, 2, 4, 512, 0.25), 0, 10),
     m.Update(Push(3, 8, 2, 4, 512, 0.25, loss=1.5, cpu=0.5, memory=0.25), 0, 10),
-    m.Update(Push(3, 9, 2, 4, 512, 0.25), 4, 10, 5, Place(1 << 62, 16, 24)),
+    m.Update(Push(3, 9, 2, 4, 512, 0.25), 4, 10, 5, place=Place(1 << 62, 16, 24)),
+    m.Update(Push(3, 8, 2, 4, 512, 0.25), 0, 10, 3, 7),
     m.Fetch(5),
+    m.Fetch(5, 7),
     m.CutQuery(9, 3, 0.25),
     m.Heartbeat(None),
     m.Heartbeat(Report(steps=3, loss=0.5)),
@@ -50,12 +52,13 @@ FROM_SERVER = [
     m.Refused("no"),
     m.Ack(7, False, "not finite", None, True, 0.0, 3, 2),
     m.Ack(8, True, None, 3, False, 0.5, 3, 3),
-    m.Ack(8, True, None, 3, False, 0.5, 3, 3, m.Model(5, 3, 0, 10, Place(1 << 62, 0, 40))),
+    m.Ack(8, True, None, 3, False, 0.5, 3, 3, m.Model(5, 3, 0, 10, place=Place(1 << 62, 0, 40))),
     m.Granted(3),
     m.Directed(Direct(3, hold=True)),
     m.Directed(Direct(3, batch=96, start=1 << 40)),
     m.CutDecision(9, False),
     m.Model(5, 3, 0, 10),
+    m.Model(5, 3, 0, 10, 2),
     m.Stop("enough"),
     m.Final(9),
     m.Alive(),
@@ -112,6 +115,7 @@ FROM_SHARD = [
     s.Beat(4),
     s.Ready(1 << 62),
     s.Version(5, 8, 5, 20),
+    s.Version(5, 8, 5, 7, 6),
 ]
 BOTH = [(m.FromWorker, message) for message in FROM_WORKER] + [
     (m.FromServer, message) for message in FROM_SERVER] + [
@@ -124,7 +128,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {7: "760fdb14ff5afe82e59d59031a1f00964d52e5ac9b64cee0eefa148e250b8a61"}
+BYTES = {7: "0d539bc07f46b83c58e52d715eb71a33d6def9d901db6bac250ba0df8fe2aa35"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

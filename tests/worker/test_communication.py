@@ -63,7 +63,7 @@ class Channel:
         if not urgent:
             self.posted.append(message)
 
-    def post_chunks(self, vector, header):
+    def post_chunks(self, vector, header, parts=()):
         self.posted.append(header(0))
         self.vectors.append(vector.tolist())
 
@@ -100,7 +100,7 @@ class Listener:
     def acked(self, ack, seconds):
         self.log.append(ack)
 
-    def fetched(self, version, vector, seconds):
+    def fetched(self, version, vector, nbytes, seconds):
         self.log.append((version, vector.tolist()))
 
     def received(self, message):

@@ -1,8 +1,12 @@
-"""Models that come in from shards: whole, of one version and of one start of the server."""
+"""Models that come in: from shards whole, of one version and of one start of the server; in a
+format that loses something, as differences from the one that is here."""
 
 import numpy as np
+import pytest
 
+from wbsp.formats import parse
 from wbsp.wire import messages as m
+from wbsp.wire.chunks import split
 from wbsp.worker.membership import Membership
 
 OLD, NEW = m.Group(1, [("", 1), ("", 2)]), m.Group(2, [("", 3), ("", 4)])
@@ -18,7 +22,8 @@ def test_ranges_of_two_starts_of_a_server_are_no_model():
     member = Membership(None, 4)
     assert member.take(*chunk(7, 0), OLD) is None
     assert member.take(*chunk(7, 2), NEW) is None
-    assert member.take(*chunk(7, 0), NEW).tolist() == [7.0] * 4
+    vector, nbytes = member.take(*chunk(7, 0), NEW)
+    assert (vector.tolist(), nbytes) == ([7.0] * 4, 16)
     assert member.chunks == 3
 
 
@@ -31,3 +36,56 @@ def test_a_shard_may_be_faster_than_the_answer_that_grants_a_version():
     assert member.early(5, NEW) == [], "once"
     member.put_by(*chunk(7, 0), None)
     assert member.early(5, None) == [], "a server's answer comes before its version"
+
+
+INT8, SIZE = parse("int8"), 600
+
+
+def model(version, words, base=m.NONE, **wrong):
+    """The only chunk of a version."""
+    ((offset, data),) = split(words)
+    return m.Model(**{"request": 5, "version": version, "offset": offset, "size": words.size,
+                      "base": base, **wrong}), data
+
+
+def difference(seed):
+    return INT8.encode(np.random.default_rng(seed).standard_normal(SIZE).astype(np.float32))
+
+
+@pytest.fixture
+def member():
+    """A worker that has version 3."""
+    member = Membership(None, SIZE, INT8)
+    assert member.take(*model(3, np.ones(SIZE, np.float32)), None)[1] == 4 * SIZE
+    return member
+
+
+def test_a_difference_is_added_to_the_version_that_is_here(member):
+    first, second = difference(0), difference(1)
+    after, nbytes = member.take(*model(4, first, 3), None)
+    assert nbytes == 4 * first.size < 0.27 * 4 * SIZE
+    expected = np.ones(SIZE, np.float32) + INT8.decode(first, SIZE)
+    assert after.tobytes() == expected.tobytes()
+    with pytest.raises(ValueError, match="read-only"):
+        after[0] = 0
+    twice, _ = member.take(*model(6, np.concatenate([second, first]), 4), None)
+    expected = (expected + INT8.decode(second, SIZE)) + INT8.decode(first, SIZE)
+    assert twice.tobytes() == expected.tobytes()
+    same, nbytes = member.take(*model(6, first[:0], 6), None)
+    assert same is twice and nbytes == 0
+
+
+@pytest.mark.parametrize("wrong", [
+    model(4, difference(0), base=2), model(4, difference(0), base=4),
+    model(4, difference(0)[:-1], 3), model(4, np.zeros(SIZE + 1, np.float32), 3),
+    model(4, difference(0), 3, size=SIZE),
+    model(4, difference(0), 3, size=-1), model(4, -difference(0), 3)])
+def test_what_is_no_difference_from_that_version_is_refused(member, wrong):
+    with pytest.raises(m.WireError):
+        member.take(*wrong, None)
+    assert member.take(*model(4, difference(0), 3), None) is not None, "it changed nothing"
+
+
+def test_without_a_version_no_difference_can_be_added():
+    with pytest.raises(m.WireError, match="is here"):
+        Membership(None, SIZE, INT8).take(*model(4, difference(0), 3), None)

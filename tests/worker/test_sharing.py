@@ -224,7 +224,8 @@ class Neighbour(Peer):
 
 def push(segment, offset=0, nbytes=20, at=0, seq=0):
     """A push of five floats that lie at this place, from float `at` on."""
-    return m.Update(Push(0, seq, 0, 1, 1, 0.1), at, 5, seq + 1, Place(segment, offset, nbytes))
+    return m.Update(Push(0, seq, 0, 1, 1, 0.1), at, 5, seq + 1,
+                    place=Place(segment, offset, nbytes))
 
 
 def test_a_place_where_nothing_can_be_is_as_a_malformed_message(jobs):

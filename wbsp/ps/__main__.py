@@ -9,6 +9,7 @@ import sys
 from absl import app, flags
 
 from wbsp.cluster import TRANSPORTS, shares_memory, token, worker_num
+from wbsp.formats import FLOAT32, KNOWN, parse
 from wbsp.ps.outer import OUTER_STEPS, create_outer
 from wbsp.ps.server import ServerConfig
 from wbsp.ps.shard_process import prepare_shard
@@ -25,6 +26,8 @@ flags.DEFINE_string("sync", "pcc", f"synchronization model: {', '.join(MODELS)},
 flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the synchronization model")
 flags.DEFINE_enum("outer", "identity", list(OUTER_STEPS), "what a version makes of the sum of its "
                   "updates")
+flags.DEFINE_string("wire", FLOAT32.name, "format of updates and versions on the wire: "
+                    f"{KNOWN}")
 flags.DEFINE_multi_string("outer_option", [], "key=value: an option of the outer step")
 flags.DEFINE_string("host", None, "address to listen on; *: every interface; default, without "
                     "--port_base: what WBSP_SERVER or TF_CONFIG names, else localhost")
@@ -69,7 +72,8 @@ def main(argv):
         config = ServerConfig(workers, check_period=FLAGS.check_period,
                               connect_timeout=FLAGS.connect_timeout,
                               bandwidth=bandwidth, share=shares_memory(FLAGS.transport),
-                              outer=create_outer(FLAGS.outer, **parse_options(FLAGS.outer_option)))
+                              outer=create_outer(FLAGS.outer, **parse_options(FLAGS.outer_option)),
+                              wire=parse(FLAGS.wire))
         settings = {"sync": model.name, "sync_option": json.dumps(options, sort_keys=True)}
         serve = prepare_server(
             settings, model, options, config, host=host, port=port,

@@ -46,8 +46,10 @@ class Dispatcher:
         self.shards, self.files = terms.shards, terms.files
         if self.shards is not None:
             self.shards.hear = self.hear_shard
-        alone = "a rate limit" if bandwidth else "shards" if self.shards else terms.alone
-        self.sessions = SessionManager(socket, bandwidth, clock, say, event, self.shards, alone)
+        alone = ("a rate limit" if bandwidth else "shards" if self.shards
+                 else terms.alone if terms.wire.lossless else f"--wire={terms.wire.name}")
+        self.sessions = SessionManager(socket, bandwidth, clock, say, event, self.shards,
+                                       terms.wire, alone)
         self.reports: dict[int, Report] = {}  # of each worker, over all its incarnations
         self.admission = Admission(terms, self.sessions, self.reports, clock, self.lose)
         self.members: Members | None = None  # until there is a W_0

@@ -104,7 +104,7 @@ class Members:
         if body is None:
             self._headed(session, kept, kept.work.last)
             return
-        vector = session.updates.add(kept.offset, kept.size, body)
+        vector = session.updates.add(kept.offset, kept.size, body, again=True)
         if vector is None:
             self.sessions.note_chunk(session)
         else:
@@ -135,6 +135,7 @@ class Members:
             raise m.WireError(f"worker {session.worker} pushed before it joined")
         session.check_push(update.push, self.engine.store.latest.version)
         session.fetches(update.fetch)
+        session.progress.held = update.held
         if body is None:
             if update.push.seq < self.engine.ledger.next_seq(session.worker):
                 self._push(session, update, None, True)  # again: the shards have no part in it
@@ -192,6 +193,7 @@ class Members:
         if session.updates is None:
             raise m.WireError(f"worker {session.worker} fetched before it joined")
         session.fetches(fetch.request)
+        session.progress.held = fetch.held
         self.deliver(self.engine.fetch(session.worker, fetch.request))
 
     def query(self, session: WorkerSession, query: m.CutQuery) -> None:
@@ -232,12 +234,13 @@ class Members:
             if session is None:
                 continue
             if isinstance(effect, Model):
-                version, vector = effect.snapshot
+                snapshot = effect.snapshot
                 if self._shards is not None:  # effects follow on their records, before any other
-                    self._shards.send(effect.worker, effect.number, version)
+                    self._shards.send(effect.worker, effect.number, snapshot.version,
+                                      session.progress.held)
                     continue
-                assert vector is not None, "a real server's store holds tensors, or its shards do"
-                self.sessions.send_model(session, effect.number, version, vector)
+                self.sessions.send_model(session, effect.number, snapshot.version,
+                                         *snapshot.sendable(session.progress.held))
             else:
                 message = self._message(effect, session)
                 if isinstance(message, m.Ack) and waiting:
@@ -252,7 +255,7 @@ class Members:
         effect = waiting[0]
         if not isinstance(effect, Model) or effect.worker != session.worker:
             return ack
-        version, vector = effect.snapshot
+        version, vector, _ = effect.snapshot
         model = vector is not None and self.sessions.lent(session, effect.number, version, vector)
         if not model:
             return ack

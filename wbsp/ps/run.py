@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from wbsp.formats import FLOAT32, Format
 from wbsp.layout import TensorSpec
 from wbsp.ps.background import CHECKPOINT, Checkpoints, Evaluation, Evaluations, Evaluator
 from wbsp.ps.dispatcher import Dispatcher
@@ -34,7 +35,8 @@ REATTACH_PATIENCE = 30.0
 
 @dataclass
 class ServerConfig:
-    """What ends a run, its rates, its outer step, and whether memory is shared with workers.
+    """What ends a run, its rates, its outer step, whether memory is shared with workers, and the
+    format of updates and versions.
 
     Times in seconds, `bandwidth` in bytes per second.
     """
@@ -47,6 +49,7 @@ class ServerConfig:
     bandwidth: float | None = None
     outer: OuterStep = field(default_factory=OuterStep)
     share: bool = True
+    wire: Format = FLOAT32
 
 
 @dataclass
@@ -63,17 +66,19 @@ class Run:
 
     state:     of a checkpoint, to go on from; None: the run begins
     evaluator: None: versions are not evaluated
+    unsent:    as in `Store`
     """
 
     def __init__(self, model: SyncModel, vector: np.ndarray, layout: list[TensorSpec],
                  state: dict[str, Any] | None, config: ServerConfig, outlet: Outlet,
                  dispatcher: Dispatcher, evaluator: Evaluator | None,
-                 clock: Callable[[], float]):
+                 clock: Callable[[], float], unsent: np.ndarray | None = None):
         self._config, self._outlet, self._dispatcher = config, outlet, dispatcher
         self._clock = clock
         version, shards = state["version"] if state else 0, dispatcher.shards
-        self._sharded = shards and ShardedStore(vector, version, config.outer, shards)
-        store = self._sharded or Store(vector, version, config.outer)
+        self._sharded = shards and ShardedStore(vector, version, config.outer, shards,
+                                                config.wire, unsent)
+        store = self._sharded or Store(vector, version, config.outer, config.wire, unsent)
         self.engine = Engine(model, store, config.worker_num, config.stop_samples,
                              log=outlet.log.event)
         if state is not None:

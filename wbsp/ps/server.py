@@ -25,6 +25,7 @@ from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.run import Outlet, Run, ServerConfig
 from wbsp.ps.shard_link import ShardLost
 from wbsp.ps.shards import Shards
+from wbsp.ps.store import UNSENT
 from wbsp.ps.terms import Terms
 from wbsp.sync.base import ContractError, SyncModel
 from wbsp.wire.sockets import ServerSocket
@@ -56,7 +57,7 @@ class Server:
         self.dispatcher = Dispatcher(
             socket, Terms(model.rule, config.worker_num, settings,
                           self.begin if evaluator is None else None, self._advance,
-                          settings.get("id", ""), epoch, record, shards, files,
+                          settings.get("id", ""), epoch, record, shards, files, config.wire,
                           None if config.share else "as it was told"),
             config.bandwidth, self.now, self._say, outlet.log.event)
         self.training: Run | None = None  # until there is a W_0
@@ -76,12 +77,12 @@ class Server:
     def begin(self, vector: np.ndarray, layout: list[TensorSpec],
               state: dict[str, Any] | None = None,
               outer: dict[str, np.ndarray] | None = None) -> None:
-        """Take W_0 (float32 [size]), or a checkpoint's version, state and outer step's state."""
+        """Take W_0 (float32 [size]), or a checkpoint's version, state and what is beside it."""
         self._config.outer.restore(outer or {})
         if state:
             self._zero -= state["elapsed"]
         self.training = Run(self._model, vector, layout, state or None, self._config, self._outlet,
-                        self.dispatcher, self._evaluator, self.now)
+                        self.dispatcher, self._evaluator, self.now, (outer or {}).get(UNSENT))
 
     def tell(self, kind: str, **facts: Any) -> None:
         """Tell the log of this server that it has come in the place of another, and why."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from wbsp.formats import FLOAT32, Format
 from wbsp.ps.lending import Lending
 from wbsp.ps.protocol_errors import ProtocolErrors, TokenBucket
 from wbsp.ps.shards import Shards
@@ -32,14 +33,14 @@ class SessionManager:
 
     def __init__(self, socket: ServerSocket, bandwidth: float | None, clock: Callable[[], float],
                  say: Callable[[str], None], event: Callable[..., None],
-                 shards: Shards | None = None, alone: str | None = None):
+                 shards: Shards | None = None, wire: Format = FLOAT32, alone: str | None = None):
         """`alone`: why no memory is shared with workers; None: it is, with those that can."""
         self.errors = ProtocolErrors(say, event)
         self.queues = PeerQueues(socket.socket, RateLimiter(bandwidth))
         self._socket, self._clock, self._say, self._event = socket, clock, say, event
         self._by_identity: dict[bytes, WorkerSession] = {}
         self._by_worker: dict[int, WorkerSession] = {}
-        self._shards = shards
+        self._shards, self._wire = shards, wire
         self.lending = Lending(alone)
         self._pool = BufferPool()  # of updates that are sent
         self._by_secret: dict[int, WorkerSession] = {}  # as in `Group`
@@ -82,7 +83,8 @@ class SessionManager:
         failed = session.way is not None and session.way.failed
         link, way = self.lending.link(session.identity, "" if failed else name, size)
         pool = self._pool if link is None else self.lending.pool
-        session.way = Way(way, UpdateReassembler(size, pool, link is not None), link, failed)
+        updates = UpdateReassembler(size, pool, self._wire, link is not None)
+        session.way = Way(way, updates, link, failed)
 
     def unshare(self, session: WorkerSession, failed: bool = False) -> None:
         """Share nothing with this worker any more: it is to attach again, or has ended."""
@@ -158,17 +160,18 @@ class SessionManager:
         if link is not None and isinstance(message, m.Joined | m.Resend | m.Reattached):
             link.open = True  # the worker reads this before anything that comes there
 
-    def send_model(self, session: WorkerSession, request: int, version: int,
-                   vector: np.ndarray) -> None:
-        """Send a version (float32 [size]) instead of what is left of an earlier one."""
+    def send_model(self, session: WorkerSession, request: int, version: int, words: np.ndarray,
+                   base: int) -> None:
+        """Send a version instead of what is left of an earlier one: all its floats, or the words
+        that make it of version `base`; both float32."""
         if session.memory is not None:
-            model = self.lent(session, request, version, vector)
+            model = self.lent(session, request, version, words)
             if model is not None:
                 self.send(session.identity, model)
             return
         self.queues.transfer(session.identity, (
-            (m.encode(m.Model(request, version, offset, vector.size)), chunk)
-            for offset, chunk in split(vector)), self._clock())
+            (m.encode(m.Model(request, version, offset, words.size, base)), chunk)
+            for offset, chunk in split(words)), self._clock())
 
     def lent(self, session: WorkerSession, request: int, version: int,
              vector: np.ndarray) -> m.Model | None:
@@ -183,7 +186,7 @@ class SessionManager:
         if place is None:
             self.unshare(session, failed=True)
             return None
-        return m.Model(request, version, 0, vector.size, place)
+        return m.Model(request, version, 0, vector.size, place=place)
 
     def repeat(self, session: WorkerSession) -> None:
         """The worker's connection was broken: repeat what it may have missed."""

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from wbsp.formats import parse
 from wbsp.ps.floats import floats_of
 from wbsp.ps.outer import create_outer
-from wbsp.ps.store import Snapshot, Store
+from wbsp.ps.store import UNSENT, Snapshot, Store
 from wbsp.ps.worker_session import UpdateReassembler
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
@@ -43,8 +44,8 @@ class Attachment:
     decided: int = -1  # newest push of which the log has spoken
     missed: bool = False  # something came when too much was held
 
-    def take(self, message: s.Slice, offset: int, body: memoryview) -> bool:
-        """Take a chunk at `offset` in this range; True if all of the slice is here.
+    def take(self, message: s.Slice, body: memoryview) -> bool:
+        """Take a chunk; True if all of the slice is here.
 
         Raises WireError for what no correct worker sends.
         """
@@ -54,12 +55,13 @@ class Attachment:
         if len(self.held) >= _MOST_HELD:
             self.missed = True
             return False
-        if offset == 0:
+        if message.offset == 0:
             self.arriving = key
         elif key != self.arriving:
             raise m.WireError(f"worker {self.worker} sent the rest of push {message.seq} without "
                               "its begin")
-        vector = self.updates.add(offset, self.updates.size, body)
+        size = self.updates.due(message.again)
+        vector = self.updates.add(message.offset, size, body, message.again)
         if vector is None:
             return False
         self.held[key], self.arriving = vector, None
@@ -80,12 +82,12 @@ class Shard:
     """The range of one version after another, and the slices that wait."""
 
     def __init__(self, begin: s.Begin, vector: np.ndarray, state: dict[str, np.ndarray]):
-        """`vector`: float32 [stop - start]; `state`: of the outer step."""
+        """`vector`: float32 [stop - start]; `state`: as of a `Whole`."""
         rule = json.loads(begin.outer)
-        outer = create_outer(rule["name"], **rule["options"])
+        outer, self._wire = create_outer(rule["name"], **rule["options"]), parse(rule["wire"])
         outer.restore(state)
         self.start, self.size, self._whole = begin.start, begin.stop - begin.start, begin.size
-        self.store = Store(vector, begin.version, outer)
+        self.store = Store(vector, begin.version, outer, self._wire, state.get(UNSENT))
         self._pool = BufferPool()
         self._of: dict[int, Attachment] = {}  # worker -> its attachment
         self._by_secret: dict[int, Attachment] = {}
@@ -114,7 +116,7 @@ class Shard:
         attachment = self._by_identity.get(identity)
         if attachment is None or attachment.secret != message.secret:
             raise m.WireError("a slice from one who is not attached (any more)")
-        if not attachment.take(message, message.offset - self.start, body):
+        if not attachment.take(message, body):
             return None
         return s.Holds(message.secret, message.seq, message.again, attachment.updates.finite)
 
@@ -126,7 +128,7 @@ class Shard:
             case s.Admit():
                 self._forget(message.worker)
                 attachment = Attachment(message.worker, message.secret,
-                                        UpdateReassembler(self.size, self._pool))
+                                        UpdateReassembler(self.size, self._pool, self._wire))
                 self._of[message.worker] = self._by_secret[message.secret] = attachment
             case s.Dismiss():
                 if message.secret in self._by_secret:
@@ -158,21 +160,22 @@ class Shard:
                                f"{newest.version}")
         if attachment is None or attachment.identity is None or not self.size:
             return None
-        return attachment.identity, self._chunks(message.request, newest)
+        return attachment.identity, self._chunks(message.request, newest, message.held)
 
     def collected(self, number: int) -> Iterator[Frames]:
         """The messages with all that a checkpoint holds of this range."""
-        newest, state = self.store.latest, self.store.outer.state()
+        newest, state = self.store.latest, self.store.state()
         assert newest.vector is not None
         head = s.Collected(number, newest.version, {name: v.size for name, v in state.items()})
         return itertools.chain([(m.encode(head),)],
                                floats_of(number, newest.vector, *state.values()))
 
-    def _chunks(self, request: int, snapshot: Snapshot) -> Iterator[Frames]:
-        assert snapshot.vector is not None
-        for offset, chunk in split(snapshot.vector):
-            yield m.encode(s.Version(request, snapshot.version, self.start + offset,
-                                     self._whole)), chunk
+    def _chunks(self, request: int, snapshot: Snapshot, held: int) -> Iterator[Frames]:
+        words, base = snapshot.sendable(held)
+        size = self._whole if base == m.NONE else words.size
+        for offset, chunk in split(words):
+            yield m.encode(s.Version(request, snapshot.version, self.start + offset, size,
+                                     base)), chunk
 
     def _forget(self, worker: int) -> None:
         if (old := self._of.pop(worker, None)) is not None:

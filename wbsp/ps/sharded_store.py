@@ -7,12 +7,13 @@ from concurrent.futures import Future
 
 import numpy as np
 
+from wbsp.formats import FLOAT32, Format
 from wbsp.ps.decision import Record
 from wbsp.ps.floats import FloatsReader
 from wbsp.ps.outer import OuterStep
 from wbsp.ps.shard_link import ShardLost
 from wbsp.ps.shards import Shards
-from wbsp.ps.store import Snapshot, Store, Whole, initial_vector
+from wbsp.ps.store import UNSENT, Snapshot, Store, Whole, initial_vector
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.chunks import bounds
@@ -70,16 +71,22 @@ class _Collection:
 class ShardedStore(Store):
     """Versions, and what is pending, of which the shards have the tensors."""
 
-    def __init__(self, initial: np.ndarray, version: int, outer: OuterStep, shards: Shards):
-        """`initial`: float32 [size]; copied. Raises ValueError if it is not finite."""
+    def __init__(self, initial: np.ndarray, version: int, outer: OuterStep, shards: Shards,
+                 wire: Format = FLOAT32, unsent: np.ndarray | None = None):
+        """`initial`: float32 [size]; copied. Raises ValueError if it is not finite.
+
+        wire, unsent: as in `Store`
+        """
         super().__init__(None, version, outer)
         vector = initial_vector(initial)
+        state = outer.state() | ({} if unsent is None else {UNSENT: unsent})
+        whole = Whole(Snapshot(version, vector), state)
         self._vector_size, self._shards = vector.size, shards
-        shards.begin(vector, version, outer)
+        shards.begin(whole, outer, wire)
         shards.take = self._take
         # the newest that was asked for; kept, so that nobody asks twice
         self._whole = version, Future[Whole]()
-        self._whole[1].set_result(Whole(Snapshot(version, vector), outer.state()))
+        self._whole[1].set_result(whole)
         outer.restore({})
         self._collections: dict[int, _Collection] = {}  # number -> those under way
         self._number = 0

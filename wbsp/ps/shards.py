@@ -15,14 +15,15 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 import zmq
 
+from wbsp.formats import Format
 from wbsp.ps.decision import Accepted, Committed, Record, Rejected, Resent
 from wbsp.ps.floats import floats_of
 from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.outer import OuterStep
 from wbsp.ps.shard_link import LocalShard, ShardLink, ShardLost
+from wbsp.ps.store import Whole
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.chunks import bounds
@@ -160,10 +161,12 @@ class Shards:
 
     # What they are told.
 
-    def begin(self, vector: np.ndarray, version: int, outer: OuterStep) -> None:
-        """Hand out a version, float32 [size], and the state of the outer step."""
-        now, ends, state = time.monotonic(), bounds(vector.size, len(self)), outer.state()
-        rule = json.dumps({"name": outer.name,
+    def begin(self, whole: Whole, outer: OuterStep, wire: Format) -> None:
+        """Hand out a version, float32 [size], and what else the next one depends on."""
+        (version, vector, _), state = whole
+        assert vector is not None, "a server begins with a model"
+        now, ends = time.monotonic(), bounds(vector.size, len(self))
+        rule = json.dumps({"name": outer.name, "wire": wire.name,
                            "options": {key: getattr(outer, key) for key in outer.OPTIONS}})
         for link, start, stop in zip(self._links, ends, ends[1:], strict=False):
             part = {name: values if name in outer.NUMBERS else values[start:stop]
@@ -196,9 +199,9 @@ class Shards:
             case Committed():
                 self._tell(s.Commit(record.version))
 
-    def send(self, worker: int, request: int, version: int) -> None:
-        """Have the shards send a worker the newest version, which is this one."""
-        self._tell(s.Send(worker, request, version))
+    def send(self, worker: int, request: int, version: int, held: int) -> None:
+        """Have the shards send a worker the newest version, which is this one; it has `held`."""
+        self._tell(s.Send(worker, request, version, held))
 
     def collect(self, number: int) -> None:
         """Have the shards send the newest version here."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from wbsp import cluster
+from wbsp.formats import FLOAT32
 from wbsp.ps.background import CHECKPOINT, Evaluator
 from wbsp.ps.candidacy import State
 from wbsp.ps.checkpoint import Checkpoint, load, save
@@ -128,6 +129,14 @@ class _Plan:
             "workers": config.worker_num, "check_period": config.check_period,
             "bandwidth": config.bandwidth, **config.outer.settings(),
             "command": " ".join(sys.argv)}
+        if saved and before.get("wire", FLOAT32.name) != settings["wire"]:
+            raise ValueError(f"--wire={settings['wire']}: this run was begun with --wire="
+                             f"{before.get('wire', FLOAT32.name)}, and its workers go on so; give "
+                             "the same")
+        if saved and before.get("ranges") != settings.get("ranges"):
+            raise ValueError(f"--shards: this run was begun with {before.get('ranges')} of them, "
+                             f"and with --wire={settings['wire']} its workers go on so; give as "
+                             "many")
         run["id"] = before.get("id") or secrets.token_hex(4)
         run["epoch"] = before.get("epoch", 0) + step
         run["standby"], run["shards"] = None, self.shards.setting
@@ -206,11 +215,15 @@ def prepare_server(
     watch_port: at which the run's files are handed out; 0: any free one
     From here on the process's signals are the server's. Raises ValueError or OSError in one line.
     """
+    planned = ShardPlan.parse(shards)
+    settings = {**settings, "wire": config.wire.name}
+    if not config.wire.lossless:  # each range is encoded by itself, and kept so for a later server
+        settings["ranges"] = str(planned.number)
     interrupts = Interrupts().install()
     if standby_of:
         base_dir = str(pathlib.Path(base_dir).with_name(f"{sync_name(base_dir)}{BESIDE}"))
     plan = _Plan(settings, model, options, config, host, port, cluster.token(token_file), base_dir,
-                 log_root, start_evaluator, ShardPlan.parse(shards), watch_port, interrupts)
+                 log_root, start_evaluator, planned, watch_port, interrupts)
     socket = plan.listen()
     if standby_of and not (resume and _has_run(plan)):
         first = Standby(socket, standby_of, settings,

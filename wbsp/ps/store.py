@@ -11,20 +11,59 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from wbsp.feedback import ErrorFeedback
+from wbsp.formats import FLOAT32, Format
 from wbsp.ps.decision import Accepted, Committed, Record, Resent
 from wbsp.ps.outer import OuterStep
 from wbsp.vectors import add_weighted, is_finite
 
+UNSENT = "unsent"  # name of what is pending because a version's format lost it, in a `Whole`
+_NOTHING = np.empty(0, np.float32)
+_TYPICAL = 1 << 20  # floats of a model whose tensors are not known
+
+
+class Difference(NamedTuple):
+    """What makes a version of version `base`: base + decoded words, float32."""
+
+    base: int
+    share: float  # of the bytes that the whole version has
+    words: np.ndarray | None  # see `wbsp.formats`; None without tensors
+
 
 class Snapshot(NamedTuple):
-    """Version `version` of the global model; everyone who holds it holds the same bytes."""
+    """Version `version` of the global model; everyone who holds it holds the same bytes.
+
+    differences: the last ones that led to it, oldest first, as many as are shorter than the whole;
+                 none where versions travel as float32
+    """
 
     version: int
     vector: np.ndarray | None  # float32 [size], never written again
+    differences: tuple[Difference, ...] = ()
+
+    def since(self, version: int) -> tuple[Difference, ...] | None:
+        """The differences that make this one of `version`; None: only the whole does."""
+        if version == self.version:
+            return ()
+        for index, one in enumerate(self.differences):
+            if one.base == version:
+                return self.differences[index:]
+        return None
+
+    def sendable(self, held: int) -> tuple[np.ndarray, int]:
+        """What to send to one who has version `held`, float32: words that make this version of
+        that, and `held`; or the whole vector, and -1."""
+        found = self.since(held)
+        if found is None:
+            assert self.vector is not None, "there is nothing to send without tensors"
+            return self.vector, -1
+        words = [one.words for one in found if one.words is not None]
+        return words[0] if len(words) == 1 else np.concatenate([_NOTHING, *words]), held
 
 
 class Whole(NamedTuple):
-    """A version with its tensors, and the state of the outer step that goes with it."""
+    """A version with its tensors, and what else the next version depends on: the state of the outer
+    step, and what is `UNSENT`."""
 
     snapshot: Snapshot
     outer: dict[str, np.ndarray]
@@ -45,12 +84,20 @@ class Store:
 
     The law it keeps: W_v = W_0 + the sum of weight * update over everything accepted before the
     v-th commit; or, with another outer step than identity, W_{v+1} = W_v + step of such a sum.
+    With a format that loses something, W_{v+1} = W_v + what was sent of that step, and the rest
+    goes into the next one: see `ErrorFeedback`.
     """
 
     def __init__(self, initial: np.ndarray | None, version: int = 0,
-                 outer: OuterStep | None = None):
-        """`initial`: float32 [size]; copied. Raises ValueError if it is not finite."""
+                 outer: OuterStep | None = None, wire: Format = FLOAT32,
+                 unsent: np.ndarray | None = None):
+        """`initial`: float32 [size]; copied. Raises ValueError if it is not finite.
+
+        wire:   the run's format
+        unsent: as of a `Whole`, float32 [size], which nobody writes to
+        """
         self.outer = outer or OuterStep()
+        self._sending = ErrorFeedback(wire.versions, unsent)
         self._pending: np.ndarray | None = None
         self.accepted = 0  # updates in the pending sum
         vector = None
@@ -66,8 +113,14 @@ class Store:
     def whole(self) -> Future[Whole]:
         """The newest version with all that a checkpoint holds of it."""
         future: Future[Whole] = Future()
-        future.set_result(Whole(self.latest, self.outer.state()))
+        future.set_result(Whole(self.latest, self.state()))
         return future
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What the next version depends on beside the newest and what is accepted; as
+        `OuterStep.state`."""
+        unsent = self._sending.unsent
+        return self.outer.state() | ({} if unsent is None else {UNSENT: unsent})
 
     def check(self, update: np.ndarray | None) -> None:
         """Raise ValueError if `update` cannot be one of this model."""
@@ -105,15 +158,30 @@ class Store:
 
     def commit(self, version: int | None = None) -> Snapshot:
         """Make a version from all that was accepted since the last: the next, or `version`."""
-        vector = self.latest.vector
-        if vector is not None and self._pending is not None:
-            change = self.outer.step(self._pending)
+        base, vector, _ = self.latest
+        words, share = _NOTHING, 0.0
+        if vector is None:
+            share = self._sending.wire.words(_TYPICAL, self.accepted) / _TYPICAL
+        elif self._pending is not None:
+            words, change = self._sending.send(self.outer.step(self._pending))
             vector = np.add(vector, change, out=change)
             vector.flags.writeable = False
+            share = words.size / vector.size
+        made = Difference(base, share, None if vector is None else words)
         self._pending = None
         self.accepted = 0
-        self.latest = Snapshot(self.latest.version + 1 if version is None else version, vector)
+        self.latest = Snapshot(base + 1 if version is None else version, vector,
+                               self._differences(made))
         return self.latest
+
+    def _differences(self, newest: Difference) -> tuple[Difference, ...]:
+        """The newest, and those before it that are shorter than a version with it."""
+        if self._sending.wire.lossless:
+            return ()
+        kept = (*self.latest.differences, newest)
+        while kept and sum(one.share for one in kept) >= 1:
+            kept = kept[1:]
+        return kept
 
 
 class Ledger:

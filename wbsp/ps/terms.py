@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from wbsp.formats import FLOAT32, Format
 from wbsp.layout import TensorSpec
 from wbsp.ps.files import RunFiles
 from wbsp.ps.shards import Shards
@@ -26,6 +27,7 @@ class Terms(NamedTuple):
                 OSError where they cannot be written
     shards:     None: the server keeps the floats itself
     files:      of the run, for who watches it; None: nobody can
+    wire:       format of updates and versions
     alone:      why no memory is shared with workers; None: it is, with those that can
     """
 
@@ -39,6 +41,7 @@ class Terms(NamedTuple):
     record: Callable[..., dict[str, Any]] = dict
     shards: Shards | None = None
     files: RunFiles | None = None
+    wire: Format = FLOAT32
     alone: str | None = None
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import zmq
 
+from wbsp.formats import FLOAT32, Format
 from wbsp.layout import TensorSpec
 from wbsp.ps.lending import SharedLink
 from wbsp.runlog.report import PHASES, Report
@@ -16,29 +17,71 @@ from wbsp.vectors import is_finite
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import Reassembler
 from wbsp.wire.link import check_name
+from wbsp.wire.memory import BufferPool
 
 _MAX_COUNT = 1 << 40  # steps or samples in one push; sums of them stay 64-bit integers
 _MAX_SECONDS = 1e9  # thirty years; what models make of it stays finite
 _MAX_NUMBER = 1 << 40  # of pushes and versions
 
 
-class UpdateReassembler(Reassembler):
-    """Reassembler of updates, which looks at what it has taken, while it is in the caches."""
+class _Floats(Reassembler):
+    """Looks at what it has taken, while that is in the processor's caches."""
 
-    finite = True  # all values of the newest update, so far
+    finite = True  # all values of the newest vector, so far
 
     def _took(self, part: np.ndarray, offset: int) -> None:
         self.finite = (self.finite or offset == 0) and is_finite(part)
 
 
+class UpdateReassembler:
+    """Puts a worker's updates together, and sums of them, which come as float32 in any run.
+
+    finite: all values of the newest one, so far
+    """
+
+    finite = True
+
+    def __init__(self, size: int, pool: BufferPool, wire: Format = FLOAT32, shared: bool = False):
+        """`size` in floats; `pool`: source of the vectors' memory; `wire`: the run's format;
+        `shared`: as of `Reassembler`."""
+        self.size, self._wire, self._pool = size, wire, pool
+        self._floats = _Floats(size, pool, shared)
+        self._words = None if wire.lossless else Reassembler(wire.words(size), pool)
+
+    def due(self, again: bool) -> int:
+        """How many floats or words a push has, or a sum that is sent `again`."""
+        return self.size if self._words is None or again else self._words.size
+
+    def add(self, offset: int, size: int, data: memoryview,
+            again: bool = False) -> np.ndarray | None:
+        """As `Reassembler.add`, of a push or, `again`, of a sum; what is returned are floats."""
+        if self._words is None or again:
+            vector = self._floats.add(offset, size, data)
+            self.finite = self._floats.finite
+            return vector
+        words = self._words.add(offset, size, data)
+        if words is None:
+            return None
+        try:
+            vector = self._wire.decode(words, self.size, self._pool.take(self.size))
+        except ValueError as error:
+            raise m.WireError(f"an update of {error}") from None
+        self.finite = is_finite(vector)
+        return vector
+
+
 @dataclass
 class Progress:
-    """Progress of a session's transfers, in chunks; `changed` is the time of the newest."""
+    """Progress of a session's transfers, in chunks; `changed` is the time of the newest.
+
+    held: version that the worker has the floats of, as its newest request says
+    """
 
     received: int = 0  # of what the worker sends, or of the W_0 that it waits for
     fetched: int = 0  # of models, as the worker has reported
     changed: float = 0.0
     told: float = 0.0  # time at which the worker was last told `received`
+    held: int = m.NONE
 
     def note_received(self, now: float) -> None:
         """One more chunk of a vector that is not complete yet has come in."""

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from absl import app, flags
 
 from wbsp import heterogeneity
+from wbsp.formats import FLOAT32, KNOWN, parse
 from wbsp.ps.outer import OUTER_STEPS, create_outer
 from wbsp.runlog.folder import run_folder
 from wbsp.simulate import advice, compare, units
@@ -58,6 +59,7 @@ flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the models
                           "model.key=value: of that model alone")
 flags.DEFINE_enum("outer", "identity", list(OUTER_STEPS), "what a version makes of the sum of its "
                   "updates")
+flags.DEFINE_string("wire", FLOAT32.name, f"format of updates and versions on the wire: {KNOWN}")
 flags.DEFINE_multi_string("outer_option", [], "key=value: an option of the outer step")
 flags.DEFINE_string("cluster", None, "TOML file that describes the cluster, in place of the flags "
                     f"{', '.join(DESCRIBING)}")
@@ -221,7 +223,7 @@ def _plan() -> Plan:
     create_outer(FLAGS.outer, **outer_options)  # a bad one is refused before anything runs
     shards = {"shards": len(cluster.shards)} if cluster.shards else {}
     return Plan(cluster, experiment, FLAGS.batch_size, stop, until, target,
-                _time("check_period"), growth, FLAGS.outer, outer_options,
+                _time("check_period"), growth, FLAGS.outer, outer_options, parse(FLAGS.wire),
                 {**_settings(), **shards})
 
 

@@ -19,6 +19,7 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
+from wbsp.formats import FLOAT32, Format
 from wbsp.ps.engine import Engine
 from wbsp.ps.outer import OuterStep
 from wbsp.ps.store import Snapshot, Store
@@ -26,6 +27,7 @@ from wbsp.runlog.report import Report
 from wbsp.simulate.clock import Clock
 from wbsp.simulate.links import INF, Interface
 from wbsp.simulate.machine import Incarnation, Machine
+from wbsp.simulate.payload import Payload
 from wbsp.simulate.server import Evaluation, Evaluator, SimulatedServer
 from wbsp.simulate.shards import Shard, Shards
 from wbsp.simulate.worker import ClusterContext, Observer, SimulatedWorker
@@ -37,7 +39,7 @@ class Cluster:
     """N workers and a server in virtual time; `run` it, then read its public attributes.
 
     model:         decides; machines[i] is that of worker i; workload: what the workers train
-    model_bytes:   of one update and of one version on the wire
+    model_bytes:   of one update and of one version as float32
     ingress, egress: bytes/s of the server's interface, shared by all workers
     apply_seconds: the server's time for one push; messages behind it wait their turn
     detect_seconds: until the server knows that a worker is lost
@@ -45,6 +47,7 @@ class Cluster:
     expected:      workers that begin together; default: all that come at the first moment
     stop_samples:  ends the run after so many pushed samples
     outer:         what a version makes of the sum of its updates; default: identity
+    wire:          format of updates and versions
     evaluate, check_period: evaluate(snapshot) -> metrics, at the begin, at every period of virtual
                    seconds and at the end; a metrics["accuracy"] >= target ends the run
     check_growth:  where this part of the time gone by is longer than the period, it stands for it
@@ -59,7 +62,7 @@ class Cluster:
                  ingress: float = INF, egress: float = INF, apply_seconds: float = 0.0,
                  detect_seconds: float = 0.0, shards: Sequence[Shard] = (),
                  expected: int | None = None, stop_samples: float = INF,
-                 outer: OuterStep | None = None,
+                 outer: OuterStep | None = None, wire: Format = FLOAT32,
                  evaluate: Callable[[Snapshot], dict[str, float]] | None = None,
                  check_period: float = 5.0, check_growth: float = 0.0, target: float = INF,
                  log: Callable[..., None] | None = None, observer: Observer | None = None):
@@ -71,19 +74,21 @@ class Cluster:
         self.clock = Clock()
         self.machines = list(machines)
         self.workers: dict[int, SimulatedWorker] = {}  # index -> newest incarnation
-        self.reports = [Report(push_bytes=int(model_bytes), pull_bytes=int(model_bytes))
+        self.payload = payload = Payload(model_bytes, wire)
+        self.reports = [Report(push_bytes=int(payload.update), pull_bytes=int(model_bytes))
                         for _ in machines]
-        self.engine = Engine(model, Store(trained.initial(), outer=outer),
+        self.engine = Engine(model, Store(trained.initial(), outer=outer, wire=wire),
                              together if expected is None else expected, stop_samples,
                              **({} if log is None else {"log": log}))
         evaluator = None if evaluate is None else Evaluator(
             evaluate, check_period, check_growth, target)
         self.evaluations: list[Evaluation] = [] if evaluator is None else evaluator.results
-        interface = (Shards(self.clock, shards, model_bytes, apply_seconds) if shards else
-                     Interface(self.clock, ingress, egress, model_bytes))
-        self.server = SimulatedServer(self.clock, self.engine, interface,
+        interface = (Shards(self.clock, shards, apply_seconds) if shards else
+                     Interface(self.clock, ingress, egress))
+        self.server = SimulatedServer(self.clock, self.engine, interface, payload,
                                       0.0 if shards else apply_seconds, detect_seconds, evaluator)
-        self._context = ClusterContext(self.clock, trained, observer, self.server, interface)
+        self._context = ClusterContext(self.clock, trained, observer, self.server, interface,
+                                       payload)
         for index, machine in enumerate(machines):
             self.server.present += len(machine.incarnations)
             for incarnation in machine.incarnations:

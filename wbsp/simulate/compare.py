@@ -77,8 +77,7 @@ class Result:
     @property
     def traffic(self) -> float:
         """Bytes of all updates and versions on the wire."""
-        return self.mean(lambda run: run.settings["model_bytes"] * (
-            _summary(run)["total"]["pushes"] + _summary(run)["total"]["pulls"]))
+        return self.mean(_traffic)
 
     def mean(self, of: Callable[[Run], float]) -> float:
         """Mean of `of`(run) over the runs."""
@@ -206,6 +205,14 @@ def _summary(run: Run) -> dict[str, Any]:
     if run.summary is None:
         raise ValueError(f"{run.folder} holds no summary.json: the run has not ended")
     return run.summary
+
+
+def _traffic(run: Run) -> float:
+    if "wire" in run.settings:  # then versions differ in size
+        return next(event["pushed"] + event["fetched"] for event in reversed(run.events)
+                    if event["kind"] == "traffic")
+    total = _summary(run)["total"]
+    return run.settings["model_bytes"] * (total["pushes"] + total["pulls"])
 
 
 def _all_batches(run: Run) -> float:

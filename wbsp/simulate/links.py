@@ -181,21 +181,20 @@ class FairShareLink:
 
 class Interface:
     """The interface of a server that is one process: `ingress` and `egress` bytes/s for updates and
-    versions of `model_bytes` bytes, shared by all workers."""
+    versions, shared by all workers."""
 
-    def __init__(self, clock: Clock, ingress: float, egress: float, model_bytes: float):
+    def __init__(self, clock: Clock, ingress: float, egress: float):
         self._ingress, self._egress = FairShareLink(clock, ingress), FairShareLink(clock, egress)
-        self._bytes = model_bytes
 
-    def push(self, machine: Machine, done: Callable[..., object],
+    def push(self, machine: Machine, size: float, done: Callable[..., object],
              *args: object) -> Transfer | None:
-        """Call done(*args) when an update has arrived at the server."""
-        return self._ingress.carry(self._bytes, machine.up, machine.latency, 0.0, done, *args)
+        """Call done(*args) when an update of `size` bytes has arrived at the server."""
+        return self._ingress.carry(size, machine.up, machine.latency, 0.0, done, *args)
 
-    def send(self, machine: Machine, done: Callable[..., object],
+    def send(self, machine: Machine, size: float, done: Callable[..., object],
              *args: object) -> Transfer | None:
         """Call done(*args) when a version that is sent now has arrived at the worker."""
-        return self._egress.carry(self._bytes, machine.down, 0.0, machine.latency, done, *args)
+        return self._egress.carry(size, machine.down, 0.0, machine.latency, done, *args)
 
 
 def _top(heap: list) -> Transfer | None:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wbsp.formats import FLOAT32, Format
 from wbsp.ps.outer import create_outer
 from wbsp.ps.store import Snapshot
 from wbsp.runlog.folder import write_settings
@@ -43,6 +44,7 @@ class Plan:
     check_period: virtual seconds between two evaluations, or the part `check_growth` of the time
                   gone by where that is longer
     outer, outer_options: name and options of the outer step
+    wire:         format of updates and versions
     settings:     for run.json
     """
 
@@ -56,11 +58,12 @@ class Plan:
     check_growth: float = 0.0
     outer: str = "identity"
     outer_options: dict[str, Any] = field(default_factory=dict)
+    wire: Format = FLOAT32
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
     def model_bytes(self) -> float:
-        """Bytes of one update and of one version on the wire."""
+        """Bytes of one update and of one version as float32."""
         if self.cluster.model_bytes is not None:
             return self.cluster.model_bytes
         return self.experiment.model_bytes if self.experiment else 0.0
@@ -110,6 +113,9 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
     wait for something that will never happen.
     """
     spec, experiment = plan.cluster, plan.experiment
+    if spec.shards and not plan.wire.lossless:
+        raise ValueError(f"--wire={plan.wire.name} does not go with shards; give --wire=float32, "
+                         "or a cluster without shards")
     options = with_batch_size(sync, plan.batch_size, options)
     model = sync(**options)
     micro_batches = model.rule.micro_batches
@@ -119,6 +125,7 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
                          f"micro-batches of {sync.name}; choose a multiple")
     write_settings(folder, {"sync": sync.name, "options": options, "clock": "virtual", "seed": seed,
                             "workers": spec.size, "model_bytes": plan.model_bytes,
+                            **({} if plan.wire.lossless else {"wire": plan.wire.name}),
                             **plan.settings})
     if spec.text is not None:
         (folder / CLUSTER_FILE).write_text(spec.text, encoding="utf-8")
@@ -155,7 +162,7 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
             ingress=spec.ingress, egress=spec.egress,
             apply_seconds=spec.apply, detect_seconds=spec.detect, shards=spec.shards,
             stop_samples=plan.stop_samples,
-            outer=create_outer(plan.outer, **plan.outer_options),
+            outer=create_outer(plan.outer, **plan.outer_options), wire=plan.wire,
             evaluate=None if measure is None else partial(evaluate, measure),
             check_period=plan.check_period, check_growth=plan.check_growth, target=plan.target,
             log=recorder.server.event, observer=recorder)
@@ -166,6 +173,10 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
             measured = cluster.evaluations[-1].version if cluster.evaluations else None
             if measure is not None and cluster.engine.store.latest.version != measured:
                 evaluate(measure, cluster.engine.store.latest)
+        if not plan.wire.lossless:
+            pushes = sum(report.pushes for report in cluster.reports)
+            recorder.server.event(ended, "traffic", pushed=cluster.payload.update * pushes,
+                                  fetched=cluster.payload.fetched)
         recorder.server.summary(ended, cluster.engine.members, dict(enumerate(cluster.reports)),
                                 cluster.engine.store.latest.version, accuracy, reason)
         progress.end(ended, state())

@@ -18,6 +18,7 @@ from wbsp.ps.engine import Engine
 from wbsp.ps.store import Snapshot
 from wbsp.simulate.clock import Clock, Turns
 from wbsp.simulate.links import Interface
+from wbsp.simulate.payload import Payload
 from wbsp.simulate.shards import Shards
 from wbsp.sync.base import Push
 from wbsp.worker.agent import Agent
@@ -60,17 +61,19 @@ class Evaluator:
 class SimulatedServer:
     """The server of a virtual-time cluster; workers call it when a message of theirs has arrived.
 
-    interface:      for versions
+    interface:      for versions, of the bytes that `payload` says
     apply_seconds:  time for one push, for which later messages wait
     detect_seconds: time until the server knows that a worker is lost
     """
 
     def __init__(self, clock: Clock, engine: Engine, interface: Interface | Shards,
-                 apply_seconds: float, detect_seconds: float, evaluator: Evaluator | None):
+                 payload: Payload, apply_seconds: float, detect_seconds: float,
+                 evaluator: Evaluator | None):
         self.engine = engine
         self.present = 0  # incarnations of workers that are here or still to come
         self.ended: float | None = None  # when the last worker had left
         self._clock, self._interface, self._turns = clock, interface, Turns(clock)
+        self._payload = payload
         self._apply_seconds, self._detect_seconds = apply_seconds, detect_seconds
         self._evaluator = evaluator
         self._alarm: float | None = None  # the newest that was set
@@ -157,7 +160,9 @@ class SimulatedServer:
             elif not isinstance(effect, Model):
                 clock.after(machine.latency, worker.receive, effect)
             elif worker.alive:
-                worker.incoming = self._interface.send(machine, worker.receive_model, effect)
+                size = self._payload.version(effect.snapshot, worker.held)
+                worker.incoming = self._interface.send(machine, size, worker.receive_model, effect,
+                                                       size)
         alarm = self.engine.model.alarm
         if alarm is not None and alarm != self._alarm:
             self._alarm = alarm

@@ -95,30 +95,34 @@ class Process:
 class Shards:
     """All shards of a server, in place of the one `Interface` of a server that is one process.
 
-    Each holds the same part of a model of `model_bytes` and needs the same part of the
-    `apply_seconds` of a push, which the shards spend at the same time.
+    Each holds the same part of the model and needs the same part of the `apply_seconds` of a push,
+    which the shards spend at the same time.
     """
 
-    def __init__(self, clock: Clock, shards: Sequence[Shard], model_bytes: float,
-                 apply_seconds: float):
-        self._clock = clock
-        self._bytes, self._apply_seconds = model_bytes / len(shards), apply_seconds / len(shards)
+    def __init__(self, clock: Clock, shards: Sequence[Shard], apply_seconds: float):
+        self._clock, self._apply_seconds = clock, apply_seconds / len(shards)
         self._processes = [Process(clock, shard) for shard in shards]
 
-    def push(self, machine: Machine, done: Callable[..., object], *args: object) -> Slices:
-        """Call done(*args) when the coordinator knows that all shards have their slice."""
+    def push(self, machine: Machine, size: float, done: Callable[..., object],
+             *args: object) -> Slices:
+        """Call done(*args) when the coordinator knows that all shards have their slice of an update
+        of `size` bytes."""
         slices = self._slices(machine.up, done, *args)
+        part = size / len(self._processes)
         for process in self._processes:
-            slices.begin(process.ingress, self._bytes, machine.latency + process.latency, 0.0,
+            slices.begin(process.ingress, part, machine.latency + process.latency, 0.0,
                          partial(self._apply, process, slices))
         return slices
 
-    def send(self, machine: Machine, done: Callable[..., object], *args: object) -> Slices:
-        """Call done(*args) when the worker has all slices of a version that is sent now."""
+    def send(self, machine: Machine, size: float, done: Callable[..., object],
+             *args: object) -> Slices:
+        """Call done(*args) when the worker has all slices of a version of `size` bytes that is sent
+        now."""
         slices = self._slices(machine.down, done, *args)
+        part = size / len(self._processes)
         for process in self._processes:
             self._after(process.latency, process.turns.take, 0.0, slices.begin, process.egress,
-                        self._bytes, 0.0, process.latency + machine.latency, slices.count)
+                        part, 0.0, process.latency + machine.latency, slices.count)
         return slices
 
     def _slices(self, bandwidth: float, done: Callable[..., object], *args: object) -> Slices:

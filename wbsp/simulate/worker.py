@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from wbsp.feedback import ErrorFeedback
 from wbsp.ps.decision import Directed, Granted
 from wbsp.ps.effects import Ack, CutDecision, Final, Model, Stop
 from wbsp.ps.store import Snapshot
@@ -17,6 +18,7 @@ from wbsp.runlog.report import Lane, Phase, PhaseTimer, Report
 from wbsp.simulate.clock import Clock
 from wbsp.simulate.links import INF, Interface, Transfer
 from wbsp.simulate.machine import Machine
+from wbsp.simulate.payload import Payload
 from wbsp.simulate.server import SimulatedServer
 from wbsp.simulate.shards import Shards, Slices
 from wbsp.simulate.workload import Workload
@@ -45,7 +47,7 @@ class Observer:
 class ClusterContext:
     """The objects that all workers of a cluster share.
 
-    interface: of the server, for updates
+    interface: of the server, for updates of the bytes that `payload` says
     """
 
     clock: Clock
@@ -53,6 +55,7 @@ class ClusterContext:
     observer: Observer | None
     server: SimulatedServer
     interface: Interface | Shards
+    payload: Payload
 
 
 class ComputeThread:
@@ -140,7 +143,8 @@ class SimulatedWorker:
     """
 
     __slots__ = ("context", "index", "machine", "report", "agent", "compute", "alive", "over",
-                 "leaving", "snapshot", "outgoing", "incoming", "push_since", "fetch_since")
+                 "leaving", "snapshot", "outgoing", "incoming", "push_since", "fetch_since",
+                 "sending")
 
     agent: Agent
 
@@ -150,10 +154,17 @@ class SimulatedWorker:
         self.alive = True
         self.over = False  # has left, or is dead
         self.leaving = False
-        self.snapshot = Snapshot(0, None)  # newest fetched
+        self.snapshot: Snapshot | None = None  # newest fetched
         self.outgoing: Transfer | Slices | None = None  # newest update, which may have arrived
         self.incoming: Transfer | Slices | None = None  # newest model, which may have arrived
         self.push_since = self.fetch_since = 0.0
+        self.sending = ErrorFeedback(context.payload.wire)
+
+    @property
+    def held(self) -> int | None:
+        """Version to which differences can be added; None: none, or there are no differences."""
+        return None if self.snapshot is None or self.sending.wire.lossless else (
+            self.snapshot.version)
 
     def send(self, act: Callable[..., None], *args: Any) -> None:
         """Send a control message: act(worker, *args) is called when it reaches the server."""
@@ -198,14 +209,14 @@ class SimulatedWorker:
         self._carry_out(commands)
         self.proceed()
 
-    def receive_model(self, model: Model, again: bool = False) -> None:
-        """The answer to fetch number `model.number` has arrived."""
+    def receive_model(self, model: Model, size: float, again: bool = False) -> None:
+        """The answer to fetch number `model.number` has arrived, of `size` bytes."""
         if not self.alive:
             return
         if model.number == self.agent.fetching:
-            self._end_fetch(model.snapshot)
+            self._end_fetch(model.snapshot, size)
         elif not again:  # its Ack may be among the messages that arrive later at this moment
-            self.context.clock.late(0.0, self.receive_model, model, True)
+            self.context.clock.late(0.0, self.receive_model, model, size, True)
 
     def proceed(self) -> None:
         """Start the next step, or book the phase of what the agent waits for."""
@@ -238,10 +249,12 @@ class SimulatedWorker:
         for command in commands:
             if isinstance(command, Cut):
                 update = context.workload.cut(self.index)
+                if update is not None:
+                    update = self.sending.send(update).vector
                 self.push_since = context.clock.now
                 self.outgoing = context.interface.push(
-                    self.machine, self._deliver, context.server.push, command.push, update,
-                    command.fetch)
+                    self.machine, context.payload.update, self._deliver, context.server.push,
+                    command.push, update, command.fetch)
             elif isinstance(command, Fetch):
                 self.fetch_since = context.clock.now
                 if not command.carried:
@@ -252,6 +265,7 @@ class SimulatedWorker:
                 if context.observer is not None:
                     context.observer.adopt(self.index, context.clock.now, command.version,
                                            command.how)
+                assert self.snapshot is not None, "nothing is adopted before it is fetched"
                 context.workload.adopt(self.index, self.snapshot.vector, command.how)
             else:  # Leave
                 self._retire()
@@ -271,7 +285,9 @@ class SimulatedWorker:
         self.report.count_push(self.context.clock.now - self.push_since)
         self._show("push", self.push_since)
 
-    def _end_fetch(self, snapshot: Snapshot) -> None:
+    def _end_fetch(self, snapshot: Snapshot, size: float) -> None:
+        self.report.pull_bytes = int(size)
+        self.context.payload.fetched += size
         self.report.count_pull(self.context.clock.now - self.fetch_since)
         self._show("pull", self.fetch_since)
         self.snapshot = snapshot

@@ -2,11 +2,10 @@
 
 A message is one frame of MessagePack. Messages that carry floats (Initial, Update, Kept, Model,
 CopyChunk, Floats, Slice, Version) have a second frame of raw little-endian float32 values: a chunk
-of the model's flat vector. Where memory is shared, an Update, Kept or Model names a place instead,
-of up to `PIECE` floats, or all of a Model. Where a run has shards, Update and Kept are the heads,
-without floats, of what goes to these.
-Nothing is ever unpickled. Bytes that do not decode to exactly one of these types raise `WireError`
-before anything is allocated for them.
+of the model's flat vector or, in an Update and a Model, of the words of the run's format, in which
+sizes and offsets count then. Where memory is shared, an Update, Kept or Model names a place in it.
+Where a run has shards, Update and Kept are the heads, without floats, of what goes to these.
+Nothing is ever unpickled. Bytes that do not decode to exactly one of these types raise `WireError`.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from wbsp.wire.segments import Place
 from wbsp.wire.shards import FromShard, Group, ToShard
 from wbsp.wire.standby import Ask, Copy, CopyChunk, Follow, Following, Held, Over, Vacant
 
+NONE = -1  # in place of a version
 __all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "PROTOCOL", "WireError"]
 
 # From a worker.
@@ -57,9 +57,10 @@ class Update(Message, frozen=True):
     """
 
     push: Push
-    offset: int  # floats before this chunk
-    size: int  # floats of the whole vector
+    offset: int  # words before this chunk
+    size: int  # words of all that is sent
     fetch: int = 0  # number of the Fetch that this push stands for, if its Ack grants; 0: of none
+    held: int = NONE  # as in Fetch
     place: Place | None = None  # of the floats, in shared memory
 
 
@@ -67,6 +68,7 @@ class Fetch(Message, frozen=True):
     """Request for the newest version."""
 
     request: int  # number of this fetch, which the Model names
+    held: int = NONE  # version of this server that the worker has the floats of
 
 
 class CutQuery(Message, frozen=True):
@@ -164,12 +166,14 @@ class Refused(Message, frozen=True):
 
 
 class Model(Message, frozen=True):
-    """Chunk of a version, in answer to a Fetch or to an Update that stands for one."""
+    """Chunk of a version, in answer to a Fetch or to an Update that stands for one: of its floats,
+    or of the words of one difference after the other that make it of another version."""
 
     request: int  # number of the fetch
     version: int
-    offset: int  # floats before this chunk
-    size: int  # floats of the whole vector
+    offset: int  # floats or words before this chunk
+    size: int  # of all floats or words
+    base: int = NONE  # version that the differences are added to; NONE: the floats come whole
     place: Place | None = None  # as in Update
 
 

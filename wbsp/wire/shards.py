@@ -1,8 +1,8 @@
 """Messages about slices of the flat vector, between a server, its shards and its workers;
 `wbsp.wire.messages` has their encoding.
 
-A shard hears all that the server says in order: that is the log which it follows. Offsets count in
-floats of the whole vector. `Floats` and `Slice` have a second frame, as a chunk of a vector has.
+A shard hears all that the server says in order: that is the log which it follows. `Floats` and
+`Slice` have a second frame, as a chunk of a vector has.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ class Send(Message, frozen=True):
     worker: int
     request: int  # number of the fetch
     version: int
+    held: int = -1  # that the worker has the floats of, as in `messages.Fetch`
 
 
 class Collect(Message, frozen=True):
@@ -184,7 +185,7 @@ class Slice(Message, frozen=True):
     secret: int
     seq: int
     again: bool
-    offset: int
+    offset: int  # floats or words of this slice before this chunk
 
 
 class Version(Message, frozen=True):
@@ -192,8 +193,9 @@ class Version(Message, frozen=True):
 
     request: int  # number of the fetch
     version: int
-    offset: int
-    size: int
+    offset: int  # float at which the range begins, and floats or words of it before this chunk
+    size: int  # of all floats of the version, or of the words that make this range of another one
+    base: int = -1
 
 
 ToShard = (Lead | Begin | Floats | Admit | Dismiss | Apply | Drop | Commit | Send | Collect | Beat

@@ -6,14 +6,25 @@ import time
 
 import numpy as np
 
+from wbsp.feedback import ErrorFeedback
+from wbsp.formats import FLOAT32, Format, Ranges, parse
 from wbsp.layout import total_size
 from wbsp.sync.base import Push
 from wbsp.wire import messages as m
+from wbsp.wire.chunks import bounds
 from wbsp.worker.channel import ServerChannel
 from wbsp.worker.connection import TransportError
 from wbsp.worker.kept import KeptCuts
 
 _SETTLE = 0.005  # seconds of silence after which there is time to add up what is kept
+
+
+def format_of(welcome: m.Welcome) -> Format:
+    """The run's format. Raises TransportError for one that is not known here."""
+    try:
+        return parse(welcome.settings.get("wire", FLOAT32.name))
+    except ValueError as error:
+        raise TransportError(f"the server and this worker are not the same wbsp: {error}") from None
 
 
 class Attachment:
@@ -25,6 +36,8 @@ class Attachment:
     lacks:   push from which on the server that this worker attaches to lacks what was decided
     version: newest that was received
     left:    this worker has finished, and waits for the final version
+    sending: what of a cut is sent, and what of it stays for the next
+    held:    version that the server may add differences to; NONE: there is none
     """
 
     def __init__(self) -> None:
@@ -34,6 +47,8 @@ class Attachment:
         self.lacks: int | None = None
         self.version = 0
         self.left = False
+        self.sending = ErrorFeedback(FLOAT32)
+        self.held = m.NONE
         self._run: str | None = None  # id
         self._joined: m.Joined | None = None
         self._epoch = 0  # of the server that this worker belongs to
@@ -46,11 +61,18 @@ class Attachment:
         if self._run not in (None, run):
             raise TransportError(f"the server was restarted, and serves another run ({run} instead "
                                  f"of {self._run}): start this worker again")
+        if self._run is None:
+            self.sending = ErrorFeedback(format_of(welcome))
         self._run = run
 
     def admitted(self, joined: m.Joined) -> None:
         """This worker is a member."""
         self._joined, self._epoch = joined, joined.epoch
+        wire = self.sending.wire
+        if joined.group is not None and not wire.lossless and self.join is not None:
+            assert not isinstance(wire, Ranges), "a worker is admitted once"
+            size = total_size(self.join.layout)
+            self.sending = ErrorFeedback(Ranges(wire, bounds(size, len(joined.group.addresses))))
         self._zero = time.monotonic() - joined.now
         self.kept = KeptCuts(joined.seq)
 
@@ -83,10 +105,16 @@ class Attachment:
             first, total = self.resend(self.lacks)
             channel.hand_over(total, lambda offset: m.Kept(first.work, offset, first.size))
 
+    def received(self, version: int) -> None:
+        """A version is here, whole."""
+        self.version = version
+        if not self.sending.wire.lossless:
+            self.held = version
+
     def reattached(self, answer: m.Reattached) -> None:
         """The server knows this worker again."""
         assert self.kept is not None
-        self.lacks = None
+        self.lacks, self.held = None, m.NONE  # another server knows its own versions alone
         if answer.epoch != self._epoch:
             self.kept.replayed(answer.safe, answer.mark)
         self.leads(answer.epoch)

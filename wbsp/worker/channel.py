@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -203,8 +203,12 @@ class ServerChannel:
             place = self.memory.put(4 * offset, chunk)
             self.post(msgspec.structs.replace(header(offset), place=place))
 
-    def hand_over(self, vector: np.ndarray, header: Callable[[int], m.Update | m.Kept]) -> None:
-        """The same, where there are shards: to them, and the head to the server."""
+    def hand_over(self, vector: np.ndarray, header: Callable[[int], m.Update | m.Kept],
+                  parts: Sequence[np.ndarray] = ()) -> None:
+        """The same, where there are shards: to them, and the head to the server.
+
+        parts: what goes to each shard; none: its range of the vector
+        """
         if self.slices is None:
             self.post_chunks(vector, header)
             return
@@ -213,7 +217,7 @@ class ServerChannel:
         if isinstance(head, m.Kept):
             self.slices.post(vector, head.work.last, again=True)
         else:
-            self.slices.post(vector, head.push.seq, again=False)
+            self.slices.post(vector, head.push.seq, again=False, parts=parts)
 
     def flush(self) -> None:
         """Send all queued messages that the rate limit and the socket allow."""

@@ -4,8 +4,7 @@ Heartbeats come from this thread, so that a worker in a long step is never mista
 Members' messages are passed on to a `Listener`; nothing here knows a model or a rule.
 
 A connection that is made again may lead to another server. So a member introduces itself with
-Reattach, and whatever else there is to send waits until the server has answered, and its shards
-know this worker, where it has some.
+Reattach, and whatever else there is to send waits until the server and its shards know this worker.
 """
 
 from __future__ import annotations
@@ -33,8 +32,9 @@ RESEND = 60.0  # seconds without progress after which a request is sent again
 class Communication:
     """Body of the communication thread. Other threads call through `CallQueue` alone.
 
-    error:     why the thread has ended; None while it runs
-    handshake: answers to Hello and Join; the error, if the thread ends
+    error:      why the thread has ended; None while it runs
+    handshake:  answers to Hello and Join; the error, if the thread ends
+    attachment: this worker's place in the run
     """
 
     def __init__(self, channel: ServerChannel, calls: CallQueue, address: str):
@@ -42,7 +42,7 @@ class Communication:
         self.handshake: queue.SimpleQueue[m.Message | TransportError] = queue.SimpleQueue()
         self._channel, self._calls, self._address = channel, calls, address
         self._pending: PendingRequest | None = None
-        self._attachment = Attachment()
+        self.attachment = Attachment()
         self._attaching: PendingRequest | None = None  # Reattach, while it is not answered
         self._membership: Membership | None = None
         self._early: list[m.Message] = []  # messages to a member, received before `listen`
@@ -78,21 +78,21 @@ class Communication:
 
     def hello(self, hello: m.Hello) -> None:
         """Introduce this worker."""
-        self._attachment.hello = hello
+        self.attachment.hello = hello
         self.request(m.Welcome, lambda: self._channel.post(hello))
 
     def join(self, join: m.Join) -> None:
         """Ask for membership."""
-        self._attachment.join = join
+        self.attachment.join = join
         self.request(m.Joined, lambda: self._channel.post(join))
 
     def push(self, push: Push, update: np.ndarray, fetch: int) -> None:
         """Send an update, and keep it when it is answered."""
-        def header(offset: int) -> m.Update:
-            return m.Update(push, offset, update.size, fetch)
-
-        self.request(m.Ack, lambda: self._channel.hand_over(update, header), push.seq,
-                     cut=(push, update))
+        sending = self.attachment.sending
+        words, sent = sending.send(update)
+        self.request(m.Ack, lambda: self._channel.hand_over(words, lambda offset: m.Update(
+            push, offset, words.size, fetch, self.attachment.held), sending.wire.parts(words)),
+            push.seq, cut=(push, sent))
 
     def request(self, answer: type[m.Message], send: Callable[[], None],
                 number: int | None = None, carried: bool = False,
@@ -112,14 +112,14 @@ class Communication:
 
     def listen(self, listener: Listener, size: int) -> None:
         """Pass on all messages to this member, whose model has `size` floats."""
-        self._membership = Membership(listener, size)
+        self._membership = Membership(listener, size, self.attachment.sending.wire.versions)
         for message in self._early:
             listener.received(message)
         self._early.clear()
 
     def leave(self, reason: str, finished: bool) -> None:
         """Announce that the training ends; see `messages.Leaving`."""
-        report, self._attachment.left = self._report(), finished
+        report, self.attachment.left = self._report(), finished
         self.request(m.Final, lambda: self._channel.post(m.Leaving(reason, finished, report)))
 
     def close(self, deadline: float) -> None:
@@ -130,7 +130,7 @@ class Communication:
 
     def _loop(self) -> None:
         while not self._closed(time.monotonic()):
-            ready = self._channel.poll(self._calls.wakes, self._attachment.patience(HEARTBEAT / 4))
+            ready = self._channel.poll(self._calls.wakes, self.attachment.patience(HEARTBEAT / 4))
             if ready.wake:
                 self._calls.take_wake()
             self._calls.make()
@@ -139,7 +139,7 @@ class Communication:
             if ready.message:
                 self._receive()
             else:
-                self._attachment.settle()  # while the server is busy with a push, or this worker
+                self.attachment.settle()  # while the server is busy with a push, or this worker
             self._channel.flush()
             self._keep_alive(time.monotonic())
 
@@ -151,8 +151,8 @@ class Communication:
     def _fail(self, error: TransportError) -> None:
         self.error = error
         self.handshake.put(error)
-        if self._membership:
-            self._membership.listener.failed()
+        if member := self._membership:
+            member.listener.failed()
 
     def _receive(self) -> None:
         try:
@@ -167,9 +167,9 @@ class Communication:
             case m.Alive():
                 self._chunks_at_server = message.chunks
                 if self._attaching is None:  # a new server counts marks of its own until it answers
-                    self._attachment.saved(message.durable)
+                    self.attachment.saved(message.durable)
             case m.Elect() | m.Leading() | m.NotServing():
-                if promise := self._attachment.choose(message):
+                if promise := self.attachment.choose(message):
                     self._channel.post(promise)
                 if isinstance(message, m.NotServing):
                     self._channel.connection.turn_away(message.reason, now)
@@ -181,19 +181,19 @@ class Communication:
             case m.Resend():
                 if self._attaching is not None:
                     self._channel.arrange(message)
-                    self._attachment.lacks = message.seq
-                    self._attachment.resend_lacking(self._channel)
+                    self.attachment.lacks = message.seq
+                    self.attachment.resend_lacking(self._channel)
             case m.Reattached():
                 if self._attaching is not None:
                     self._go_on(message, now)
             case m.Welcome() | m.Joined():
                 if isinstance(message, m.Welcome):
                     self._channel.connection.served()
-                    self._attachment.welcomed(message)
+                    self.attachment.welcomed(message)
                 if self._take_answered(message):  # else: answered twice
                     self.handshake.put(message)
                     if isinstance(message, m.Joined) and not message.send_initial:
-                        self._attachment.admitted(message)
+                        self.attachment.admitted(message)
                         self._channel.arrange(message)
             case _:
                 self._pass_on(message, chunk, now)
@@ -208,15 +208,15 @@ class Communication:
             case m.Ack():
                 if request := self._take_answered(message):  # else: answered twice
                     member.listener.acked(message, now - request.requested_at)
-                    self._attachment.answered(request.cut, message)
+                    self.attachment.answered(request.cut, message)
             case m.Model():
                 request, group = self._pending, self._channel.group
                 if request is None or not request.is_answered_by(message):
                     member.put_by(message, chunk, group)
-                elif (vector := member.take(message, chunk, group)) is not None:
+                elif (whole := member.take(message, chunk, group)) is not None:
                     self._pending = None
-                    self._attachment.version = message.version
-                    member.listener.fetched(message.version, vector, now - request.requested_at)
+                    self.attachment.received(message.version)
+                    member.listener.fetched(message.version, *whole, now - request.requested_at)
             case _:
                 self._take_answered(message)
                 member.listener.received(message)
@@ -234,7 +234,7 @@ class Communication:
     def _introduce_again(self, now: float) -> None:
         """Say who this worker is; a member's pending request waits for the answer."""
         self._channel.detach()
-        attachment = self._attachment
+        attachment = self.attachment
         if attachment.kept is not None:
             self._attaching = PendingRequest(
                 m.Reattached, None, lambda: attachment.reattach(self._channel), self._counts(),
@@ -253,7 +253,7 @@ class Communication:
         self._attaching = None
         self._channel.arrange(answer)
         self._channel.connection.served()
-        self._attachment.reattached(answer)
+        self.attachment.reattached(answer)
         self._pass_on(answer, None, now)
         if answer.ack is not None:
             self._pass_on(answer.ack, None, now)
@@ -263,7 +263,7 @@ class Communication:
 
     def _keep_alive(self, now: float) -> None:
         if self._channel.check(now):  # the shards are ready, for the first time or again
-            self._attachment.resend_lacking(self._channel)
+            self.attachment.resend_lacking(self._channel)
             self._repeat_request(now)
         if not self._channel.connection.made or self._channel.connection.broken:
             return

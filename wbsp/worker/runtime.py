@@ -139,7 +139,7 @@ class WorkerRuntime:
     def _push(self, command: Cut) -> None:
         self._recorder.enter("push")
         update = self.replica.cut()
-        self._recorder.cut(4 * total_size(self.replica.layout))
+        self._recorder.cut(self.transport.update_bytes(total_size(self.replica.layout)))
         cpu, memory = self._usage()
         self.transport.push(command.push._replace(cpu=cpu, memory=memory), update, command.fetch)
 

@@ -75,9 +75,9 @@ class SharedAgent:
         with self.changed:
             self._follow(self.agent.acked(ack.granted, ack.hold), more=ack.model is not None)
 
-    def fetched(self, version: int, vector: np.ndarray, seconds: float) -> None:
+    def fetched(self, version: int, vector: np.ndarray, nbytes: int, seconds: float) -> None:
         """The requested version (float32 [size]) is here, `seconds` after the request."""
-        self._recorder.fetched(version, seconds, vector.nbytes)
+        self._recorder.fetched(version, seconds, nbytes)
         if self._adopted_again:
             vector.flags.writeable = False
         brought = self._bring(vector)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -115,7 +115,7 @@ class Slices:
                 message = m.decode(s.FromShard, frames[0].buffer)
                 if isinstance(message, s.Version) and len(frames) == 2:
                     return m.Model(message.request, message.version, message.offset,
-                                   message.size), frames[1].buffer
+                                   message.size, message.base), frames[1].buffer
                 if isinstance(message, s.Ready) and message.secret == self.group.secret:
                     if shard.ready:  # something came too early for it: all is repeated
                         self._unready(time.monotonic())
@@ -151,12 +151,17 @@ class Slices:
                 self._present(shard, now)
         return False
 
-    def post(self, vector: np.ndarray, seq: int, again: bool) -> None:
-        """Send a vector (float32 [size]), to each shard its slice; see `messages.Slice`."""
+    def post(self, vector: np.ndarray, seq: int, again: bool,
+             parts: Sequence[np.ndarray] = ()) -> None:
+        """Send a vector, float32 [size of the model], to each shard its slice; see `Slice`.
+
+        parts: the slices, encoded, and `vector` is all of them
+        """
         ends = bounds(vector.size, len(self._shards))
-        for shard, start, stop in zip(self._shards, ends, ends[1:], strict=False):
-            for offset, chunk in split(vector[start:stop]):
-                header = s.Slice(self.group.secret, seq, again, start + offset)
+        slices = parts or [vector[start:stop] for start, stop in zip(ends, ends[1:], strict=False)]
+        for shard, one in zip(self._shards, slices, strict=True):
+            for offset, chunk in split(one):
+                header = s.Slice(self.group.secret, seq, again, offset)
                 shard.duplex.post(m.encode(header), chunk)
 
     def flush(self) -> None:

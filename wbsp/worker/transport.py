@@ -15,10 +15,12 @@ from typing import TypeVar
 
 import numpy as np
 
+from wbsp.formats import FLOAT32
 from wbsp.layout import TensorSpec, total_size
 from wbsp.replica.base import Vector
 from wbsp.sync.base import Push
 from wbsp.wire import messages as m
+from wbsp.worker.attachment import format_of
 from wbsp.worker.calls import CallQueue
 from wbsp.worker.channel import ServerChannel
 from wbsp.worker.communication import Communication
@@ -54,6 +56,7 @@ class Transport:
         self._calls = CallQueue(self._channel.context)
         self._communication = Communication(self._channel, self._calls, address)
         self._thread: threading.Thread | None = None
+        self._wire = FLOAT32
 
     @property
     def error(self) -> TransportError | None:
@@ -64,6 +67,10 @@ class Transport:
     def cut_off(self) -> bool:
         """True while the server is lost, and until it knows this worker again."""
         return self._communication.cut_off
+
+    def update_bytes(self, size: int) -> int:
+        """Bytes that an update of `size` floats takes on the wire of this run."""
+        return 4 * self._wire.words(size)
 
     def hello(self, expected: dict[str, str], timeout: float) -> m.Welcome:
         """Introduce this worker and wait for the run's settings.
@@ -80,7 +87,9 @@ class Transport:
         while True:
             waited = time.monotonic() - start
             with contextlib.suppress(TimeoutError):
-                return self._await(m.Welcome, min(notice - waited, timeout))
+                welcome = self._await(m.Welcome, min(notice - waited, timeout))
+                self._wire = format_of(welcome)
+                return welcome
             waited = time.monotonic() - start
             if waited >= timeout:
                 self.close()
@@ -127,7 +136,9 @@ class Transport:
 
         carried: a push carried the request, and its answer has granted it
         """
-        self._request(m.Model, lambda: self._channel.post(m.Fetch(number)), number, carried)
+        communication = self._communication
+        self._request(m.Model, lambda: self._channel.post(m.Fetch(
+            number, communication.attachment.held)), number, carried)
 
     def query(self, number: int, steps: int, seconds: float) -> None:
         """Ask, at the next `wake`, whether to cut; the listener receives the decision."""

@@ -1,0 +1,254 @@
+"""Workers and a server over real sockets, in formats that lose something.
+
+The server is a process of its own, the workers are threads here.
+"""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from crew import Member, all_end
+from integers import IntegerReplica
+from jobs import until
+from pairs import NEVER, Pair
+from peers import Peer
+
+from wbsp.formats import parse
+from wbsp.layout import TensorSpec
+from wbsp.ps import checkpoint
+from wbsp.ps.store import UNSENT
+from wbsp.sync.base import Push
+from wbsp.wire import messages as m
+from wbsp.wire.chunks import bounds
+from wbsp.wire.messages import CHUNK
+
+LOSSY = ["bfloat16", "int8", "topk:0.02"]
+LARGE = 4 * CHUNK + 77  # the words of int8 take two chunks
+SMALL = 600
+STEPS = 12
+
+
+class Random(IntegerReplica):
+    """A worker whose steps are random; it keeps what was adopted, by its bytes' hash."""
+
+    def __init__(self, worker, size):
+        super().__init__(worker, size)
+        self.layout = [TensorSpec("x", (size,))]
+        self.made = np.zeros(size)
+
+    def step(self):
+        self.x = self.x + self._draw.standard_normal(self.x.size).astype(np.float32)
+
+    def cut(self):
+        update = self.x - self.anchor
+        self.anchor = self.x
+        self.made += update
+        return update
+
+    def adopt(self, vector, how):
+        self.adopted.append(hash(vector.tobytes()))
+        self.x = vector if how == "replace" else vector + (self.x - self.anchor)
+        self.anchor = vector
+
+
+class Spy(Member):
+    """A member that notes what is sent of each of its cuts, and what comes of versions."""
+
+    def __init__(self, address, worker, size, steps=STEPS):
+        super().__init__(address, worker, steps + 3 * worker, seconds=0.01,
+                         replica=Random(worker, size))
+        self.sent, self.came, self.versions = [], [], {}
+        self.counted, self.told = 0.0, 0  # sum of weight * what was sent; answers
+        self.starts = {0, size // 2}  # of ranges, where there are two shards
+
+    def _train(self, *plan):
+        communication, join = self._transport._communication, self._transport.join
+
+        def noting(*arguments):
+            joined = join(*arguments)
+            sending = communication.attachment.sending
+            send, handle = sending.send, communication._pass_on
+            answered = communication.attachment.answered
+
+            def sent(update):
+                found = send(update)
+                self.sent.append((found.words.nbytes, found.vector.copy()))
+                return found
+
+            def passed(message, chunk, now):
+                if isinstance(message, m.Model) and message.offset in self.starts:
+                    self.came.append(message)
+                handle(message, chunk, now)
+                if isinstance(message, m.Model) and self.runtime._shared._newest == message.version:
+                    vector = communication._membership._vector
+                    self.versions[message.version] = hash(vector.tobytes())
+
+            def told(cut, ack):
+                self.counted = self.counted + ack.weight * cut[1].astype(float)
+                self.told += 1
+                answered(cut, ack)
+
+            sending.send, communication._pass_on = sent, passed
+            communication.attachment.answered = told
+            return joined
+
+        self._transport.join = noting
+        super()._train(*plan)
+
+    @property
+    def first(self):
+        """Hash of the version that it adopted first."""
+        return self.replica.adopted[:1]
+
+    @property
+    def unsent(self):
+        return self._transport._communication.attachment.sending.unsent
+
+
+def initial(members):
+    """W_0, which is everywhere 1 where worker 0 brought it, and 2 where worker 1 did."""
+    ones = np.ones(members[0].replica.x.size, np.float32)
+    assert members[0].first == members[1].first
+    return 1.0 if members[0].first == [hash(ones.tobytes())] else 2.0
+
+
+@pytest.mark.parametrize("name, shards, size", [
+    ("bfloat16", 1, SMALL), ("int8", 1, LARGE), ("topk:0.02", 1, SMALL), ("int8", 2, LARGE),
+    ("topk:0.02", 2, SMALL)])
+def test_all_hold_the_same_versions_and_what_was_sent_is_conserved(jobs, name, shards, size):
+    server = jobs.server(f"--wire={name}", f"--shards={shards}").listens()
+    members = [Spy(server.address, worker, size) for worker in range(2)]
+    all_end(members)
+    server.ends_well()
+    saved = checkpoint.load(server.folder / "checkpoint.safetensors")
+    newest, seen = saved.state["version"], {}
+    for member in members:
+        assert member.versions[newest] == hash(saved.vector.tobytes())
+        for version, digest in member.versions.items():
+            assert seen.setdefault(version, digest) == digest, "the same bytes for everyone"
+        assert set(member.replica.adopted) <= set(member.versions.values())
+        assert {nbytes for nbytes, _ in member.sent} == {
+            4 * sum(parse(name).words(b - a) for a, b in pairwise(bounds(size, shards)))}
+        sent = sum(vector.astype(float) for _, vector in member.sent)
+        assert np.allclose(sent + member.unsent, member.replica.made, atol=1e-3)
+        whole = [model for model in member.came if model.base == m.NONE]
+        assert whole[0] is member.came[0] and len(whole) < len(member.came), member.said
+        for model in member.came:
+            assert model.size == size if model.base == m.NONE else model.size < size
+    assert [member.told for member in members] == [len(member.sent) for member in members]
+    total = initial(members) + sum(member.counted for member in members)
+    assert np.allclose(saved.vector + saved.outer.get(UNSENT, 0), total, atol=1e-3)
+
+
+def test_a_run_goes_on_in_the_format_in_which_it_was_begun(jobs):
+    server = jobs.server("--wire=int8").listens()
+    all_end([Spy(server.address, worker, SMALL) for worker in range(2)])
+    server.ends_well()
+    before = checkpoint.load(server.folder / "checkpoint.safetensors")
+    assert before.outer[UNSENT].any()
+    for flags, said in ((["--wire=topk:0.02"], "begun with --wire=int8"),
+                        (["--wire=int8", "--shards=2"], "begun with 1 of them")):
+        other = jobs.server("--resume", *flags)
+        assert other.ends() == 1
+        (line,) = other.find("wbsp.ps:")
+        assert said in line
+    again = jobs.server("--wire=int8", "--resume").listens()
+    members = [Spy(again.address, worker, SMALL) for worker in range(2)]
+    all_end(members)
+    again.ends_well()
+    after = checkpoint.load(again.folder / "checkpoint.safetensors")
+    total = before.vector.astype(float) + before.outer[UNSENT]
+    total += sum(member.counted for member in members)
+    assert again.folder == server.folder
+    assert np.allclose(after.vector + after.outer[UNSENT], total, atol=1e-4)
+
+
+@pytest.mark.parametrize("name, shards", [("int8", 1), ("topk:0.02", 1), ("int8", 2)])
+def test_what_was_sent_counts_once_where_a_standby_takes_over(jobs, name, shards):
+    pair = Pair(jobs, flags=(NEVER, f"--wire={name}"), shards=str(shards))
+    members = [Spy(",".join(pair.addresses), worker, SMALL, steps=100_000) for worker in range(2)]
+    pair.standby.until("holding version")
+    until(lambda: all(len(member.came) > 5 for member in members), "some versions")
+    pair.server.kill()
+    pair.standby.until("taking over")
+    came = [len(member.came) for member in members]
+    until(lambda: all(len(member.came) > n + 3 for member, n in zip(members, came, strict=True)),
+          "more versions")
+    for member in members:
+        member.leave()
+    all_end(members)
+    pair.standby.ends_well()
+    saved = checkpoint.load(pair.standby.folder / "checkpoint.safetensors")
+    total = initial(members) + sum(member.counted for member in members)
+    assert np.allclose(saved.vector + saved.outer.get(UNSENT, 0), total, atol=1e-3)
+    for member in members:
+        assert member.replica.x.tobytes() == saved.vector.tobytes()
+
+
+@pytest.mark.parametrize("flags, said", [
+    (["--wire=int4"], "give float32, bfloat16, int8 or topk:0.01"),
+    (["--wire=topk:0.5"], "above 0 and at most 0.25")])
+def test_a_bad_wire_ends_in_one_line(jobs, flags, said):
+    server = jobs.server(*flags)
+    assert server.ends() == 1
+    (line,) = server.lines
+    assert said in line
+    server.was_clean()
+
+
+# Bytes that no worker sends.
+
+
+def push(words, seq=0, **wrong):
+    body = words.tobytes()
+    return m.encode(m.Update(Push(1, seq, 0, 1, 1, 0.1), **{
+        "offset": 0, "size": len(body) // 4, **wrong})), body
+
+
+def impossible(name):
+    wire, vector = parse(name), np.ones(SMALL, np.float32)
+    good = wire.encode(vector)
+    yield from [push(vector), push(good[:-1]), push(good[:0]), push(np.append(good, good)),
+                push(good, size=SMALL), push(good, size=-1), push(good, offset=1),
+                push(good, held=-2, size=2**40)]
+    if name == "int8":
+        wrong = good.copy()
+        wrong[0] = -1
+        yield push(wrong)
+    if name.startswith("topk"):
+        for index, value in [(0, 2**32 - 1), (0, 0), (0, 11), (12, SMALL), (12, 2**32 - 1), (1, 9)]:
+            wrong = good.copy()
+            wrong[index:index + 1].view("<u4")[0] = value
+            yield push(wrong)
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_bytes_that_no_encoder_makes_change_nothing(jobs, name):
+    server = jobs.server("--connect_timeout=1", f"--wire={name}", sync="asp").listens()
+    member = Member(server.address, 0, steps=100_000, seconds=0.002,
+                    replica=Random(0, SMALL))
+    until(lambda: member.agent and member.agent.seq > 5, "the first to push")
+    with Peer(server.address) as liar:
+        liar.send(m.Hello(m.PROTOCOL, 1, {}))
+        liar.hears(m.Welcome)
+        liar.send(m.Join([TensorSpec("x", (SMALL,))]))
+        liar.hears(m.Joined)
+        liar.hears(m.Granted)
+        messages = list(impossible(name))
+        for frames in messages:
+            liar.send(*frames)
+        liar.gets_through()
+        bad = np.ones(SMALL, np.float32)
+        bad[7] = np.nan
+        liar.send(*push(parse(name).encode(bad)))
+        ack = liar.hears(m.Ack)
+        assert (ack.seq, ack.accepted, ack.reason) == (0, False, "not finite")
+        liar.send(*push(parse(name).encode(np.ones(SMALL, np.float32)), seq=1))
+        assert liar.hears(m.Ack).accepted, "it is a member still"
+        liar.send(m.Leaving("no more", False, None))
+    seq = member.agent.seq
+    until(lambda: member.agent.seq > seq, "the other to go on")
+    member.leave()
+    member.ends()
+    server.ends_well()
+    assert sum(event["count"] for event in server.events("malformed")) == len(messages)

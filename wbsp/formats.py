@@ -1,0 +1,288 @@
+"""Formats in which flat vectors travel.
+
+An encoding is a vector of *words* of 4 bytes, held as float32 whatever they mean, so that all that
+carries the floats of a model carries it too. Encoders and decoders are plain functions of their
+input: the same bytes on every machine. No sockets, versions or workers are known here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+BLOCK = 256  # floats of one scale of int8
+MOST_SENT = 0.25  # part of the values beyond which their indices cost too much: half of float32
+_PASS = 1 << 15  # floats that are encoded at a time, and stay in a processor's cache
+_SMALLEST = np.finfo(np.float32).tiny
+
+
+class Format:
+    """float32: the floats themselves."""
+
+    name = "float32"
+    lossless = True
+
+    @property
+    def versions(self) -> Format:
+        """The format of the difference between two versions."""
+        return self
+
+    def words(self, size: int, merged: int = 1) -> int:
+        """Length of an encoded update of `size` floats; of the difference that `merged` updates
+        make, the largest."""
+        return size
+
+    def encode(self, vector: np.ndarray) -> np.ndarray:
+        """The words for `vector`, float32 [size]. Where it is not finite, the decoded is not."""
+        return vector
+
+    def decode(self, words: np.ndarray, size: int, out: np.ndarray | None = None) -> np.ndarray:
+        """float32 [size], in the memory of `out` if there is one, and float32 is not the format.
+
+        Raises ValueError for words that no encoder makes.
+        """
+        self._check(words, self.words(size))
+        return words
+
+    def length(self, words: np.ndarray, size: int) -> int:
+        """How many words the encoding of `size` floats takes that these begin with, or lack."""
+        return self.words(size)
+
+    def parts(self, words: np.ndarray) -> list[np.ndarray]:
+        """What goes to each receiver of a range, if there are some."""
+        return []
+
+    def _check(self, words: np.ndarray, due: int) -> None:
+        if words.size != due:
+            raise ValueError(f"{words.size} words of {self.name}, and {due} were due")
+
+
+class BFloat16(Format):
+    """The upper half of each float32, rounded to the nearest, ties to even [known format].
+
+    A finite value stays finite.
+    """
+
+    name = "bfloat16"
+    lossless = False
+
+    def words(self, size: int, merged: int = 1) -> int:
+        return -(-size // 2)
+
+    def encode(self, vector: np.ndarray) -> np.ndarray:
+        words = np.zeros(self.words(vector.size), np.float32)
+        halves, bits = words.view("<u2"), np.ascontiguousarray(vector, "<f4").view("<u4")
+        for start in range(0, vector.size, _PASS):
+            part = bits[start:start + _PASS]
+            rounded = part >> 16
+            odd = rounded & 1
+            np.add(part, odd, out=odd)
+            odd += 0x7FFF
+            odd >>= 16
+            special = (odd & 0x7F80 == 0x7F80) | (rounded & 0x7F80 == 0x7F80)
+            if special.any():
+                odd = np.where(special, _rounded_special(part), odd)
+            halves[start:start + part.size] = odd
+        return words
+
+    def decode(self, words: np.ndarray, size: int, out: np.ndarray | None = None) -> np.ndarray:
+        self._check(words, self.words(size))
+        vector = np.empty(size, np.float32) if out is None else out
+        np.left_shift(words.view("<u2")[:size], 16, out=vector.view("<u4"), dtype=np.uint32,
+                      casting="unsafe")
+        return vector
+
+
+def _rounded_special(bits: np.ndarray) -> np.ndarray:
+    """bfloat16 of NaN, infinity, and of finite values too large for it: the largest there is."""
+    nan = bits & 0x7FFFFFFF > 0x7F800000
+    infinite = bits & 0x7FFFFFFF == 0x7F800000
+    upper = bits >> 16
+    return np.where(nan, upper | 0x40, np.where(infinite, upper, (upper & 0x8000) | 0x7F7F))
+
+
+class Int8(Format):
+    """A whole number from -127 to 127 for each value, times the scale of its block of 256.
+
+        scale = largest |x| of the block / 127;  x ~ scale * round(x / scale)
+
+    Words: the scales, then the numbers, four in a word. Block-wise absolute-maximum scales:
+    Dettmers et al. 2022, arXiv 2110.02861 [known format; linear numbers here]. The scale of a block
+    that is not finite is NaN, and below float32's normal values it is 0: nothing of it is sent.
+    """
+
+    name = "int8"
+    lossless = False
+
+    def words(self, size: int, merged: int = 1) -> int:
+        return -(-size // BLOCK) - (-size // 4)
+
+    def encode(self, vector: np.ndarray) -> np.ndarray:
+        words = np.zeros(self.words(vector.size), np.float32)
+        scales, numbers = self._parts(words, vector.size)
+        for start in range(0, vector.size - vector.size % BLOCK, _PASS):
+            part = vector[start:min(start + _PASS, vector.size // BLOCK * BLOCK)]
+            _quantize(part.reshape(-1, BLOCK), scales[start // BLOCK:][:part.size // BLOCK],
+                      numbers[start:start + part.size].reshape(-1, BLOCK))
+        if rest := vector.size % BLOCK:
+            _quantize(vector[-rest:][None], scales[-1:], numbers[vector.size - rest:][None, :rest])
+        return words
+
+    def decode(self, words: np.ndarray, size: int, out: np.ndarray | None = None) -> np.ndarray:
+        self._check(words, self.words(size))
+        vector = np.empty(size, np.float32) if out is None else out
+        scales, numbers = self._parts(words, size)
+        if (scales < 0).any():
+            raise ValueError("a scale below 0")
+        rest = size % BLOCK
+        np.multiply(numbers[:size - rest].reshape(-1, BLOCK), scales[:size // BLOCK, None],
+                    out=vector[:size - rest].reshape(-1, BLOCK))
+        np.multiply(numbers[size - rest:size], scales[-1:], out=vector[size - rest:])
+        return vector
+
+    def _parts(self, words: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Scales, float32 [blocks], and numbers, int8 [size or a few more]."""
+        blocks = -(-size // BLOCK)
+        return words[:blocks], words[blocks:].view(np.int8)
+
+
+def _quantize(values: np.ndarray, scales: np.ndarray, numbers: np.ndarray) -> None:
+    """Fill `scales` [n] and `numbers` [n, m] for `values` [n, m]."""
+    largest = np.maximum(values.max(axis=1), -values.min(axis=1))
+    scale = largest / np.float32(127)
+    with np.errstate(over="ignore"):  # 127 times a scale that was rounded up
+        scale = np.where(np.isinf(127 * scale), np.nextafter(scale, np.float32(0)), scale)
+    finite = np.isfinite(largest)
+    scale[scale < _SMALLEST] = 0
+    scales[:] = np.where(finite, scale, np.float32(np.nan))
+    divisor = np.where((scale > 0) & finite, scale, np.float32(1))
+    if not (finite & (scale > 0)).all():
+        values = np.where((finite & (scale > 0))[:, None], values, np.float32(0))
+    scaled = values / divisor[:, None]
+    np.rint(scaled, out=scaled)
+    np.copyto(numbers, scaled, casting="unsafe")
+
+
+class TopK(Format):
+    """The values of the largest magnitude, with their indices; the others are 0 [known format].
+
+    Words: how many there are, their indices in ascending order (unsigned, of 32 bits), their
+    values. Of equal magnitudes the lower index goes first. Of an update always the same part is
+    sent. Of a version's difference all that is not 0, at most a quarter of the model: what several
+    workers have sent has as many values together, and what all have sent goes out at once.
+    """
+
+    lossless = False
+
+    def __init__(self, share: float, dense: bool = False):
+        """`share`: part of the values that is sent; `dense`: of a version's difference."""
+        self.share, self._dense = share, dense
+        self.name = f"topk:{share:g}"
+
+    @property
+    def versions(self) -> Format:
+        return TopK(self.share, dense=True)
+
+    def words(self, size: int, merged: int = 1) -> int:
+        return 1 + 2 * self._most(size, self.share * merged)
+
+    def encode(self, vector: np.ndarray) -> np.ndarray:
+        count = self._most(vector.size, self.share)
+        if self._dense:
+            count = min(int(np.count_nonzero(vector)), self._most(vector.size, MOST_SENT))
+        indices = _largest(vector, count)
+        words = np.empty(1 + 2 * count, np.float32)
+        words[:1].view("<u4")[0] = count
+        words[1:1 + count].view("<u4")[:] = indices
+        words[1 + count:] = vector[indices]
+        return words
+
+    def decode(self, words: np.ndarray, size: int, out: np.ndarray | None = None) -> np.ndarray:
+        self._check(words, self.length(words, size))
+        count = words.size // 2
+        indices = words[1:1 + count].view("<u4")
+        if count and not (indices[-1] < size and (indices[1:] > indices[:-1]).all()):
+            raise ValueError(f"indices that do not ascend, or reach beyond {size} values")
+        vector = np.empty(size, np.float32) if out is None else out
+        vector[:] = 0
+        vector[indices] = words[1 + count:]
+        return vector
+
+    def length(self, words: np.ndarray, size: int) -> int:
+        count = int(words[:1].view("<u4")[0]) if words.size else 0
+        if count > self._most(size, MOST_SENT):
+            raise ValueError(f"{count} values of {size} in {self.name}")
+        return 1 + 2 * count
+
+    @staticmethod
+    def _most(size: int, share: float) -> int:
+        return min(size, max(1, math.ceil(min(share, MOST_SENT) * size)))
+
+
+def _largest(vector: np.ndarray, count: int) -> np.ndarray:
+    """Indices, ascending, of the `count` values of the largest magnitude; NaN counts as infinite.
+    """
+    if count == vector.size:
+        return np.arange(count)
+    if not count:
+        return np.empty(0, np.intp)
+    magnitude = np.abs(vector)
+    if np.isnan(magnitude).any():
+        magnitude = np.nan_to_num(magnitude, nan=np.inf, posinf=np.inf)
+    least = np.partition(magnitude, vector.size - count)[vector.size - count]
+    above = np.flatnonzero(magnitude > least)
+    equal = np.flatnonzero(magnitude == least)[:count - above.size]
+    return np.sort(np.concatenate([above, equal]))
+
+
+class Ranges(Format):
+    """A format in which each range of a vector is encoded by itself, one after the other."""
+
+    def __init__(self, wire: Format, ends: Sequence[int]):
+        """`ends`: where the ranges begin, and where the last one ends."""
+        self.wire, self.name, self.lossless = wire, wire.name, wire.lossless
+        self._ranges = [slice(*pair) for pair in zip(ends, ends[1:], strict=False)]
+        sizes = [part.stop - part.start for part in self._ranges]
+        self._ends = np.cumsum([wire.words(size) for size in sizes])
+
+    @property
+    def versions(self) -> Format:
+        return self.wire.versions
+
+    def words(self, size: int, merged: int = 1) -> int:
+        return int(self._ends[-1])
+
+    def encode(self, vector: np.ndarray) -> np.ndarray:
+        return np.concatenate([self.wire.encode(vector[part]) for part in self._ranges])
+
+    def decode(self, words: np.ndarray, size: int, out: np.ndarray | None = None) -> np.ndarray:
+        self._check(words, self.words(size))
+        vector = np.empty(size, np.float32) if out is None else out
+        for part, encoded in zip(self._ranges, self.parts(words), strict=True):
+            self.wire.decode(encoded, part.stop - part.start, vector[part])
+        return vector
+
+    def parts(self, words: np.ndarray) -> list[np.ndarray]:
+        return np.split(words, self._ends[:-1])
+
+
+FLOAT32 = Format()
+FORMATS: dict[str, Format] = {one.name: one for one in (FLOAT32, BFloat16(), Int8())}
+KNOWN = f"{', '.join(FORMATS)} or topk:0.01"
+
+
+def parse(text: str) -> Format:
+    """The format of that name. Raises ValueError in one line."""
+    if text in FORMATS:
+        return FORMATS[text]
+    kind, _, share = text.partition(":")
+    try:
+        part = float(share) if kind == "topk" else math.nan
+    except ValueError:
+        part = math.nan
+    if not 0 < part <= MOST_SENT:
+        raise ValueError(f"wire={text!r} is no format: give {KNOWN}, where the number is the part "
+                         f"of the values that is sent, above 0 and at most {MOST_SENT:g}")
+    return TopK(part)
