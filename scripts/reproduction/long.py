@@ -179,6 +179,12 @@ class Book:
         return USUAL
 
 
+    def best(self, cell: Cell, label: str) -> list[Entry]:
+        """The entries of a model in a cell at its best rate; at the usual one, where there are none
+        of that yet."""
+        return self.of(cell, label, self.best_rate(cell, label)) or self.of(cell, label, USUAL)
+
+
 @dataclass(frozen=True)
 class LongRun(Simulation):
     """The job of some models in a cell at one rate and seed, whose results are put into a book."""

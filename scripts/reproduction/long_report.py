@@ -33,7 +33,7 @@ from wbsp.simulate.compare import markdown
 TARGETS = (0.45, 0.5, 0.55, 0.6)
 KINDS = tuple(Cell(h, n, MEASURED) for n in SECONDS for h in sorted(HETEROGENEITY))
 CELLS = tuple(Cell(h, n, b) for n, b, h in product(SECONDS, BANDWIDTHS, sorted(HETEROGENEITY)))
-BY_WORK = label("pcc:weight=work")
+AHEAD = label("pcc:weight=work"), label("pcc:weight=work:late=true")
 PAPERS = tuple(label(model) for model in PUBLISHED + FURTHER)
 
 
@@ -80,9 +80,8 @@ def cell(book: Book, where: Cell) -> str:
     """Table of one cluster: each model at its best rate."""
     rows = []
     for name in LABELS:
-        rate = book.best_rate(where, name)
-        if found := book.of(where, name, rate):
-            rows.append([name, f"{rate:g}", str(len(found)),
+        if found := book.best(where, name):
+            rows.append([name, f"{found[0].rate:g}", str(len(found)),
                          *(_spread([one.time_to(target) for one in found]) for target in TARGETS),
                          _percent([one.final for one in found]),
                          f"{100 * fmean(one.compute for one in found):.1f}",
@@ -94,34 +93,38 @@ def cell(book: Book, where: Cell) -> str:
 
 
 def headline(book: Book) -> str:
-    """Table of pcc by work beside the best published model of each cluster."""
-    rows, ratios = [], []
-    for where in CELLS:
-        ours, theirs = _times(book, where, [BY_WORK]), _times(book, where, PAPERS)
-        # the highest target that both reach in every seed
-        target = next((t for t in reversed(TARGETS) if ours.get((t, BY_WORK), math.inf) < math.inf
-                       and min((theirs[t, name] for name in PAPERS if (t, name) in theirs),
-                               default=math.inf) < math.inf), None)
-        if target is None:
-            continue
-        best = min((name for name in PAPERS if (target, name) in theirs),
-                   key=lambda name: theirs[target, name])
-        ratio = ours[target, BY_WORK] / theirs[target, best]
-        ratios.append(ratio)
-        rows.append([where.title, f"{100 * target:.0f} %", f"{ours[target, BY_WORK]:.1f}",
-                     f"{best}, {theirs[target, best]:.1f}", f"{ratio:.2f}",
-                     str(len(book.of(where, BY_WORK, book.best_rate(where, BY_WORK))))])
+    """Table of pcc by work, and of it just in time, beside the best published model of each
+    cluster."""
+    rows, means = [], []
+    for model in AHEAD:
+        ratios = []
+        for where in CELLS:
+            ours, theirs = _times(book, where, [model]), _times(book, where, PAPERS)
+            # the highest target that both reach in every seed
+            target = next((t for t in reversed(TARGETS) if ours.get((t, model), math.inf) < math.inf
+                           and min((theirs[t, name] for name in PAPERS if (t, name) in theirs),
+                                   default=math.inf) < math.inf), None)
+            if target is None:
+                continue
+            best = min((name for name in PAPERS if (target, name) in theirs),
+                       key=lambda name: theirs[target, name])
+            ratios.append(ours[target, model] / theirs[target, best])
+            rows.append([model, where.title, f"{100 * target:.0f} %", f"{ours[target, model]:.1f}",
+                         f"{best}, {theirs[target, best]:.1f}", f"{ratios[-1]:.2f}",
+                         str(len(book.best(where, model)))])
+        if ratios:
+            means.append(f"{fmean(ratios):.2f} ({model})")
     if not rows:
         return NOT_RUN
-    return markdown(["cluster", "target", f"s of {BY_WORK}", "s of the best published", "ratio",
-                     "seeds"], rows) + f"\n\nMean of the ratios: {fmean(ratios):.2f}."
+    return markdown(["model", "cluster", "target", "s", "s of the best published", "ratio",
+                     "seeds"], rows) + f"\n\nMean of the ratios: {', '.join(means)}."
 
 
 def _times(book: Book, where: Cell, names: Sequence[str]) -> dict[tuple[float, str], float]:
     """(target, model) -> mean seconds to it at the model's best rate."""
     return {(target, name): fmean(one.time_to(target) for one in found)
             for name in names for target in TARGETS
-            if (found := book.of(where, name, book.best_rate(where, name)))}
+            if (found := book.best(where, name))}
 
 
 def _workers(one: Entry) -> int:
@@ -148,8 +151,7 @@ def _draw(book: Book, path: Path) -> Path | None:
     """Draw the accuracy over time in all kinds of clusters, each model at its best rate."""
     from wbsp.figures.style import legend_below, line_look, new_figure, save, set_title
 
-    kinds = [kind for kind in KINDS if any(book.of(kind, name, book.best_rate(kind, name))
-                                           for name in LABELS)]
+    kinds = [kind for kind in KINDS if any(book.best(kind, name) for name in LABELS)]
     if not kinds:
         return None
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -163,8 +165,7 @@ def _draw(book: Book, path: Path) -> Path | None:
                                                "markersize": 3}
     for panel, kind in zip(axes.flat, kinds, strict=False):
         for name in LABELS:
-            rate = book.best_rate(kind, name)
-            if found := book.of(kind, name, rate):
+            if found := book.best(kind, name):
                 length = min(len(one.accuracy) for one in found)
                 mean = [100 * fmean(one.accuracy[i] for one in found) for i in range(length)]
                 panel.plot([PERIOD * i for i in range(length)], mean, label=name,
