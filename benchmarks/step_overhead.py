@@ -49,11 +49,28 @@ def measure(model: str, dataset: str, batch_size: int, pairs: int, epochs: int) 
 
     batches = data.train_dataset(dataset, batch_size, seed=0, worker_index=0)
     network = training.compile(models.build(model, seed=0), model)
+    figures = {"model": model, "dataset": dataset, "batch_size": batch_size, "pairs": pairs,
+               **compare(network, batches, pairs, epochs)}
+    print_table(("", "median", "min", "max"),
+                [(name, *(f"{figures[key][part]:.{digits}f}" for part in ("median", "min", "max")))
+                 for name, key, digits in (("plain ms/step", "plain_ms", 2),
+                                           ("synced ms/step", "synced_ms", 2),
+                                           ("inside the hook", "hook_ms", 2),
+                                           ("overhead %", "overhead_percent", 1))])
+    print(f"{model}, batch {batch_size}; overhead: of {pairs} pairs of turns, one right after the "
+          "other")
+    return figures
 
+
+def compare(network, batches, pairs: int, epochs: int) -> dict:
+    """Figures of `pairs` turns of a plain fit and of a worker's, each of `epochs` that are timed.
+
+    network: compiled keras.Model; batches: an endless data set for its `fit`
+    """
     def step_ms(*callbacks) -> float:
         """Milliseconds per step of a fit."""
         clock = _epoch_clock()
-        network.fit(batches, epochs=1 + epochs, steps_per_epoch=EPOCH, verbose=0,
+        network.fit(batches, epochs=1 + epochs, steps_per_epoch=EPOCH, verbose=0, shuffle=False,
                     callbacks=[*callbacks, clock])
         return 1e3 * (clock.ends[-1] - clock.ends[0]) / (EPOCH * epochs)
 
@@ -70,18 +87,8 @@ def measure(model: str, dataset: str, batch_size: int, pairs: int, epochs: int) 
             inside.append(1e3 * sum(hook.seconds) / len(hook.seconds))
         hook.leave()
     overhead = {name: 100 * (ratio - 1) for name, ratio in ratios(synced, plain).items()}
-    figures = {"model": model, "dataset": dataset, "batch_size": batch_size, "pairs": pairs,
-               "plain_ms": spread(plain), "synced_ms": spread(synced),
-               "hook_ms": spread(inside), "overhead_percent": overhead}
-    print_table(("", "median", "min", "max"),
-                [(name, *(f"{figures[key][part]:.{digits}f}" for part in ("median", "min", "max")))
-                 for name, key, digits in (("plain ms/step", "plain_ms", 2),
-                                           ("synced ms/step", "synced_ms", 2),
-                                           ("inside the hook", "hook_ms", 2),
-                                           ("overhead %", "overhead_percent", 1))])
-    print(f"{model}, batch {batch_size}; overhead: of {pairs} pairs of turns, one right after the "
-          "other")
-    return figures
+    return {"plain_ms": spread(plain), "synced_ms": spread(synced), "hook_ms": spread(inside),
+            "overhead_percent": overhead}
 
 
 def _epoch_clock():
@@ -93,6 +100,7 @@ def _epoch_clock():
             self.ends = []
 
         def on_epoch_end(self, epoch, logs=None):
+            float(logs["loss"])  # waits for the steps that a GPU has in its queue
             self.ends.append(time.perf_counter())
 
     return EpochClock()
