@@ -6,6 +6,7 @@ With `--plan JSON` there is one run.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import sys
@@ -41,6 +42,28 @@ class Pause(keras.callbacks.Callback):
         time.sleep(self.seconds)
 
 
+@functools.cache
+def built(parts: int, steps: int, rate: float) -> tuple[keras.Model, list, list]:
+    """The network, and the values that its variables and its optimizer's have at first."""
+    network = training.compile(models.build("small", 0), "small", micro_batches=parts,
+                               jit_compile=False)
+    # A rate that falls to nothing: the last version is then a matter of the training, not of whose
+    # push happened to come last.
+    network.optimizer.learning_rate = keras.optimizers.schedules.PolynomialDecay(
+        rate, steps, end_learning_rate=0.0, power=0.5)
+    network.optimizer.build(network.trainable_variables)
+    return network, network.get_weights(), [v.numpy() for v in network.optimizer.variables]
+
+
+def network_for(plan: Plan, parts: int) -> keras.Model:
+    """The network as it is at first; traced once for all runs that are alike to it."""
+    network, weights, states = built(parts, plan.steps * parts, plan.rate)
+    network.set_weights(weights)
+    for variable, value in zip(network.optimizer.variables, states, strict=True):
+        variable.assign(value)
+    return network
+
+
 def run(plan: Plan) -> dict:
     hook = wbsp.SyncCallback(plan.address, plan.worker)
     rule = hook.rule
@@ -49,15 +72,11 @@ def run(plan: Plan) -> dict:
         batches = hook.stream(data.shared_batch("shapes10", 0), plan.batch)
     else:
         batches = data.train_dataset("shapes10", plan.batch // parts, 0, plan.worker)
-    network = training.compile(models.build("small", 0), "small", micro_batches=parts,
-                               jit_compile=False)
-    # A rate that falls to nothing: the last version is then a matter of the training, not of whose
-    # push happened to come last.
-    network.optimizer.learning_rate = keras.optimizers.schedules.PolynomialDecay(
-        plan.rate, plan.steps * parts, end_learning_rate=0.0, power=0.5)
+    network = network_for(plan, parts)
     network.fit(batches, epochs=1, steps_per_epoch=plan.steps * parts, verbose=0, shuffle=False,
                 callbacks=[hook, Pause(plan.pause / parts)])
-    result = network.evaluate(data.test_dataset("shapes10"), verbose=0, return_dict=True)
+    result = network.evaluate(data.test_dataset("shapes10", count=1000), verbose=0,
+                              return_dict=True)
     weights = b"".join(weight.tobytes() for weight in network.get_weights())
     return {"accuracy": result["accuracy"], "digest": hashlib.sha256(weights).hexdigest()}
 
