@@ -11,6 +11,8 @@ from jobs import ROOT
 
 CHECK = ROOT / "scripts/gpu_check.py"
 PATIENCE = 60.0
+minutes = pytest.mark.skipif("WBSP_BENCHMARKS" not in os.environ,
+                             reason="takes minutes of two cores: WBSP_BENCHMARKS=1")
 
 
 @pytest.fixture
@@ -52,9 +54,7 @@ def test_whatever_becomes_of_a_process_is_one_line(module):
             process.call("device.devices", "nothing", end=end)
         assert "Traceback" in failed.value.details
         with pytest.raises(device.PartError, match="not done in time: --limit"):
-            process.call("device.devices", "nothing", end=0.0)
-        with pytest.raises(device.PartError, match="^ModuleNotFoundError"):
-            process.result(end)  # the late one
+            process.result(end=0.0)  # of nothing
         process._process.kill()
         process._process.join(PATIENCE)
         with pytest.raises(device.PartError, match="its process ended with exit code -9"):
@@ -85,9 +85,7 @@ def test_a_replica_that_is_off_by_one_bit_is_noticed(module, monkeypatch):
     assert versions.exact("small")["wrong"] == {"replace": 0, "cut": 1, "rebase": 0}
 
 
-@pytest.mark.skipif("WBSP_BENCHMARKS" not in os.environ,
-                    reason="takes minutes of two cores: WBSP_BENCHMARKS=1")
-@pytest.mark.timeout(300)
+@minutes
 @pytest.mark.parametrize("back_end", ["jax", "tensorflow"])
 def test_all_parts_can_be_rehearsed_on_a_cpu(jobs, tmp_path, back_end):
     file = tmp_path / "figures.json"
@@ -111,7 +109,7 @@ def test_all_parts_can_be_rehearsed_on_a_cpu(jobs, tmp_path, back_end):
     assert all(row["trips"] >= 3 for row in parts["trips"])
 
 
-@pytest.mark.slow
+@minutes
 def test_other_back_ends_need_no_tensorflow(jobs):
     code = (f"import sys; sys.path[:0] = [{str(ROOT / 'scripts')!r}, {str(ROOT)!r}]\n"
             "sys.modules['tensorflow'] = None  # an import of it fails\n"

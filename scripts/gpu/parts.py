@@ -20,7 +20,9 @@ from wbsp.heterogeneity import SLEEPS
 from wbsp.runlog.folder import run_folder
 from wbsp.runlog.reader import read_run
 
-TOLERANCE = 0.01  # |W_there - W_here| / |W_here - W_0|, L2
+# |W_there - W_here| / |W_here - W_0|, L2. TensorFlow and JAX, both on a CPU, differ by 7e-7; a
+# GPU's convolutions may take sums of other form.
+TOLERANCE = 1e-3
 STEPS = 10  # to that
 SIZES_MB = 0.6, 102, 553  # the models cnn, resnet50 and vgg16
 
