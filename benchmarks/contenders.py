@@ -43,7 +43,7 @@ class Team:
         trip."""
         for pipe in self._pipes:
             pipe.send((size, seconds, least))
-        trips = [trip for pipe in self._pipes for trip in _answer(pipe)]
+        trips = [trip for answer in self.answers() for trip in answer]
         self._trips += len(trips)
         return trips
 
@@ -52,8 +52,11 @@ class Team:
         for pipe in self._pipes:
             pipe.send(None)
             pipe.send(self._trips)
-        for pipe in self._pipes:
-            _answer(pipe)
+        self.answers()
+
+    def answers(self) -> list:
+        """The next answer of everyone."""
+        return [_answer(pipe) for pipe in self._pipes]
 
 
 def _answer(pipe: Connection):
@@ -75,9 +78,9 @@ def team(target: Callable, arguments: list[tuple]) -> Iterator[Team]:
         theirs.close()
         pipes.append(mine)
     try:
-        for pipe in pipes:
-            _answer(pipe)
-        yield Team(pipes)
+        started = Team(pipes)
+        started.answers()
+        yield started
     finally:
         for process in processes:
             process.kill()
@@ -135,6 +138,15 @@ class Still:
         return vector
 
 
+def member(address: str, worker: int, replica: Still,
+           token: bytes | None = None) -> tuple[Transport, WorkerRuntime]:
+    """A worker that has joined its run, which may not have begun."""
+    transport = Transport(address, worker, token, say=_silent)
+    welcome = transport.hello({}, CONNECT)
+    joined = transport.join(replica.layout, replica.read, CONNECT)
+    return transport, WorkerRuntime(transport, replica, welcome.rule, joined, say=_silent)
+
+
 def wbsp_worker(pipe: Connection, address: str, worker: int, workers: int, size: int,
                 token: bytes | None = None, space: str | None = None) -> None:
     """A worker under asp: every step pushes, and waits for the version that holds its push.
@@ -146,10 +158,7 @@ def wbsp_worker(pipe: Connection, address: str, worker: int, workers: int, size:
             if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), 0):  # os.setns: Python 3.12
                 raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {space}")
     replica = Still(size)
-    transport = Transport(address, worker, token, say=_silent)
-    welcome = transport.hello({}, CONNECT)
-    joined = transport.join(replica.layout, replica.read, CONNECT)
-    runtime = WorkerRuntime(transport, replica, welcome.rule, joined, say=_silent)
+    transport, runtime = member(address, worker, replica, token)
     runtime.start()
 
     def trip() -> None:

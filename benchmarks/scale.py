@@ -22,9 +22,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Barrier
@@ -37,8 +35,6 @@ from benchmarks import contenders
 from benchmarks.harness import CONNECT, print_table, server, write_json
 from wbsp.layout import TensorSpec
 from wbsp.wire import messages as m
-from wbsp.worker.runtime import WorkerRuntime
-from wbsp.worker.transport import Transport
 
 SIZE = 148_298  # floats: the CIFAR-10 CNN
 PROBES = 100  # a second
@@ -82,14 +78,12 @@ def _run(args: argparse.Namespace, shards: int) -> dict:
             f"--log_root={folder}", "--base_dir=run"))
         probe = stack.enter_context(_Probe(address, args.workers, args.size))
         pause = args.workers / args.rate
-        pipes = stack.enter_context(_processes([
+        team = stack.enter_context(contenders.team(_crowd, [
             (address, part.tolist(), args.size, pause, args.seconds)
             for part in np.array_split(np.arange(args.workers), args.processes)]))
-        for pipe in pipes:
-            _answer(pipe)
         probe.watch(args.seconds)
         memory = _memory(address)
-        cuts = sum(_answer(pipe) for pipe in pipes)
+        cuts = sum(team.answers())
         accepted = _accepted(next(folder.rglob("events.jsonl")))
     return {"shards": shards, "workers": args.workers, "pushes": cuts, "lost": cuts - accepted,
             "pushes_per_second": args.rate, "memory_mb": memory, "below_5_ms": float(np.mean(
@@ -157,29 +151,6 @@ class _Probe(contextlib.AbstractContextManager):
         raise RuntimeError(f"the server sent no {kind.__name__} within {CONNECT:g} s")
 
 
-@contextlib.contextmanager
-def _processes(arguments: list[tuple]) -> Iterator[list[Connection]]:
-    """A process with workers for each element of `arguments`."""
-    with contextlib.ExitStack() as stack:
-        context, pipes = get_context("spawn"), []
-        for some in arguments:
-            mine, theirs = context.Pipe()
-            process = context.Process(target=_crowd, args=(theirs, *some), daemon=True)
-            process.start()
-            stack.callback(process.join)
-            stack.callback(process.kill)
-            theirs.close()
-            pipes.append(mine)
-        yield pipes
-
-
-def _answer(pipe: Connection) -> int:
-    try:
-        return pipe.recv()
-    except EOFError:
-        raise RuntimeError("a process of the benchmark failed; it says above why") from None
-
-
 def _crowd(pipe: Connection, address: str, workers: list[int], size: int, pause: float,
            seconds: float) -> None:
     """Some of the workers; answers when they have joined, and then with the number of their cuts.
@@ -197,11 +168,8 @@ def _work(address: str, worker: int, size: int, pause: float, seconds: float,
           all_joined: Barrier) -> int:
     """One worker from its beginning to its end; the number of its cuts."""
     replica = _Counting(size)
-    transport = Transport(address, worker, say=lambda text: None)
-    welcome = transport.hello({}, CONNECT)
-    joined = transport.join(replica.layout, replica.read, CONNECT)
+    transport, runtime = contenders.member(address, worker, replica)
     all_joined.wait(CONNECT)
-    runtime = WorkerRuntime(transport, replica, welcome.rule, joined, say=lambda text: None)
     runtime.start()
     end = time.monotonic() + seconds
     time.sleep(pause * random.Random(worker).random())  # not all at a time

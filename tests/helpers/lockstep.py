@@ -46,20 +46,36 @@ class Calls(deque):
             self.popleft()()
 
 
-class Line:
-    """A worker's connection: a channel for its Communication, and the messages on their way."""
+class Plain:
+    """What a channel, and its connection, does where there are neither shards nor shared memory."""
 
     made, all_sent, sent = True, True, 0
-    ready, group = True, None  # there are no shards
+    ready, group = True, None
     memory = SharedMemory(wanted=False)
+
+    def served(self):
+        pass
+
+    def hand_over(self, *arguments):
+        self.post_chunks(*arguments)
+
+    def arrange(self, answer):
+        assert answer.group is None and not answer.memory
+
+    def detach(self):
+        pass
+
+    def let_go(self, now):
+        return False
+
+
+class Line(Plain):
+    """A worker's connection: a channel for its Communication, and the messages on their way."""
 
     def __init__(self):
         self.connection = self
         self.broken = False
         self.up, self.down = deque(), deque()
-
-    def served(self):
-        pass
 
     def break_off(self):
         """What is on its way is lost."""
@@ -73,18 +89,6 @@ class Line:
     def post_chunks(self, vector, header, parts=()):
         for offset, chunk in split(vector):
             self.post(header(offset), chunk)
-
-
-    def arrange(self, answer):
-        assert answer.group is None and not answer.memory
-
-    def detach(self):
-        pass
-
-    def let_go(self, now):
-        return False
-
-    hand_over = post_chunks
 
 
 class Life:

@@ -4,7 +4,7 @@ from collections import deque
 
 import numpy as np
 import pytest
-from lockstep import Calls
+from lockstep import Calls, Plain
 from msgspec import structs
 
 from wbsp.layout import TensorSpec
@@ -16,19 +16,16 @@ from wbsp.worker.channel import Ready
 from wbsp.worker.communication import Communication
 from wbsp.worker.connection import TransportError
 from wbsp.worker.pending import PendingRequest
-from wbsp.worker.shared_memory import SharedMemory
 
 PUSH = Push(0, 4, 0, 1, 1, 1.0)
 ACK = m.Ack(4, True, None, None, False, 0.5, 0, 0)
 BREAK = object()  # among the events of a channel: the connection is a new one
 
 
-class Channel:
+class Channel(Plain):
     """A channel to a server that sends what `events` says, one at a poll, and then nothing."""
 
-    sent, all_sent, made, broken = 0, True, True, False
-    ready, group = True, None  # there are no shards
-    memory = SharedMemory(wanted=False)
+    broken = False
 
     def __init__(self, events):
         self.connection = self
@@ -50,9 +47,6 @@ class Channel:
     def read_event(self):
         return True
 
-    def served(self):
-        pass
-
     def receive(self):
         if not self._messages:
             return None
@@ -66,17 +60,6 @@ class Channel:
     def post_chunks(self, vector, header, parts=()):
         self.posted.append(header(0))
         self.vectors.append(vector.tolist())
-
-    hand_over = post_chunks
-
-    def arrange(self, answer):
-        assert answer.group is None and not answer.memory
-
-    def detach(self):
-        pass
-
-    def let_go(self, now):
-        return False
 
     def transferring(self, now):
         return False

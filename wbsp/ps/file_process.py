@@ -11,10 +11,7 @@ those who watch have the last lines, if they take them soon.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import select
-import signal
 import stat
 import sys
 import time
@@ -22,7 +19,7 @@ from collections.abc import Iterable
 
 import zmq
 
-from wbsp.ps.interrupt import SIGNALS
+from wbsp.ps.child import settings_from_server
 from wbsp.wire import messages as m
 from wbsp.wire.files import Have, News, Piece, Read, is_log, order
 from wbsp.wire.sockets import ServerSocket
@@ -32,7 +29,6 @@ LINGER = 3.0  # seconds after the server's end for those who watch to ask for th
 MOST = 1 << 17  # bytes of files in an answer
 _MOST_ASKED = 1 << 18  # bytes of a request: some thousand files
 _MOST_FILES = 3000  # that are handed out
-_PATIENCE = 60.0  # seconds for the first line of input
 _PAUSE = 0.01  # seconds between two answers, so that no watcher takes the whole line
 _RECENT = 5.0  # seconds since its last request in which a watcher counts as one
 _LOOK = 0.02  # seconds between two looks at the connections, while there are some
@@ -163,13 +159,9 @@ class FileServer:
 
 def main() -> int:
     """Its first line of input is JSON, its first line of output the port, or 0 and why not."""
-    for signum in SIGNALS:  # Ctrl-C is sent to it too; the server decides
-        signal.signal(signum, signal.SIG_IGN)
-    ready, _, _ = select.select([0], [], [], _PATIENCE)
-    line = os.read(0, 1 << 16) if ready else b""
-    if not line:
+    settings = settings_from_server()
+    if settings is None:
         return 1
-    settings = json.loads(line)
     with contextlib.suppress(OSError):
         os.nice(_NICE)
     try:

@@ -3,15 +3,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import select
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
+from wbsp.ps.child import ChildProcess
 from wbsp.ps.file_process import LINGER
 from wbsp.wire.files import FilesAt
 
@@ -35,7 +31,7 @@ class RunFiles:
                           "host": host, "port": port, "token": token and token.hex()}
         self._starting: threading.Thread | None = None
         self._started = -_AGAIN
-        self._process: subprocess.Popen | None = None
+        self._process: ChildProcess | None = None
         self._at = FilesAt(0)
 
     def at(self) -> FilesAt:
@@ -43,7 +39,7 @@ class RunFiles:
         for a process."""
         if self._starting is not None and self._starting.is_alive():
             return FilesAt(0)
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None and self._process.ended() is None:
             return self._at
         now, problem = time.monotonic(), self._at.problem
         if now - self._started < _AGAIN:
@@ -63,14 +59,10 @@ class RunFiles:
 
     def _start(self) -> None:
         try:
-            self._release()
-            self._process = process = subprocess.Popen(
-                [sys.executable, *_COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.write(json.dumps(self._settings).encode() + b"\n")
-            process.stdin.flush()  # kept open: its end is the process's
-            ready, _, _ = select.select([process.stdout], [], [], _START)
-            port, _, problem = (process.stdout.readline() if ready else b"").decode().partition(" ")
+            if self._process is not None:
+                self._process.kill()
+            self._process = process = ChildProcess(_COMMAND, self._settings)
+            port, _, problem = (process.answer(_START) or "").partition(" ")
             if int(port or 0) == 0:
                 process.kill()
                 raise OSError(problem.strip() or "it does not come up")
@@ -81,24 +73,10 @@ class RunFiles:
     def _end(self, word: bytes, patience: float) -> None:
         if self._starting is not None:
             self._starting.join(_START + _END)
-        process = self._process
-        if process is None:
+        if self._process is None:
             return
-        if word and process.stdin is not None:
-            with contextlib.suppress(OSError):
-                process.stdin.write(word)
-                process.stdin.flush()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(patience)
-        process.kill()
-        process.wait()
-        self._release()
-
-    def _release(self) -> None:
-        """Close the pipes to a process that has ended, or is to."""
-        if self._process is not None:
-            for pipe in (self._process.stdin, self._process.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(OSError):
-                        pipe.close()
-            self._process = None
+        if word:
+            self._process.tell(word)
+            self._process.ended(patience)
+        self._process.kill()
+        self._process = None

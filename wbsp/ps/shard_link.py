@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
-import select
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import zmq
 import zmq.utils.monitor
 
+from wbsp.ps.child import ChildProcess
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.rate import Frames, RateLimiter
@@ -35,49 +32,22 @@ class ShardLost(RuntimeError):
     standby: str | None = None
 
 
-class LocalShard:
-    """A shard's process on this machine, which ends when this one does."""
+class LocalShard(ChildProcess):
+    """A shard's process on this machine."""
 
     def __init__(self, host: str, token: bytes | None, bandwidth: float | None):
         """Raises OSError where it does not come up."""
-        settings = {"host": host, "token": token and token.hex(), "bandwidth": bandwidth}
-        self._process = subprocess.Popen([sys.executable, "-m", "wbsp.ps.shard_process"],
-                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self._process.stdin is not None  # kept open: its end is the process's
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(settings).encode() + b"\n")
-            self._process.stdin.flush()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        super().__init__(["-m", "wbsp.ps.shard_process"], {
+            "host": host, "token": token and token.hex(), "bandwidth": bandwidth})
 
     def port(self) -> int:
         """On which it listens, once it does. Raises OSError where it does not come up."""
-        assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], _START)
-        line = self._process.stdout.readline() if ready else b""
-        if not line.strip().isdigit():
-            self.kill()
+        line = self.answer(_START)
+        if line is None or not line.strip().isdigit():
+            code = self.kill()
             raise OSError("a shard's process did not come up" + (
-                f" within {_START:g} s" if not ready else
-                f": it ended with exit code {self._process.returncode}"))
+                f" within {_START:g} s" if line is None else f": it ended with exit code {code}"))
         return int(line)
-
-    def ended(self, patience: float = 0.0) -> int | None:
-        """Its exit code; None: it runs, after so many seconds."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._process.wait(patience)
-        return None
-
-    def kill(self) -> None:
-        """End it, whatever it is doing."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
 
 
 class ShardLink:

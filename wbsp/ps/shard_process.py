@@ -7,19 +7,14 @@ it, whatever ends it, because the pipe between the two does. A shard on another 
 
 from __future__ import annotations
 
-import json
-import os
-import select
-import signal
 import sys
 from collections.abc import Callable
 
-from wbsp.ps.interrupt import SIGNALS, Interrupts
+from wbsp.ps.child import settings_from_server
+from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.shard_server import ShardServer
 from wbsp.runlog.console import say
 from wbsp.wire.sockets import ServerSocket
-
-_PATIENCE = 60.0  # seconds for the first line of input
 
 
 def prepare_shard(host: str, port: int, token: bytes | None,
@@ -41,13 +36,9 @@ def prepare_shard(host: str, port: int, token: bytes | None,
 def main() -> int:
     """A shard that a server on this machine has started: its first line of input is JSON, its first
     line of output the port."""
-    for signum in SIGNALS:  # Ctrl-C is sent to it too; the server decides
-        signal.signal(signum, signal.SIG_IGN)
-    ready, _, _ = select.select([0], [], [], _PATIENCE)
-    line = os.read(0, 1 << 16) if ready else b""
-    if not line:
+    settings = settings_from_server()
+    if settings is None:
         return 1
-    settings = json.loads(line)
     token = settings["token"] and bytes.fromhex(settings["token"])
     socket = ServerSocket(settings["host"], 0, token)
     print(socket.port, flush=True)
