@@ -4,6 +4,8 @@
 source "$(dirname "$0")/common.sh"
 
 install test
+# The tests start hundreds of processes; each would compile the project anew.
+export PYTHONDONTWRITEBYTECODE=
 status=0
 "$python" -m ruff check . || status=$?
 "$python" -m mypy || status=$?
