@@ -7,14 +7,18 @@ import signal
 import time
 
 import data
+import models
 from launcher.flags import FLAGS, expected, given, say_what_has_no_effect
 from launcher.images import look_of, train_size
 from wbsp import heterogeneity
 from wbsp.cluster import Task
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import folder_of_worker
+from wbsp.runlog.worker import WorkerLog
 from wbsp.startup import heavy_imports
 from wbsp.wire.sockets import split_addresses
+from wbsp.worker.connection import TransportError
+from wbsp.worker.session import Session
 
 SAY_EVERY = 5.0  # seconds between two lines of a worker
 
@@ -36,37 +40,36 @@ def worker(program):
     refuses.
     """
     address, index = task()
-    with heavy_imports():
-        import models
-        from models import training
-        from wbsp import SyncCallback
-        from wbsp.runlog.worker import WorkerLog
-        from wbsp.worker.connection import TransportError
-
-    hook = SyncCallback(address, index, token_file=FLAGS.token_file,
-                        connect_timeout=FLAGS.connect_timeout,
-                        band_width_limit=FLAGS.band_width_limit, expected=expected(), say=say,
-                        patience=FLAGS.patience, transport=FLAGS.transport)
+    session = Session(address, index, FLAGS.token_file, FLAGS.connect_timeout,
+                      FLAGS.band_width_limit, expected(), say, FLAGS.patience, FLAGS.transport)
     caught: list[int] = []
     for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, functools.partial(_interrupt, hook, caught))
+        signal.signal(signum, functools.partial(_interrupt, session, caught))
     try:
-        run = hook.connect()
+        welcome = session.connect()
     except TransportError as error:
         if not caught:
             raise
         say(f"worker {index}: {error}")
         return lambda: 128 + caught[0]
+    run, rule = welcome.settings, welcome.rule
     if "model" not in run:
         raise ValueError(f"the server at {address} was started by `python -m wbsp.ps` and knows "
                          f"neither model nor data set: start {program}.py --job_name=ps "
                          "instead, or train a model of your own with SyncCallback")
-    hook.write_log(WorkerLog(folder_of_run(run, index), index, run["sync"], append=True, say=say))
+    size = batch_size(run, rule)
     say_what_has_no_effect(run["dataset"])
-    name, rule, look = run["model"], hook.rule, look_of(run)
+    look = look_of(run)
+    steps_per_epoch = max(1, train_size(run) // size)
+    with heavy_imports():
+        from models import training
+        from wbsp import SyncCallback
+
+    hook = SyncCallback(session=session)
+    hook.write_log(WorkerLog(folder_of_run(run, index), index, run["sync"], append=True, say=say))
     devices = training.own_devices(say)  # before anything lies on one
-    batches, steps_per_epoch = training_set(run, rule, hook, look)
-    split = rule.micro_batches
+    batches = training_set(run, rule, size, hook, look)
+    name, split = run["model"], rule.micro_batches
     with devices.scope():
         network = models.build(name, int(run["seed"]), float(run["weight_decay"]), run["dataset"],
                                look and look.size, look and look.class_num)
@@ -78,32 +81,34 @@ def worker(program):
     return functools.partial(train, network, batches, steps_per_epoch, hook, pace, caught)
 
 
-def training_set(run, rule, hook, look):
-    """What this worker trains: (dataset, steps of an epoch). Raises ValueError or OSError."""
-    name, seed = run["dataset"], int(run["seed"])
-    examples = train_size(run)
+def batch_size(run, rule):
+    """Examples of a step of this worker. Raises ValueError for one that the rule does not allow."""
     if rule.batch is not None:
-        size = rule.batch
-        if FLAGS["batch_size"].present and FLAGS.batch_size != size:
+        if FLAGS["batch_size"].present and FLAGS.batch_size != rule.batch:
             raise ValueError(f"--batch_size={FLAGS.batch_size}, but all workers begin with "
-                             f"{size} under {run['sync']}: give the ps and the workers the same")
-        order = seed if rule.shared else (seed, hook.worker)
-        batches = hook.stream(data.shared_batch(name, order, FLAGS.data_dir, look), size)
-    else:
-        size, rest = divmod(FLAGS.batch_size, rule.micro_batches)
-        if rest:
-            raise ValueError(f"--batch_size={FLAGS.batch_size} does not divide into the "
-                             f"{rule.micro_batches} micro-batches of {run['sync']}: choose a "
-                             "multiple")
-        batches = data.train_dataset(name, size, seed, hook.worker, FLAGS.data_dir, look)
-    return batches, max(1, examples // size)
+                             f"{rule.batch} under {run['sync']}: give the ps and the workers the "
+                             "same")
+        return rule.batch
+    size, rest = divmod(FLAGS.batch_size, rule.micro_batches)
+    if rest:
+        raise ValueError(f"--batch_size={FLAGS.batch_size} does not divide into the "
+                         f"{rule.micro_batches} micro-batches of {run['sync']}: choose a multiple")
+    return size
+
+
+def training_set(run, rule, size, hook, look):
+    """The batches of this worker. Raises ValueError or OSError."""
+    name, seed = run["dataset"], int(run["seed"])
+    if rule.batch is None:
+        return data.train_dataset(name, size, seed, hook.worker, FLAGS.data_dir, look)
+    order = seed if rule.shared else (seed, hook.worker)
+    return hook.stream(data.shared_batch(name, order, FLAGS.data_dir, look), size)
 
 
 def train(network, batches, steps_per_epoch, hook, pace, caught):
     import tensorflow as tf
 
     from data import pictures
-    from wbsp.worker.connection import TransportError
 
     try:
         network.fit(batches, epochs=FLAGS.max_steps, steps_per_epoch=steps_per_epoch, verbose=0,
@@ -121,11 +126,11 @@ def train(network, batches, steps_per_epoch, hook, pace, caught):
     return 128 + caught[0] if caught else 0
 
 
-def _interrupt(hook, caught, signum, frame):
+def _interrupt(session, caught, signum, frame):
     if caught:
         os._exit(128 + signum)  # asked twice: at once
     caught.append(signum)
-    hook.interrupt(f"interrupted by {signal.Signals(signum).name}")
+    session.interrupt(f"interrupted by {signal.Signals(signum).name}")
 
 
 def folder_of_run(run, index):

@@ -207,7 +207,7 @@ def twice(tmp_path_factory):
     folders = [tmp_path_factory.mktemp(name) for name in ("all", "one")]
     for folder, pin in zip(folders, ([], ["taskset", "-c", str(min(os.sched_getaffinity(0)))]),
                            strict=True):
-        command(folder, *SMALL, "--sync=pcc,lbbsp,saps", "--max_steps=80", before=pin)
+        command(folder, *SMALL, "--sync=pcc,lbbsp,saps", "--max_steps=60", before=pin)
     return [folder / "o" for folder in folders]
 
 
@@ -229,7 +229,7 @@ def test_the_server_directs_the_batches_of_a_run(twice):
     run = read_run(twice[0] / "lbbsp/run-001")
     assert run.settings["options"]["batch"] == 32
     sizes = [e["samples"] for e in run.events if e["kind"] == "accept"]
-    assert [x + y for x, y in zip(sizes[::2], sizes[1::2], strict=True)] == [64] * 40
+    assert [x + y for x, y in zip(sizes[::2], sizes[1::2], strict=True)] == [64] * 30
     assert min(sizes) < 32 < max(sizes)  # of the one that sleeps, and of the other
     run = read_run(twice[0] / "saps/run-001")
     accepts = [e for e in run.events if e["kind"] == "accept"]
@@ -240,13 +240,13 @@ def test_the_server_directs_the_batches_of_a_run(twice):
 def test_advice_ranks_all_models_and_says_why(tmp_path):
     said = command(tmp_path, f"--advise={ROOT}/scripts/clusters/h1.toml", "--max_steps=150",
                    "--batch_size=32", "--target_accuracy=0.2", "--check_period=1s",
-                   "--test_images=200", "--sync=bsp,asp,wbsp,pcc,pcc:weight=work", "--out=o")
+                   "--test_images=200", "--sync=bsp,asp,pcc:weight=work", "--out=o")
     rows = [line.split(" | ") for line in said.splitlines() if line.startswith("| ")][2:]
-    assert {row[1] for row in rows} == {"bsp", "asp", "wbsp", "pcc", "pcc weight=work"}
+    assert {row[1] for row in rows} == {"bsp", "asp", "pcc weight=work"}
     times = [float(row[2]) for row in rows if row[2] != "not reached"]
-    assert times == sorted(times) and len(times) >= 3
+    assert times == sorted(times) and len(times) >= 2
     assert rows[-1][1] == "bsp"  # which waits for the sleeper
     reasons = [line for line in said.splitlines() if line.startswith("- ")]
-    assert len(reasons) == 5
+    assert len(reasons) == 3
     assert all("mini-batches/s; workers compute" in line and "versions old" in line
                for line in reasons)

@@ -129,7 +129,8 @@ def test_fit_outlives_its_server(jobs):
     flags, port = ["--check_period=0.3", "--base_dir=run"], free_port()
     server = jobs.server(*flags, port=port, sync="pcc").listens()
     train = script(jobs, SURVIVOR)
-    workers = [jobs.start(f"worker{index}", train, port, index) for index in range(2)]
+    workers = [jobs.start(f"worker{index}", train, port, index, KERAS_BACKEND=back_end)
+               for index, back_end in enumerate(("tensorflow", "jax"))]
     workers[0].until("step 2 40")
     server.kill()
     again = jobs.server(*flags, "--resume", port=port, sync="pcc")
@@ -152,7 +153,8 @@ def test_tf_config_alone_says_everything(jobs):
         return json.dumps({"cluster": cluster, "task": {"type": kind, "index": 0}})
 
     server = jobs.start("server", "-m", "wbsp.ps", TF_CONFIG=place("ps"))
-    worker = jobs.start("worker", script(jobs, FROM_ENVIRONMENT), TF_CONFIG=place("worker"))
+    worker = jobs.start("worker", script(jobs, FROM_ENVIRONMENT), TF_CONFIG=place("worker"),
+                        KERAS_BACKEND="jax")  # which starts sooner
     worker.ends_well()
     server.ends_well()
     assert worker.find("trained")

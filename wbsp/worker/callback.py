@@ -15,14 +15,14 @@ from typing import Any
 
 import keras
 
-from wbsp.cluster import Task, shares_memory, token
+from wbsp.cluster import Task
 from wbsp.runlog.console import say
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.wire import messages as m
-from wbsp.wire.sockets import split_addresses
 from wbsp.worker.batches import batches, check
 from wbsp.worker.fit import Fit
+from wbsp.worker.session import Session
 from wbsp.worker.signals import Signals
 from wbsp.worker.stream import Assignments
 from wbsp.worker.training import Training
@@ -45,7 +45,7 @@ class SyncCallback(keras.callbacks.Callback):
                  token_file: str | None = None, connect_timeout: float = 120.0,
                  band_width_limit: float | None = None, expected: dict[str, str] | None = None,
                  say: Callable[[str], None] = say, patience: float = PATIENCE,
-                 transport: str | None = None):
+                 transport: str | None = None, session: Session | None = None):
         """What is not given of the first three, and of transport, comes from the environment:
         `wbsp.cluster`.
 
@@ -56,36 +56,33 @@ class SyncCallback(keras.callbacks.Callback):
         band_width_limit: limit of this worker's traffic, MB/s in each direction
         expected:         settings that must equal the server's (name -> text)
         transport:        "tcp": no memory is shared with a server of this machine; "auto": it is
+        session:          one that is connected already, in place of all the others
         Raises ValueError or OSError for bad arguments.
         """
         super().__init__()
-        self._task = task = Task.complete(address, worker_index, check=split_addresses)
-        self._timeout, self._expected, self._say = connect_timeout, expected or {}, say
-        self._interrupt: str | None = None  # the reason
-        secret, share = token(token_file), shares_memory(transport)
-        rate = None if band_width_limit is None else 1e6 * band_width_limit
-        self._new_transport = lambda: Transport(task.address, self.worker, secret, rate, say,
-                                                lambda: self._interrupt is not None, patience,
-                                                share)
-        self._transport: Transport | None = None  # the newest
-        self._welcome: m.Welcome | None = None  # likewise
-        self._training: Training | None = None  # likewise
+        self._session = session or Session(
+            address, worker_index, token_file, connect_timeout, band_width_limit, expected, say,
+            patience, transport)
+        self._training: Training | None = None  # the newest
         self._log: WorkerLog | None = None
         self._assignments = Assignments()
         self._batch_size: int | None = None  # of `stream`, where it was called
         self._fit: Fit | None = None  # from on_train_begin until this worker has left the run
         self._signals = Signals(self.interrupt)
         self._ending = threading.RLock()
+        if session is not None:
+            self._take_place()
 
     @property
     def worker(self) -> int:
         """Index of this worker."""
-        return self._task.worker
+        return self._session.task.worker
 
     @property
     def settings(self) -> dict[str, str] | None:
         """The run's settings (name -> text), as the server has them; None before `connect`."""
-        return self._welcome.settings if self._welcome else None
+        welcome = self._session.welcome
+        return welcome.settings if welcome else None
 
     def connect(self) -> dict[str, str]:
         """Introduce this worker, unless that was done; return the run's settings (name -> text).
@@ -124,7 +121,7 @@ class SyncCallback(keras.callbacks.Callback):
 
         A wait for the server ends by a TransportError.
         """
-        self._interrupt = reason
+        self._session.interrupt(reason)
 
     def close(self) -> None:
         """Leave the run at once, without the uncut progress; no effect if the worker has left.
@@ -141,7 +138,8 @@ class SyncCallback(keras.callbacks.Callback):
     @property
     def stop_reason(self) -> str | None:
         """Why training ended before its epochs were done, or None."""
-        return self._interrupt or (self._training.runtime.stopped if self._training else None)
+        training = self._training
+        return self._session.interrupted or (training.runtime.stopped if training else None)
 
     def progress(self) -> str:
         """Steps, loss, version and share of computing, in one line."""
@@ -156,9 +154,10 @@ class SyncCallback(keras.callbacks.Callback):
             transport, welcome = self._connected()
             check(self.model, self._batch_size is not None, welcome.settings["sync"], welcome.rule)
             self._assignments.begin(self._batch_size)
+            session = self._session
             self._training = Training.join(
-                self.model, transport, welcome.rule, self._timeout, self._log, self._say,
-                lambda: self._interrupt is not None, self._assignments)
+                self.model, transport, welcome.rule, session.timeout, self._log, session.say,
+                lambda: session.interrupted is not None, self._assignments)
             self._training.runtime.start()
             self._stop_if_due()
 
@@ -197,22 +196,23 @@ class SyncCallback(keras.callbacks.Callback):
 
     def on_train_end(self, logs=None):
         with self._ending_on_error():
-            self._begun().runtime.finish(self._interrupt or "finished", self._interrupt is None)
+            reason = self._session.interrupted
+            self._begun().runtime.finish(reason or "finished", reason is None)
         self._end(None)
 
     def _connected(self) -> tuple[Transport, m.Welcome]:
         """The connection to the run, and the server's answer when it was made."""
-        if self._transport is None or self._welcome is None or _in_run.get(self._task) is not self:
+        session = self._session
+        if _in_run.get(session.task) is not self:
             self._clear_place()
-            self._transport = self._new_transport()
-            try:
-                self._welcome = self._transport.hello(self._expected, self._timeout)
-            except BaseException:
-                self._transport.close()
-                raise
-            _in_run[self._task] = self
-            atexit.register(self._abandon)
-        return self._transport, self._welcome
+            session.connect()
+            self._take_place()
+        assert session.transport is not None and session.welcome is not None
+        return session.transport, session.welcome
+
+    def _take_place(self) -> None:
+        _in_run[self._session.task] = self
+        atexit.register(self._abandon)
 
     def _begun(self) -> Training:
         """The newest training. Raises RuntimeError where none has begun."""
@@ -230,20 +230,21 @@ class SyncCallback(keras.callbacks.Callback):
 
     def _clear_place(self) -> None:
         """End the remains of an earlier `fit` in this worker's place."""
-        other = _in_run.get(self._task)
+        session = self._session
+        other = _in_run.get(session.task)
         if other is not None and not (other._fit and other._fit.running):
-            self._say(f"worker {self.worker}: closing an earlier callback of this process")
+            session.say(f"worker {self.worker}: closing an earlier callback of this process")
             other.close()
-        if self._transport is not None:
-            self._say(f"worker {self.worker}: connecting again to {self._task.address}")
-            self._interrupt = None
+        if session.transport is not None:
+            session.say(f"worker {self.worker}: connecting again to {session.task.address}")
+            session.interrupted = None
 
     def _stop_if_due(self) -> None:
         """End the training on a signal at once, for another reason at this step's end."""
         if self._signals.caught is not None:  # a signal ends any fit without a further call
-            reason = self._interrupt or "interrupted by a signal"
+            reason = self._session.interrupted or "interrupted by a signal"
             self._begun().runtime.finish(reason, final=False)
-            self._say(f"worker {self.worker}: {reason}; its progress is handed over")
+            self._session.say(f"worker {self.worker}: {reason}; its progress is handed over")
             self._end(None)
         elif self.stop_reason is not None:
             self.model.stop_training = True
@@ -254,14 +255,14 @@ class SyncCallback(keras.callbacks.Callback):
         try:
             yield
         except BaseException:
-            self._end(self._interrupt or _FAILED)
+            self._end(self._session.interrupted or _FAILED)
             raise
 
     def _fit_is_over(self, fit: Fit) -> None:
         """Leave the run that `fit` has not left; called in a thread of its own."""
         with self._ending:
             if self._fit is fit:
-                self._say(f"worker {self.worker}: {_FAILED}: it leaves the run")
+                self._session.say(f"worker {self.worker}: {_FAILED}: it leaves the run")
                 self._end(_FAILED)
 
     def _abandon(self) -> None:
@@ -278,8 +279,9 @@ class SyncCallback(keras.callbacks.Callback):
             if self._fit is not None:
                 self._fit.forget()
                 self._fit = None
-            if self._transport is not None and _in_run.get(self._task) is self:
-                self._leave(self._transport, reason)
+            session = self._session
+            if session.transport is not None and _in_run.get(session.task) is self:
+                self._leave(session.transport, reason)
         self._signals.raise_again()
 
     def _leave(self, transport: Transport, reason: str | None) -> None:
@@ -291,4 +293,4 @@ class SyncCallback(keras.callbacks.Callback):
             self._log.close()
             self._log = None
         atexit.unregister(self._abandon)
-        del _in_run[self._task]
+        del _in_run[self._session.task]

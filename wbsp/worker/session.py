@@ -1,0 +1,53 @@
+"""A worker's session with the server, before there is a model: whoever is refused learns it without
+the seconds that Keras and what it runs on take to start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from wbsp.cluster import Task, shares_memory, token
+from wbsp.wire import messages as m
+from wbsp.wire.sockets import split_addresses
+from wbsp.worker.transport import Transport
+
+
+class Session:
+    """Who a worker is, and its connection to the server.
+
+    transport: the newest connection, or None; welcome: what the server answered when it was made
+    interrupted: why this worker is to leave, or None
+    """
+
+    def __init__(self, address: str | None, worker_index: int | None, token_file: str | None,
+                 connect_timeout: float, band_width_limit: float | None,
+                 expected: dict[str, str] | None, say: Callable[[str], None], patience: float,
+                 transport: str | None):
+        """The arguments are those of `SyncCallback`. Raises ValueError or OSError for bad ones."""
+        self.task = task = Task.complete(address, worker_index, check=split_addresses)
+        self.timeout, self.say = connect_timeout, say
+        self.transport: Transport | None = None
+        self.welcome: m.Welcome | None = None
+        self.interrupted: str | None = None
+        self._expected = expected or {}
+        secret, share = token(token_file), shares_memory(transport)
+        rate = None if band_width_limit is None else 1e6 * band_width_limit
+        self._new_transport = lambda: Transport(
+            task.address, task.worker, secret, rate, say, lambda: self.interrupted is not None,
+            patience, share)
+
+    def connect(self) -> m.Welcome:
+        """Introduce this worker over a new connection.
+
+        Raises TransportError when there is no server or it refuses.
+        """
+        self.transport = transport = self._new_transport()
+        try:
+            self.welcome = transport.hello(self._expected, self.timeout)
+        except BaseException:
+            transport.close()
+            raise
+        return self.welcome
+
+    def interrupt(self, reason: str) -> None:
+        """Leave as soon as may be; a wait for the server ends by a TransportError."""
+        self.interrupted = reason
