@@ -1,6 +1,7 @@
 """A standby's side of its connection, over real sockets."""
 
 import json
+import resource
 import time
 
 import numpy as np
@@ -10,11 +11,15 @@ from jobs import free_port
 from wbsp.layout import TensorSpec
 from wbsp.ps.copies import messages
 from wbsp.ps.leader import Leader
+from wbsp.ps.lending import Lending
 from wbsp.ps.store import Snapshot, Whole
 from wbsp.wire import messages as m
+from wbsp.wire.segments import available
 from wbsp.wire.sockets import ServerSocket
 
+LAYOUT = [TensorSpec("x", (3,))]
 COPY = Whole(Snapshot(7, np.arange(3, dtype=np.float32)), {})
+needs_memory = pytest.mark.skipif(not available(), reason="no shared memory on this system")
 
 
 class Server:
@@ -25,6 +30,7 @@ class Server:
         self._socket = ServerSocket("localhost", port, None, 1)
         self._own = ServerSocket("localhost", free_port(), None, 1)
         self.leader = Leader(self._own, "localhost", port, m.Follow(m.PROTOCOL, {}, 1, "", 0))
+        self.lending = Lending(None)
 
     def until(self, kind, check=lambda message: True):
         """The next message of the standby that is of this kind."""
@@ -45,10 +51,24 @@ class Server:
     def takes_it(self, epoch):
         self.say(m.Following(json.dumps({"id": "ab12", "epoch": epoch, "workers": 2})))
 
+    def sends(self, number, whole, segment=0):
+        for frames in messages(number, LAYOUT, {"version": whole.snapshot.version}, whole, segment):
+            self._socket.socket.send_multipart([self._identity, *frames])
+
+    def lends(self, number, version, outer=None):
+        """Send a copy of which the version lies in shared memory; return that."""
+        vector = self.lending.pool.take(3)
+        vector[:] = version
+        lent, segment = self.lending.copy(vector)
+        assert lent is vector and segment
+        self.sends(number, Whole(Snapshot(version, vector), outer or {}), segment)
+        return vector
+
     def close(self):
         self.leader.close()
         self._own.close(0)
         self._socket.close(0)
+        self.lending.close()
 
 
 @pytest.fixture
@@ -59,19 +79,58 @@ def server():
 
 
 def test_a_copy_counts_for_the_server_of_its_epoch_alone(server):
-    """A server that went on alone has given up what this standby holds; it still holds it."""
+    """A server that went on alone has given up what this standby holds, and may write to it."""
     server.until(m.Follow)
     server.takes_it(epoch=1)
     assert server.until(m.Held).number == 0
-    for frames in messages(1, [TensorSpec("x", (3,))], {"version": 7}, COPY):
-        server._socket.socket.send_multipart([server._identity, *frames])
+    server.sends(1, COPY)
     assert server.until(m.Held, lambda held: held.number).number == 1
     server.say(m.Unknown())
     server.until(m.Follow)
     server.takes_it(epoch=1)
     assert server.until(m.Held).number == 1, "the connection alone was a new one"
+    assert server.leader.copy.saved.vector.tolist() == [0, 1, 2]
     server.say(m.Unknown())
     server.until(m.Follow)
     server.takes_it(epoch=3)
     assert server.until(m.Held).number == 0
+    assert server.leader.copy is None
+
+
+@needs_memory
+def test_a_version_in_shared_memory_is_held_there_and_outlives_the_server(server):
+    follow = server.until(m.Follow)
+    assert server.lending.follow(follow.socket) == "shared memory"
+    server.takes_it(epoch=1)
+    server.until(m.Held)
+    for number in (1, 2, 3):  # the third in the memory of the first, say
+        lent = server.lends(number, 7 * number, {"velocity": np.full(3, number, np.float32)})
+        server.until(m.Held, lambda held, number=number: held.number == number)
+    server.lending.close()
+    saved = server.leader.copy.saved
+    assert saved.vector.tolist() == [21, 21, 21] and saved.outer["velocity"].tolist() == [3, 3, 3]
+    lent[:] = 5
+    assert saved.vector.tolist() == [5, 5, 5], "nothing was copied"
+    with pytest.raises(ValueError, match="read-only"):
+        saved.vector[0] = 1
+
+
+@needs_memory
+def test_a_standby_that_cannot_have_the_memory_is_sent_its_copies(server):
+    assert server.lending.follow(server.until(m.Follow).socket) == "shared memory"
+    server.takes_it(epoch=1)
+    server.until(m.Held)
+    server.lends(1, 7)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        server.leader.poll(time.monotonic())
+        follow = server.until(m.Follow)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert server.lending.follow(follow.socket) == "TCP (the standby shares no memory)"
+    assert server.lending.copy(COPY.snapshot.vector) == (None, 0)
+    server.takes_it(epoch=1)
+    server.sends(2, COPY)
+    assert server.until(m.Held, lambda held: held.number).number == 2
     assert server.leader.copy.saved.vector.tolist() == [0, 1, 2]
