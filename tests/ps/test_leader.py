@@ -9,9 +9,13 @@ import pytest
 from jobs import free_port
 
 from wbsp.layout import TensorSpec
+from wbsp.ps.candidacy import State
+from wbsp.ps.contest import SERVER_STEP, SILENT
 from wbsp.ps.copies import messages
+from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.leader import Leader
 from wbsp.ps.lending import Lending
+from wbsp.ps.standby import Standby
 from wbsp.ps.store import Snapshot, Whole
 from wbsp.wire import messages as m
 from wbsp.wire.segments import available
@@ -26,7 +30,7 @@ class Server:
     """One that is followed, which says what the test wants."""
 
     def __init__(self):
-        port = free_port()
+        self.port = port = free_port()
         self._socket = ServerSocket("localhost", port, None, 1)
         self._own = ServerSocket("localhost", free_port(), None, 1)
         self.leader = Leader(self._own, "localhost", port, m.Follow(m.PROTOCOL, {}, 1, "", 0))
@@ -64,10 +68,20 @@ class Server:
         self.sends(number, Whole(Snapshot(version, vector), outer or {}), segment)
         return vector
 
+    def dies(self):
+        """Its machine refuses connections from here on, and the standby has seen that."""
+        self._socket.close(0)
+        end = time.monotonic() + 20
+        while not self.leader.refused:
+            assert time.monotonic() < end
+            self.leader.poll(time.monotonic())
+            time.sleep(0.01)
+
     def close(self):
         self.leader.close()
         self._own.close(0)
-        self._socket.close(0)
+        if not self._socket.socket.closed:
+            self._socket.close(0)
         self.lending.close()
 
 
@@ -95,6 +109,30 @@ def test_a_copy_counts_for_the_server_of_its_epoch_alone(server):
     server.takes_it(epoch=3)
     assert server.until(m.Held).number == 0
     assert server.leader.copy is None
+
+
+@pytest.mark.parametrize(("epoch", "own", "later", "verdict"), [
+    (1, None, 0, "its process has ended"),
+    (3, None, 0, None),
+    (3, State("ab12", 1, frozenset({0, 1}), SERVER_STEP), 0, None),
+    (3, State("ab12", 1, frozenset({0, 1}), SERVER_STEP), SILENT + 1, None)])
+def test_a_server_that_went_on_alone_is_not_replaced_from_a_state_before(server, epoch, own, later,
+                                                                         verdict):
+    """It dies before the standby has a copy of what it did alone."""
+    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
+    server.leader.close()
+    server.leader = standby._leader
+    server.until(m.Follow, lambda follow: follow.port == server._own.port)
+    server.takes_it(epoch=1)
+    server.until(m.Held)
+    server.sends(1, COPY)
+    server.until(m.Held, lambda held: held.number)
+    server.say(m.Unknown())
+    server.until(m.Follow)
+    server.takes_it(epoch)
+    server.until(m.Held)
+    server.dies()
+    assert standby._verdict(time.monotonic() + later) == verdict
 
 
 @needs_memory
