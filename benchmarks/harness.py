@@ -43,12 +43,13 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def server(sync: str, workers: int, standby: bool = False, *flags: str,
+def server(sync: str, workers: int, standby: Sequence[str] | None = None, *flags: str,
            host: str = "localhost", space: str | None = None) -> Iterator[str]:
     """Run `python -m wbsp.ps` in a process of its own, perhaps with a standby in another; yield its
     host:port.
 
-    flags: more of them; host, space: where it listens, and the network namespace that is in
+    standby: more flags of the standby; None: there is none
+    flags: more of both; host, space: where it listens, and the network namespace that is in
 
     Checkpoints are put off: their writing is a matter of the disk, not of what is measured.
     Raises RuntimeError if a server does not end well by itself, as a run's end should make it.
@@ -62,8 +63,8 @@ def server(sync: str, workers: int, standby: bool = False, *flags: str,
                 f"--connect_timeout={CONNECT}", "--check_period=3600", *flags, *more, space=space))
 
         start(address.rpartition(":")[2])
-        if standby:
-            start(str(free_port()), f"--standby_of={address}")
+        if standby is not None:
+            start(str(free_port()), f"--standby_of={address}", *standby)
         yield address
 
 

@@ -74,7 +74,7 @@ def _run(args: argparse.Namespace, shards: int) -> dict:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         address = stack.enter_context(server(
-            "asp", args.workers + 1, False, "--sync_option=overlap=true", f"--shards={shards}",
+            "asp", args.workers + 1, None, "--sync_option=overlap=true", f"--shards={shards}",
             f"--log_root={folder}", "--base_dir=run"))
         probe = stack.enter_context(_Probe(address, args.workers, args.size))
         pause = args.workers / args.rate

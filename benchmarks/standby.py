@@ -1,6 +1,6 @@
 """What a standby costs: the time of a version that holds the pushes of eight workers.
 
-    python -m benchmarks.standby [--quick] [--json FILE]
+    python -m benchmarks.standby [--tcp] [--quick] [--json FILE]
 
 Two servers under bsp, one with a standby, whose workers do everything but compute. They are
 measured in turn, block by block, and compared within each turn. On a machine with fewer cores than
@@ -26,13 +26,15 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--turns", type=int, default=7, help="blocks of each contender")
     parser.add_argument("--versions", type=int, default=100, help="in a block, at 0.6 MB")
+    parser.add_argument("--tcp", action="store_true",
+                        help="send the standby its copies, as one on another machine is")
     parser.add_argument("--quick", action="store_true", help="3 short turns")
     parser.add_argument("--json", metavar="FILE", help="write the figures")
     args = parser.parse_args()
     if args.quick:
         args.turns, args.versions = 3, 30
     try:
-        rows = [_compare(size, args.workers, args.turns,
+        rows = [_compare(size, args.workers, args.turns, args.tcp,
                          max(3, args.versions * SIZES[0] // size)) for size in args.sizes]
     except RuntimeError as error:
         sys.exit(f"benchmarks.standby: {error}")
@@ -43,11 +45,13 @@ def main() -> None:
     write_json(args.json, {"standby": rows})
 
 
-def _compare(size: int, workers: int, turns: int, versions: int) -> dict:
+def _compare(size: int, workers: int, turns: int, tcp: bool, versions: int) -> dict:
+    flags = ["--transport=tcp"] if tcp else []
     with contextlib.ExitStack() as stack:
         teams = {}
         for name in ("alone", "standby"):
-            address = stack.enter_context(server("bsp", workers, standby=name == "standby"))
+            address = stack.enter_context(server(
+                "bsp", workers, standby=flags if name == "standby" else None))
             teams[name] = stack.enter_context(contenders.team(
                 contenders.wbsp_worker,
                 [(address, worker, workers, size) for worker in range(workers)]))

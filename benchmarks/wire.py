@@ -81,7 +81,7 @@ def _compare(size: int, workers: int, others: dict[str, contenders.Team], turns:
     with contextlib.ExitStack() as stack:
         teams = {}
         for name, transport in TRANSPORTS.items():
-            address = stack.enter_context(server("asp", workers, False, f"--transport={transport}"))
+            address = stack.enter_context(server("asp", workers, None, f"--transport={transport}"))
             teams[name] = stack.enter_context(contenders.team(contenders.wbsp_worker, [
                 (address, worker, workers, size) for worker in range(workers)]))
         wbsp = dict(teams)

@@ -40,6 +40,8 @@ def test_nothing_is_lost_and_nothing_counts_twice(jobs, sync, shards, standby, p
     pair = Pair(jobs, sync, shards=where, standby=standby, flags=flags,
                 dies=None if ports else (point, number))
     pair.worker(90, seconds=0.004)
+    if standby:  # which holds W_0 before there are two workers, and so before anybody pushes
+        pair.standby.until("holding version")
     pair.worker(60, seconds=0.01)
     doomed = elsewhere[-1] if ports else pair.server
     assert doomed.ends() == -signal.SIGKILL

@@ -15,18 +15,22 @@ import time
 
 import pytest
 from jobs import until
-from pairs import Pair
+from pairs import NEVER, Pair
 
 from wbsp.runlog.reader import read_run
+from wbsp.wire.segments import available
 
 KILLS = int(os.environ.get("WBSP_KILLS", "2"))
 SEED = int(os.environ.get("WBSP_KILLS_SEED", "0"))
 
 
-@pytest.mark.parametrize("sync", ["pcc", "wbsp", "bsp", "asp"])
-def test_a_standby_takes_over_and_nothing_is_lost(jobs, sync):
-    pair = Pair(jobs, sync)
+@pytest.mark.parametrize(("sync", "transport"), [
+    ("pcc", "auto"), ("wbsp", "auto"), ("bsp", "auto"), ("asp", "auto"), ("pcc", "tcp")])
+def test_a_standby_takes_over_and_nothing_is_lost(jobs, sync, transport):
+    pair = Pair(jobs, sync, flags=(NEVER, f"--transport={transport}"))
     pair.trains()
+    shares = transport == "auto" and available()
+    pair.server.until("standby at .*, over " + ("shared memory" if shares else "TCP"))
     pair.server.kill()
     pair.standby.until("taking over from the server at .*: its process has ended")
     pair.go()
@@ -82,6 +86,20 @@ def test_one_of_the_two_dies_again_and_again(jobs, sync):
     pair.ends(getattr(pair, serves))
     print(f"{sync}: {KILLS} kills; seconds to the next version: median "
           f"{statistics.median(waits):.2f}, most {max(waits):.2f}")
+
+
+def test_what_a_frozen_standby_holds_stays_as_it_is(jobs):
+    """Versions that it has not heard of are made meanwhile, in whatever memory is free."""
+    pair = Pair(jobs, "asp")
+    pair.trains()
+    pair.standby.signal(signal.SIGSTOP)
+    known = pair.newest()
+    until(lambda: pair.newest() > known + 30, "more versions")
+    pair.server.kill()
+    pair.standby.signal(signal.SIGCONT)
+    pair.standby.until("taking over from the server at")
+    pair.go()
+    pair.ends(pair.standby)
 
 
 def test_a_server_that_is_started_again_at_once_yields_to_its_standby(jobs):

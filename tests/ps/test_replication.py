@@ -9,12 +9,15 @@ import pytest
 from wbsp.layout import TensorSpec
 from wbsp.ps import follower
 from wbsp.ps.engine import Engine
+from wbsp.ps.lending import Lending
 from wbsp.ps.replication import Replication, Source
 from wbsp.ps.store import Store
 from wbsp.ps.terms import Terms
 from wbsp.sync import create
 from wbsp.sync.base import Push
 from wbsp.wire import messages as m
+from wbsp.wire.link import Door
+from wbsp.wire.segments import available
 
 STANDBY = b"standby"
 
@@ -32,6 +35,7 @@ class World:
             transfer=lambda identity, frames, now: self.sent.extend(
                 m.decode(m.FromServer, head) for head, *_ in frames),
             drop_transfer=lambda identity: None)
+        self.lending = Lending(None)
         self.admission = SimpleNamespace(epoch=1)
         self.checkpoints = SimpleNamespace(wanted=False, writing=False, soon=0)
         self.checkpoints.write_copy = lambda *_: None
@@ -56,19 +60,25 @@ class World:
         self.noted |= changes
         return {"id": "ab12", "epoch": 1, **self.noted}
 
-    def follow(self, settings=None, port=2607, run="", rank=0, identity=STANDBY):
+    def follow(self, settings=None, port=2607, run="", rank=0, identity=STANDBY, socket=""):
         self.replication.follow(identity, m.Follow(
-            m.PROTOCOL, settings or {"sync": "asp"}, port, run, rank), "127.0.0.1")
+            m.PROTOCOL, settings or {"sync": "asp"}, port, run, rank, socket), "127.0.0.1")
         return self.sent[-1]
 
     def push(self):
         if not self.engine.started:
             self.engine.join(0, self.now)
-        self.engine.push(Push(0, self.seq, self.seq, 1, 1, 0.5), np.ones(2, np.float32), self.now)
+        update = self.lending.pool.take(2)  # of a worker of this machine
+        update[:] = 1
+        self.engine.push(Push(0, self.seq, self.seq, 1, 1, 0.5), update, self.now)
         self.seq += 1
 
     def copies(self):
         return [one.number for one in self.sent if isinstance(one, m.Copy)]
+
+    def lent(self):
+        """The segment of the newest copy; 0: it was sent."""
+        return [one for one in self.sent if isinstance(one, m.Copy)][-1].segment
 
     def holds_one(self):
         """The standby follows, and holds the first copy."""
@@ -82,7 +92,9 @@ class World:
 
 @pytest.fixture
 def world():
-    return World()
+    world = World()
+    yield world
+    world.lending.close()
 
 
 def test_one_copy_at_a_time_and_the_newest_version(world):
@@ -141,6 +153,39 @@ def test_half_a_copy_that_was_lost_with_a_connection_is_made_anew(world):
     assert world.copies() == [1, 2, 3]
     world.held(3)
     assert world.engine.ledger.durable == 3
+
+
+@pytest.mark.skipif(not available(), reason="no shared memory on this system")
+def test_a_version_that_the_standby_may_serve_from_is_not_written_to(world):
+    door = Door(True)
+    world.follow(socket=door.name)
+    world.replication.poll(world.now)
+    assert world.lent() == 0, "nobody shares W_0 yet, so it was sent"
+    world.held(1)
+    world.push()
+    world.replication.poll(world.now)
+    second = world.lent()
+    vector = door.link(second).segments[second]
+    for _ in range(5):
+        world.push()
+    assert vector.tolist() == [1, 1], "it may have come, though the standby is silent"
+    world.held(2)
+    world.replication.poll(world.now)
+    assert world.lent() != second
+    for _ in range(5):
+        world.push()
+    assert vector.tolist() == [1, 1], "it is held until the next is"
+    world.held(3)
+    for _ in range(9):
+        world.push()
+    assert vector.tolist() != [1, 1], "its memory is used again"
+    door.close()
+
+
+def test_a_name_that_no_standby_gives_its_socket(world):
+    with pytest.raises(m.WireError, match="a socket named '/tmp/x'"):
+        world.follow(socket="/tmp/x")
+    assert not world.replication.knows(STANDBY)
 
 
 def test_a_standby_that_was_started_again_at_once_ends_what_was_before(world):

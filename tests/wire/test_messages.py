@@ -41,6 +41,7 @@ FROM_WORKER = [
     m.Elected(3),
     m.Follow(m.PROTOCOL, {"sync": "wbsp"}, 2607),
     m.Follow(m.PROTOCOL, {}, 2607, "ab12", 5),
+    m.Follow(m.PROTOCOL, {}, 2607, socket="wbsp-ab12"),
     m.Held(4, 9),
     m.Ask("ab12"),
     m.Watch(m.PROTOCOL),
@@ -73,6 +74,7 @@ FROM_SERVER = [
     m.NotServing("in waiting", 3),
     m.Following('{"id": "ab12"}'),
     m.Copy(4, 10, "{}"),
+    m.Copy(4, 0, "{}", 1 << 62),
     m.CopyChunk(4, 0),
     m.Vacant(),
     m.Over("all workers finished"),
@@ -128,7 +130,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {7: "0d539bc07f46b83c58e52d715eb71a33d6def9d901db6bac250ba0df8fe2aa35"}
+BYTES = {8: "a899dd0f9602ec4c10096266e5030e8849dd14e5b3bdfb94565ef627a3df6ae3"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

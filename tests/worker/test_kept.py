@@ -1,5 +1,7 @@
 """What a worker keeps for a server that may die: sums by mark, at most two."""
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -58,6 +60,17 @@ def test_what_is_durable_is_forgotten():
     assert kept_since(kept, 2) == (work(2, 3), [2.0, 2.0])
     add(kept, 4, 2.0, 2, durable=3)  # the answer came late
     assert kept.vectors == 0 and kept.answered == 5
+
+
+def test_memory_of_sums_is_used_again():
+    """Where an update cannot be written to, as those of JAX, and where there is a standby."""
+    kept, update, seen = KeptCuts(), np.full(2, 2.0, np.float32), []
+    update.flags.writeable = False
+    for seq in range(12):
+        kept.add(Push(3, seq, 10, 2, 64, 0.5), update, 0.5, mark=seq, durable=seq - 1)
+        seen.append(weakref.ref(kept.since(seq)[1]))
+        assert kept_since(kept, seq) == (AnsweredWork(seq, seq, 2, 64, 0.5, 10, {}), [1.0, 1.0])
+    assert all(one() is not None for one in seen) and len({id(one()) for one in seen}) == 2
 
 
 def test_checkpoints_that_failed_divide_nothing():

@@ -9,15 +9,17 @@ import numpy as np
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.chunks import split
+from wbsp.wire.memory import BufferPool
 from wbsp.wire.rate import Frames
 
 
 class FloatsReader:
     """Vectors whose chunks come one after another: those of Begin, of Collected, or of Copy."""
 
-    def __init__(self, sizes: Sequence[int]):
+    def __init__(self, sizes: Sequence[int], pool: BufferPool | None = None):
+        """`pool`: source of the vectors' memory; None: it is new."""
         self._ends = np.cumsum(sizes)
-        self._floats = np.empty(sum(sizes), np.float32)
+        self._floats = (pool or BufferPool()).take(sum(sizes))
         self._filled = 0
 
     def add(self, message: s.Floats | m.CopyChunk, body: memoryview) -> list[np.ndarray] | None:

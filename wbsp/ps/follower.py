@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+
+import numpy as np
 
 from wbsp.ps.contest import PROOF, SILENT, Ballot
 from wbsp.ps.probe import Inquiry
+from wbsp.ps.terms import Terms
+from wbsp.ps.worker_session import disagreement, other_protocol
+from wbsp.wire import messages as m
 from wbsp.wire.sockets import ServerSocket
 
 _ASK = 1.0  # seconds between two questions to workers
@@ -31,12 +35,28 @@ class Follower:
         return f"{self.host}:{self.port}"
 
 
-class Made(NamedTuple):
-    """A copy that was made for it. `voters`: the workers that there were then."""
+def objection(request: m.Follow, terms: Terms) -> str | None:
+    """Why a process cannot be the standby of such a run, in one line; None if it can."""
+    me = "the standby"
+    if reason := (other_protocol(me, request.protocol)
+                  or disagreement(me, "standby", request.settings, terms.settings)):
+        return reason
+    return None if request.run in ("", terms.run) else (
+        f"the standby holds a state of run {request.run}, not of {terms.run}")
+
+
+@dataclass
+class Made:
+    """A copy that was made for it.
+
+    voters: the workers that there were then
+    lent:   memory that the standby may serve from: held, it is not written to
+    """
 
     mark: int
     version: int
     voters: frozenset[int]
+    lent: np.ndarray | None = None
 
 
 class Contest:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from typing import Any
 
 import zmq
 from msgspec import structs
 
 from wbsp.ps.candidacy import State
-from wbsp.ps.checkpoint import Checkpoint
 from wbsp.ps.contest import STANDBY_STEP
-from wbsp.ps.copies import Arriving, Copy
+from wbsp.ps.copies import Copy, CopyReader
 from wbsp.ps.probe import Probe
 from wbsp.wire import messages as m
 from wbsp.wire.sockets import ServerSocket, endpoint
@@ -44,14 +42,17 @@ class Leader:
     """The server that is followed; times are seconds of the monotonic clock.
 
     heard:   time of its newest message; before the first, of the begin
-    copy:    the newest that came whole
+    follows: the server has taken this process as its standby
+    epoch:   of the server, when it did so last; 0: it never did
     refused: its address has just refused a connection
     vacant:  the process there holds nothing of the run
     refusal: why it does not take this standby
     over:    why the run has ended
     """
 
-    def __init__(self, server: ServerSocket, host: str, port: int, follow: m.Follow):
+    def __init__(self, server: ServerSocket, host: str, port: int, follow: m.Follow,
+                 share: bool = True):
+        """`follow`: how this process introduces itself; `share`: as of `CopyReader`."""
         self.address = f"{host}:{port}"
         self.socket = server.dealer(host)
         self.refused = False
@@ -59,9 +60,8 @@ class Leader:
         self.socket.connect(endpoint(host, port))
         self._follow = follow
         self._told = -_TELL
-        self._run: dict[str, Any] | None = None  # its settings of the run
-        self._arriving: Arriving | None = None
-        self.copy: Copy | None = None
+        self.follows, self.epoch = False, 0
+        self._copies = CopyReader(share)
         self.heard = time.monotonic()
         self._beats = _Beats(self.heard)
         self._connections = 0
@@ -75,9 +75,9 @@ class Leader:
         return self._beats.touch
 
     @property
-    def follows(self) -> bool:
-        """True once the server has taken this process as its standby."""
-        return self._run is not None
+    def copy(self) -> Copy | None:
+        """The newest that came whole, unless the server has given it up since."""
+        return self._copies.newest
 
     def poll(self, now: float) -> None:
         """Say what is held, now and then, and read what has come."""
@@ -95,27 +95,22 @@ class Leader:
         """Nothing that was said and has not left is sent any more."""
         self._probe.close()
         self.socket.close(0)
+        self._copies.close()
 
     def _tell(self, now: float) -> None:
         self._told = now
-        if self._run is None:
-            message = m.encode(self._follow)
+        if self.follows:
+            held = self.copy.number if self.copy else 0
+            message = m.encode(m.Held(held, self._beats.next(now)))
         else:
-            message = m.encode(m.Held(self._held, self._beats.next(now)))
+            message = m.encode(structs.replace(self._follow, socket=self._copies.socket))
         with contextlib.suppress(zmq.Again):
             self.socket.send(message, zmq.NOBLOCK)
 
-    @property
-    def _held(self) -> int:
-        """The number of the copy that the server may rely on; 0: none. It has given up those of
-        an earlier epoch."""
-        copy, run = self.copy, self._run
-        same = copy is not None and run is not None and copy.run["epoch"] == run["epoch"]
-        return copy.number if copy is not None and same else 0
-
     def _ask_again(self) -> None:
         """Introduce this process anew: what was on its way may be lost."""
-        self._run = self._arriving = None
+        self.follows = False
+        self._copies.drop()
         self._told = -_TELL
 
     def _take(self, frames: list[zmq.Frame], now: float) -> None:
@@ -129,14 +124,17 @@ class Leader:
         self.heard = now
         match message:
             case m.Following():
-                self._run, self._arriving = json.loads(message.run), None
+                run = json.loads(message.run)
+                self._copies.follow(run)
+                self.follows, self.epoch = True, run["epoch"]
                 self._beats = _Beats(now)
                 self._tell(now)
-            case m.Copy() if self._run is not None:
-                self._arriving = Arriving(message)
-            case m.CopyChunk() if self._arriving is not None and body is not None:
-                if (saved := self._arriving.add(message, body)) is not None:
-                    self._keep(message.number, saved, now)
+            case m.Copy() if self.follows:
+                if self._copies.begin(message):
+                    self._hold(now)
+            case m.CopyChunk() if self.follows and body is not None:
+                if self._copies.add(message, body):
+                    self._hold(now)
             case m.Unknown():  # the connection is a new one, or the server is
                 self._ask_again()
             case m.Alive():
@@ -148,12 +146,10 @@ class Leader:
             case m.Over():
                 self.over = message.reason
 
-    def _keep(self, number: int, saved: Checkpoint, now: float) -> None:
-        """A copy is whole: it replaces the one before."""
-        assert self._run is not None
-        self._arriving = None
-        self.copy = Copy(number, self._run, saved)
-        state = State.of(self._run, saved.state, STANDBY_STEP)
+    def _hold(self, now: float) -> None:
+        """A copy has come whole."""
+        assert self.copy is not None
+        state = State.of(self.copy.run, self.copy.saved.state, STANDBY_STEP)
         # newer than what this process may have begun with: so the other one must not overtake it
         self._follow = structs.replace(self._follow, run=state.run, rank=state.rank)
         self._tell(now)

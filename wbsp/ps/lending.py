@@ -1,4 +1,4 @@
-"""The server's side of what it shares with workers of its machine and user."""
+"""The server's side of what it shares with workers of its machine and user, and with a standby."""
 
 from __future__ import annotations
 
@@ -18,7 +18,40 @@ from wbsp.wire.send_queue import SendQueue
 _MOST_LENT = 3  # versions of which a worker has not said that it has read them
 
 
-class SharedLink:
+class Handover:
+    """A connection over which a pool's segments are handed over, each once.
+
+    Raises OSError where nobody of this machine and user listens on the socket of that name.
+    """
+
+    def __init__(self, name: str, pool: SharedPool):
+        self._pool = pool
+        self._given: set[int] = set()  # numbers of segments
+        self._link = connect(name)
+
+    def hand(self, vector: np.ndarray, copies: bool) -> tuple[np.ndarray, int] | None:
+        """A vector with the same floats, and the number of its segment, which the other end has
+        or will find; None: there is none. The vector is to be held as long as it may be read.
+
+        vector, copies: as of `SharedPool.shared`
+        """
+        shared, segment = self._pool.shared(vector, copies)
+        if segment is None:
+            return None
+        if segment.number not in self._given:
+            try:
+                self._link.give(segment)
+            except OSError:  # the other end takes none (any more)
+                return None
+            self._given.add(segment.number)
+        return shared, segment.number
+
+    def close(self) -> None:
+        """End it; the other end keeps what it has mapped until it lets go."""
+        self._link.close()
+
+
+class SharedLink(Handover):
     """Messages to and from one worker, and the memory that is shared with it.
 
     identity: of the worker's ZeroMQ socket
@@ -32,10 +65,9 @@ class SharedLink:
 
         Raises OSError where no worker of this machine and user does.
         """
-        self.identity, self._pool = identity, pool
-        self._given: set[int] = set()  # numbers of segments
+        super().__init__(name, pool)
+        self.identity = identity
         self._lent: list[tuple[int, np.ndarray]] = []  # number of the fetch, and its answer
-        self._link = connect(name)
         try:
             segment, self._memory = create(size, read_only=False)
             try:
@@ -71,25 +103,19 @@ class SharedLink:
         """
         if len(self._lent) >= _MOST_LENT:
             return None
-        shared, segment = self._pool.shared(vector)
-        if segment is None:
+        handed = self.hand(vector, copies=True)
+        if handed is None:
             return None
-        if segment.number not in self._given:
-            try:
-                self._link.give(segment)
-            except OSError:  # the worker takes none any more
-                return None
-            self._given.add(segment.number)
+        shared, segment = handed
         self._lent.append((request, shared))
-        return Place(segment.number, 0, shared.nbytes)
+        return Place(segment, 0, shared.nbytes)
 
     def returned(self, request: int) -> None:
         """The worker makes this fetch: it has read the answers to all before."""
         self._lent = [one for one in self._lent if one[0] >= request]
 
     def close(self) -> None:
-        """End it; the worker keeps what it has mapped until it lets go."""
-        self._link.close()
+        super().close()
         self._lent.clear()
 
 
@@ -105,6 +131,7 @@ class Lending:
         self.pool = SharedPool()
         self._links: dict[int, SharedLink] = {}
         self._epoll: select.epoll | None = None
+        self._standby: Handover | None = None
 
     @property
     def fd(self) -> int | None:
@@ -129,6 +156,31 @@ class Lending:
                 reason = error.strerror or str(error)
         return None, f"TCP ({reason})"
 
+    def follow(self, name: str) -> str:
+        """Lend versions to the standby that listens on the socket of that name, if possible, and to
+        no other any more; return how copies go, for a log."""
+        self._end_standby()
+        reason = self._why_not or (None if name else "the standby shares no memory")
+        if reason is None:
+            try:
+                self._standby = Handover(name, self.pool)
+                return "shared memory"
+            except OSError as error:
+                reason = error.strerror or str(error)
+        return f"TCP ({reason})"
+
+    def copy(self, vector: np.ndarray | None) -> tuple[np.ndarray | None, int]:
+        """As `Handover.hand`, to the standby, of a vector that is shared already; None and 0: it is
+        not, and must be sent."""
+        if vector is None or self._standby is None:
+            return None, 0
+        return self._standby.hand(vector, copies=False) or (None, 0)
+
+    def _end_standby(self) -> None:
+        if self._standby is not None:
+            self._standby.close()
+        self._standby = None
+
     def end(self, link: SharedLink) -> None:
         """A session ends, or goes on without that link."""
         if self._links.pop(link.fileno(), None) is not None:
@@ -151,6 +203,7 @@ class Lending:
         """Share nothing any more."""
         for link in [*self._links.values()]:
             self.end(link)
+        self._end_standby()
         if self._epoll is not None:
             self._epoll.close()
         self.pool.close()

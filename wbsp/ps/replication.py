@@ -17,11 +17,12 @@ from wbsp.layout import TensorSpec
 from wbsp.ps.contest import PROOF, SERVER_STEP, Ballot
 from wbsp.ps.copies import messages, voters
 from wbsp.ps.engine import Engine
-from wbsp.ps.follower import Contest, Follower, Made
+from wbsp.ps.follower import Contest, Follower, Made, objection
 from wbsp.ps.session_manager import SessionManager
 from wbsp.ps.store import Whole
-from wbsp.ps.worker_session import WorkerSession, disagreement, one_line, other_protocol
+from wbsp.ps.worker_session import WorkerSession, one_line
 from wbsp.wire import messages as m
+from wbsp.wire.link import check_name
 from wbsp.wire.sockets import ServerSocket
 
 if TYPE_CHECKING:
@@ -95,12 +96,13 @@ class Replication:
             self._send(m.Over(reason))
 
     def follow(self, identity: bytes, request: m.Follow, host: str) -> None:
-        """A process at address `host` wants to be the standby."""
+        """A process at address `host` wants to be the standby. Raises WireError."""
+        check_name(request.socket)
         now, old = self._clock(), self._standby
         if request.rank // 2 > self._admission.epoch and request.run == self._terms.run:
             self._supersede(request.rank // 2, f"{host}:{request.port}")
             return
-        if reason := self._objection(request):
+        if reason := objection(request, self._terms):
             self._sessions.send(identity, m.Refused(one_line(reason)))
             self._say(f"refused: {one_line(reason)}")
             return
@@ -123,7 +125,8 @@ class Replication:
         held = old.held if old is not None and again else 0
         self._standby = Follower(identity, host, request.port, now, now, held, again, again)
         self._sessions.queues.drop_transfer(identity)
-        self._say(f"standby at {self._standby}")
+        way = self._sessions.lending.follow(request.socket)
+        self._say(f"standby at {self._standby}, over {way}")
         self._event(now, "standby", address=str(self._standby))
         self._send(m.Following(json.dumps(self._terms.record())))
 
@@ -195,13 +198,15 @@ class Replication:
         engine.ledger.mark += 1  # whatever is decided from here on is not in this copy
         self._number += 1
         number, state = self._number, source.state(now)
-        self._copies[number] = Made(engine.ledger.mark, engine.store.latest.version,
-                                     voters(state, self._terms.worker_num))
+        made = self._copies[number] = Made(engine.ledger.mark, engine.store.latest.version,
+                                           voters(state, self._terms.worker_num))
 
-        def send(whole: Future[Whole]) -> None:  # at once, or when the shards have sent it
-            if self._standby is standby and whole.exception() is None:
+        def send(future: Future[Whole]) -> None:  # at once, or when the shards have sent it
+            if self._standby is standby and future.exception() is None:
+                whole = future.result()
+                made.lent, segment = self._sessions.lending.copy(whole.snapshot.vector)
                 self._sessions.queues.transfer(standby.identity, messages(
-                    number, source.layout, state, whole.result()), self._clock())
+                    number, source.layout, state, whole, segment), self._clock())
 
         engine.store.whole().add_done_callback(send)
         source.checkpoints.write_copy(now)
@@ -274,15 +279,6 @@ class Replication:
                            f"{self._admission.epoch})")
         for session in list(self._sessions):
             self._sessions.send(session.identity, m.NotServing(self.superseded))
-
-    def _objection(self, request: m.Follow) -> str | None:
-        """Why this process cannot be the standby, in one line; None if it can."""
-        me, terms = "the standby", self._terms
-        if reason := (other_protocol(me, request.protocol)
-                      or disagreement(me, "standby", request.settings, terms.settings)):
-            return reason
-        return None if request.run in ("", terms.run) else (
-            f"the standby holds a state of run {request.run}, not of {terms.run}")
 
     def _reaches(self, standby: Follower) -> bool:
         if reached := self._socket.reaches(standby.identity, m.encode(m.Alive())):

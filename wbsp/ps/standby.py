@@ -35,16 +35,18 @@ class Standby:
     follow: address, host:port, of the server that may serve
     serve:  makes the server: from a copy or, given None, from this process's own checkpoint
     own:    what is in that; None: there is none
+    share:  whether memory is shared with a server of this machine and user
     """
 
     def __init__(self, socket: ServerSocket, follow: str, settings: dict[str, str],
                  serve: Callable[[Copy | None], Server], interrupts: Interrupts,
-                 own: State | None = None):
+                 own: State | None = None, share: bool = True):
         """Raises ValueError for a bad address."""
         self._socket, self._serve, self._interrupts = socket, serve, interrupts
         self._own = own
         self._leader = Leader(socket, *split_address(follow), m.Follow(
-            m.PROTOCOL, settings, socket.port, own.run if own else "", own.rank if own else 0))
+            m.PROTOCOL, settings, socket.port, own.run if own else "", own.rank if own else 0),
+            share)
         self._candidacy: Candidacy | None = None  # while the server is silent
         self._silent_since = self._noticed = time.monotonic()
         self._overtaken = False  # who had an older state of this run does not serve, but follows
@@ -112,7 +114,7 @@ class Standby:
         if state is not None and self._overtaken:
             return "it was started again, and has an older state"
         if (state is not None and (leader.refused or leader.vacant)
-                and self._proves(leader, now)):
+                and self._proves(leader, state, now)):
             return "its process has ended"
         if now - leader.heard < SILENT:
             if leader.follows:
@@ -125,8 +127,10 @@ class Standby:
                 return f"{self._candidacy.ballot} have come here"
         return self._wait_on(now)
 
-    def _proves(self, leader: Leader, now: float) -> bool:
+    def _proves(self, leader: Leader, state: State, now: float) -> bool:
         """Whether the end of the other process means that nobody serves, and has served since."""
+        if leader.epoch > state.epoch:
+            return False
         if leader.copy is not None:
             return now < leader.touch + PROOF
         # The checkpoint of a server that was started again. Its standby may have served since then,
@@ -136,7 +140,10 @@ class Standby:
     def _wait_on(self, now: float) -> int | None:
         """Nobody serves, as far as can be seen; not for ever."""
         waited = now - self._silent_since
-        missing = ("this process holds nothing" if self._candidacy is None else
+        state, epoch = self._state, self._leader.epoch
+        missing = ("this process holds nothing" if state is None or self._candidacy is None else
+                   f"the state here is of epoch {state.epoch}, and that one had epoch {epoch}"
+                   if epoch > state.epoch else
                    f"{self._candidacy.ballot} have come here, "
                    f"{self._candidacy.ballot.needed} are needed")
         if waited > PATIENCE:

@@ -196,7 +196,7 @@ class _Plan:
 
         if saved and other:
             return Standby(socket, other, self.settings, serve, self.interrupts,
-                           State.of(before, saved.state, SERVER_STEP)).run
+                           State.of(before, saved.state, SERVER_STEP), self.config.share).run
         return serve(None).run
 
 
@@ -227,7 +227,8 @@ def prepare_server(
     socket = plan.listen()
     if standby_of and not (resume and _has_run(plan)):
         first = Standby(socket, standby_of, settings,
-                        lambda copy: plan.take_over(socket, _there(copy)), interrupts).run
+                        lambda copy: plan.take_over(socket, _there(copy)), interrupts,
+                        share=config.share).run
     else:
         first = plan.prepare(socket, resume, standby_of)
     return first if plan.shards.single else lambda: _serve_on(plan, first)

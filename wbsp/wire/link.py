@@ -5,10 +5,13 @@ That both are on one machine is proven by the connection: the worker listens on 
 network, and the server connects to it, or cannot. Each asks the kernel for the other's user. From
 then on the two speak over this socket, as they do over the network where there is none: no other
 thread has a part in it, which takes time. Its end is the end of what is shared.
+
+To a standby of its machine a server hands memory over in the same way, and nothing else.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
@@ -20,7 +23,7 @@ import numpy as np
 import zmq
 
 from wbsp.wire.message import WireError
-from wbsp.wire.segments import Segment, mapped
+from wbsp.wire.segments import Segment, available, mapped
 
 _NAME = re.compile(r"wbsp-[0-9a-f]{32}")
 _NUMBER = struct.Struct("<Q")  # of a segment, beside its file descriptor
@@ -84,6 +87,15 @@ class Link:
             os.close(fd)
         raise zmq.Again
 
+    def has(self, number: int) -> bool:
+        """Whether this segment has been handed over, ahead of whatever messages there are."""
+        known = -1
+        while number not in self.segments and len(self.segments) != known:
+            known = len(self.segments)
+            with contextlib.suppress(zmq.Again, OSError):
+                self.recv_multipart()
+        return number in self.segments
+
     def give(self, segment: Segment) -> None:
         """Hand a segment over, ahead of the next message. Raises OSError."""
         socket.send_fds(self._peer, [_NUMBER.pack(segment.number)], [segment.fd])
@@ -91,6 +103,37 @@ class Link:
     def close(self) -> None:
         """End it; the peer can still read what was sent."""
         self._peer.close()
+
+
+class Door:
+    """Where servers of this machine and user find a process, to hand memory over.
+
+    name: of its socket; "": it takes none (any more)
+    """
+
+    def __init__(self, wanted: bool):
+        self.name, self._listener = "", None
+        if wanted and available():
+            with contextlib.suppress(OSError):
+                self.name, self._listener = listen()
+
+    def link(self, number: int) -> Link | None:
+        """The connection over which this segment has come; None: there is none. Those that came
+        before it, of an earlier server or of another user, are ended."""
+        with contextlib.suppress(OSError):  # no more connections
+            while self._listener is not None:
+                link = accept(self._listener)
+                if link is not None and link.has(number):
+                    return link
+                if link is not None:
+                    link.close()
+        return None
+
+    def close(self) -> None:
+        """Take nothing, now or later."""
+        if self._listener is not None:
+            self._listener.close()
+        self.name, self._listener = "", None
 
 
 def listen() -> tuple[str, socket.socket]:

@@ -96,14 +96,18 @@ class SharedPool(BufferPool):
         self._segments[id(vector)] = segment
         return vector
 
-    def shared(self, vector: np.ndarray) -> tuple[np.ndarray, Segment | None]:
+    def shared(self, vector: np.ndarray,
+               copies: bool = True) -> tuple[np.ndarray, Segment | None]:
         """A vector of this pool with the same floats, and its segment; None: it has none.
 
         vector: float32 [size], never written again; copied once, if it is not this pool's
+        copies: whether it may be copied for this; else there may be no segment
         """
         if id(vector) in self._segments:
             return vector, self._segments[id(vector)]
         if self._copied is None or self._copied[0] is not vector:
+            if not copies:
+                return vector, None
             copy = self.take(vector.size)
             np.copyto(copy, vector)
             self._copied = vector, copy

@@ -15,6 +15,7 @@ class Follow(Message, frozen=True):
     port: int  # on which it listens
     run: str = ""  # id of the run of which it holds a state
     rank: int = 0  # of that state: twice its epoch, and one more for a standby's; 0: it holds none
+    socket: str = ""  # at which it takes shared memory; "": it takes none
 
 
 class Held(Message, frozen=True):
@@ -40,11 +41,12 @@ class Following(Message, frozen=True):
 
 
 class Copy(Message, frozen=True):
-    """Head of a version and of all that a server needs to go on from it; chunks follow."""
+    """Head of a version and of all that a server needs to go on from it; chunks follow, if any."""
 
     number: int
     size: int  # floats of all chunks: the version, then the outer step's vectors
     state: str  # JSON: {"state", "layout", "outer": name -> floats}
+    segment: int = 0  # in which the version lies, which does not come in chunks then; 0: it does
 
 
 class CopyChunk(Message, frozen=True):

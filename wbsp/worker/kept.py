@@ -13,6 +13,7 @@ import numpy as np
 from wbsp.member import AnsweredWork
 from wbsp.sync.base import Push
 from wbsp.vectors import add_weighted
+from wbsp.wire.memory import BufferPool
 
 
 @dataclass
@@ -23,10 +24,10 @@ class _Sum:
     work: AnsweredWork
     total: np.ndarray | None  # sum of weight * update, float32 [size]; None: all were rejected
 
-    def add_weighted(self, update: np.ndarray, weight: float) -> None:
-        """Another update; its memory may become the sum's."""
+    def add_weighted(self, update: np.ndarray, weight: float, pool: BufferPool) -> None:
+        """Another update; its memory may become the sum's, or the pool's does."""
         if self.total is None:
-            self.total = update if update.flags.writeable else np.empty_like(update)
+            self.total = update if update.flags.writeable else pool.take(update.size)
             np.multiply(update, np.float32(weight), out=self.total)
         else:
             add_weighted(self.total, update, weight)
@@ -66,6 +67,7 @@ class KeptCuts:
         self.answered = first
         self._sums: list[_Sum] = []
         self._late: _Answered | None = None
+        self._pool = BufferPool()  # of sums: with a standby, each version begins one
 
     @property
     def late(self) -> bool:
@@ -108,7 +110,7 @@ class KeptCuts:
         else:
             self._sums[-1].work = self._sums[-1].work.then(work)
         if reason is None:
-            self._sums[-1].add_weighted(update, weight)
+            self._sums[-1].add_weighted(update, weight, self._pool)
 
     def drop(self, durable: int) -> None:
         """Forget what was decided under a mark below `durable`."""

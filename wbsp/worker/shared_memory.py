@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-
 import numpy as np
 import zmq
 
-from wbsp.wire.link import Link, accept, listen
+from wbsp.wire.link import Door, Link
 from wbsp.wire.message import WireError
 from wbsp.wire.rate import RateLimiter
-from wbsp.wire.segments import Place, available
+from wbsp.wire.segments import Place
 from wbsp.worker.duplex import Duplex
 
 
@@ -22,19 +19,19 @@ class SharingEnded(Exception):
 class SharedMemory:
     """What is shared with one server after another; used by the communication thread.
 
-    name:   of the socket at which servers find this worker; "": it shares nothing
     duplex: for all messages to and from the server; None: nothing is shared (at the moment)
     """
 
     def __init__(self, wanted: bool):
-        self.name = ""
-        self._listener: socket.socket | None = None
+        self._door = Door(wanted)
         self.duplex: Duplex | None = None
         self._link: Link | None = None
         self._outbox = 0  # number of the segment for what this worker sends; 0: nothing is shared
-        if wanted and available():
-            with contextlib.suppress(OSError):
-                self.name, self._listener = listen()
+
+    @property
+    def name(self) -> str:
+        """Of the socket at which servers find this worker; "": it shares nothing."""
+        return self._door.name
 
     def attach(self, number: int) -> None:
         """Share the memory whose first segment has this number, and no other; 0: none.
@@ -42,12 +39,14 @@ class SharedMemory:
         Raises SharingEnded where there is no such memory here, though the server believes so.
         """
         self.detach(number)
-        with contextlib.suppress(OSError):  # no more connections
-            while self._listener is not None and number != self._outbox:
-                self._try(accept(self._listener), number)
-        if number != self._outbox:
+        if number == self._outbox:
+            return
+        link = self._door.link(number)
+        if link is None:
             self.refuse()
             raise SharingEnded(f"segment {number} did not come")
+        self._link, self._outbox = link, number
+        self.duplex = Duplex(link, RateLimiter(None), RateLimiter(None))
 
     def detach(self, number: int = 0) -> None:
         """Share nothing but the memory of this number, until `attach`."""
@@ -61,9 +60,7 @@ class SharedMemory:
     def refuse(self) -> None:
         """Share nothing, now or later."""
         self.detach()
-        if self._listener is not None:
-            self._listener.close()
-        self._listener, self.name = None, ""
+        self._door.close()
 
     def receive(self) -> list[zmq.Frame] | None:
         """The next message; None: there is none yet. Raises SharingEnded."""
@@ -89,15 +86,3 @@ class SharedMemory:
         if self._link is None or place.segment not in self._link.segments:
             raise WireError(f"a place in segment {place.segment}, which is not here")
         return place.within(self._link.segments[place.segment])
-
-    def _try(self, link: Link | None, number: int) -> None:
-        """Take a connection, unless it is of an earlier server or of another user."""
-        if link is None:
-            return
-        with contextlib.suppress(zmq.Again, OSError):
-            link.recv_multipart()
-        if number in link.segments:
-            self._link, self._outbox = link, number
-            self.duplex = Duplex(link, RateLimiter(None), RateLimiter(None))
-        else:
-            link.close()
