@@ -12,7 +12,7 @@ from wbsp.formats import FLOAT32, KNOWN
 from wbsp.ps.outer import OUTER_STEPS
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import sync_name
-from wbsp.sync import MODELS, find, parse_options, with_batch_size
+from wbsp.sync import find, known_models, parse_options, with_batch_size
 
 FLAGS = flags.FLAGS
 RUN_WIDE = ("model", "dataset", "heterogeneity", "epochs", "target_accuracy", "lr", "seed",
@@ -50,8 +50,8 @@ flags.DEFINE_integer("s", None, "how many steps a worker may be ahead of the slo
 for name, default in KEPT.items():
     flags.DEFINE_float(name, default, "kept for compatibility; has no effect")
 # What the published runner did not have.
-flags.DEFINE_string("sync", None, f"synchronization model: {', '.join(MODELS)}, or module:Class "
-                    "of your own; default: the last part of --base_dir (pcc: optimized WBSP)")
+flags.DEFINE_string("sync", None, f"synchronization model: {', '.join(known_models())}, or "
+                    "module:Class of your own; default: the last part of --base_dir (pcc: optimized WBSP)")
 flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the synchronization model")
 flags.DEFINE_enum("outer", "identity", list(OUTER_STEPS), "what a version makes of the sum of its "
                   "updates (ps)")
@@ -100,7 +100,7 @@ def given(name):
 def run_wide_settings():
     """What all processes of a run must agree on: name -> text."""
     sync, model = chosen_sync(), None
-    if FLAGS.job_name != "worker" or sync in MODELS or ":" in sync:
+    if FLAGS.job_name != "worker" or sync in known_models() or ":" in sync:
         model = find(sync)
         sync = model.name
     options = parse_options(FLAGS.sync_option)

@@ -69,7 +69,7 @@ def test_an_advice_checks_as_often_as_its_cluster_is_fast():
     assert advice.check_period(quick, 2000) == 0.025  # 5 s of pure computing
     assert advice.check_period(slow, 2000) == 90
     assert advice.check_period(ClusterSpec((Group(),)), 2000) is None
-    assert {"pcc:weight=work", "asp:overlap=true", *MODELS} == set(advice.SYNC)
+    assert {"auto", "pcc:weight=work", "asp:overlap=true", *MODELS} == set(advice.SYNC)
 
 
 def test_an_advice_says_how_many_shards_are_best(tmp_path):

@@ -14,15 +14,15 @@ from wbsp.ps.outer import OUTER_STEPS, create_outer
 from wbsp.ps.server import ServerConfig
 from wbsp.ps.shard_process import prepare_shard
 from wbsp.ps.start import prepare_server, where_to_listen
-from wbsp.sync import MODELS, create, parse_options
+from wbsp.sync import create, known_models, parse_options
 
 FLAGS = flags.FLAGS
 SHARD_PORT = 2706
 
 flags.DEFINE_integer("worker_num", None, "number of workers; default: the environment variable "
                      "WBSP_WORKER_NUM, or TF_CONFIG's", lower_bound=1)
-flags.DEFINE_string("sync", "pcc", f"synchronization model: {', '.join(MODELS)}, or module:Class "
-                    "of your own (pcc: optimized WBSP)")
+flags.DEFINE_string("sync", "pcc", f"synchronization model: {', '.join(known_models())}, or "
+                    "module:Class of your own (pcc: optimized WBSP)")
 flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the synchronization model")
 flags.DEFINE_enum("outer", "identity", list(OUTER_STEPS), "what a version makes of the sum of its "
                   "updates")

@@ -14,10 +14,10 @@ from wbsp.simulate.variants import Variant
 from wbsp.sync import MODELS
 from wbsp.sync.adsp import ADSP
 
-# The flags of an advice that were not given. The two variants are ours; see docs/wbsp.md, asp.md.
+# The flags of an advice that were not given. The last are ours; see docs/wbsp.md, asp.md.
 FLAGS = {"model": "small", "dataset": "shapes10", "target_accuracy": 0.85, "epochs": 30.0,
          "test_images": 1000}
-SYNC = [*MODELS, "pcc:weight=work", "asp:overlap=true"]
+SYNC = [*MODELS, "auto", "pcc:weight=work", "asp:overlap=true"]
 
 CHECKS = 200  # evaluations in the shortest time in which the cluster could go through all epochs
 PRECISION = 0.02  # of a time to the target, where the period is shorter

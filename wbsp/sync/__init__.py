@@ -10,6 +10,7 @@ from typing import Any
 
 from wbsp.sync.adsp import ADSP
 from wbsp.sync.asp import ASP
+from wbsp.sync.auto import Auto
 from wbsp.sync.base import (
     Accept,
     Action,
@@ -42,26 +43,32 @@ MODELS: dict[str, type[SyncModel]] = {m.name: m for m in (
     LocalSGD, FedAsync, KSync)}
 
 __all__ = ["MODELS", "Accept", "Action", "Commit", "ContractError", "Direct", "Grant", "Option",
-           "Push", "Reject", "SyncModel", "WorkerRule", "create", "find", "parse_options",
-           "with_batch_size"]
+           "Push", "Reject", "SyncModel", "WorkerRule", "create", "find", "known_models",
+           "parse_options", "with_batch_size"]
+
+
+def known_models() -> dict[str, type[SyncModel]]:
+    """The models that have a name: those of `MODELS`, and auto."""
+    return {**MODELS, Auto.name: Auto}
 
 
 def find(name: str) -> type[SyncModel]:
-    """Return a model's class: by its name in `MODELS`, or `module:Class` for one of your own.
+    """Return a model's class: one of `known_models()`, or `module:Class` for one of your own.
 
     Raises ValueError, in one line, if there is none.
     """
-    if name in MODELS:
-        return MODELS[name]
+    models = known_models()
+    if name in models:
+        return models[name]
     if ":" not in name:
-        raise ValueError(f"unknown synchronization model {name!r}; known: {', '.join(MODELS)}, or "
+        raise ValueError(f"unknown synchronization model {name!r}; known: {', '.join(models)}, or "
                          "module:Class of your own")
     known, _, option = name.partition(":")
-    if known in MODELS:
+    if known in models:
         raise ValueError(f"synchronization model {name!r}: option {option!r} of {known} is not of "
                          "the form key=value")
     model = import_model(name)
-    if MODELS.get(model.name, model) is not model:
+    if models.get(model.name, model) is not model:
         raise ValueError(f"synchronization model {name!r}: the name {model.name!r} belongs to a "
                          "model of wbsp; give the class another one")
     return model
