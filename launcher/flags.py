@@ -51,7 +51,8 @@ for name, default in KEPT.items():
     flags.DEFINE_float(name, default, "kept for compatibility; has no effect")
 # What the published runner did not have.
 flags.DEFINE_string("sync", None, f"synchronization model: {', '.join(known_models())}, or "
-                    "module:Class of your own; default: the last part of --base_dir (pcc: optimized WBSP)")
+                    "module:Class of your own; default: the last part of --base_dir (pcc: "
+                    "optimized WBSP)")
 flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the synchronization model")
 flags.DEFINE_enum("outer", "identity", list(OUTER_STEPS), "what a version makes of the sum of its "
                   "updates (ps)")
