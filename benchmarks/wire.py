@@ -115,6 +115,7 @@ def _compare(size: int, workers: int, peers: list[str], turns: int, seconds: flo
     """The figures of one size of model (floats) and number of workers."""
     row: dict = {"floats": size, "bytes": 4 * size, "workers": workers, "left_out": {}}
     times: dict[str, list[float]] = {}
+    pairs: list[tuple[float, float]] = []
     for peer in peers:
         try:
             for together in _fitting(peer, size, workers):
@@ -123,10 +124,12 @@ def _compare(size: int, workers: int, peers: list[str], turns: int, seconds: flo
                     times.setdefault(name, []).extend(seen)
                     if name in OURS:
                         row[f"{name}/{peer}"] = ratios(seen, found[peer])
-                if "shared" in found and "tcp" in found:
-                    row["shared/tcp"] = ratios(found["shared"], found["tcp"])
+                if all(name in found for name in OURS):
+                    pairs += zip(found["shared"], found["tcp"], strict=True)
         except Missing as reason:
             row["left_out"][peer] = str(reason)
+    if pairs:
+        row["shared/tcp"] = ratios(*zip(*pairs, strict=True))
     for name, seen in times.items():
         ms = spread([1e3 * one for one in seen])
         row[name] = {"ms": ms["median"], "ms_min": ms["min"], "ms_max": ms["max"],
