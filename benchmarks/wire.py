@@ -16,6 +16,7 @@ memory, is left out and said so.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import statistics
 import sys
@@ -96,7 +97,10 @@ def main() -> None:
 
 def measure(sizes, workers, peers: list[str], turns: int, seconds: float) -> list[dict]:
     """Measure all combinations of `sizes` and `workers`, print a table, return its rows."""
-    rows = [_compare(size, n, peers, turns, seconds) for size in sizes for n in workers]
+    rows = []
+    for size, n in itertools.product(sizes, workers):
+        print(f"measures {4e-6 * size:.1f} MB with workers: {n}", file=sys.stderr)
+        rows.append(_compare(size, n, peers, turns, seconds))
     print_table(
         ("model MB", "workers", "contender", "ms", *(f"{one} / it" for one in OURS)),
         [(f"{row['bytes'] / 1e6:.1f}", str(row["workers"]), name, f"{row[name]['ms']:,.2f}",
