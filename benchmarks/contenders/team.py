@@ -10,6 +10,7 @@ import importlib
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -66,8 +67,11 @@ def start_team(target: Callable, arguments: list[tuple],
     """Start a process of target(pipe, *arguments[i]) for each i; wait until all are up.
 
     target: a function of a module; python: the interpreter that runs it
+
+    Killed in the end, they leave temporary files: their folder goes after them.
     """
     pipes, processes = [], []
+    folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
     name = target.__module__
     if name == "__main__":
         name = sys.modules[name].__spec__.name
@@ -77,7 +81,8 @@ def start_team(target: Callable, arguments: list[tuple],
             with theirs:
                 processes.append(subprocess.Popen(
                     [python, "-m", __name__, name, target.__name__, str(theirs.fileno())],
-                    cwd=_ROOT, pass_fds=[theirs.fileno()]))
+                    cwd=_ROOT, pass_fds=[theirs.fileno()],
+                    env={**os.environ, "TMPDIR": folder.name}))
             pipes.append(mine)
             mine.send(args)
         started = Team(pipes)
@@ -87,6 +92,7 @@ def start_team(target: Callable, arguments: list[tuple],
         for process in processes:
             process.kill()
             process.wait()
+        folder.cleanup()
 
 
 def serve(pipe: Connection, trip: Callable[[], None],
