@@ -46,7 +46,7 @@ class Contender:
     least: int = 1  # workers
 
     def megabytes(self, workers: int, size: int) -> float:
-        """For so many workers and a server, measured with 1, 2 and 4 workers."""
+        """For so many workers and their server, as measured and rounded up."""
         vectors = self.each * workers + self.beside
         return vectors * 4 * size / 1e6 + (workers + 1) * self.process
 

@@ -34,12 +34,13 @@ def test_a_process_that_fails_ends_the_benchmark(capfd):
     assert "TypeError" in capfd.readouterr().err
 
 
-def test_the_processes_end_with_who_started_them():
+def test_the_processes_end_with_who_started_them(tmp_path):
     """Also where that was killed, and they are at work for long."""
     script = ("from benchmarks.contenders import memcpy\n"
               "with memcpy.copies(2, 10) as team: print('up', flush=True); team.block(1000.0)")
     starter = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                               env={**os.environ, "TMPDIR": str(tmp_path)})
     with starter:
         try:
             assert starter.stdout.readline() == "up\n"
