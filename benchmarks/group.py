@@ -22,7 +22,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import contenders
+from benchmarks.contenders.team import Team, start_team
+from benchmarks.contenders.worker import wbsp_worker
 from benchmarks.harness import (
     ending_well,
     free_port,
@@ -81,12 +82,11 @@ def _round_trips(size: int, counts: list[int], turns: int, seconds: float) -> di
         for count in counts:
             address = stack.enter_context(server("asp", 1, None, f"--shards={count}",
                                                  "--transport=tcp"))
-            teams[count] = stack.enter_context(contenders.team(
-                contenders.wbsp_worker, [(address, 0, 1, size)]))
+            teams[count] = stack.enter_context(start_team(wbsp_worker, [(address, 0, 1, size)]))
         found: dict[int, list[float]] = {count: [] for count in teams}
         for turn in range(turns + 1):
             for count, team in teams.items():
-                trips = team.block(size, seconds)
+                trips = team.block(seconds)
                 if turn:  # the first warms up
                     found[count].append(1000 * statistics.median(trips))
         for team in teams.values():
@@ -102,7 +102,7 @@ def _throughput(size: int, counts: list[int], turns: int, seconds: float, mbit: 
         with _slow_group(size, count, mbit, workers) as team:
             for turn in range(turns + 1):
                 began = time.monotonic()
-                trips = team.block(size, seconds)
+                trips = team.block(seconds)
                 if turn:
                     moved = len(trips) * 2 * 4 * size / 1e6
                     found[count].append(moved / (time.monotonic() - began))
@@ -111,7 +111,7 @@ def _throughput(size: int, counts: list[int], turns: int, seconds: float, mbit: 
 
 
 @contextlib.contextmanager
-def _slow_group(size: int, count: int, mbit: float, workers: int) -> Iterator[contenders.Team]:
+def _slow_group(size: int, count: int, mbit: float, workers: int) -> Iterator[Team]:
     """A server, `count` shards and workers, each on a host of its own."""
     sys.path.append(str(Path(__file__).parents[1] / "tests" / "helpers"))
     from hosts import Hosts, why_not  # network namespaces are the tests' own
@@ -138,7 +138,7 @@ def _slow_group(size: int, count: int, mbit: float, workers: int) -> Iterator[co
         address = stack.enter_context(server(
             "asp", workers, None, keyed, f"--shards={at or 1}", host=hosts.address["server"],
             space=hosts.space("server")))
-        yield stack.enter_context(contenders.team(contenders.wbsp_worker, [
+        yield stack.enter_context(start_team(wbsp_worker, [
             (address, index, workers, size, token.encode(), hosts.space(f"w{index}"))
             for index in range(workers)]))
 

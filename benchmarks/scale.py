@@ -31,7 +31,8 @@ import numpy as np
 import psutil
 import zmq
 
-from benchmarks import contenders
+from benchmarks.contenders.team import start_team
+from benchmarks.contenders.worker import Still, member
 from benchmarks.harness import CONNECT, print_table, server, write_json
 from wbsp.layout import TensorSpec
 from wbsp.wire import messages as m
@@ -78,7 +79,7 @@ def _run(args: argparse.Namespace, shards: int) -> dict:
             f"--log_root={folder}", "--base_dir=run"))
         probe = stack.enter_context(_Probe(address, args.workers, args.size))
         pause = args.workers / args.rate
-        team = stack.enter_context(contenders.team(_crowd, [
+        team = stack.enter_context(start_team(_crowd, [
             (address, part.tolist(), args.size, pause, args.seconds)
             for part in np.array_split(np.arange(args.workers), args.processes)]))
         probe.watch(args.seconds)
@@ -168,7 +169,7 @@ def _work(address: str, worker: int, size: int, pause: float, seconds: float,
           all_joined: Barrier) -> int:
     """One worker from its beginning to its end; the number of its cuts."""
     replica = _Counting(size)
-    transport, runtime = contenders.member(address, worker, replica)
+    transport, runtime = member(address, worker, replica)
     all_joined.wait(CONNECT)
     runtime.start()
     end = time.monotonic() + seconds
@@ -182,7 +183,7 @@ def _work(address: str, worker: int, size: int, pause: float, seconds: float,
     return replica.cuts
 
 
-class _Counting(contenders.Still):
+class _Counting(Still):
     """Counts what it was asked to hand over."""
 
     cuts = 0

@@ -14,7 +14,8 @@ import contextlib
 import statistics
 import sys
 
-from benchmarks import contenders
+from benchmarks.contenders.team import start_team
+from benchmarks.contenders.worker import wbsp_worker
 from benchmarks.harness import in_words, print_table, ratios, server, spread, write_json
 
 SIZES = (148_298, 25_500_000)  # floats: the CIFAR-10 CNN, and ResNet50
@@ -52,13 +53,13 @@ def _compare(size: int, workers: int, turns: int, tcp: bool, versions: int) -> d
         for name in ("alone", "standby"):
             address = stack.enter_context(server(
                 "bsp", workers, standby=flags if name == "standby" else None))
-            teams[name] = stack.enter_context(contenders.team(
-                contenders.wbsp_worker,
+            teams[name] = stack.enter_context(start_team(
+                wbsp_worker,
                 [(address, worker, workers, size) for worker in range(workers)]))
         medians: dict[str, list[float]] = {name: [] for name in teams}
         for turn in range(turns + 1):
             for name, team in teams.items():
-                trips = team.block(size, 0, versions)  # all the same number
+                trips = team.block(0, versions)  # all the same number
                 if turn:  # the first warms up
                     medians[name].append(1000 * statistics.median(trips))
         for team in teams.values():

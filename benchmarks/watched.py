@@ -23,7 +23,8 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks import contenders
+from benchmarks.contenders.team import start_team
+from benchmarks.contenders.worker import wbsp_worker
 from benchmarks.harness import in_words, print_table, ratios, server, spread, write_json
 
 SIZES = (5, 148_298)  # floats: nearly nothing but the server's own time, and the CIFAR-10 CNN
@@ -64,8 +65,7 @@ def _compare(size: int, turns: int, seconds: float) -> dict:
             address = stack.enter_context(server("asp", 1))
             if name == "watched":
                 stack.enter_context(_watching(address))
-            teams[name] = stack.enter_context(contenders.team(
-                contenders.wbsp_worker, [(address, 0, 1, size)]))
+            teams[name] = stack.enter_context(start_team(wbsp_worker, [(address, 0, 1, size)]))
             processes[name] = _listener(address)
         found: dict[str, dict[str, list[float]]] = {what: {"alone": [], "watched": []}
                                                     for what in WHAT}
@@ -73,7 +73,7 @@ def _compare(size: int, turns: int, seconds: float) -> dict:
         for turn in range(turns + 1):
             for name in teams if turn % 2 else reversed(teams):
                 before, beside, began = _used(processes[name]), _used(helper), time.monotonic()
-                trips = teams[name].block(size, seconds)
+                trips = teams[name].block(seconds)
                 used = _used(processes[name]) - before
                 if turn and name == "watched":
                     shares.append((_used(helper) - beside) / (time.monotonic() - began))
