@@ -8,6 +8,10 @@ install test
 export PYTHONDONTWRITEBYTECODE=
 status=0
 "$python" -m ruff check . || status=$?
-"$python" -m mypy || status=$?
+"$python" -m mypy &
+types=$!
+# Beside it, one process compiles the tests; otherwise each of the four below would.
+"$python" -m pytest -q --collect-only >/dev/null || true
+wait $types || status=$?
 "$python" -m pytest -q -n 4 --dist loadscope --no-loadscope-reorder --durations=10 || status=$?
 exit $status
