@@ -93,6 +93,25 @@ def test_a_member_may_have_a_model_on_its_way_and_no_more(server):
         until(lambda: found or server.watch(), "the member to be cut")
 
 
+@linux
+def test_a_member_that_reads_nothing_is_cut_off_all_the_same(server):
+    with RawPeer(server.port, b"deaf") as peer:
+        peer.socket.sendall(b"\x00\x05hello")
+        assert server.socket.poll(10_000)
+        identity, hello = server.socket.recv_multipart(copy=False)
+        server.received(hello, True)
+        for _ in range(100):  # more than the system's buffers hold
+            with contextlib.suppress(zmq.Again):
+                server.socket.send_multipart([identity.bytes, bytes(1 << 20)], zmq.NOBLOCK)
+        server.watch()
+        found = {}
+        with contextlib.suppress(OSError):
+            for _ in range(500):
+                peer.part(1 << 20)
+                found |= server.watch()
+        until(lambda: found or server.watch(), "the member to be cut")
+
+
 def test_silent_connections_beyond_a_number_are_cut_the_oldest_first(server):
     peers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(200)]
     most = 0

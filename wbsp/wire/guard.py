@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import resource
+import select
 import socket
 import struct
 import termios
@@ -36,18 +37,19 @@ class _Connection:
     """One accepted connection."""
 
     socket: socket.socket  # a duplicate, which stays valid when libzmq closes the connection
-    delivered: bool = False  # the server has read a message from it since the last `unread`
-    taken: int = 0  # bytes that libzmq had taken from it then
+    delivered: bool = False  # the server has read a message from it since the last `look`
+    unread: int = 0  # bytes that libzmq has taken since the server last read a message
+    read: int = 0  # those that it had taken by then
 
-    def unread(self) -> int:
-        """Bytes that libzmq has taken since the server last read a message.
+    def look(self) -> None:
+        """Count what is unread.
 
         The count begins anew with each message, so that framing and pings do not add up.
         """
         taken = self._taken()
         if self.delivered:
-            self.delivered, self.taken = False, taken
-        return taken - self.taken
+            self.delivered, self.read = False, taken
+        self.unread = taken - self.read
 
     def _taken(self) -> int:
         if not hasattr(socket, "TCP_INFO"):
@@ -57,7 +59,7 @@ class _Connection:
             (received,) = struct.unpack_from("=Q", info, _BYTES_RECEIVED)
             (queued,) = struct.unpack("i", fcntl.ioctl(self.socket, termios.FIONREAD, bytes(4)))
             return received - queued
-        return self.taken
+        return self.read + self.unread
 
     def slow_down(self) -> None:
         """Make the receive buffer small."""
@@ -89,6 +91,8 @@ class ConnectionGuard:
         self.expect(members)
         self._members: dict[int, _Connection] = {}
         self._strangers: dict[int, _Connection] = {}  # in the order in which they came
+        self._arrivals = _Arrivals()
+        self._due: set[int] = set()  # connections of which something has come or was read
         _raise_file_limit()
 
     def expect(self, members: int) -> None:
@@ -108,19 +112,21 @@ class ConnectionGuard:
         """Note a new connection."""
         self.closed(fd)
         with contextlib.suppress(OSError):  # closed already
-            self._strangers[fd] = _Connection(socket.socket(fileno=os.dup(fd)))
-            self._strangers[fd].slow_down()
+            connection = self._strangers[fd] = _Connection(socket.socket(fileno=os.dup(fd)))
+            connection.slow_down()
+            self._arrivals.expect(connection.socket, fd)
 
     def closed(self, fd: int) -> None:
         """Forget a connection."""
         for connections in (self._members, self._strangers):
             if connection := connections.pop(fd, None):
-                connection.socket.close()
+                self._forget(connection)
 
     def close(self) -> None:
         """Forget all connections."""
         for fd in [*self._members, *self._strangers]:
             self.closed(fd)
+        self._arrivals.close()
 
     def delivered(self, fd: int, from_member: bool) -> None:
         """Note that a message of this connection was read."""
@@ -129,6 +135,7 @@ class ConnectionGuard:
             self._members[fd].speed_up()
         if connection := self._members.get(fd) or self._strangers.get(fd):
             connection.delivered = True
+            self._due.add(fd)
 
     def check(self) -> Counter[str]:
         """Cut the connections above a limit; return their number, by reason."""
@@ -136,15 +143,20 @@ class ConnectionGuard:
         while len(self._strangers) > self._most_strangers:
             self._cut(self._strangers, next(iter(self._strangers)))
             cut["one connection too many without a worker"] += 1
-        unread = {fd: connection.unread() for fd, connection in self._strangers.items()}
+        due, self._due = self._due | self._arrivals.since(), set()
+        for fd in due:
+            if connection := self._members.get(fd) or self._strangers.get(fd):
+                connection.look()
+        unread = {fd: connection.unread for fd, connection in self._strangers.items()}
         while sum(unread.values()) > _OF_STRANGERS:
             worst = max(unread, key=unread.__getitem__)
             del unread[worst]
             self._cut(self._strangers, worst)
             cut["an endless message"] += 1
-        for fd in [fd for fd, c in self._members.items() if c.unread() > _OF_MEMBER]:
-            self._cut(self._members, fd)
-            cut["an endless message of a worker"] += 1
+        for fd in due & self._members.keys():
+            if self._members[fd].unread > _OF_MEMBER:
+                self._cut(self._members, fd)
+                cut["an endless message of a worker"] += 1
         return cut
 
     def _cut(self, connections: dict[int, _Connection], fd: int) -> None:
@@ -152,7 +164,43 @@ class ConnectionGuard:
         name another one."""
         connection = connections.pop(fd)
         connection.cut()
+        self._forget(connection)
+
+    def _forget(self, connection: _Connection) -> None:
+        self._arrivals.forget(connection.socket)
         connection.socket.close()
+
+
+class _Arrivals:
+    """Of which connections something has come; of none where the system does not tell."""
+
+    def __init__(self) -> None:
+        self._poll = select.epoll() if hasattr(select, "epoll") else None
+        self._names: dict[int, int] = {}  # by the descriptor that is watched
+
+    def expect(self, connection: socket.socket, name: int) -> None:
+        """Watch a connection, which `since` calls `name`."""
+        if self._poll is not None:
+            # What came is reported also when libzmq has taken all of it, since the connection may
+            # be written to: the kernel looks again at what it reports.
+            self._poll.register(connection, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
+            self._names[connection.fileno()] = name
+
+    def forget(self, connection: socket.socket) -> None:
+        """Watch it no more. To be called before it is closed: its duplicates are watched, too."""
+        if self._poll is not None and self._names.pop(connection.fileno(), None) is not None:
+            self._poll.unregister(connection)
+
+    def since(self) -> set[int]:
+        """Names of the connections of which something has come since the last call."""
+        if self._poll is None:
+            return set()
+        return {self._names[fd] for fd, _ in self._poll.poll(0)}
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        if self._poll is not None:
+            self._poll.close()
 
 
 def _raise_file_limit() -> None:
