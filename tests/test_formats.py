@@ -165,8 +165,23 @@ def test_ranges_are_encoded_by_themselves(name):
     sent = np.concatenate([wire.decode(part, b - a) for part, a, b in
                            zip(alone, ends, ends[1:], strict=False)])
     assert ranges.decode(words, 1000).tobytes() == sent.tobytes()
-    with pytest.raises(ValueError, match="words of"):
-        ranges.decode(words[1:], 1000)
+    for wrong in (words[:-1], words[1:]):
+        with pytest.raises(ValueError):
+            ranges.decode(wrong, 1000)
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_differences_of_ranges_differ_in_length_and_follow_one_another(name):
+    ends = [0, 333, 333, 1000]
+    wire, start = Ranges(parse(name), ends).versions, drawn(0, 1000)
+    changes = [drawn(1, 1000), np.where(np.arange(1000) < 400, drawn(2, 1000), 0).astype("f4")]
+    words = [wire.encode(change) for change in changes]
+    joined = advanced(wire, start, np.concatenate(words))
+    for a, b in zip(ends, ends[1:], strict=False):
+        alone = parse(name).versions
+        part = np.concatenate([alone.encode(change[a:b]) for change in changes])
+        assert joined[a:b].tobytes() == advanced(alone, start[a:b], part).tobytes()
+    assert wire.length(np.concatenate(words), 1000) == words[0].size
 
 
 def sparse(indices, values):

@@ -243,29 +243,38 @@ class Ranges(Format):
     def __init__(self, wire: Format, ends: Sequence[int]):
         """`ends`: where the ranges begin, and where the last one ends."""
         self.wire, self.name, self.lossless = wire, wire.name, wire.lossless
-        self._ranges = [slice(*pair) for pair in zip(ends, ends[1:], strict=False)]
-        sizes = [part.stop - part.start for part in self._ranges]
-        self._ends = np.cumsum([wire.words(size) for size in sizes])
+        self._ends, self._sizes = ends, [b - a for a, b in zip(ends, ends[1:], strict=False)]
 
     @property
     def versions(self) -> Format:
-        return self.wire.versions
+        return Ranges(self.wire.versions, self._ends)
 
     def words(self, size: int, merged: int = 1) -> int:
-        return int(self._ends[-1])
+        return sum(self.wire.words(part, merged) for part in self._sizes)
 
     def encode(self, vector: np.ndarray) -> np.ndarray:
-        return np.concatenate([self.wire.encode(vector[part]) for part in self._ranges])
+        return np.concatenate([self.wire.encode(vector[start:start + part])
+                               for start, part in zip(self._ends, self._sizes, strict=False)])
 
     def decode(self, words: np.ndarray, size: int, out: np.ndarray | None = None) -> np.ndarray:
-        self._check(words, self.words(size))
+        self._check(words, self.length(words, size))
         vector = np.empty(size, np.float32) if out is None else out
-        for part, encoded in zip(self._ranges, self.parts(words), strict=True):
-            self.wire.decode(encoded, part.stop - part.start, vector[part])
+        for start, part, encoded in zip(self._ends, self._sizes, self.parts(words), strict=False):
+            self.wire.decode(encoded, part, vector[start:start + part])
         return vector
 
+    def length(self, words: np.ndarray, size: int) -> int:
+        at = 0
+        for part in self._sizes:
+            at += self.wire.length(words[at:], part)
+        return at
+
     def parts(self, words: np.ndarray) -> list[np.ndarray]:
-        return np.split(words, self._ends[:-1])
+        found, at = [], 0
+        for part in self._sizes:
+            found.append(words[at:at + self.wire.length(words[at:], part)])
+            at += found[-1].size
+        return found
 
 
 FLOAT32 = Format()

@@ -1,10 +1,15 @@
-"""Passes over flat vectors, in blocks that stay in a processor's cache."""
+"""Flat vectors: their ranges, and passes over them in blocks that stay in a processor's cache."""
 
 from __future__ import annotations
 
 import numpy as np
 
 _BLOCK = 1 << 16  # floats; they stay in the second-level cache
+
+
+def bounds(size: int, parts: int) -> list[int]:
+    """Where `parts` ranges of a vector of `size` floats begin, and where the last one ends."""
+    return [part * size // parts for part in range(parts + 1)]
 
 
 def is_finite(vector: np.ndarray) -> bool:

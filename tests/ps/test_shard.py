@@ -10,9 +10,10 @@ from wbsp.ps.outer import OUTER_STEPS, create_outer
 from wbsp.ps.shard import Shard
 from wbsp.ps.shards import MOST, ShardPlan
 from wbsp.ps.store import Store
+from wbsp.vectors import bounds
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
-from wbsp.wire.chunks import bounds, split
+from wbsp.wire.chunks import split
 
 SIZE = m.CHUNK + 100  # floats: more than one chunk for one shard
 WORKER = b"socket of worker 0"

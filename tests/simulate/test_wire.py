@@ -4,14 +4,16 @@ import numpy as np
 import pytest
 
 from wbsp.feedback import advanced
-from wbsp.formats import FLOAT32, parse
+from wbsp.formats import FLOAT32, Ranges, parse
 from wbsp.ps.effects import Model
 from wbsp.ps.store import UNSENT
-from wbsp.simulate import links
 from wbsp.simulate.cluster import Cluster
+from wbsp.simulate.links import Interface
 from wbsp.simulate.machine import Machine, constant
+from wbsp.simulate.shards import Shard, Shards
 from wbsp.simulate.workload import QuadraticWorkload
 from wbsp.sync import create
+from wbsp.vectors import bounds
 
 LOSSY = ["bfloat16", "int8", "topk:0.05"]
 SIZE = 512
@@ -21,20 +23,21 @@ def trained(wire, sync="pcc", until=60.0, model_bytes=4.0 * SIZE, workers=3, wat
     """A finished cluster, its workload, and (version, bytes, held) of each version on its way."""
     sent = []
 
-    class Watched(links.Interface):
-        def send(self, machine, size, done, *args):
-            if isinstance(args[0], Model):
-                sent.append((args[0].snapshot, size, done.__self__.held))
-            return super().send(machine, size, done, *args)
+    def watched(self, machine, size, done, *args):
+        if isinstance(args[0], Model):
+            sent.append((args[0].snapshot, size, done.__self__.held))
+        return original(self, machine, size, done, *args)
 
+    interface = Shards if "shards" in options else Interface
+    original = interface.send
     rate = 2 * model_bytes  # a second
     machines = [Machine(constant(1.0 + index / 3), 0.01, rate, rate) for index in range(workers)]
     workload = QuadraticWorkload(workers, SIZE, rate=0.002)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wbsp.simulate.cluster.Interface", Watched)
+        patch.setattr(interface, "send", watched)
         cluster = Cluster(create(sync), machines, workload, model_bytes=model_bytes,
                           stop_samples=2_000, wire=wire, **options)
-    cluster.run(until)
+        cluster.run(until)
     return cluster, workload, sent
 
 
@@ -88,6 +91,30 @@ def test_what_is_trained_is_what_was_sent(name):
     start, end = workload.loss(workload.initial()), workload.loss(final)
     assert end < 0.9 * start
     assert all(worker.sending.unsent.any() for worker in cluster.workers.values())
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_each_shard_encodes_its_range_by_itself(name):
+    """As real ones do: what a version's difference means is the same, range by range."""
+    wire, ends = Ranges(parse(name), bounds(SIZE, 3)), bounds(SIZE, 3)
+    cluster, _, sent = trained(parse(name), shards=[Shard()] * 3)
+    assert cluster.reports[0].push_bytes == 4 * wire.words(SIZE)
+    seen = {snapshot.version: snapshot for snapshot, _, _ in sent}
+    steps = [(seen[version - 1], seen[version]) for version in seen if version - 1 in seen]
+    assert len(steps) > 10
+    for before, after in steps:
+        words = wire.versions.parts(after.differences[-1].words)
+        for part, start, end in zip(words, ends, ends[1:], strict=False):
+            assert advanced(parse(name).versions, before.vector[start:end], part).tobytes() == (
+                after.vector[start:end].tobytes())
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "int8"])
+def test_ranges_of_whole_blocks_are_encoded_as_without_shards(name):
+    one, _, _ = trained(parse(name), "bsp")
+    two, _, _ = trained(parse(name), "bsp", shards=[Shard()] * 2)  # of 256 floats each
+    assert one.engine.store.latest.version == two.engine.store.latest.version > 10
+    assert one.engine.store.latest.vector.tobytes() == two.engine.store.latest.vector.tobytes()
 
 
 @pytest.mark.parametrize("name, most", [("bfloat16", 0.5), ("int8", 0.27), ("topk:0.01", 0.06)])

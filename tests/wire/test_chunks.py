@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from wbsp.wire.chunks import Assembly, Reassembler, bounds, split
+from wbsp.vectors import bounds
+from wbsp.wire.chunks import Assembly, Reassembler, split
 from wbsp.wire.memory import BufferPool
 from wbsp.wire.messages import CHUNK, WireError
 

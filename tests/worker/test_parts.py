@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from wbsp.formats import parse
+from wbsp.vectors import bounds
 from wbsp.wire import messages as m
-from wbsp.wire.chunks import bounds, split
+from wbsp.wire.chunks import split
 from wbsp.worker.parts import Parts
 
 INT8, SIZE = parse("int8"), 1001

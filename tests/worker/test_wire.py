@@ -18,8 +18,8 @@ from wbsp.layout import TensorSpec
 from wbsp.ps import checkpoint
 from wbsp.ps.store import UNSENT
 from wbsp.sync.base import Push
+from wbsp.vectors import bounds
 from wbsp.wire import messages as m
-from wbsp.wire.chunks import bounds
 from wbsp.wire.messages import CHUNK
 
 LOSSY = ["bfloat16", "int8", "topk:0.02"]

@@ -14,9 +14,9 @@ from wbsp.ps.outer import OuterStep
 from wbsp.ps.shard_link import ShardLost
 from wbsp.ps.shards import Shards
 from wbsp.ps.store import UNSENT, Snapshot, Store, Whole, initial_vector
+from wbsp.vectors import bounds
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
-from wbsp.wire.chunks import bounds
 
 _PATIENCE = 600.0  # seconds for which an ending server waits for its last version
 _GRAIN = 0.005  # seconds between two looks meanwhile

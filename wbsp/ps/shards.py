@@ -24,9 +24,9 @@ from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.outer import OuterStep
 from wbsp.ps.shard_link import LocalShard, ShardLink, ShardLost
 from wbsp.ps.store import Whole
+from wbsp.vectors import bounds
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
-from wbsp.wire.chunks import bounds
 from wbsp.wire.sockets import ServerSocket, split_addresses
 
 PATIENCE = 600.0  # seconds for which a server waits for its shards

@@ -74,10 +74,12 @@ class Cluster:
         self.clock = Clock()
         self.machines = list(machines)
         self.workers: dict[int, SimulatedWorker] = {}  # index -> newest incarnation
-        self.payload = payload = Payload(model_bytes, wire)
+        initial = trained.initial()
+        self.payload = payload = Payload(model_bytes, wire, 0 if initial is None else initial.size,
+                                         len(shards))
         self.reports = [Report(push_bytes=int(payload.update), pull_bytes=int(model_bytes))
                         for _ in machines]
-        self.engine = Engine(model, Store(trained.initial(), outer=outer, wire=wire),
+        self.engine = Engine(model, Store(initial, outer=outer, wire=payload.wire),
                              together if expected is None else expected, stop_samples,
                              **({} if log is None else {"log": log}))
         evaluator = None if evaluate is None else Evaluator(

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from wbsp.formats import Format
+from wbsp.formats import Format, Ranges
 from wbsp.ps.store import Snapshot
+from wbsp.vectors import bounds
 
 
 class Payload:
     """Bytes of what is sent of a model that has `model_bytes` as float32.
 
-    wire:    the run's format
+    wire:    the run's format; each of several `shards` encodes its range of the model by itself
     update:  bytes of an update
     fetched: bytes of all versions that have arrived
     """
 
-    def __init__(self, model_bytes: float, wire: Format):
-        self._whole, self.wire, self.fetched = model_bytes, wire, 0.0
-        self.update = model_bytes if wire.lossless else 4 * wire.words(round(model_bytes / 4))
+    def __init__(self, model_bytes: float, wire: Format, size: int = 0, shards: int = 0):
+        """`size`: of the vectors that are computed with, which may be others than are timed."""
+        self._whole, self.wire, self.fetched, self.update = model_bytes, wire, 0.0, model_bytes
+        if not wire.lossless:
+            floats = round(model_bytes / 4)
+            if shards:
+                self.wire = Ranges(wire, bounds(size, shards)) if size else wire
+                wire = Ranges(wire, bounds(floats, shards))
+            self.update = 4 * wire.words(floats)
 
     def version(self, snapshot: Snapshot, held: int | None) -> float:
         """Bytes of a version for one who holds version `held`; None: no version, or float32."""

@@ -113,9 +113,6 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
     wait for something that will never happen.
     """
     spec, experiment = plan.cluster, plan.experiment
-    if spec.shards and not plan.wire.lossless:
-        raise ValueError(f"--wire={plan.wire.name} does not go with shards; give --wire=float32, "
-                         "or a cluster without shards")
     options = with_batch_size(sync, plan.batch_size, options)
     model = sync(**options)
     micro_batches = model.rule.micro_batches

@@ -7,15 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from wbsp.vectors import bounds
 from wbsp.wire.memory import BufferPool
 from wbsp.wire.messages import CHUNK, WireError
 
 _BLOCK = 1 << 16  # floats; two of them stay in the second-level cache
-
-
-def bounds(size: int, parts: int) -> list[int]:
-    """Where `parts` ranges of a vector of `size` floats begin, and where the last one ends."""
-    return [part * size // parts for part in range(parts + 1)]
 
 
 def split(vector: np.ndarray, most: int = CHUNK) -> Iterator[tuple[int, memoryview]]:

@@ -10,8 +10,8 @@ from wbsp.feedback import ErrorFeedback
 from wbsp.formats import FLOAT32, Format, Ranges, parse
 from wbsp.layout import total_size
 from wbsp.sync.base import Push
+from wbsp.vectors import bounds
 from wbsp.wire import messages as m
-from wbsp.wire.chunks import bounds
 from wbsp.worker.channel import ServerChannel
 from wbsp.worker.connection import TransportError
 from wbsp.worker.kept import KeptCuts

@@ -9,8 +9,9 @@ import numpy as np
 
 from wbsp.feedback import advanced
 from wbsp.formats import Format
+from wbsp.vectors import bounds
 from wbsp.wire import messages as m
-from wbsp.wire.chunks import Reassembler, bounds
+from wbsp.wire.chunks import Reassembler
 from wbsp.wire.memory import BufferPool
 
 

@@ -16,9 +16,10 @@ import numpy as np
 import zmq
 import zmq.utils.monitor
 
+from wbsp.vectors import bounds
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
-from wbsp.wire.chunks import bounds, split
+from wbsp.wire.chunks import split
 from wbsp.wire.rate import RateLimiter
 from wbsp.wire.sockets import endpoint, worker_socket
 from wbsp.worker.connection import TransportError
