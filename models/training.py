@@ -7,7 +7,7 @@ mini-batch that is split into micro-batches, each a step to Keras, counts as one
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -30,14 +30,16 @@ IMAGENET: dict[str, tuple[float, float | None]] = {
 
 
 def optimizer(
-    name: str, lr: float | None = None, micro_batches: int = 1, dataset: str = "cifar10"
+    name: str, lr: float | None = None, micro_batches: int = 1, dataset: str = "cifar10",
+    decays: Mapping[int, float] | None = None,
 ) -> keras.optimizers.Optimizer:
-    """Plain SGD with the named network's schedule; `lr` replaces the initial learning rate."""
+    """Plain SGD with the named network's schedule; `lr` replaces the initial learning rate, and
+    `decays`, {local steps: factor from there on}, the rest of the schedule."""
     if dataset == "imagenet" and name in IMAGENET:
         rate, clip = IMAGENET[name]
         return keras.optimizers.SGD(rate if lr is None else lr, clipnorm=clip)
-    initial, decays = SCHEDULES.get(name, OWN)
-    initial = initial if lr is None else lr
+    initial, published = SCHEDULES.get(name, OWN)
+    initial, decays = initial if lr is None else lr, published if decays is None else decays
     if not decays:
         return keras.optimizers.SGD(initial)
     steps = [step * micro_batches for step in decays]
@@ -47,20 +49,23 @@ def optimizer(
 
 def compile(
     model: keras.Model, name: str, lr: float | None = None, micro_batches: int = 1,
-    dataset: str = "cifar10", **options: Any,
+    dataset: str = "cifar10", decays: Mapping[int, float] | None = None, **options: Any,
 ) -> keras.Model:
     """Compile `model` as the named network is trained, with top-1 and top-5 accuracy.
 
     A model that comes compiled keeps its own optimizer (at learning rate `lr`, if given) and its
-    own loss. `micro_batches`: steps that a mini-batch is split into. `options` go to
-    `keras.Model.compile`. Returns the model.
+    own loss. `micro_batches`: steps that a mini-batch is split into; `decays` as of `optimizer`.
+    `options` go to `keras.Model.compile`. Returns the model. Raises ValueError in one line.
     """
     if model.compiled:
+        if decays is not None:
+            raise ValueError(f"{name} comes compiled, so its optimizer has a schedule of its own; "
+                             "change it there")
         chosen, loss = model.optimizer, model.loss
         if lr is not None:
             chosen = type(chosen).from_config({**chosen.get_config(), "learning_rate": lr})
     else:
-        chosen = optimizer(name, lr, micro_batches, dataset)
+        chosen = optimizer(name, lr, micro_batches, dataset, decays)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(
         optimizer=chosen,

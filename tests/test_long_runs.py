@@ -77,9 +77,14 @@ def test_everything_is_planned_once_each_model_at_its_best_rate(long, tmp_path):
             best = book.best_rate(cell, long.label(model))
             for seed in long.SEEDS if cell.bandwidth == long.MEASURED else (0,):
                 assert (cell, long.label(model), best, seed) in runs
-    for h, n, label in itertools.product(long.HETEROGENEITY, long.SECONDS, long.LABELS):
+    begun = [long.label(model) for group in long.GROUPS.values() for model in group]
+    for h, n, label in itertools.product(long.HETEROGENEITY, long.SECONDS, begun):
         assert (long.Cell(h, n, long.MEASURED), label, long.USUAL, 0) in runs
     assert {rate for cell, _, rate, _ in runs if cell == kind} == set(long.RATES)
+    for label, seed in itertools.product(long.LABELS, long.SEEDS):
+        assert (long.whole(2), label, long.USUAL, seed) in runs, "to the end, at the published rate"
+    assert (long.whole(2), "asp", 0.05, 1) in runs, "and at its best"
+    assert (long.whole(2), "pcc", 0.05, 1) not in runs
     assert jobs[0].left() == ["bsp", "ssp:s=40", "wbsp"], "two of the first are in the book"
 
 
@@ -104,6 +109,25 @@ def test_an_entry_is_of_its_run(long, tmp_path):
     assert one.time_to(0.1) == 0 and one.time_to(1.1) == math.inf
 
 
+def test_a_whole_training_ends_with_its_steps_and_its_rate_is_cut(long, tmp_path):
+    job = long.job(long.whole(2), "published", 0.1, 0, tmp_path, long.Book(tmp_path / "book.csv"),
+                   ["bsp"])
+    assert job.setting.flags["lr_decays"] == "1562:0.1,2734:0.01", "as published, a fifth as long"
+    job = replace(job, setting=replace(job.setting, flags={
+        **job.setting.flags, "dataset": "shapes10", "test_images": 200, "max_steps": 60,
+        "lr_decays": "10:0,20:0.1"}))
+    subprocess.run(job.command(job.left()), check=True, capture_output=True, cwd=ROOT,
+                   env={**os.environ, "PYTHONPATH": str(ROOT)})
+    run = read_run(job.folder / "bsp/run-001")
+    assert job.left() == []
+    (one,) = long.Book(tmp_path / "book.csv").entries.values()
+    assert one.cell == "h1-2-100mbit-whole" and one.steps == 60 and one.period == 5
+    assert len(one.accuracy) == math.ceil(run.summary["t"] / 5) + 1 > 4
+    seen = dict(zip(run.evaluations.version.tolist(), run.evaluations.loss.tolist(), strict=True))
+    still = {loss for version, loss in seen.items() if 11 <= version <= 20}
+    assert len(still) == 1 < len(set(seen.values())) - 1, "no step counts while the rate is 0"
+
+
 def test_the_page_is_written_from_the_book(module, long, tmp_path):
     book, page = tmp_path / "book.csv", tmp_path / "page.md"
     page.write_text((ROOT / "docs/long-runs.md").read_text())
@@ -123,3 +147,14 @@ def test_the_page_is_written_from_the_book(module, long, tmp_path):
     ours, best = 1.5 * fmean([26, 26, 25]), 1.5 * fmean([31, 31, 30])
     assert f"| {ours:.1f} | bsp, {best:.1f} | {ours / best:.2f} | 3 |" in text
     assert (tmp_path / "figures/long-runs.png").stat().st_size > 10_000
+    for label, shift in {"bsp": 0.3, "asp": 0.1, "asp refresh=published": 0.2, "pcc": 0.0}.items():
+        for seed in long.SEEDS:
+            kept.add(an_entry(long, long.whole(2), label, 0.1, seed, tuple(
+                0.415 - shift + 0.01 * (place + seed) for place in range(35))))
+    whole = module("whole_report")
+    (line,) = (one for one in whole.headline(kept).splitlines() if one.startswith("| pcc |"))
+    assert line == ("| pcc | 50 % | 45 | asp refresh=published, 145 | 69 % "
+                    "| 60 % | 95 | asp, 145 | 34 % |")
+    assert "| pcc | 0.1 | 3 | 0 (0 to 0) | 45 (40 to 50) |" in whole.table(kept)
+    figure = whole.draw(kept, tmp_path / "figures/whole.png", report._looks())
+    assert figure.stat().st_size > 10_000

@@ -1,4 +1,5 @@
-"""Long runs: trainings of a minute and more, each model at the learning rate that suits it best.
+"""Long runs: trainings of a minute and more, each model at the learning rate that suits it best;
+and whole ones, which end when so much was trained, at the published schedule of rates.
 
 A training of this length takes minutes of a core, and all of them take many hours; so what is left
 of a run is one line of a file in the repository, the book, and a run in it is not repeated.
@@ -21,7 +22,9 @@ from reproduction.work import ROOT, Simulation
 from wbsp.runlog.reader import Run
 
 BOOK = ROOT / "docs/long-runs.csv"
-PERIOD = 1.5  # virtual seconds between two evaluations
+PERIOD, WHOLE_PERIOD = 1.5, 5.0  # virtual seconds between two evaluations
+STEPS = 7812  # of a whole training: mini-batches of all workers, 20 passes over CIFAR-10
+CUTS = {0.4: 0.1, 0.7: 0.01}  # part of a worker's share of these -> factor of the rate [code]
 SMOOTHED = 3  # evaluations, whose mean must reach a target
 SECONDS = {2: 90, 8: 60}  # virtual seconds of a run, by the number of workers
 RATES = (0.1, 0.2, 0.05)
@@ -34,8 +37,12 @@ SEEDS = (0, 1, 2)
 PUBLISHED = ("bsp", "ssp:s=40", "asp", "wbsp", "pcc")
 OURS = ("asp:overlap=true", "pcc:weight=work", "pcc:weight=work:late=true")
 FURTHER = ("asp:refresh=published", "ssp:refresh=published", "adsp:period=2", "nbsync")
+WHOLE_ONLY = ("pcc:commit=every_push",)  # as the published code commits
 GROUPS = {"published": PUBLISHED, "ours": OURS, "further": FURTHER}
 SIDE_BY_SIDE = ("published", "ours")  # at their best rates; the others once, at the usual one
+
+
+_WHOLE = "-whole"  # behind the name of a cell
 
 
 @dataclass(frozen=True)
@@ -45,10 +52,12 @@ class Cell:
     heterogeneity: str
     workers: int
     bandwidth: str
+    whole: bool = False  # a training to its end, and not for some seconds
 
     @property
     def name(self) -> str:
-        return f"{self.heterogeneity}-{self.workers}-{self.bandwidth}".lower()
+        name = f"{self.heterogeneity}-{self.workers}-{self.bandwidth}".lower()
+        return name + _WHOLE if self.whole else name
 
     @property
     def title(self) -> str:
@@ -77,7 +86,7 @@ def label(model: str) -> str:
     return model.replace(":", " ")
 
 
-LABELS = tuple(label(model) for group in GROUPS.values() for model in group)
+LABELS = tuple(label(model) for group in (*GROUPS.values(), WHOLE_ONLY) for model in group)
 
 
 @dataclass(frozen=True)
@@ -93,11 +102,16 @@ class Entry:
     pulls: int
     versions: int
     compute: float  # share of the workers' time
-    accuracy: tuple[float, ...]  # of the newest version at 0, PERIOD, 2 PERIOD, ... seconds
+    accuracy: tuple[float, ...]  # of the newest version at 0, 1, 2, ... periods
 
     @property
     def key(self) -> tuple[str, str, float, int]:
         return self.cell, self.label, self.rate, self.seed
+
+    @property
+    def period(self) -> float:
+        """Virtual seconds between two evaluations."""
+        return WHOLE_PERIOD if self.cell.endswith(_WHOLE) else PERIOD
 
     @cached_property
     def mean(self) -> float:
@@ -115,16 +129,17 @@ class Entry:
         luckier than of another."""
         means = (fmean(self.accuracy[max(0, place + 1 - SMOOTHED):place + 1])
                  for place in range(len(self.accuracy)))
-        return next((PERIOD * place for place, value in enumerate(means) if value >= accuracy),
+        return next((self.period * place for place, value in enumerate(means) if value >= accuracy),
                     math.inf)
 
 
-def entry(cell: str, label: str, rate: float, run: Run) -> Entry:
+def entry(cell: Cell, label: str, rate: float, run: Run) -> Entry:
     """The entry of a finished run."""
     total, seen = run.summary["total"], run.evaluations
-    places = range(round(run.summary["t"] / PERIOD) + 1)
-    newest = [seen.t.searchsorted(place * PERIOD + 1e-6) - 1 for place in places]
-    return Entry(cell, label, rate, run.settings["seed"], total["steps"], total["pushes"],
+    period = WHOLE_PERIOD if cell.whole else PERIOD
+    places = range(math.ceil(run.summary["t"] / period - 1e-6) + 1)
+    newest = [seen.t.searchsorted(place * period + 1e-6) - 1 for place in places]
+    return Entry(cell.name, label, rate, run.settings["seed"], total["steps"], total["pushes"],
                  total["pulls"], run.summary["version"], round(total["shares"]["compute"], 4),
                  tuple(round(float(seen.accuracy[place]), 4) for place in newest))
 
@@ -178,7 +193,6 @@ class Book:
                 return max(tried, key=tried.__getitem__)
         return USUAL
 
-
     def best(self, cell: Cell, label: str) -> list[Entry]:
         """The entries of a model in a cell at its best rate; at the usual one, where there are none
         of that yet."""
@@ -202,7 +216,7 @@ class LongRun(Simulation):
             if run is None:
                 left.append(model)
                 continue
-            self.book.add(entry(self.cell.name, label(model), self.rate, run))
+            self.book.add(entry(self.cell, label(model), self.rate, run))
         return left
 
 
@@ -213,15 +227,29 @@ def job(cell: Cell, group: str, rate: float, seed: int, out: Path, book: Book,
     flags = {"model": "small", "dataset": "cifar10", "test_images": 2000, "jitter": 0.1, **CNN,
              "workers": cell.workers, "heterogeneity": cell.heterogeneity,
              "bandwidth": cell.bandwidth, "latency": "1ms", "lr": rate,
-             "until": f"{SECONDS[cell.workers]}s", "check_period": f"{PERIOD}s"}
+             **(_to_the_end(cell.workers) if cell.whole else
+                {"until": f"{SECONDS[cell.workers]}s", "check_period": f"{PERIOD}s"})}
     setting = Setting("long", f"{cell.name}-{rate:g}-{group}", cell.title, flags,
                       tuple(models or GROUPS[group]), {}, cost=30.0 * cell.workers)
     return LongRun(setting, seed, out, cell, rate, book)
 
 
+def _to_the_end(workers: int) -> dict[str, object]:
+    """Flags of a whole training. The cuts of the rate are at the published parts of a worker's
+    steps, were all workers equally fast; where they are not, a fast one comes to them earlier."""
+    cuts = (f"{round(part * STEPS / workers)}:{factor:g}" for part, factor in CUTS.items())
+    return {"max_steps": STEPS, "lr_decays": ",".join(cuts), "check_period": f"{WHOLE_PERIOD}s"}
+
+
+def whole(workers: int) -> Cell:
+    """The cluster of the whole trainings."""
+    return Cell("H1", workers, MEASURED, whole=True)
+
+
 def plan(out: Path, book: Book, workers: Sequence[int] = (2, 8)) -> list[LongRun]:
     """All jobs, in an order that can be cut anywhere: every kind of cluster once; the rates; then
-    each model at its best rate, on other networks and under other seeds.
+    each model at its best rate, on other networks and under other seeds; and whole trainings of two
+    workers, at the published rate and at the best one.
 
     What the last part holds depends on what the book knows of the rates. Everything with everything
     would be 800 runs of three minutes and more; so rates are compared under H1, and seeds and
@@ -235,10 +263,19 @@ def plan(out: Path, book: Book, workers: Sequence[int] = (2, 8)) -> list[LongRun
               for seed in (SEEDS if cell.bandwidth == MEASURED else SEEDS[:1])]
     best = [one for cell, seed in sorted(others, key=lambda other: other[1])
             for one in _best(cell, seed, out, book)]
+    ends = [one for n in workers if n == 2 for seed in SEEDS
+            for one in _whole(whole(n), seed, out, book)]
     jobs: dict[str, LongRun] = {}
-    for one in (*first, *tried, *best):
+    for one in (*first, *tried, *best, *ends):
         jobs.setdefault(one.name, one)  # of one name, the first is of the whole group
     return list(jobs.values())
+
+
+def _whole(cell: Cell, seed: int, out: Path, book: Book) -> Iterable[LongRun]:
+    """The whole trainings of a cell: at the published rate, and at each model's best."""
+    for group, models in {**GROUPS, "code": WHOLE_ONLY}.items():
+        yield job(cell, group, USUAL, seed, out, book, models)
+    yield from (one for one in _best(cell, seed, out, book) if one.rate != USUAL)
 
 
 def _best(cell: Cell, seed: int, out: Path, book: Book) -> Iterable[LongRun]:

@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 from statistics import fmean
 
+from reproduction import whole_report
 from reproduction.long import (
     BANDWIDTHS,
     FURTHER,
@@ -26,6 +27,7 @@ from reproduction.long import (
 )
 from reproduction.report import refresh
 from reproduction.tables import NONE, NOT_RUN
+from reproduction.whole_report import spread
 
 from wbsp.runlog.files import write_whole
 from wbsp.simulate.compare import markdown
@@ -40,16 +42,21 @@ PAPERS = tuple(label(model) for model in PUBLISHED + FURTHER)
 def write(book: Book, page: Path) -> None:
     """Write the marked parts of `page`, and the figure beside it."""
     figure = _draw(book, page.parent / "figures/long-runs.png")
+    ends = whole_report.draw(book, page.parent / "figures/whole-trainings.png", _looks())
     parts = {"scope": scope(book), "rates": rates(book), "headline": headline(book),
              "cells": "\n\n".join(filter(None, (cell(book, one) for one in CELLS))) or NOT_RUN,
-             "figure-long": "![accuracy over time](figures/long-runs.png)" if figure else NOT_RUN}
+             "figure-long": "![accuracy over time](figures/long-runs.png)" if figure else NOT_RUN,
+             "whole": whole_report.table(book), "whole-headline": whole_report.headline(book),
+             "figure-whole": "![accuracy over time, to the end](figures/whole-trainings.png)"
+             if ends else NOT_RUN}
     write_whole(page, refresh(page.read_text(encoding="utf-8"), parts).encode())
 
 
 def scope(book: Book) -> str:
     """Table of how many runs are done."""
-    rows = [[str(n), str(sum(_workers(one) == n and one.seed == seed for one in
-                             book.entries.values()))] for n in SECONDS for seed in SEEDS]
+    parts = [one for one in book.entries.values() if one.period == PERIOD]
+    rows = [[str(n), str(sum(_workers(one) == n and one.seed == seed for one in parts))]
+            for n in SECONDS for seed in SEEDS]
     by_seed = [rows[i:i + len(SEEDS)] for i in range(0, len(rows), len(SEEDS))]
     return markdown(["workers", "virtual seconds", *(f"runs under seed {seed}" for seed in SEEDS)],
                     [[part[0][0], str(SECONDS[int(part[0][0])]), *(row[1] for row in part)]
@@ -82,8 +89,9 @@ def cell(book: Book, where: Cell) -> str:
     for name in LABELS:
         if found := book.best(where, name):
             rows.append([name, f"{found[0].rate:g}", str(len(found)),
-                         *(_spread([one.time_to(target) for one in found]) for target in TARGETS),
-                         _percent([one.final for one in found]),
+                         *(spread([one.time_to(target) for one in found], 1, ".1f")
+                           for target in TARGETS),
+                         spread([one.final for one in found], 100, ".1f"),
                          f"{100 * fmean(one.compute for one in found):.1f}",
                          f"{fmean(one.pushes for one in found):,.0f}",
                          f"{fmean(one.versions for one in found):,.0f}"])
@@ -131,25 +139,22 @@ def _workers(one: Entry) -> int:
     return int(one.cell.split("-")[1])
 
 
-def _spread(values: list[float]) -> str:
-    reached = [value for value in values if value < math.inf]
-    if not reached:
-        return NONE
-    text = f"{fmean(reached):.1f}"
-    if len(reached) > 1:
-        text += f" ({min(reached):.1f} to {max(reached):.1f})"
-    return text if len(reached) == len(values) else f"{text}, {len(reached)} of {len(values)}"
+def _looks() -> dict[str, dict]:
+    """How each model's line looks: one colour a synchronization model, one dash a form of it."""
+    from wbsp.figures.style import line_look
 
-
-def _percent(values: list[float]) -> str:
-    text = f"{100 * fmean(values):.1f}"
-    return text if len(values) == 1 else \
-        f"{text} ({100 * min(values):.1f} to {100 * max(values):.1f})"
+    looks: dict[str, dict] = {}
+    for name in LABELS:
+        sync = name.split()[0]
+        index = sum(one.split()[0] == sync for one in looks)
+        looks[name] = line_look(sync, index) | {"linestyle": ("-", "--", ":", "-.")[index],
+                                                "markersize": 3}
+    return looks
 
 
 def _draw(book: Book, path: Path) -> Path | None:
     """Draw the accuracy over time in all kinds of clusters, each model at its best rate."""
-    from wbsp.figures.style import legend_below, line_look, new_figure, save, set_title
+    from wbsp.figures.style import legend_below, new_figure, save, set_title
 
     kinds = [kind for kind in KINDS if any(book.best(kind, name) for name in LABELS)]
     if not kinds:
@@ -157,19 +162,14 @@ def _draw(book: Book, path: Path) -> Path | None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure, axes = new_figure(-(-len(kinds) // 3), min(3, len(kinds)), 12,
                               3.4 * -(-len(kinds) // 3), sharey=True)
-    look: dict[str, dict] = {}
-    for name in LABELS:
-        sync = name.split()[0]
-        index = sum(one.split()[0] == sync for one in look)  # of the forms of one model
-        look[name] = line_look(sync, index) | {"linestyle": ("-", "--", ":")[index],
-                                               "markersize": 3}
+    looks = _looks()
     for panel, kind in zip(axes.flat, kinds, strict=False):
         for name in LABELS:
             if found := book.best(kind, name):
                 length = min(len(one.accuracy) for one in found)
                 mean = [100 * fmean(one.accuracy[i] for one in found) for i in range(length)]
                 panel.plot([PERIOD * i for i in range(length)], mean, label=name,
-                           markevery=max(1, length // 8), **look[name])
+                           markevery=max(1, length // 8), **looks[name])
         set_title(panel, kind.title)
         panel.set(xlabel="virtual seconds", ylim=(10, None))
     axes[0, 0].set(ylabel="accuracy (%)")

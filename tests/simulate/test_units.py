@@ -26,6 +26,12 @@ def test_sizes(text, value):
     assert units.size(text) == value
 
 
+@pytest.mark.parametrize("text, value", [
+    ("1562:0.1,2734:0.01", {1562: 0.1, 2734: 0.01}), ("7:.5", {7: 0.5}), ("7:1e-3", {7: 0.001})])
+def test_decays(text, value):
+    assert units.decays(text) == value
+
+
 @pytest.mark.parametrize("read, value, words", [
     (units.seconds, "1 second", "'1 second' is no time; give a number of us, ms, s, min, h"),
     (units.seconds, "-1s", "'-1s' is no time"),
@@ -35,6 +41,8 @@ def test_sizes(text, value):
     (units.bandwidth, "100", "'100' is no bandwidth"),  # of what?
     (units.bandwidth, "0Mbit", "must be above 0"),
     (units.size, "1Mbit", "'1Mbit' is no size"),
+    *((units.decays, value, f"'{value}' is no list of step:factor") for value in (
+        "", "0.1", "0:0.1", "9:0.1,3:0.01", "9:0.1,9:0.01", "9:0.1,", "9:nan", "9:-1", "1.5:0.1")),
 ])
 def test_anything_else_is_refused_in_one_line(read, value, words):
     with pytest.raises(ValueError, match=words) as error:

@@ -9,7 +9,7 @@ batches. This is the only module of the folder that needs TensorFlow.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from os import PathLike
 from types import ModuleType
@@ -198,6 +198,7 @@ class Experiment:
     """A network and a data set by the names of the checkout's `models` and `data`.
 
     lr:          initial learning rate; None: the network's published one
+    decays:      {local steps: factor of the rate from there on}; None: the published ones
     test_images: how many images of the test set an evaluation looks at, always the same ones;
                  None: all. Many short runs would otherwise spend their time on evaluations.
 
@@ -205,7 +206,8 @@ class Experiment:
     """
 
     def __init__(self, model: str, dataset: str, batch_size: int, lr: float | None = None,
-                 data_dir: str | PathLike | None = None, test_images: int | None = None):
+                 data_dir: str | PathLike | None = None, test_images: int | None = None,
+                 decays: Mapping[int, float] | None = None):
         models, data = _of_checkout("models"), _of_checkout("data")
         self._model, self._batch_size = model, batch_size
         self._build = models.build
@@ -225,7 +227,7 @@ class Experiment:
             chosen = self._pipeline.subset(len(y), test_images)
             self._test = self._pipeline.test(x[chosen], y[chosen], min(test_images, 1000)).cache()
         self._compile = _of_checkout("models.training").compile
-        self._lr = lr
+        self._lr, self._decays = lr, decays
         self._networks: dict[int, SharedNetwork] = {}  # by micro-batches
         self.model_bytes = 4 * self._network(1).replica.read().size
 
@@ -248,7 +250,7 @@ class Experiment:
     def _network(self, micro_batches: int) -> SharedNetwork:
         if micro_batches not in self._networks:
             model = self._compile(self._build(self._model, 0), self._model, self._lr,
-                                  micro_batches)
+                                  micro_batches, decays=self._decays)
             self._networks[micro_batches] = SharedNetwork(
                 model, next(iter(self._batches(self._batch_size, 0, 0))))
         return self._networks[micro_batches]

@@ -1,4 +1,4 @@
-"""Parsers of times, sizes and bandwidths as people write them: 1ms, 0.5s, 20MB, 1Gbit, 100Mbit/s.
+"""Parsers of quantities as people write them: 1ms, 0.5s, 20MB, 1Gbit, 100Mbit/s, 1562:0.1.
 
 A bit is not a byte and a mega is not a mebi, so units are read in exactly their letters. Each
 function takes the text of a flag or the value of a TOML key, and raises ValueError, in one line,
@@ -35,6 +35,17 @@ def bandwidth(value: Any) -> float:
     if not rate:
         raise ValueError(f"a bandwidth must be above 0, not {value!r}; none is no limit")
     return rate
+
+
+def decays(value: str) -> dict[int, float]:
+    """{step: factor of the learning rate from there on} from "1562:0.1,2734:0.01"."""
+    pairs = [re.fullmatch(r"(\d+):(\d*\.?\d+(?:e-?\d+)?)", part) for part in value.split(",")]
+    found = [(int(pair[1]), float(pair[2])) for pair in pairs if pair]
+    steps = [step for step, _ in found]
+    if len(found) < len(pairs) or not steps[0] or steps != sorted(set(steps)):
+        raise ValueError(f"{value!r} is no list of step:factor with ascending steps; give some, "
+                         "such as 1562:0.1,2734:0.01")
+    return dict(found)
 
 
 def _quantity(value: Any, units: dict[str, float], what: str) -> float:

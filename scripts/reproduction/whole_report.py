@@ -1,0 +1,112 @@
+"""Whole trainings on the page of the long runs: tables and a figure, from the book."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from reproduction.long import LABELS, OURS, RATES, USUAL, WHOLE_PERIOD, Book, Entry, label, whole
+from reproduction.tables import NONE, NOT_RUN
+
+from wbsp.simulate.compare import markdown
+
+TARGETS = (0.4, 0.5, 0.55, 0.6, 0.65, 0.7)
+WHERE = whole(2)
+# The paper's rivals as its code runs them, and as textbooks have them; bsp is the same in both.
+RUNNERS = "bsp", "ssp refresh=published", "asp refresh=published"
+TEXTBOOK = "bsp", "ssp s=40", "asp"
+AHEAD = ("wbsp", "pcc", "pcc commit=every_push", *map(label, OURS))
+
+Runs = dict[str, list[Entry]]  # by the model's name in tables
+
+
+def rows(book: Book, rate: float | None) -> Runs:
+    """The runs of each model at a rate; None: at its best one."""
+    found = {name: book.of(WHERE, name, book.best_rate(WHERE, name) if rate is None else rate)
+             for name in LABELS}
+    return {name: runs for name, runs in found.items() if runs}
+
+
+def table(book: Book) -> str:
+    """Table of all whole trainings, each rate by itself."""
+    lines = []
+    for name in LABELS:
+        for rate in sorted(RATES):
+            if found := book.of(WHERE, name, rate):
+                seconds = fmean(one.period * (len(one.accuracy) - 1) for one in found)
+                lines.append([name, f"{rate:g}", str(len(found)),
+                              *(spread([one.time_to(target) for one in found], 1, ".0f")
+                                for target in TARGETS),
+                              spread([one.final for one in found], 100, ".1f"), f"{seconds:,.0f}",
+                              f"{100 * fmean(one.compute for one in found):.1f}",
+                              f"{fmean(one.pushes for one in found):,.0f}",
+                              f"{fmean(one.versions for one in found):,.0f}"])
+    return markdown(["model", "rate", "seeds", *(f"s to {100 * t:.0f} %" for t in TARGETS),
+                     "accuracy at the end", "s in all", "compute %", "pushes", "versions"],
+                    lines) if lines else NOT_RUN
+
+
+def headline(book: Book) -> str:
+    """Table of time to accuracy beside the fastest of the paper's rivals, and of the textbook's."""
+    lines, runs = [], rows(book, USUAL)
+    for name in AHEAD:
+        line = [name]
+        for rivals in (RUNNERS, TEXTBOOK):
+            line += _beside(runs, name, rivals)
+        if line.count(NONE) < len(line) - 1:
+            lines.append(line)
+    return markdown(["model", "target", "s", "s of the fastest published rival", "less time",
+                     "target", "s", "s of the fastest rival of the textbook", "less time"],
+                    lines) if lines else NOT_RUN
+
+
+def _beside(runs: Runs, name: str, rivals: Sequence[str]) -> list[str]:
+    """Target, seconds, the fastest rival's, and how much less that is."""
+    for target in reversed(TARGETS):
+        ours = _mean(runs.get(name, []), target)
+        times = {rival: _mean(runs.get(rival, []), target) for rival in rivals}
+        best = min(times, key=times.__getitem__)
+        if max(ours, times[best]) < math.inf:
+            return [f"{100 * target:.0f} %", f"{ours:.0f}", f"{best}, {times[best]:.0f}",
+                    f"{100 * (1 - ours / times[best]):.0f} %"]
+    return [NONE] * 4
+
+
+def _mean(runs: Sequence[Entry], target: float) -> float:
+    return fmean(one.time_to(target) for one in runs) if runs else math.inf
+
+
+def spread(values: Sequence[float], factor: float, form: str) -> str:
+    """Mean and range of those that are finite, and how many that are."""
+    reached = [factor * value for value in values if value < math.inf]
+    if not reached:
+        return NONE
+    text = format(fmean(reached), form)
+    if len(reached) > 1:
+        text += f" ({min(reached):{form}} to {max(reached):{form}})"
+    return text if len(reached) == len(values) else f"{text}, {len(reached)} of {len(values)}"
+
+
+def draw(book: Book, path: Path, looks: dict[str, dict]) -> Path | None:
+    """Draw the accuracy over time to the end at the published rate: each model's mean."""
+    from wbsp.figures.style import legend_below, new_figure, save, set_title
+
+    runs = rows(book, USUAL)
+    if not runs:
+        return None
+    figure, axes = new_figure(1, 2, 12, 4.6, sharey=True)
+    for panel, names in zip(axes.flat, (runs, [n for n in runs if n not in RUNNERS + TEXTBOOK]),
+                            strict=True):
+        for name in names:
+            length = min(len(one.accuracy) for one in runs[name])
+            mean = [100 * fmean(one.accuracy[i] for one in runs[name]) for i in range(length)]
+            panel.plot([WHOLE_PERIOD * i for i in range(length)], mean, label=name,
+                       markevery=max(1, length // 8), **looks[name])
+        panel.set(xlabel="virtual seconds")
+    axes[0, 0].set(ylabel="accuracy (%)", ylim=(10, None))
+    set_title(axes[0, 0], "all models")
+    set_title(axes[0, 1], "those that need no more than a fraction of the time")
+    legend_below(figure, *axes[0, 0].get_legend_handles_labels())
+    return save(figure, path)
