@@ -99,3 +99,14 @@ def test_without_a_target_reached_speed_decides_on_the_shards():
     fast, slow = (run(None, pushes=((128, 1),) * n) for n in (50, 20))
     text = shards({"a": {1: Result("a", (slow,), 0.85), 2: Result("a", (fast,), 0.85)}})
     assert text == "- a: best with 2 shards, 0.6 mini-batches/s (1: 0.3 mini-batches/s)"
+
+
+def test_without_training_speed_ranks_and_no_accuracy_is_named():
+    runs = {name: run(None, pushes=((128, 1),) * n) for name, n in (("slow", 20), ("fast", 50))}
+    for one in runs.values():
+        one.evaluations.accuracy = []
+        one.events = [event for event in one.events if event["kind"] != "evaluation"]
+    text = ranking([Result(name, (one,), 0.85) for name, one in runs.items()])
+    assert list(places(text).items()) == [("fast", "-"), ("slow", "-")]
+    assert "| - | fast | 0.6 |" in text and "Nothing was trained" in text
+    assert "nan" not in text and "accuracy" not in text and "%" in text

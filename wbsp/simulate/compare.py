@@ -115,22 +115,29 @@ def table(compared: Sequence[Result]) -> str:
 
 def ranking(compared: Sequence[Result]) -> str:
     """A Markdown table of the models from the fastest to the slowest to reach the target, then of
-    the models that did not reach it, and a line on each model that explains its time.
+    the models that did not reach it, and a line on each model that explains its time. Where nothing
+    was trained, the order is that of mini-batches/s.
 
     A model's place is one more than the number of models that were faster beyond the seeds, so that
     the ranges of models of one place overlap.
     """
+    trained = not math.isnan(compared[0].accuracy)
     ranked = sorted(compared, key=lambda one: (
-        not one.reached, one.seconds if one.reached else -one.accuracy))
+        not one.reached, one.seconds if one.reached else -one.accuracy if trained else -one.rate))
     reached = [one for one in ranked if one.reached]
     fewest = min((one.batches for one in reached), default=math.nan)
     places = {one.label: 1 + sum(other.faster(one) for other in reached) for one in reached}
-    rows = [[str(places.get(one.label, "-")), one.label, _spread(one), in_bytes(one.traffic),
+    rows = [[str(places.get(one.label, "-")), one.label,
+             _spread(one) if trained else f"{one.rate:,.1f}", in_bytes(one.traffic),
              f"{100 * one.share('compute'):.1f}"] for one in ranked]
-    head = ["", "model", f"seconds to {100 * ranked[0].target:g} %", "traffic", "compute %"]
+    head = ["", "model", f"seconds to {100 * ranked[0].target:g} %" if trained else
+            "mini-batches/s", "traffic", "compute %"]
     lines = [markdown(head, rows), ""]
     seeds = len(ranked[0].runs)
-    if seeds == 1:
+    if not trained:
+        lines += ["Nothing was trained, so how far a mini-batch goes is not known, and nobody has "
+                  "a place.", ""]
+    elif seeds == 1:
         lines += ["One seed: small differences may be chance; --seeds=3 shows how far the seeds "
                   "differ.", ""]
     elif len(set(places.values())) < len(places):
@@ -183,6 +190,8 @@ def why(one: Result, fewest: float) -> str:
         ratio = one.batches / fewest if fewest else 1
         need = f"needed {one.batches:,.0f} mini-batches, " + (
             "the fewest of all" if ratio == 1 else f"{ratio:.2f} times the fewest")
+    elif math.isnan(one.accuracy):
+        need = f"{one.batches:,.0f} mini-batches"
     else:
         need = f"best accuracy {one.accuracy:.4f} in {one.batches:,.0f} mini-batches"
     merged = one.total("pushes") / one.total("version") if one.total("version") else 0.0
