@@ -58,6 +58,15 @@ def test_cut_counts_passes_over_the_memory(tmp_path, monkeypatch):
         assert 0 < ratio["min"] <= ratio["median"] <= ratio["max"]
 
 
+@minutes
+def test_memory_is_counted_beside_a_plain_fit(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    result = figures(tmp_path, "memory", "--mb=20", "--steps=6")
+    assert abs(result["bytes"] / 20e6 - 1) < 0.1
+    for own, shared in zip(result["workers"], result["shared"], strict=True):
+        assert own > result["plain"] + result["bytes"] and shared > result["bytes"]
+
+
 def test_zipline_counts_the_operations_of_each_variant(tmp_path):
     result = figures(tmp_path, "zipline", "--quick")
     assert result
