@@ -5,7 +5,8 @@
 A pass is a copy of the model's vector to other memory that is there already, timed right before or
 after: it reads each value once and writes it once. Shown is processor time of the compute thread,
 which a busy machine changes less than the time on the clock; what a back end's other threads do
-beside it is not in it. The model has the form of VGG16: most of it is one matrix.
+beside it is not in it. What the communication thread makes of a cut stands by itself. The model has
+the form of VGG16: most of it is one matrix.
 """
 
 from __future__ import annotations
@@ -65,17 +66,24 @@ def measure(mb: float, rounds: int) -> dict:
         "adopt, replacing": lambda: replica.adopt(version(), "replace"),
         "adopt, rebasing": stepped(lambda: replica.adopt(version(), "rebase")),
         "adopt, rebasing, and cut": stepped(
-            lambda: (replica.adopt(version(), "rebase"), replica.cut())),
+            lambda: (replica.adopt(version(), "rebase"), replica.cut())[1]),
     }
     passes: dict[str, list[float]] = {name: [] for name in acts}
-    copies = []
+    copies: list[float] = []
+    made: list[float] = []
     for _ in range(rounds):
         for name, act in acts.items():
-            act()
-            copies.append(_seconds(lambda: np.copyto(other, x)))
-            passes[name].append(_seconds(act))
+            np.asarray(act())
+            copies.append(_seconds(lambda: np.copyto(other, x))[0])
+            seconds, update = _seconds(act)
+            passes[name].append(seconds)
+            if name == "cut":
+                made.append(_seconds(lambda update=update: np.asarray(update))[0])
+            elif update is not None:
+                np.asarray(update)
     per_act = {name: ratios(times, copies[index::len(acts)])
                for index, (name, times) in enumerate(passes.items())}
+    per_act["(communication thread: of a cut)"] = ratios(made, copies[::len(acts)])
     print_table(("passes", "median", "min", "max"), [
         (name, *(f"{ratio[part]:.2f}" for part in ("median", "min", "max")))
         for name, ratio in per_act.items()])
@@ -84,10 +92,11 @@ def measure(mb: float, rounds: int) -> dict:
     return {"back_end": keras.backend.backend(), "bytes": x.nbytes, "passes": per_act}
 
 
-def _seconds(act: Callable[[], Any]) -> float:
+def _seconds(act: Callable[[], Any]) -> tuple[float, Any]:
+    """Processor time of this thread in `act`, and what that returned."""
     start = time.thread_time()
-    act()
-    return time.thread_time() - start
+    result = act()
+    return time.thread_time() - start, result
 
 
 if __name__ == "__main__":

@@ -39,7 +39,8 @@ class Replica(Protocol):
         """Note that a step has changed x."""
 
     def cut(self) -> Vector:
-        """Return x - anchor; anchor = x. A numpy array is the caller's, unless it is read-only."""
+        """Return x - anchor; anchor = x. The array of it is the caller's, unless it is read-only.
+        """
 
     def bring(self, vector: np.ndarray) -> Any:
         """A version on its way to where the model lives, for `adopt`; any thread may call this."""
@@ -62,7 +63,7 @@ class Variables(Protocol):
         """x = vector, a V, which is not written to, now or later."""
 
     def cut(self, anchor: Any) -> tuple[Any, Any]:
-        """(x - anchor, x), both V. The memory of `anchor` may be used again."""
+        """(x - anchor, x), for `send` and a V. The memory of `anchor` may be used again."""
 
     def difference(self, x: Any, anchor: Any) -> Any:
         """x - anchor for an x that is known. The memory of `anchor` may be used again."""
@@ -74,4 +75,4 @@ class Variables(Protocol):
         """The same vector as a V; any thread may call this."""
 
     def send(self, update: Any) -> Vector:
-        """A V on its way to the host."""
+        """A V, or what `cut` has made, on its way to the host."""

@@ -14,9 +14,30 @@ from typing import Any
 import numpy as np
 
 from wbsp.layout import TensorSpec, total_size
+from wbsp.replica.base import Vector
 from wbsp.wire.memory import BufferPool
 
 _BLOCK = 1 << 15  # floats; three vectors' blocks fit into the second-level cache
+
+
+class _Difference:
+    """x - anchor, for whoever asks first, in any thread: the compute thread has only copied x.
+
+    x is the anchor of the next difference. It cannot be written to until this one is made.
+    """
+
+    def __init__(self, x: np.ndarray, anchor: np.ndarray, out: np.ndarray):
+        """All float32 [size]; the difference is made in `out`, which may be `anchor`."""
+        self._of: tuple[np.ndarray, np.ndarray] | None = (x, anchor)
+        self._out = out
+        x.flags.writeable = False
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray:
+        if self._of is not None:
+            x, anchor = self._of
+            np.subtract(x, anchor, out=self._out)
+            self._of, x.flags.writeable = None, True
+        return self._out
 
 
 class HostVariables(ABC):
@@ -37,20 +58,17 @@ class HostVariables(ABC):
     def gather(self) -> np.ndarray:
         x = self._pool.take(self._size)
         for part, view in self._parts(x):
-            np.copyto(part, view)
+            np.copyto(part, view)  # in one call: a long copy goes past the caches
         return x
 
     def scatter(self, vector: np.ndarray) -> None:
         self.write(part.reshape(spec.shape)
                    for (part,), spec in zip(self._split(vector), self._layout, strict=True))
 
-    def cut(self, anchor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def cut(self, anchor: np.ndarray) -> tuple[Vector, np.ndarray]:
         update = anchor if anchor.flags.writeable else self._pool.take(self._size)
-        x = self._pool.take(self._size)
-        for was, difference, now, view in self._parts(anchor, update, x):
-            np.subtract(view, was, out=difference)
-            np.copyto(now, view)  # in one call: a long copy goes past the caches
-        return update, x
+        x = self.gather()
+        return _Difference(x, anchor, update), x
 
     def rebase(self, vector: np.ndarray, anchor: np.ndarray) -> np.ndarray:
         x = anchor if anchor.flags.writeable else self._pool.take(self._size)
@@ -69,7 +87,7 @@ class HostVariables(ABC):
     def bring(self, vector: np.ndarray) -> np.ndarray:
         return vector
 
-    def send(self, update: np.ndarray) -> np.ndarray:
+    def send(self, update: Vector) -> Vector:
         return update
 
     def _parts(self, *vectors: np.ndarray) -> Iterator[list[np.ndarray]]:
