@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import forked
+
 ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0  # seconds; only there so that nothing hangs for ever
 INTEGER_WORKER = Path(__file__).with_name("integer_worker.py")
@@ -48,11 +50,16 @@ class Job:
     """A running process; both its outputs go to one file."""
 
     def __init__(self, name: str, command: list[str], output: Path, cwd: Path,
-                 env: dict[str, str]):
+                 env: dict[str, str], fork: bool = False):
+        """`fork`: the command is one of Python's that need not start as a new one, see `forked`."""
         self.name, self._output = name, output
+        self.process: subprocess.Popen | forked.Forked
         with open(output, "wb") as file:
-            self.process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT,
-                                            stdin=subprocess.DEVNULL, cwd=cwd, env=env)
+            if fork and forked.AVAILABLE:
+                self.process = forked.Forked(command[1:], output, cwd, env)
+            else:
+                self.process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT,
+                                                stdin=subprocess.DEVNULL, cwd=cwd, env=env)
 
     @property
     def text(self) -> str:
@@ -143,17 +150,19 @@ class Jobs(contextlib.AbstractContextManager):
             job.kill()
 
     def start(self, name: str, *arguments: object, kind: type[Job] = Job,
-              space: str | None = None, **environment: str) -> Job:
-        """Start Python with these arguments; `space`: the network namespace it lives in."""
+              space: str | None = None, fork: bool = False, **environment: str) -> Job:
+        """Start Python with these arguments; `space`: the network namespace it lives in; `fork`:
+        see `Job`, but not in another namespace or environment."""
         within = ["ip", "netns", "exec", space] if space else []
-        return self.run(name, *within, sys.executable, *arguments, kind=kind, **environment)
+        return self.run(name, *within, sys.executable, *arguments, kind=kind,
+                        fork=fork and not space and not environment, **environment)
 
-    def run(self, name: str, *command: object, kind: type[Job] = Job,
+    def run(self, name: str, *command: object, kind: type[Job] = Job, fork: bool = False,
             **environment: str) -> Job:
         """Start a program for which `python` is this Python, with this checkout to import from."""
         job = kind(name, [str(word) for word in command],
                    self.folder / f"{next(self._names):02d}-{name}.log", self.folder,
-                   {**os.environ, **surroundings(), **environment})
+                   {**os.environ, **surroundings(), **environment}, fork)
         self._jobs.append(job)
         return job
 
@@ -167,7 +176,7 @@ class Jobs(contextlib.AbstractContextManager):
         port = port or free_port()
         server = self.start("server", *_program(dies), f"--worker_num={workers}",
                             f"--sync={sync}", f"--port_base={port}", *flags, kind=ServerJob,
-                            space=space, **environment)
+                            space=space, fork=True, **environment)
         server.address = f"localhost:{port}"
         server.cwd = self.folder
         return server
@@ -176,14 +185,14 @@ class Jobs(contextlib.AbstractContextManager):
               dies: tuple[str, int] | None = None) -> Job:
         """Start `python -m wbsp.ps --shard`."""
         return self.start("shard", *_program(dies), "--shard", f"--port_base={port}", *flags,
-                          space=space)
+                          space=space, fork=True)
 
     def integer_worker(self, address: str, worker: int, space: str | None = None,
                        **plan: object) -> Job:
         """Start a worker of `integer_worker.py`; `plan` is what its `Plan` says."""
         plan = {"address": address, "worker": worker, "record": str(self.folder), **plan}
         return self.start(f"worker{worker}", INTEGER_WORKER, json.dumps(plan),
-                          space=space)
+                          space=space, fork=True)
 
 
 def _program(dies: tuple[str, int] | None) -> list[object]:
