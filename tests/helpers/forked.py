@@ -1,15 +1,17 @@
 """Processes that need not start Python, nor import what they all import: they are forked.
 
-`python forked.py`, with one end of a socket as its standard input, imports that once. Then it forks
-a process for each order it gets: the process takes its arguments, folder, environment and outputs
-from the order, and is from there on what Python would have made of the same command line, to the
-end of its interpreter.
+`python forked.py WHAT`, with one end of a socket as its standard input, imports that once. Then it
+forks a process for each order it gets: the process takes its arguments, folder, environment and
+outputs from the order, and is from there on what Python would have made of the same command line,
+to the end of its interpreter. Only what an import itself prints, or reads of the environment, is
+not as there.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import json
 import os
 import runpy
@@ -22,6 +24,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+WBSP = "wbsp"  # what is imported: by servers, shards and integer workers
+KERAS = "keras"  # by workers with Keras on TensorFlow
 AVAILABLE = sys.platform == "linux"  # a fork behind the back of macOS's libraries is not safe
 _MOST = 1 << 20  # bytes of an order
 _NUMBER = 16  # bytes of a number in what is said of a process: its id, then its exit code
@@ -31,34 +35,22 @@ _PATIENCE = 120.0  # seconds for the imports
 class Forked:
     """A process of its own, with what the tests use of `subprocess.Popen`."""
 
-    _parent: subprocess.Popen | None = None
-    _line: socket.socket
+    _lines: dict[str, socket.socket] = {}  # to the parents, by what they have imported
     _lock = threading.Lock()
 
-    def __init__(self, arguments: Sequence[str], output: Path, cwd: Path, env: dict[str, str]):
-        """`arguments`: of Python, ["-m", module, ...] or [script, ...]."""
+    def __init__(self, what: str, arguments: Sequence[str], output: Path, cwd: Path,
+                 env: dict[str, str]):
+        """`what`: WBSP or KERAS; `arguments`: of Python, ["-m", module, ...] or [script, ...]."""
         with Forked._lock:
-            if Forked._parent is None:
-                Forked._begin(env)
+            if what not in Forked._lines:
+                Forked._lines[what] = _parent(what, env)
         self._said, theirs = os.pipe()
         order = {"arguments": arguments, "output": str(output), "cwd": str(cwd), "env": env}
-        socket.send_fds(Forked._line, [json.dumps(order).encode()], [theirs])
+        socket.send_fds(Forked._lines[what], [json.dumps(order).encode()], [theirs])
         os.close(theirs)
         self.returncode: int | None = None
         assert select.select([self._said], [], [], _PATIENCE)[0], "nothing is forked"
         self.pid = int(os.read(self._said, _NUMBER))
-
-    @staticmethod
-    def _begin(env: dict[str, str]) -> None:
-        Forked._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        Forked._parent = subprocess.Popen([sys.executable, __file__], stdin=theirs, env=env)
-        theirs.close()
-        atexit.register(Forked._end)
-
-    @staticmethod
-    def _end() -> None:
-        Forked._line.close()
-        Forked._parent.wait(_PATIENCE)
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
@@ -79,6 +71,20 @@ class Forked:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+def _parent(what: str, env: dict[str, str]) -> socket.socket:
+    """The line to a new process that forks others; it ends with this process."""
+    line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    process = subprocess.Popen([sys.executable, __file__, what], stdin=theirs, env=env)
+    theirs.close()
+
+    def end() -> None:
+        line.close()
+        process.wait(_PATIENCE)
+
+    atexit.register(end)
+    return line
 
 
 # The parent's side.
@@ -107,12 +113,12 @@ def _orders() -> dict:
             sys.exit()
         (report,) = fds
         if child := os.fork():
-            _say(report, child)
             reports[child] = report
             continue
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        _say(report, os.getpid())  # from here on it hears signals
         for fd in (woken, wakes, report, *reports.values()):
             os.close(fd)
         line.close()
@@ -155,14 +161,17 @@ def _become(order: dict) -> None:
         runpy.run_path(first, run_name="__main__")
 
 
+def _import(what: str) -> None:
+    for module in ("absl.app", "integers", "wbsp.ps.shard_process", "wbsp.ps.start",
+                   "wbsp.worker.runtime", "wbsp.worker.transport"):
+        importlib.import_module(module)
+    if what == KERAS:
+        startup = importlib.import_module("wbsp.startup")
+        with startup.heavy_imports():
+            for module in ("tensorflow", "models.training", "wbsp.worker.callback"):
+                importlib.import_module(module)
+
+
 if __name__ == "__main__":
-    # What servers, shards and integer workers import.
-    import integers  # noqa: F401
-    from absl import app  # noqa: F401
-
-    import wbsp.ps.shard_process
-    import wbsp.ps.start
-    import wbsp.worker.runtime
-    import wbsp.worker.transport  # noqa: F401
-
+    _import(sys.argv[1])
     _become(_orders())

@@ -39,10 +39,11 @@ def surroundings() -> dict[str, str]:
 
 def until(condition: Callable[[], object], what: str, patience: float = PATIENCE):
     """Wait for `condition` to be true, and return what it returned."""
-    end = time.monotonic() + patience
+    end, pause = time.monotonic() + patience, 0.01
     while not (result := condition()):
         assert time.monotonic() < end, f"waited {patience:g} s for {what}"
-        time.sleep(0.02)
+        time.sleep(pause)
+        pause = min(1.2 * pause, 0.1)  # a look may cost more than what is waited for
     return result
 
 
@@ -50,13 +51,14 @@ class Job:
     """A running process; both its outputs go to one file."""
 
     def __init__(self, name: str, command: list[str], output: Path, cwd: Path,
-                 env: dict[str, str], fork: bool = False):
-        """`fork`: the command is one of Python's that need not start as a new one, see `forked`."""
+                 env: dict[str, str], fork: str = ""):
+        """`fork`: the command is one of Python's; what a process has imported that may be forked
+        instead, see `forked`."""
         self.name, self._output = name, output
         self.process: subprocess.Popen | forked.Forked
         with open(output, "wb") as file:
             if fork and forked.AVAILABLE:
-                self.process = forked.Forked(command[1:], output, cwd, env)
+                self.process = forked.Forked(fork, command[1:], output, cwd, env)
             else:
                 self.process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT,
                                                 stdin=subprocess.DEVNULL, cwd=cwd, env=env)
@@ -150,14 +152,14 @@ class Jobs(contextlib.AbstractContextManager):
             job.kill()
 
     def start(self, name: str, *arguments: object, kind: type[Job] = Job,
-              space: str | None = None, fork: bool = False, **environment: str) -> Job:
+              space: str | None = None, fork: str = "", **environment: str) -> Job:
         """Start Python with these arguments; `space`: the network namespace it lives in; `fork`:
-        see `Job`, but not in another namespace or environment."""
+        see `Job`, but not in another namespace."""
         within = ["ip", "netns", "exec", space] if space else []
         return self.run(name, *within, sys.executable, *arguments, kind=kind,
-                        fork=fork and not space and not environment, **environment)
+                        fork="" if space else fork, **environment)
 
-    def run(self, name: str, *command: object, kind: type[Job] = Job, fork: bool = False,
+    def run(self, name: str, *command: object, kind: type[Job] = Job, fork: str = "",
             **environment: str) -> Job:
         """Start a program for which `python` is this Python, with this checkout to import from."""
         job = kind(name, [str(word) for word in command],
@@ -176,7 +178,7 @@ class Jobs(contextlib.AbstractContextManager):
         port = port or free_port()
         server = self.start("server", *_program(dies), f"--worker_num={workers}",
                             f"--sync={sync}", f"--port_base={port}", *flags, kind=ServerJob,
-                            space=space, fork=True, **environment)
+                            space=space, fork=forked.WBSP, **environment)
         server.address = f"localhost:{port}"
         server.cwd = self.folder
         return server
@@ -185,14 +187,14 @@ class Jobs(contextlib.AbstractContextManager):
               dies: tuple[str, int] | None = None) -> Job:
         """Start `python -m wbsp.ps --shard`."""
         return self.start("shard", *_program(dies), "--shard", f"--port_base={port}", *flags,
-                          space=space, fork=True)
+                          space=space, fork=forked.WBSP)
 
     def integer_worker(self, address: str, worker: int, space: str | None = None,
                        **plan: object) -> Job:
         """Start a worker of `integer_worker.py`; `plan` is what its `Plan` says."""
         plan = {"address": address, "worker": worker, "record": str(self.folder), **plan}
         return self.start(f"worker{worker}", INTEGER_WORKER, json.dumps(plan),
-                          space=space, fork=True)
+                          space=space, fork=forked.WBSP)
 
 
 def _program(dies: tuple[str, int] | None) -> list[object]:
