@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import setuptools
 from jobs import ROOT
 
 from wbsp.ps import checkpoint
@@ -21,7 +20,7 @@ ADSP_ONLY = {"scipy"}
 def setup(monkeypatch):
     """The arguments that setup.py gives to setuptools."""
     arguments = {}
-    monkeypatch.setattr(setuptools, "setup", lambda **given: arguments.update(given))
+    monkeypatch.setattr("setuptools.setup", lambda **given: arguments.update(given))
     runpy.run_path(str(ROOT / "setup.py"))
     return arguments
 

@@ -11,7 +11,6 @@ import kubernetes_validate
 import pytest
 import yaml
 from jobs import ROOT, free_port
-from kubeflow_trainer_api.models import JobsetV1alpha2JobSet
 
 from wbsp.ps import checkpoint
 
@@ -59,6 +58,9 @@ def dropped(written, read, path=""):
 
 def check_jobset(resource):
     """Raise ValueError for what the API of JobSet does not know, or not so."""
+    # Takes seconds, which processes that only collect these tests need not spend.
+    from kubeflow_trainer_api.models import JobsetV1alpha2JobSet
+
     read = JobsetV1alpha2JobSet.from_dict(copy.deepcopy(resource)).to_dict()
     if lost := dropped(resource, read):
         raise ValueError(f"unknown to JobSet: {', '.join(lost)}")
