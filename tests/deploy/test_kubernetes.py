@@ -1,6 +1,7 @@
 """The files for Kubernetes, as far as they can be checked without one."""
 
 import copy
+import functools
 import os
 import shutil
 import signal
@@ -17,6 +18,16 @@ from wbsp.ps import checkpoint
 FOLDER = ROOT / "deploy/kubernetes"
 VERSIONS = ["1.29", None]  # the oldest that docs/cluster.md names, and the newest that is known
 VARIABLES = {"WBSP_SERVER", "WBSP_WORKER_NUM", "WBSP_TOKEN_FILE"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def read_once():
+    """kubernetes_validate reads its megabytes of schemas anew for each of some hundred checks."""
+    utils = kubernetes_validate.utils
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("all_versions", "schema_contents"):
+            patch.setattr(utils, name, functools.cache(getattr(utils, name)))
+        yield
 
 
 def documents(text):
