@@ -8,6 +8,8 @@ pids=() # what was started and has not ended; `names` and `logs` have the same i
 names=()
 logs=()
 unfinished= # a folder that must not stay if the script ends now
+# The installation leaves it to the first import of a module to compile it, once and for all.
+export PYTHONDONTWRITEBYTECODE=
 
 trap stop EXIT
 trap 'exit 129' HUP
@@ -35,7 +37,9 @@ install() {
     "$python" -m pip --version >/dev/null 2>&1 || fail ".venv is not complete; remove it" \
         "(rm -r .venv) and start again"
     echo "installing wbsp[$1] into .venv; TensorFlow is large: the first time takes minutes"
-    "$python" -m pip install --quiet --disable-pip-version-check --editable ".[adsp,$1]" ||
+    # Most modules of TensorFlow, JAX and Ray are never imported; compiling all takes half a minute.
+    "$python" -m pip install --quiet --disable-pip-version-check --no-compile \
+        --editable ".[adsp,$1]" ||
         fail "the installation failed, see above; where this Python is too new for TensorFlow:" \
             "rm -r .venv, and name an older one: PYTHON=python3.12 $0"
     touch "$stamp"

@@ -4,13 +4,12 @@
 source "$(dirname "$0")/common.sh"
 
 install test
-# The tests start hundreds of processes; each would compile the project anew.
-export PYTHONDONTWRITEBYTECODE=
 status=0
 "$python" -m ruff check . || status=$?
 "$python" -m mypy &
 types=$!
-# Beside it, one process compiles the tests; otherwise each of the four below would.
+# Beside it, one process compiles the tests and what they import; otherwise each of the four below
+# would.
 "$python" -m pytest -q --collect-only >/dev/null || true
 wait $types || status=$?
 "$python" -m pytest -q -n 4 --dist loadscope --no-loadscope-reorder --durations=10 || status=$?

@@ -3,6 +3,7 @@
 import json
 import signal
 
+import forked
 import psutil
 import pytest
 from jobs import ROOT, ServerJob, free_port, interrupted, until
@@ -25,16 +26,17 @@ print("accuracy", model.evaluate(data.test_dataset("shapes10"), verbose=0,
 """
 
 
-def ps(jobs, port, *flags):
+def ps(jobs, port, *flags, fork=forked.WBSP):
     server = jobs.start("ps", LAUNCHER, "--job_name=ps", f"--port_base={port}", *flags,
-                        kind=ServerJob, CUDA_VISIBLE_DEVICES="")
+                        kind=ServerJob, fork=fork, CUDA_VISIBLE_DEVICES="")
     server.address, server.cwd = f"localhost:{port}", jobs.folder
     return server
 
 
-def worker(jobs, port, index, *flags, gpu="", **environment):
+def worker(jobs, port, index, *flags, gpu="", fork=forked.KERAS, **environment):
     return jobs.start(f"wk{index}", LAUNCHER, "--job_name=worker", f"--worker_index={index}",
-                      f"--port_base={port}", *flags, CUDA_VISIBLE_DEVICES=gpu, **environment)
+                      f"--port_base={port}", *flags, fork=fork, CUDA_VISIBLE_DEVICES=gpu,
+                      **environment)
 
 
 def evaluator(server):
@@ -50,10 +52,11 @@ def columns(path):
 @pytest.mark.slow
 def test_a_run_from_its_start_to_the_model_it_leaves(jobs):
     port = free_port()
-    workers = [worker(jobs, port, 0, "--base_dir=wbsp/", gpu="0"),
-               worker(jobs, port, 1, "--BUFF_SIZE=1024", "--epsilon=0.3")]
+    workers = [worker(jobs, port, 0, "--base_dir=wbsp/", gpu="0", fork=""),
+               worker(jobs, port, 1, "--BUFF_SIZE=1024", "--epsilon=0.3", fork="")]
     workers[0].until("worker 0: waiting for the server at localhost")
-    server = ps(jobs, port, *SMALL, "--worker_num=2", "--base_dir=wbsp/", "--epochs=2")
+    server = ps(jobs, port, *SMALL, "--worker_num=2", "--base_dir=wbsp/", "--epochs=2",
+                fork="")
     for job in (*workers, server):
         job.ends_well(200)
         assert not job.find("cuInit|cuda driver|InitializeLog"), "TensorFlow's, not for our users"
@@ -104,7 +107,8 @@ def test_refusal_max_steps_no_evaluator_and_resume(jobs):
     port = free_port()
     flags = [*SMALL, "--worker_num=1", "--base_dir=bsp/", "--epochs=50"]
     server = ps(jobs, port, *flags)
-    stranger = worker(jobs, port, 0, "--model=cnn", "--base_dir=bsp/", PYTHONPROFILEIMPORTTIME="1")
+    stranger = worker(jobs, port, 0, "--model=cnn", "--base_dir=bsp/", fork="",
+                      PYTHONPROFILEIMPORTTIME="1")
     assert stranger.ends() == 1
     stranger.was_clean()
     assert stranger.find(r"\| +numpy$") and not stranger.find(r"\| +(keras|tensorflow)$"), "at once"

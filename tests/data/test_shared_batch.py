@@ -1,6 +1,7 @@
 """The stream that all workers share: what is at a position depends on nothing else."""
 
 import itertools
+from functools import cache
 
 import numpy as np
 import pytest
@@ -36,15 +37,23 @@ def stream(seed=1, augmented=True, images=IMAGES):
     return arrays
 
 
-SHARED, TINY = stream(), stream(images=images_of(2))
-FIRST, FIRST_TINY = (arrays(0, 240) for arrays in (SHARED, TINY))  # all that a test looks at
+@cache
+def shared(side=32):
+    """The stream of most tests, traced once."""
+    return stream(images=images_of(side))
+
+
+@cache
+def first(side=32):
+    """All of it that a test looks at."""
+    return shared(side)(0, 240)
 
 
 @given(sizes)
 def test_an_example_looks_the_same_in_whatever_batch_it_comes(sizes):
     starts = itertools.accumulate(sizes, initial=0)
     for start, size in zip(starts, sizes, strict=False):
-        for part, whole in zip(TINY(start, size), FIRST_TINY, strict=True):
+        for part, whole in zip(shared(2)(start, size), first(2), strict=True):
             assert part.tobytes() == whole[start:start + size].tobytes()
 
 
@@ -55,7 +64,7 @@ def test_each_pass_covers_the_set_once_whoever_trains_what(sizes, workers):
     position, turn = 0, 0
     while position < 2 * SIZE:
         count = min(sizes[turn % len(sizes)], 2 * SIZE - position)
-        _, y = TINY(position, count)
+        _, y = shared(2)(position, count)
         trained[turn % workers] += zip(range(position, position + count), y, strict=True)
         position, turn = position + count, turn + 1
     everything = sorted(itertools.chain(*trained))
@@ -69,13 +78,13 @@ def test_one_trace_for_all_sizes():
     for count in range(1, 40):
         x, y = batch(5 * count, count)
         assert (x.dtype, y.dtype) == (np.float32, np.int32)
-        for part, whole in zip((x, y), FIRST, strict=True):
+        for part, whole in zip((x, y), first(), strict=True):
             assert part.numpy().tobytes() == whole[5 * count:6 * count].tobytes()
     assert batch.experimental_get_tracing_count() == 1
 
 
 def test_passes_and_seeds_differ():
-    orders = [SHARED(SIZE * n, SIZE)[1].tolist() for n in range(3)]
+    orders = [shared()(SIZE * n, SIZE)[1].tolist() for n in range(3)]
     orders += [stream(seed)(0, SIZE)[1].tolist() for seed in (2, (1, 1), (1, 2))]
     assert len(set(map(tuple, orders))) == 6
     assert orders[0] == stream(1)(0, SIZE)[1].tolist()
@@ -102,7 +111,7 @@ def test_without_augmentation_images_are_standardized_only():
 def test_augmentation_is_the_published_chain():
     """The contrast is read from the image: how much it spreads within a channel, beside how far the
     channels' means are apart."""
-    x, y = FIRST
+    x, y = first()
     raw = IMAGES[y].astype(np.float64)
     means, spreads = raw.mean((1, 2)), raw.std((1, 2))
     apart = means[:, 0] - means.mean(1)
@@ -119,7 +128,7 @@ def test_augmentation_is_the_published_chain():
 
 
 def test_draws_differ_between_passes():
-    x, y = FIRST
+    x, y = first()
     again = [np.flatnonzero(y == label)[:2] for label in range(SIZE)]
     changed = [not np.array_equal(x[one], x[other]) for one, other in again]
     assert np.mean(changed) > 0.9

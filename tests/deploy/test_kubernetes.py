@@ -1,6 +1,7 @@
 """The files for Kubernetes, as far as they can be checked without one."""
 
 import copy
+import functools
 import os
 import shutil
 import signal
@@ -11,13 +12,22 @@ import kubernetes_validate
 import pytest
 import yaml
 from jobs import ROOT, free_port
-from kubeflow_trainer_api.models import JobsetV1alpha2JobSet
 
 from wbsp.ps import checkpoint
 
 FOLDER = ROOT / "deploy/kubernetes"
 VERSIONS = ["1.29", None]  # the oldest that docs/cluster.md names, and the newest that is known
 VARIABLES = {"WBSP_SERVER", "WBSP_WORKER_NUM", "WBSP_TOKEN_FILE"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def read_once():
+    """kubernetes_validate reads its megabytes of schemas anew for each of some hundred checks."""
+    utils = kubernetes_validate.utils
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("all_versions", "schema_contents"):
+            patch.setattr(utils, name, functools.cache(getattr(utils, name)))
+        yield
 
 
 def documents(text):
@@ -59,6 +69,9 @@ def dropped(written, read, path=""):
 
 def check_jobset(resource):
     """Raise ValueError for what the API of JobSet does not know, or not so."""
+    # Takes seconds, which processes that only collect these tests need not spend.
+    from kubeflow_trainer_api.models import JobsetV1alpha2JobSet
+
     read = JobsetV1alpha2JobSet.from_dict(copy.deepcopy(resource)).to_dict()
     if lost := dropped(resource, read):
         raise ValueError(f"unknown to JobSet: {', '.join(lost)}")

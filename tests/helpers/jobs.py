@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import forked
+
 ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0  # seconds; only there so that nothing hangs for ever
 INTEGER_WORKER = Path(__file__).with_name("integer_worker.py")
@@ -37,10 +39,11 @@ def surroundings() -> dict[str, str]:
 
 def until(condition: Callable[[], object], what: str, patience: float = PATIENCE):
     """Wait for `condition` to be true, and return what it returned."""
-    end = time.monotonic() + patience
+    end, pause = time.monotonic() + patience, 0.01
     while not (result := condition()):
         assert time.monotonic() < end, f"waited {patience:g} s for {what}"
-        time.sleep(0.02)
+        time.sleep(pause)
+        pause = min(1.2 * pause, 0.1)  # a look may cost more than what is waited for
     return result
 
 
@@ -48,11 +51,17 @@ class Job:
     """A running process; both its outputs go to one file."""
 
     def __init__(self, name: str, command: list[str], output: Path, cwd: Path,
-                 env: dict[str, str]):
+                 env: dict[str, str], fork: str = ""):
+        """`fork`: the command is one of Python's; what a process has imported that may be forked
+        instead, see `forked`."""
         self.name, self._output = name, output
+        self.process: subprocess.Popen | forked.Forked
         with open(output, "wb") as file:
-            self.process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT,
-                                            stdin=subprocess.DEVNULL, cwd=cwd, env=env)
+            if fork and forked.AVAILABLE:
+                self.process = forked.Forked(fork, command[1:], output, cwd, env)
+            else:
+                self.process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT,
+                                                stdin=subprocess.DEVNULL, cwd=cwd, env=env)
 
     @property
     def text(self) -> str:
@@ -143,17 +152,19 @@ class Jobs(contextlib.AbstractContextManager):
             job.kill()
 
     def start(self, name: str, *arguments: object, kind: type[Job] = Job,
-              space: str | None = None, **environment: str) -> Job:
-        """Start Python with these arguments; `space`: the network namespace it lives in."""
+              space: str | None = None, fork: str = "", **environment: str) -> Job:
+        """Start Python with these arguments; `space`: the network namespace it lives in; `fork`:
+        see `Job`, but not in another namespace."""
         within = ["ip", "netns", "exec", space] if space else []
-        return self.run(name, *within, sys.executable, *arguments, kind=kind, **environment)
+        return self.run(name, *within, sys.executable, *arguments, kind=kind,
+                        fork="" if space else fork, **environment)
 
-    def run(self, name: str, *command: object, kind: type[Job] = Job,
+    def run(self, name: str, *command: object, kind: type[Job] = Job, fork: str = "",
             **environment: str) -> Job:
         """Start a program for which `python` is this Python, with this checkout to import from."""
         job = kind(name, [str(word) for word in command],
                    self.folder / f"{next(self._names):02d}-{name}.log", self.folder,
-                   {**os.environ, **surroundings(), **environment})
+                   {**os.environ, **surroundings(), **environment}, fork)
         self._jobs.append(job)
         return job
 
@@ -165,9 +176,10 @@ class Jobs(contextlib.AbstractContextManager):
         `dies`: at which point of the protocol, and which time it comes there, see `dying.py`
         """
         port = port or free_port()
+        fork = "" if environment else forked.WBSP  # its imports may be what a test looks at
         server = self.start("server", *_program(dies), f"--worker_num={workers}",
                             f"--sync={sync}", f"--port_base={port}", *flags, kind=ServerJob,
-                            space=space, **environment)
+                            space=space, fork=fork, **environment)
         server.address = f"localhost:{port}"
         server.cwd = self.folder
         return server
@@ -176,14 +188,14 @@ class Jobs(contextlib.AbstractContextManager):
               dies: tuple[str, int] | None = None) -> Job:
         """Start `python -m wbsp.ps --shard`."""
         return self.start("shard", *_program(dies), "--shard", f"--port_base={port}", *flags,
-                          space=space)
+                          space=space, fork=forked.WBSP)
 
     def integer_worker(self, address: str, worker: int, space: str | None = None,
                        **plan: object) -> Job:
         """Start a worker of `integer_worker.py`; `plan` is what its `Plan` says."""
         plan = {"address": address, "worker": worker, "record": str(self.folder), **plan}
         return self.start(f"worker{worker}", INTEGER_WORKER, json.dumps(plan),
-                          space=space)
+                          space=space, fork=forked.WBSP)
 
 
 def _program(dies: tuple[str, int] | None) -> list[object]:

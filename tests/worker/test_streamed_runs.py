@@ -2,6 +2,7 @@
 
 import json
 
+import forked
 import numpy as np
 import pytest
 from jobs import ROOT, ServerJob, free_port
@@ -90,11 +91,11 @@ print("sizes", *map(len, trained))
 """
 
 
-def start(jobs, name, text, *arguments):
+def start(jobs, name, text, *arguments, fork=forked.KERAS):
     """A process that knows the models above."""
     path = jobs.folder / f"{name}.py"
     path.write_text(REGISTER + text)
-    job = jobs.start(name, path, *arguments, kind=ServerJob)
+    job = jobs.start(name, path, *arguments, kind=ServerJob, fork=fork)
     job.cwd = jobs.folder
     return job
 
@@ -102,7 +103,7 @@ def start(jobs, name, text, *arguments):
 def start_server(jobs, sync, workers):
     port = free_port()
     server = start(jobs, "server", RUN, ROOT / "wbsp/ps/__main__.py", f"--sync={sync}",
-                   f"--worker_num={workers}", f"--port_base={port}")
+                   f"--worker_num={workers}", f"--port_base={port}", fork=forked.WBSP)
     return server.listens(), f"localhost:{port}"
 
 
@@ -144,7 +145,9 @@ SMALL = ["--model=small", "--dataset=shapes10", "--check_period=1"]
 
 
 def launch(jobs, name, port, *flags):
-    return start(jobs, name, RUN, ROOT / "runcifar10gpu.py", f"--port_base={port}", *flags)
+    fork = forked.WBSP if "--job_name=ps" in flags else forked.KERAS
+    return start(jobs, name, RUN, ROOT / "runcifar10gpu.py", f"--port_base={port}", *flags,
+                 fork=fork)
 
 
 @pytest.mark.slow
