@@ -36,6 +36,7 @@ class Attachment:
     lacks:   push from which on the server that this worker attaches to lacks what was decided
     version: newest that was received
     left:    this worker has finished, and waits for the final version
+    wire:    the run's format
     sending: what of a cut is sent, and what of it stays for the next
     held:    version that the server may add differences to; NONE: there is none
     """
@@ -47,7 +48,8 @@ class Attachment:
         self.lacks: int | None = None
         self.version = 0
         self.left = False
-        self.sending = ErrorFeedback(FLOAT32)
+        self.wire = FLOAT32
+        self.sending = ErrorFeedback(self.wire)
         self.held = m.NONE
         self._run: str | None = None  # id
         self._joined: m.Joined | None = None
@@ -62,17 +64,16 @@ class Attachment:
             raise TransportError(f"the server was restarted, and serves another run ({run} instead "
                                  f"of {self._run}): start this worker again")
         if self._run is None:
-            self.sending = ErrorFeedback(format_of(welcome))
+            self.wire = format_of(welcome)
+            self.sending = ErrorFeedback(self.wire)
         self._run = run
 
     def admitted(self, joined: m.Joined) -> None:
         """This worker is a member."""
         self._joined, self._epoch = joined, joined.epoch
-        wire = self.sending.wire
-        if joined.group is not None and not wire.lossless and self.join is not None:
-            assert not isinstance(wire, Ranges), "a worker is admitted once"
-            size = total_size(self.join.layout)
-            self.sending = ErrorFeedback(Ranges(wire, bounds(size, len(joined.group.addresses))))
+        if joined.group is not None and not self.wire.lossless and self.join is not None:
+            ends = bounds(total_size(self.join.layout), len(joined.group.addresses))
+            self.sending = ErrorFeedback(Ranges(self.wire, ends))
         self._zero = time.monotonic() - joined.now
         self.kept = KeptCuts(joined.seq)
 
@@ -108,7 +109,7 @@ class Attachment:
     def received(self, version: int) -> None:
         """A version is here, whole."""
         self.version = version
-        if not self.sending.wire.lossless:
+        if not self.wire.lossless:
             self.held = version
 
     def reattached(self, answer: m.Reattached) -> None:

@@ -112,7 +112,7 @@ class Communication:
 
     def listen(self, listener: Listener, size: int) -> None:
         """Pass on all messages to this member, whose model has `size` floats."""
-        self._membership = Membership(listener, size, self.attachment.sending.wire.versions)
+        self._membership = Membership(listener, size, self.attachment.wire.versions)
         for message in self._early:
             listener.received(message)
         self._early.clear()
