@@ -61,7 +61,7 @@ def test_an_advice_scales_the_period_of_adsp_unless_it_is_given(tmp_path, given,
     done = command(tmp_path, f"--advise={ROOT}/scripts/clusters/h1.toml", "--sync=adsp", *TIMING,
                    *given)
     assert done.returncode == 0, done.stderr
-    assert f"| - | {label} | not reached |" in done.stdout
+    assert f"| - | {label} |" in done.stdout
 
 
 def test_an_advice_checks_as_often_as_its_cluster_is_fast():
@@ -86,7 +86,7 @@ def test_an_advice_says_how_many_shards_are_best(tmp_path):
     assert done.returncode == 0, done.stderr
     # A round of bsp with 1 and with 4 and more shards: 0.1 + 2 * 80 / 20 and 0.1 + 2 * 10 / 10 s.
     # A cycle of adsp is alone on its lines, and these are narrower than one server.
-    rows = [line.split(" | ")[1] for line in done.stdout.splitlines() if "not reached" in line]
+    rows = [line.split(" | ")[1] for line in done.stdout.splitlines() if line.startswith("| - |")]
     assert sorted(rows) == sorted(
         f"{model} shards={count}" for model in ("bsp", "adsp period=8") for count in (1, 4, 8))
     lines = [line for line in done.stdout.splitlines() if ": best with " in line]

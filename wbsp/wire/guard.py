@@ -41,25 +41,21 @@ class _Connection:
     unread: int = 0  # bytes that libzmq has taken since the server last read a message
     read: int = 0  # those that it had taken by then
 
-    def look(self) -> None:
-        """Count what is unread.
+    def look(self) -> bool:
+        """Count what is unread; return whether libzmq has more to take.
 
         The count begins anew with each message, so that framing and pings do not add up.
         """
-        taken = self._taken()
+        queued = 0
+        if hasattr(socket, "TCP_INFO"):  # only Linux counts
+            with contextlib.suppress(OSError, struct.error):
+                info = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+                (received,) = struct.unpack_from("=Q", info, _BYTES_RECEIVED)
+                (queued,) = struct.unpack("i", fcntl.ioctl(self.socket, termios.FIONREAD, bytes(4)))
+                self.unread = received - queued - self.read
         if self.delivered:
-            self.delivered, self.read = False, taken
-        self.unread = taken - self.read
-
-    def _taken(self) -> int:
-        if not hasattr(socket, "TCP_INFO"):
-            return 0  # only Linux counts
-        with contextlib.suppress(OSError, struct.error):
-            info = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-            (received,) = struct.unpack_from("=Q", info, _BYTES_RECEIVED)
-            (queued,) = struct.unpack("i", fcntl.ioctl(self.socket, termios.FIONREAD, bytes(4)))
-            return received - queued
-        return self.read + self.unread
+            self.delivered, self.read, self.unread = False, self.read + self.unread, 0
+        return queued > 0
 
     def slow_down(self) -> None:
         """Make the receive buffer small."""
@@ -145,8 +141,9 @@ class ConnectionGuard:
             cut["one connection too many without a worker"] += 1
         due, self._due = self._due | self._arrivals.since(), set()
         for fd in due:
-            if connection := self._members.get(fd) or self._strangers.get(fd):
-                connection.look()
+            connection = self._members.get(fd) or self._strangers.get(fd)
+            if connection and connection.look():
+                self._due.add(fd)  # nothing may come any more, and yet more be taken
         unread = {fd: connection.unread for fd, connection in self._strangers.items()}
         while sum(unread.values()) > _OF_STRANGERS:
             worst = max(unread, key=unread.__getitem__)
