@@ -58,6 +58,8 @@ def test_the_rate_of_a_model_is_the_one_it_learns_fastest_at(long, tmp_path):
     book.add(an_entry(long, kind, rate=0.2, accuracy=(0.1, 0.6, 0.6)))
     book.add(an_entry(long, kind, rate=0.05, seed=1, accuracy=(0.1, 0.9, 0.9)))
     assert book.best_rate(kind, "pcc") == book.best_rate(other, "pcc") == 0.2
+    book.add(an_entry(long, kind, rate=0.05, accuracy=(0.1, 0.598, 0.596)))
+    assert book.best_rate(kind, "pcc") == 0.05, "of equal ones the lowest"
     assert book.best_rate(kind, "asp") == long.USUAL
     assert book.best_rate(long.Cell("H1", 8, "1Gbit"), "pcc") == long.USUAL
 

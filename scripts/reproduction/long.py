@@ -28,6 +28,7 @@ CUTS = {0.4: 0.1, 0.7: 0.01}  # part of a worker's share of these -> factor of t
 SMOOTHED = 3  # evaluations, whose mean must reach a target
 SECONDS = {2: 90, 8: 60}  # virtual seconds of a run, by the number of workers
 RATES = (0.1, 0.2, 0.05)
+EQUAL = 0.005  # difference of accuracy that does not tell two rates apart
 USUAL = RATES[0]  # of a model whose best rate is not known yet
 HETEROGENEITY = ("H1", "H3", "H2")
 BANDWIDTHS = ("100Mbit", "1Gbit", "20Mbit")
@@ -185,12 +186,14 @@ class Book:
 
     def best_rate(self, cell: Cell, label: str) -> float:
         """The rate with the highest mean accuracy over time under seed 0, of those that were tried
-        in the cell or else with as many workers where the rates are compared."""
+        in the cell or else with as many workers where the rates are compared; of rates that are
+        `EQUAL`, the lowest: a higher one may diverge under another seed."""
         for where in (cell, rated(cell.workers)):
             tried = {rate: found[0].mean for rate in RATES
                      if (found := self.of(where, label, rate)) and found[0].seed == 0}
             if len(tried) > 1:
-                return max(tried, key=tried.__getitem__)
+                most = max(tried.values())
+                return min(rate for rate, mean in tried.items() if mean > most - EQUAL)
         return USUAL
 
     def best(self, cell: Cell, label: str) -> list[Entry]:
