@@ -22,10 +22,9 @@ AHEAD = ("wbsp", "pcc", "pcc commit=every_push", *map(label, OURS))
 Runs = dict[str, list[Entry]]  # by the model's name in tables
 
 
-def rows(book: Book, rate: float | None) -> Runs:
-    """The runs of each model at a rate; None: at its best one."""
-    found = {name: book.of(WHERE, name, book.best_rate(WHERE, name) if rate is None else rate)
-             for name in LABELS}
+def published(book: Book) -> Runs:
+    """The runs of each model at the published rate."""
+    found = {name: book.of(WHERE, name, USUAL) for name in LABELS}
     return {name: runs for name, runs in found.items() if runs}
 
 
@@ -50,7 +49,7 @@ def table(book: Book) -> str:
 
 def headline(book: Book) -> str:
     """Table of time to accuracy beside the fastest of the paper's rivals, and of the textbook's."""
-    lines, runs = [], rows(book, USUAL)
+    lines, runs = [], published(book)
     for name in AHEAD:
         line = [name]
         for rivals in (RUNNERS, TEXTBOOK):
@@ -93,7 +92,7 @@ def draw(book: Book, path: Path, looks: dict[str, dict]) -> Path | None:
     """Draw the accuracy over time to the end at the published rate: each model's mean."""
     from wbsp.figures.style import legend_below, new_figure, save, set_title
 
-    runs = rows(book, USUAL)
+    runs = published(book)
     if not runs:
         return None
     figure, axes = new_figure(1, 2, 12, 4.6, sharey=True)

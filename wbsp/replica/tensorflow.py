@@ -31,7 +31,7 @@ def variables(model: keras.Model, chosen: Sequence[keras.Variable], layout: Sequ
 
 
 def _view(variable: keras.Variable) -> np.ndarray:
-    # Python's own way to the same operation takes five times as long.
+    # Python's own way to the same operation takes four times as long.
     held = variable.value
     value = tf.raw_ops.ReadVariableOp(resource=held.handle, dtype=held.dtype)
     return np.asarray(value if value.dtype == tf.float32 else tf.cast(value, tf.float32))
