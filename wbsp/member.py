@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-COUNTED = "steps", "samples", "seconds", "pushes", "base", "rejected"
+COUNTED = "steps", "samples", "seconds", "pushes", "base", "rounds", "rejected"
 
 
 class AnsweredWork(NamedTuple):
@@ -48,11 +48,13 @@ class Member:
     seconds: float = 0.0  # of compute
     pushes: int = 0
     base: int = 0  # base version of its newest push
+    rounds: int = 0  # its pushes, and those that the others had made before it came
     rejected: Counter[str] = field(default_factory=Counter)  # reason -> pushes
 
     def count(self, steps: int, samples: int, seconds: float, base: int) -> None:
         """One more push of this worker."""
         self.pushes += 1
+        self.rounds += 1
         self.steps += steps
         self.samples += samples
         self.seconds += seconds
@@ -61,6 +63,7 @@ class Member:
     def count_all(self, work: AnsweredWork) -> None:
         """Several pushes of this worker."""
         self.pushes += work.pushes
+        self.rounds += work.pushes
         self.steps += work.steps
         self.samples += work.samples
         self.seconds += work.seconds

@@ -36,6 +36,20 @@ def test_what_was_answered_counts_once_whenever_the_server_dies(sync):
         check(World(sync, seed, OPTIONS.get(sync), breaks=0).run())
 
 
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("sync", ["bsp", "localsgd"])
+def test_pushes_keep_their_rounds_whenever_the_server_dies(sync, workers):
+    """Also where it dies between two answers of a round: each push has its weight of 1 / N."""
+    for seed in range(2 * SEEDS):
+        world = World(sync, seed, OPTIONS.get(sync), workers=workers, kills=4, breaks=0)
+        for worker in world.workers:
+            worker.steps = 12
+        world.planned = [12] * workers
+        check(world.run())
+        weights = {weight for worker in world.workers for weight in worker.weights.values()}
+        assert weights == {1 / workers}
+
+
 @pytest.mark.parametrize("wire", ["bfloat16", "int8", "topk:0.25"])
 @pytest.mark.parametrize("sync", ["bsp", "asp", "wbsp", "pcc", "nbsync"])
 def test_what_was_sent_counts_once_in_a_format_that_loses_something(sync, wire):

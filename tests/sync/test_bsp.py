@@ -59,3 +59,43 @@ def test_the_last_missing_worker_that_leaves_ends_the_round():
     model.join(1, 0.0)
     model.push(Push(0, 0, 0, 1, 1, 1.0), 1.0)
     assert model.leave(1, 2.0) == [Commit(), Grant(0)]
+
+
+def pushed(model, worker):
+    """Who is granted after another push of this worker."""
+    push = Push(worker, 0, 0, 1, 1, 1.0)
+    accept, *rest = model.push(push, 0.0)
+    assert accept == Accept(push, 1 / len(model.active))
+    assert rest[:1] in ([], [Commit()])
+    return [grant.worker for grant in rest[1:]]
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_who_has_pushed_before_a_restart_waits_for_the_others(ahead):
+    model = create("bsp")
+    assert model.rejoin(0, 0, 0.0) == [Grant(0)]
+    assert model.rejoin(1, ahead, 0.0) == []
+    for _ in range(ahead - 1):
+        assert pushed(model, 0) == [0]
+    assert pushed(model, 0) == [0, 1]
+    assert pushed(model, 1) == []
+    assert pushed(model, 0) == [0, 1], "from here on as ever"
+
+
+def test_a_push_for_the_next_round_counts_there():
+    """Of a worker that was in mid-step when the server died: another lacks the version of it."""
+    model = create("bsp")
+    for worker, ahead in enumerate((0, 1, 0)):
+        model.rejoin(worker, ahead, 0.0)
+    assert pushed(model, 1) == []
+    assert pushed(model, 0) == []
+    assert pushed(model, 2) == [0, 2]
+    assert pushed(model, 2) == []
+    assert pushed(model, 0) == [0, 1, 2]
+
+
+def test_nobody_waits_for_one_who_lagged_behind_and_is_lost():
+    model = create("bsp")
+    model.rejoin(0, 0, 0.0)
+    model.rejoin(1, 2, 0.0)
+    assert model.leave(0, 1.0) == [Commit(), Grant(1)]

@@ -17,17 +17,13 @@ from typing import Any
 import numpy as np
 
 from wbsp.member import AnsweredWork, Member
-from wbsp.ps.decision import Committed, Record, Rejected, Resent, decide, decide_cut
+from wbsp.ps.decision import Committed, Granted, Record, Rejected, Resent, decide, decide_cut
 from wbsp.ps.effects import Ack, CutDecision, Effect, Final, Model, Stop, acknowledge, resume, tell
 from wbsp.ps.gathering import Gathering
 from wbsp.ps.journal import event_of, restore, state_of
 from wbsp.ps.store import Ledger, Store
 from wbsp.sync.base import Action, Push, SyncModel
 from wbsp.vectors import is_finite
-
-
-def _ignore(now: float, kind: str, **fields: Any) -> None:
-    """Log of a run that keeps no log."""
 
 
 class Engine:
@@ -40,12 +36,12 @@ class Engine:
     """
 
     def __init__(self, model: SyncModel, store: Store, expected: int = 1,
-                 stop_samples: float = float("inf"), log: Callable[..., None] = _ignore):
+                 stop_samples: float = float("inf"), log: Callable[..., None] | None = None):
         if expected < 1:
             raise ValueError(f"worker_num must be at least 1, not {expected}")
         self.model, self.store, self.ledger = model, store, Ledger()
         self.gathering = Gathering(expected)
-        self.stop_samples, self.log = stop_samples, log
+        self.stop_samples, self.log = stop_samples, log or (lambda *_, **__: None)
         self.members: dict[int, Member] = {}
         self._here: set[int] = set()  # the active workers: counting them must not cost O(N)
         self._cuts: dict[int, CutDecision] = {}  # worker -> answer to its newest query
@@ -73,6 +69,7 @@ class Engine:
         if self.stop_reason is not None:
             return [Stop(worker, self.stop_reason)]
         if self.started:
+            self.gathering.late(worker, self.members, self._here)
             return self._carry_out(self.model.join(worker, now), now)
         return self.start(now) if self.gathering.complete(self._here) else []
 
@@ -81,9 +78,7 @@ class Engine:
         self.started = True
         self.log(now, "start", workers=self.active)
         self._raise_version(self.gathering.floor, now)
-        actions: list[Action] = []
-        for worker in self.active:
-            actions += self.model.join(worker, now)
+        actions = self.gathering.join(self.model, self.active, self.members, now)
         effects = [*self.gathering.answers, *self._carry_out(actions, now)]
         if not self._here:
             return effects + self._conclude(now)
@@ -128,9 +123,10 @@ class Engine:
             return self.start(now) if due else []
         if left:
             return [answer, *([Final(worker, self.store.latest.version)] if self.done else [])]
+        self.gathering.late(worker, self.members, self._here)
         self._raise_version(newest + 1, now)
         stop = [] if self.stop_reason is None else [Stop(worker, self.stop_reason)]
-        return [answer, *self._carry_out(self.model.join(worker, now), now), *stop,
+        return [answer, *self._carry_out(self.model.rejoin(worker, 0, now), now), *stop,
                 *self._stop_if_due(now)]
 
     def leave(self, worker: int, now: float, reason: str, finished: bool = False) -> list[Effect]:
@@ -184,8 +180,10 @@ class Engine:
                 *self._stop_if_due(now)]
 
     def fetch(self, worker: int, number: int) -> list[Effect]:
-        """A worker asks for the newest version; the answer bears the same `number`."""
-        return [Model(worker, number, self.store.latest)]
+        """A worker asks for the newest version; the answer bears the same `number`. No answer:
+        it is to ask again when it is granted one."""
+        early = worker in self.gathering.ahead and self.stop_reason is None
+        return [] if early else [Model(worker, number, self.store.latest)]
 
     def query(self, worker: int, number: int, steps: int, seconds: float,
               now: float) -> list[Effect]:
@@ -293,7 +291,9 @@ class Engine:
         for record in records:
             merged = self.store.accepted
             self.store.apply(record, update)
-            if isinstance(record, Rejected):
+            if isinstance(record, Granted):
+                self.gathering.ahead.discard(record.worker)
+            elif isinstance(record, Rejected):
                 self.members[record.worker].rejected[record.reason] += 1
             event = event_of(record, push, self.store.latest.version, merged, self.ledger.mark)
             if event is not None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from wbsp.member import Member
 from wbsp.ps.effects import Reattached
+from wbsp.sync.base import Action, Grant, SyncModel
+
+_MOST_AHEAD = 2  # rounds, of one whose push was answered before another, which lacks its version
 
 
 class Gathering:
@@ -20,6 +24,7 @@ class Gathering:
     left:     workers that attached again, and have finished
     answers:  to workers that attached again before the start
     floor:    lowest number of the first version that is news to all of these
+    ahead:    workers that attached again, and that the model has not granted a version since
     """
 
     def __init__(self, expected: int, awaited: Iterable[int] | None = None, ended: bool = False):
@@ -28,6 +33,7 @@ class Gathering:
         self.left: set[int] = set()
         self.answers: list[Reattached] = []
         self.floor = 0
+        self.ahead: set[int] = set()
 
     def came_back(self, answer: Reattached, newest: int, left: bool) -> None:
         """A worker that has version `newest` attached again before the start."""
@@ -43,3 +49,30 @@ class Gathering:
             return self.awaited <= here
         over = self.awaited is not None and bool(self.left) and not active
         return over or len(here) >= self.expected
+
+    def join(self, model: SyncModel, workers: Iterable[int], members: Mapping[int, Member],
+             now: float) -> list[Action]:
+        """Have `model` begin with these workers; what it answers."""
+        back = {answer.worker for answer in self.answers} - self.left
+        newest = max((members[worker].rounds for worker in back), default=0)
+        last = min((members[worker].rounds for worker in back
+                    if members[worker].rounds >= newest - _MOST_AHEAD), default=0)
+        actions: list[Action] = []
+        for worker in workers:
+            member = members[worker]
+            if worker not in back:
+                member.rounds = last
+                actions += model.join(worker, now)
+            else:
+                member.rounds = max(member.rounds, last)  # more behind is who has joined since
+                ahead = member.rounds - last if model.rule.wait == "model" else 0
+                actions += model.rejoin(worker, ahead, now)
+        granted = {action.worker for action in actions if isinstance(action, Grant)}
+        self.ahead = back - granted
+        return actions
+
+    @staticmethod
+    def late(worker: int, members: Mapping[int, Member], here: Iterable[int]) -> None:
+        """A worker comes when the others have gone on: it begins with the last of them."""
+        others = [members[other].rounds for other in here if other != worker]
+        members[worker].rounds = min(others, default=members[worker].rounds)

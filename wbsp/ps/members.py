@@ -194,7 +194,9 @@ class Members:
             raise m.WireError(f"worker {session.worker} fetched before it joined")
         session.fetches(fetch.request)
         session.progress.held = fetch.held
-        self.deliver(self.engine.fetch(session.worker, fetch.request))
+        answer = self.engine.fetch(session.worker, fetch.request)
+        session.early = 0 if answer else fetch.request
+        self.deliver(answer)
 
     def query(self, session: WorkerSession, query: m.CutQuery) -> None:
         if not session.joined or session.updates is None:
@@ -233,6 +235,9 @@ class Members:
             session = self.sessions.of(effect.worker)
             if session is None:
                 continue
+            if isinstance(effect, Granted | effects.Stop) and session.early:
+                waiting.extend(self.engine.fetch(session.worker, session.early))
+                session.early = 0
             if isinstance(effect, Model):
                 snapshot = effect.snapshot
                 if self._shards is not None:  # effects follow on their records, before any other

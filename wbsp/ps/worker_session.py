@@ -152,6 +152,7 @@ class WorkerSession:
     answer: m.Joined | None = None  # to its wish to join
     returning: Returning | None = None  # it has attached again
     progress: Progress = field(default_factory=Progress)
+    early: int = 0  # number of a fetch that waits for a grant
     deaf: bool = False  # too many messages wait for it: it reads nothing
     earlier: Report | None = None  # totals of the worker's earlier incarnations
     # the newest message of each kind that it was sent unasked, and may have missed

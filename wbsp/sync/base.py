@@ -13,8 +13,7 @@ What the caller guarantees:
 
 - One thread calls, one event at a time, and `now` never decreases.
 - `join` is called for all workers of the first moment together, in ascending order, and then for
-  each worker that comes later or comes back. It is not called after the stop of a run, but for a
-  worker that goes on where it was: see docs/failure.md.
+  each worker that comes later or comes back. It is not called after the stop of a run.
 - `push` is called once for each update of an active worker, also after the stop. A repeated message
   never reaches the model.
 - `leave` is called for a worker that is lost, and for a worker that finishes before the stop. A
@@ -23,8 +22,9 @@ What the caller guarantees:
 - `query` is called only under the rule push="on_query", once for a question, not after the stop.
 - `tick` is called when `now` >= `alarm`: perhaps late, never early. The caller reads `alarm` after
   every event.
-- A resumed run has a new model: its versions and sequence numbers begin above 0. Workers that live
-  on join in mid-step: their first push may be computed from an older version than was granted.
+- A resumed run has a new model: its versions and sequence numbers begin above 0. For workers that
+  live on `rejoin` is called, in place of `join`, also after the stop: their first push may be
+  computed from an older version than was granted. See docs/failure.md.
 
 What a model guarantees (a violation raises `ContractError` where the answer is received):
 
@@ -243,6 +243,15 @@ class SyncModel:
         self.active.add(worker)
         return [Grant(worker)]
 
+    def rejoin(self, worker: int, ahead: int, now: float) -> list[Action]:
+        """A worker of a run whose server was restarted has joined in mid-step, or while it waits.
+
+        ahead: rounds, of those that began with a version, for which it has pushed already, and
+               another that is here has not; 0 where workers do not wait for versions. Pushes of
+               these rounds were accepted by an earlier model; their grants are this one's to give.
+        """
+        return self.join(worker, now)
+
     def leave(self, worker: int, now: float) -> list[Action]:
         """A worker has finished or was lost; its accepted updates stay accepted."""
         self.active.discard(worker)
@@ -262,34 +271,3 @@ class SyncModel:
     def tick(self, now: float) -> list[Action]:
         """The time `alarm` has come."""
         return []
-
-
-class Round:
-    """The workers that have yet to push since the last commit: BSP's barrier, WBSP's trigger.
-
-    A round is complete when every active worker has pushed at least once in it. Each call costs
-    O(1) amortized over the pushes of a round.
-    """
-
-    def __init__(self, active: set[int]):
-        self._active = active
-        self._missing: set[int] = set()
-        self._pushed = False
-
-    def join(self, worker: int) -> None:
-        self._missing.add(worker)
-
-    def leave(self, worker: int) -> None:
-        self._missing.discard(worker)
-
-    def push(self, worker: int) -> None:
-        self._missing.discard(worker)
-        self._pushed = True
-
-    @property
-    def complete(self) -> bool:
-        return self._pushed and not self._missing
-
-    def restart(self) -> None:
-        self._missing = set(self._active)
-        self._pushed = False

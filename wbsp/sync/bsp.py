@@ -1,6 +1,7 @@
 """BSP: bulk synchronous parallel (Valiant, CACM 33(8), 1990; synchronous replicas)."""
 
-from wbsp.sync.base import About, Accept, Action, Commit, Grant, Push, Round, SyncModel, WorkerRule
+from wbsp.sync.base import About, Accept, Action, Commit, Grant, Push, SyncModel, WorkerRule
+from wbsp.sync.round import Barrier
 
 
 class BSP(SyncModel):
@@ -24,11 +25,18 @@ class BSP(SyncModel):
 
     def __init__(self, **options):
         super().__init__(**options)
-        self.round = Round(self.active)
+        self.round = Barrier(self.active)
 
     def join(self, worker: int, now: float) -> list[Action]:
         self.round.join(worker)
         return super().join(worker, now)
+
+    def rejoin(self, worker: int, ahead: int, now: float) -> list[Action]:
+        actions = self.join(worker, now)
+        if not ahead:
+            return actions
+        self.round.lead(worker, ahead)  # and it is granted when that is over
+        return [action for action in actions if action != Grant(worker)]
 
     def leave(self, worker: int, now: float) -> list[Action]:
         super().leave(worker, now)
@@ -47,4 +55,4 @@ class BSP(SyncModel):
             return []
         self.round.restart()
         self.on_commit(now)
-        return [Commit(), *map(Grant, sorted(self.active))]
+        return [Commit(), *map(Grant, sorted(self.round.missing))]

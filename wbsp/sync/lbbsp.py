@@ -17,11 +17,11 @@ from wbsp.sync.base import (
     Grant,
     Option,
     Push,
-    Round,
     SyncModel,
     WorkerRule,
 )
 from wbsp.sync.predict import PREDICTORS
+from wbsp.sync.round import Round
 
 _NO_LIMIT = 1 << 40  # examples
 

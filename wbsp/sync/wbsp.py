@@ -15,12 +15,12 @@ from wbsp.sync.base import (
     Grant,
     Option,
     Push,
-    Round,
     SyncModel,
     WorkerRule,
 )
 from wbsp.sync.late import JustInTime
 from wbsp.sync.meter import SlowestMeter
+from wbsp.sync.round import Round
 from wbsp.sync.shares import WorkShares
 
 

@@ -1,0 +1,70 @@
+"""Rounds of pushes: BSP's barrier, WBSP's trigger."""
+
+from __future__ import annotations
+
+
+class Round:
+    """The workers that have yet to push since the last commit.
+
+    A round is complete when every active worker has pushed at least once in it. Each call costs
+    O(1) amortized over the pushes of a round.
+
+    missing: these workers
+    """
+
+    def __init__(self, active: set[int]):
+        self._active = active
+        self.missing: set[int] = set()
+        self._pushed = False
+
+    def join(self, worker: int) -> None:
+        self.missing.add(worker)
+
+    def leave(self, worker: int) -> None:
+        self.missing.discard(worker)
+
+    def push(self, worker: int) -> None:
+        self.missing.discard(worker)
+        self._pushed = True
+
+    @property
+    def complete(self) -> bool:
+        return self._pushed and not self.missing
+
+    def restart(self) -> None:
+        self.missing = set(self._active)
+        self._pushed = False
+
+
+class Barrier(Round):
+    """A round in which each worker pushes once.
+
+    After a restart of the server some workers may have pushed for this round, or for the one after
+    it, and others not; the former are not awaited until the latter have caught up.
+    """
+
+    def __init__(self, active: set[int]):
+        super().__init__(active)
+        self._ahead: dict[int, int] = {}  # worker -> as in `lead`
+
+    def lead(self, worker: int, rounds: int) -> None:
+        """A worker has pushed for so many `rounds`, from this one on."""
+        self._ahead[worker] = rounds
+        self.push(worker)
+
+    def leave(self, worker: int) -> None:
+        super().leave(worker)
+        self._ahead.pop(worker, None)
+
+    def push(self, worker: int) -> None:
+        if worker in self._ahead and worker not in self.missing:
+            self._ahead[worker] += 1
+        super().push(worker)
+
+    def restart(self) -> None:
+        super().restart()
+        least = min((self._ahead.get(worker, 1) for worker in self._active), default=1)
+        self._ahead = {worker: rounds - least for worker, rounds in self._ahead.items()
+                       if rounds > least}
+        self.missing -= self._ahead.keys()
+        self._pushed = bool(self._ahead)
