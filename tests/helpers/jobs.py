@@ -176,10 +176,7 @@ class Jobs(contextlib.AbstractContextManager):
         `dies`: at which point of the protocol, and which time it comes there, see `dying.py`
         """
         port = port or free_port()
-        # Started, where a test may look at its imports, and where it takes the place of another:
-        # as slowly as a real one, whose predecessor may end meanwhile.
-        takes = any(str(flag).startswith(("--standby_of", "--resume")) for flag in flags)
-        fork = "" if environment or takes else forked.WBSP
+        fork = "" if environment else forked.WBSP  # its imports may be what a test looks at
         server = self.start("server", *_program(dies), f"--worker_num={workers}",
                             f"--sync={sync}", f"--port_base={port}", *flags, kind=ServerJob,
                             space=space, fork=fork, **environment)

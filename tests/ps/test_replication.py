@@ -8,9 +8,10 @@ import pytest
 
 from wbsp.layout import TensorSpec
 from wbsp.ps import follower
+from wbsp.ps.copies import Source
 from wbsp.ps.engine import Engine
 from wbsp.ps.lending import Lending
-from wbsp.ps.replication import Replication, Source
+from wbsp.ps.replication import Replication
 from wbsp.ps.store import Store
 from wbsp.ps.terms import Terms
 from wbsp.sync import create
@@ -195,6 +196,15 @@ def test_a_standby_that_was_started_again_at_once_ends_what_was_before(world):
     assert world.admission.epoch == 3 and "alone" in world.events
     assert world.noted == {"standby": None, "epoch": 3} and "checkpoint soon" in world.events
     assert world.replication.alone, "until it holds something"
+
+
+def test_the_end_of_the_run_waits_for_the_other_server_only_where_that_may_be_on_its_way(world):
+    expected = world.replication.expected
+    assert not expected(0.0), "there has been none"
+    world.replication.lost(10.0)
+    assert expected(12.9) and not expected(13.0)
+    world.follow()
+    assert not expected(12.9), "it is here"
 
 
 class Inquiry:

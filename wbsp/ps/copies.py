@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,10 @@ from wbsp.wire import messages as m
 from wbsp.wire.link import Door, Link
 from wbsp.wire.memory import BufferPool
 from wbsp.wire.rate import Frames
+
+if TYPE_CHECKING:
+    from wbsp.ps.background import Checkpoints
+    from wbsp.ps.engine import Engine
 
 
 def voters(state: dict[str, Any], workers: int) -> frozenset[int]:
@@ -36,6 +40,15 @@ def messages(number: int, layout: list[TensorSpec], state: dict[str, Any],
                        "layout": [(spec.name, spec.shape) for spec in layout]})
     yield (m.encode(m.Copy(number, sum(vector.size for vector in vectors), text, segment)),)
     yield from floats_of(number, *vectors, kind=m.CopyChunk)
+
+
+class Source(NamedTuple):
+    """What copies are made of. `state`: as in `Checkpoints`, without a word in the log."""
+
+    engine: Engine
+    layout: list[TensorSpec]
+    state: Callable[[float], dict[str, Any]]
+    checkpoints: Checkpoints
 
 
 class Copy(NamedTuple):

@@ -9,14 +9,13 @@ fewer, and delays nobody.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from wbsp.layout import TensorSpec
 from wbsp.ps.contest import PROOF, SERVER_STEP, Ballot
-from wbsp.ps.copies import messages, voters
-from wbsp.ps.engine import Engine
+from wbsp.ps.copies import Source, messages, voters
 from wbsp.ps.follower import Contest, Follower, Made, objection
 from wbsp.ps.session_manager import SessionManager
 from wbsp.ps.store import Whole
@@ -27,21 +26,12 @@ from wbsp.wire.sockets import ServerSocket
 
 if TYPE_CHECKING:
     from wbsp.ps.admission import Admission
-    from wbsp.ps.background import Checkpoints
     from wbsp.ps.terms import Terms
 
 _QUIET = 1.5  # seconds without a word of the standby after which its connection is tried
 _LOOK = 0.25  # seconds between two attempts
+_BACK = 3.0  # seconds in which a process that was killed is there again
 _LOST = 30.0  # seconds without a word of one that is connected
-
-
-class Source(NamedTuple):
-    """What copies are made of. `state`: as in `Checkpoints`, without a word in the log."""
-
-    engine: Engine
-    layout: list[TensorSpec]
-    state: Callable[[float], dict[str, Any]]
-    checkpoints: Checkpoints
 
 
 class Replication:
@@ -61,6 +51,7 @@ class Replication:
         self._copies: dict[int, Made] = {}  # number -> copy that the standby may hold
         self._contest: Contest | None = None
         self._number, self._full = 0, False  # of the newest copy; the disk
+        self._lost_at = -math.inf
         self.superseded: str | None = None
 
     @property
@@ -81,6 +72,15 @@ class Replication:
             standby and source and not standby.receiving and self._contest is None
             and standby.held in self._copies
             and self._copies[standby.held].version >= source.engine.store.latest.version)
+
+    def expected(self, now: float) -> bool:
+        """True if the run's other server, lost just now, may be on its way back: it would take the
+        end of the run for the death of this server."""
+        return self._standby is None and now < self._lost_at + _BACK
+
+    def lost(self, now: float) -> None:
+        """The run's other server has ended."""
+        self._lost_at = now
 
     def knows(self, identity: bytes) -> bool:
         """True for the standby's socket."""
@@ -256,6 +256,7 @@ class Replication:
         if self.alone:
             return
         self._copies.clear()
+        self.lost(now)
         self._admission.epoch = epoch
         self._event(now, "alone", epoch=epoch)
         self._tell_members(m.Leading(epoch))

@@ -14,10 +14,10 @@ import numpy as np
 from wbsp.formats import FLOAT32, Format
 from wbsp.layout import TensorSpec
 from wbsp.ps.background import CHECKPOINT, Checkpoints, Evaluation, Evaluations, Evaluator
+from wbsp.ps.copies import Source
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.engine import Engine
 from wbsp.ps.outer import OuterStep
-from wbsp.ps.replication import Source
 from wbsp.ps.sharded_store import ShardedStore
 from wbsp.ps.store import Store
 from wbsp.ps.terms import Place
@@ -233,7 +233,8 @@ class Run:
         if self.checkpoints.writing:  # they wait for the disk
             self._done_since = now
         self._dispatcher.lose_idle(self._done_since, GOODBYE_PATIENCE)
-        return None if len(self._dispatcher.sessions) else True
+        waits = len(self._dispatcher.sessions) or self._replication.expected(now)
+        return None if waits else True
 
     def _stop(self, reason: str, now: float) -> None:
         self._members.deliver(self.engine.stop(reason, now))

@@ -22,7 +22,7 @@ from wbsp.ps.server import Server
 from wbsp.ps.worker_session import check_reattach
 from wbsp.runlog.console import say
 from wbsp.wire import messages as m
-from wbsp.wire.sockets import ServerSocket, split_address
+from wbsp.wire.sockets import ServerSocket, peer_address, split_address
 
 PATIENCE = 600.0  # seconds without a server, and without the right to serve
 _POLL = 0.05  # seconds between two looks at the timers
@@ -52,6 +52,7 @@ class Standby:
         self._overtaken = False  # who had an older state of this run does not serve, but follows
         self._said = False  # that a copy is held
         self._began = time.monotonic()
+        self._follower: tuple[bytes, m.Follow, str] | None = None  # takes this one for the server
         self._later = False  # a worker has come from a server with a later state
 
     def run(self) -> int:
@@ -67,6 +68,11 @@ class Standby:
             return why
         say(f"taking over from the server at {self._leader.address}: {why}")
         server = self._serve(self._leader.copy)
+        replication = server.dispatcher.replication
+        replication.lost(server.now())
+        if self._follower is not None:
+            with contextlib.suppress(m.WireError):
+                replication.follow(*self._follower)
         if self._candidacy is not None:
             for identity, request in self._candidacy.requests.items():
                 with contextlib.suppress(m.WireError):
@@ -191,7 +197,7 @@ class Standby:
                 if candidacy is not None:
                     candidacy.promised(identity, message)
             case m.Follow():
-                self._followed(identity, message)
+                self._followed(identity, message, peer_address(frames[0]))
             case m.Held():
                 self._send(identity, m.Unknown())
             case m.Hello() | m.Ask() | m.Watch():
@@ -205,13 +211,13 @@ class Standby:
             say(f"worker {request.worker} comes from a server of epoch {request.epoch}, and the "
                 f"state here is of epoch {state.epoch}: start that server again")
 
-    def _followed(self, identity: bytes, follow: m.Follow) -> None:
-        """Another process in waiting takes this one for the server."""
-        state = self._state
+    def _followed(self, identity: bytes, follow: m.Follow, host: str) -> None:
+        """Another process in waiting, at address `host`, takes this one for the server."""
+        state, self._follower = self._state, (identity, follow, host)
         if state is None:
             self._send(identity, m.Vacant())
         elif follow.run == state.run and 0 < follow.rank < state.rank:
-            self._overtaken = True  # and will be answered by the server that this one becomes
+            self._overtaken = True  # and is answered by the server that this one becomes
         else:
             self._send(identity, m.NotServing(self._reason))
 
