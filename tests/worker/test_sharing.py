@@ -118,16 +118,18 @@ def test_workers_that_are_killed_leave_nothing_behind(jobs):
     server = jobs.server(workers=2, sync="asp").listens()
     size, found = 100_000, []
     stays = jobs.integer_worker(server.address, 0, size=size, seconds=0.005, stop_when_told=True)
-    for _ in range(5):
+    for _ in range(6):
         worker = jobs.integer_worker(server.address, 1, size=size, seconds=0.005)
         worker.until("step 5 done")
         found.append(open_files(server))
         worker.kill()
-    assert max(found[2:]) <= max(found[:2])
+    files, segments = zip(*found, strict=True)
+    # a busy moment may take the memory of one more version, which stays, and has two files
+    assert max(files) <= min(files) + 2 and max(segments) <= min(segments) + 1
     (jobs.folder / "go").touch()
     stays.ends_well()
     server.ends_well()
-    assert len(server.find("worker 1 joined over shared memory")) == 5
+    assert len(server.find("worker 1 joined over shared memory")) == 6
     assert left_behind(jobs) == before
 
 
