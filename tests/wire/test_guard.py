@@ -60,6 +60,26 @@ def test_strangers_share_what_they_may_have_unread(server):
         until(cut, "the first to be cut")
 
 
+def becomes_a_member(server, peer):
+    """The identity of its socket."""
+    peer.socket.sendall(b"\x00\x05hello")
+    assert server.socket.poll(10_000)
+    identity, hello = server.socket.recv_multipart(copy=False)
+    server.received(hello, True)
+    return identity.bytes
+
+
+def assert_cut_for_too_much(server, peer):
+    """A member whose message has no end."""
+    server.watch()
+    found = {}
+    with contextlib.suppress(OSError):
+        for _ in range(500):
+            peer.part(1 << 20)
+            found |= server.watch()
+    until(lambda: found or server.watch(), "the member to be cut")
+
+
 @linux
 def test_a_member_may_have_a_model_on_its_way_and_no_more(server):
     context = zmq.Context()
@@ -81,35 +101,18 @@ def test_a_member_may_have_a_model_on_its_way_and_no_more(server):
         assert not server.watch()
     context.destroy(0)
     with RawPeer(server.port, b"other") as peer:
-        peer.socket.sendall(b"\x00\x05hello")
-        assert server.socket.poll(10_000)
-        server.received(server.socket.recv_multipart(copy=False)[1], True)
-        server.watch()
-        found = {}
-        with contextlib.suppress(OSError):
-            for _ in range(500):
-                peer.part(1 << 20)
-                found |= server.watch()
-        until(lambda: found or server.watch(), "the member to be cut")
+        becomes_a_member(server, peer)
+        assert_cut_for_too_much(server, peer)
 
 
 @linux
 def test_a_member_that_reads_nothing_is_cut_off_all_the_same(server):
     with RawPeer(server.port, b"deaf") as peer:
-        peer.socket.sendall(b"\x00\x05hello")
-        assert server.socket.poll(10_000)
-        identity, hello = server.socket.recv_multipart(copy=False)
-        server.received(hello, True)
+        identity = becomes_a_member(server, peer)
         for _ in range(100):  # more than the system's buffers hold
             with contextlib.suppress(zmq.Again):
-                server.socket.send_multipart([identity.bytes, bytes(1 << 20)], zmq.NOBLOCK)
-        server.watch()
-        found = {}
-        with contextlib.suppress(OSError):
-            for _ in range(500):
-                peer.part(1 << 20)
-                found |= server.watch()
-        until(lambda: found or server.watch(), "the member to be cut")
+                server.socket.send_multipart([identity, bytes(1 << 20)], zmq.NOBLOCK)
+        assert_cut_for_too_much(server, peer)
 
 
 def test_silent_connections_beyond_a_number_are_cut_the_oldest_first(server):
