@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 from lockstep import SIZE, World
 
-from wbsp.ps.store import UNSENT
-from wbsp.sync import MODELS
+from wbsp.member import AnsweredWork
+from wbsp.ps.decision import Granted
+from wbsp.ps.engine import Engine
+from wbsp.ps.store import UNSENT, Store
+from wbsp.sync import MODELS, Push, create
 
 OPTIONS = {"adsp": {"period": 5}, "dssp": {"s_u": 6}, "ssp": {"s": 2}, "localsgd": {"tau": 3}}
 SEEDS = 25
@@ -48,6 +51,42 @@ def test_pushes_keep_their_rounds_whenever_the_server_dies(sync, workers):
         check(world.run())
         weights = {weight for worker in world.workers for weight in worker.weights.values()}
         assert weights == {1 / workers}
+
+
+@pytest.fixture
+def ahead():
+    """An engine whose worker 1 has pushed for the round that worker 0 has yet to push for."""
+    engine, gone = (Engine(create("bsp"), Store(np.full(SIZE, 7, np.float32), 0), 2) for _ in "12")
+    for worker in range(2):
+        gone.join(worker, 0.0)
+    engine.restore(gone.state())
+    engine.resend(1, AnsweredWork(0, 0, 1, 1, 1.0, 0, {}), np.ones(SIZE, np.float32), 0.0)
+    effects = [effect for worker in range(2) for effect in engine.attach(worker, 0, False, 0.0)]
+    assert [effect for effect in effects if isinstance(effect, Granted)] == [Granted(0, 1)]
+    assert engine.fetch(1, 1) == [], "a version that worker 0 has no part in"
+    return engine
+
+
+def push(engine):
+    return engine.push(Push(0, 0, 0, 1, 1, 1.0), np.ones(SIZE, np.float32), 1.0)
+
+
+def test_who_is_ahead_gets_a_version_with_the_others(ahead):
+    assert Granted(1, 2) in push(ahead)
+    (model,) = ahead.fetch(1, 1)
+    assert model.snapshot.version == 2
+
+
+def test_who_was_ahead_gets_the_last_version(ahead):
+    ahead.leave(1, 0.5, "finished", finished=True)
+    push(ahead)
+    ahead.leave(0, 1.5, "finished", finished=True)
+    assert ahead.done and ahead.fetch(1, 1)
+
+
+def test_who_is_ahead_when_the_run_is_stopped_need_not_wait(ahead):
+    ahead.stop("enough", 0.5)
+    assert ahead.fetch(1, 1)
 
 
 @pytest.mark.parametrize("wire", ["bfloat16", "int8", "topk:0.25"])

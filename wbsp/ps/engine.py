@@ -182,7 +182,7 @@ class Engine:
     def fetch(self, worker: int, number: int) -> list[Effect]:
         """A worker asks for the newest version; the answer bears the same `number`. No answer:
         it is to ask again when it is granted one."""
-        early = worker in self.gathering.ahead and self.stop_reason is None
+        early = worker in self._here & self.gathering.ahead and self.stop_reason is None
         return [] if early else [Model(worker, number, self.store.latest)]
 
     def query(self, worker: int, number: int, steps: int, seconds: float,
