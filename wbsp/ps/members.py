@@ -195,7 +195,8 @@ class Members:
         session.fetches(fetch.request)
         session.progress.held = fetch.held
         answer = self.engine.fetch(session.worker, fetch.request)
-        session.early = 0 if answer else fetch.request
+        if session.returning:
+            session.returning.early = 0 if answer else fetch.request
         self.deliver(answer)
 
     def query(self, session: WorkerSession, query: m.CutQuery) -> None:
@@ -235,9 +236,10 @@ class Members:
             session = self.sessions.of(effect.worker)
             if session is None:
                 continue
-            if isinstance(effect, Granted | effects.Stop) and session.early:
-                waiting.extend(self.engine.fetch(session.worker, session.early))
-                session.early = 0
+            back = session.returning
+            if isinstance(effect, Granted | effects.Stop) and back and back.early:
+                waiting.extend(self.engine.fetch(session.worker, back.early))
+                back.early = 0
             if isinstance(effect, Model):
                 snapshot = effect.snapshot
                 if self._shards is not None:  # effects follow on their records, before any other

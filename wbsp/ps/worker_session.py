@@ -100,6 +100,7 @@ class Returning:
     request: m.Reattach
     lacks: int | None  # push from which on the worker is to send its sum; None: it need not, or did
     answer: m.Reattached | None = None  # once it may go on
+    early: int = 0  # number of a fetch that waits for a grant
 
 
 @dataclass
@@ -152,7 +153,6 @@ class WorkerSession:
     answer: m.Joined | None = None  # to its wish to join
     returning: Returning | None = None  # it has attached again
     progress: Progress = field(default_factory=Progress)
-    early: int = 0  # number of a fetch that waits for a grant
     deaf: bool = False  # too many messages wait for it: it reads nothing
     earlier: Report | None = None  # totals of the worker's earlier incarnations
     # the newest message of each kind that it was sent unasked, and may have missed
