@@ -121,7 +121,7 @@ def test_a_million_malformed_messages(jobs):
     layout = IntegerReplica(0).layout
     right = [m.encode(message) for message in (
         m.Hello(m.PROTOCOL, 0, {}), m.Join(layout), m.Fetch(3), m.Heartbeat(None),
-        m.Reattach(m.PROTOCOL, 0, "ab12", 1, layout, 0, 9, 9, 3, False, 1.0),
+        m.Reattach(m.PROTOCOL, 0, "ab12", 1, layout, 0, 9, 9, 3, False, False, 1.0),
         m.Leaving("finished", True, None), m.Goodbye(), m.Elected(2), m.Held(1, 1))]
     process = psutil.Process(pair.server.process.pid)
     before, sent = 0, 0

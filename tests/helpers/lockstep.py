@@ -313,14 +313,16 @@ class World:
 
     kills:  how often the server dies; each is followed by a restart from the disk
     breaks: how often a worker's connection breaks
+    brief:  it is there again before the server gives the worker up
     late:   a restarted server does not always wait until all workers are there
     wire:   format of updates and versions
     """
 
     def __init__(self, sync, seed, options=None, workers=3, steps=12, kills=3, breaks=3,
-                 late=False, wire="float32"):
+                 late=False, wire="float32", brief=False):
         self.draw = random.Random(f"{sync} {seed}")
         self._sync, self._options, self.late, self.wire = sync, options or {}, late, wire
+        self.brief = brief
         self.differences = 0  # versions that came as such
         self.now, self.said, self.events = 0.0, [], []
         self.workers_num, self.kills, self.breaks, self.epoch = workers, kills, breaks, 1
@@ -405,7 +407,7 @@ class World:
         worker = self.draw.choice(self.workers)
         worker.line.break_off()
         session = self.life.dispatcher.sessions.get(worker.identity)
-        if session is not None and self.draw.random() < 0.5:
+        if session is not None and not self.brief and self.draw.random() < 0.5:
             self.life.dispatcher.lose(session, "no connection")
 
     def kill(self):

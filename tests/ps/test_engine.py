@@ -308,25 +308,15 @@ class Asked(SyncModel):
         return [Direct(1, cut=True), Direct(0, cut=steps >= 3)]
 
 
-def test_a_question_is_answered_once_and_the_answer_repeated():
+def test_a_question_is_the_models():
     engine = Engine(model := Asked(), Store(None), 2)
     with pytest.raises(ValueError, match="worker 0 asked without having been started"):
         engine.query(0, 1, 1, 0.5, 0.0)
     engine.join(0, 0.0), engine.join(1, 0.0)
     assert engine.query(0, 1, 1, 0.5, 1.0) == [Directed(1, Direct(1, cut=True)),
                                                CutDecision(0, 1, False)]
-    assert engine.query(0, 1, 1, 0.5, 2.0) == [CutDecision(0, 1, False)]
     assert engine.query(0, 2, 3, 0.5, 3.0)[-1] == CutDecision(0, 2, True)
     assert model.heard == [(0, 1, 0.5, 1.0), (0, 3, 0.5, 3.0)]
-
-
-def test_a_worker_that_returns_counts_its_questions_anew():
-    engine = Engine(Asked(), Store(None), 2)
-    engine.join(0, 0.0), engine.join(1, 0.0)
-    engine.query(0, 1, 3, 0.5, 1.0)
-    engine.leave(0, 2.0, "lost")
-    engine.join(0, 3.0)
-    assert engine.query(0, 1, 1, 0.5, 4.0)[-1] == CutDecision(0, 1, False)
 
 
 def test_after_the_stop_nobody_is_told_to_cut():

@@ -5,7 +5,8 @@ import pytest
 from lockstep import SIZE, World
 
 from wbsp.member import AnsweredWork
-from wbsp.ps.decision import Granted
+from wbsp.ps.decision import Directed, Granted
+from wbsp.ps.effects import Ack
 from wbsp.ps.engine import Engine
 from wbsp.ps.store import UNSENT, Store
 from wbsp.sync import MODELS, Push, create
@@ -42,9 +43,11 @@ def test_what_was_answered_counts_once_whenever_the_server_dies(sync):
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("sync", ["bsp", "localsgd"])
 def test_pushes_keep_their_rounds_whenever_the_server_dies(sync, workers):
-    """Also where it dies between two answers of a round: each push has its weight of 1 / N."""
+    """Also between two answers of a round, and where connections break while the next one answers:
+    each push has its weight of 1 / N."""
     for seed in range(2 * SEEDS):
-        world = World(sync, seed, OPTIONS.get(sync), workers=workers, kills=4, breaks=0)
+        world = World(sync, seed, OPTIONS.get(sync), workers=workers, kills=4, breaks=8,
+                      brief=True)
         for worker in world.workers:
             worker.steps = 12
         world.planned = [12] * workers
@@ -53,22 +56,99 @@ def test_pushes_keep_their_rounds_whenever_the_server_dies(sync, workers):
         assert weights == {1 / workers}
 
 
-@pytest.fixture
-def ahead():
-    """An engine whose worker 1 has pushed for the round that worker 0 has yet to push for."""
-    engine, gone = (Engine(create("bsp"), Store(np.full(SIZE, 7, np.float32), 0), 2) for _ in "12")
-    for worker in range(2):
+WORK = AnsweredWork(0, 0, 1, 1, 1.0, 0, {})  # one push
+
+
+def restarted(sync="bsp", workers=2):
+    """The engine of a server that is to go on with these workers, from version 0."""
+    engine, gone = (Engine(create(sync), Store(np.full(SIZE, 7, np.float32), 0), workers)
+                    for _ in "12")
+    for worker in range(workers):
         gone.join(worker, 0.0)
     engine.restore(gone.state())
-    engine.resend(1, AnsweredWork(0, 0, 1, 1, 1.0, 0, {}), np.ones(SIZE, np.float32), 0.0)
-    effects = [effect for worker in range(2) for effect in engine.attach(worker, 0, False, 0.0)]
-    assert [effect for effect in effects if isinstance(effect, Granted)] == [Granted(0, 1)]
-    assert engine.fetch(1, 1) == [], "a version that worker 0 has no part in"
     return engine
 
 
-def push(engine):
-    return engine.push(Push(0, 0, 0, 1, 1, 1.0), np.ones(SIZE, np.float32), 1.0)
+def attached(engine, *waits):
+    """What the workers are told, of which each waits for a version or does not."""
+    return [effect for worker, waiting in enumerate(waits)
+            for effect in engine.attach(worker, 0, False, waiting, 0.0)]
+
+
+def granted(effects):
+    """Who may fetch which version."""
+    grants = {effect.worker: effect.version for effect in effects if isinstance(effect, Granted)}
+    return grants | {ack.worker: ack.granted for ack in effects
+                     if isinstance(ack, Ack) and ack.granted is not None}
+
+
+def push(engine, worker=0, seq=0):
+    return engine.push(Push(worker, seq, 0, 1, 1, 1.0), np.ones(SIZE, np.float32), 1.0)
+
+
+def weight(effects):
+    (ack,) = (effect for effect in effects if isinstance(effect, Ack))
+    return ack.weight
+
+
+def test_a_step_under_way_answers_the_new_models_first_grant():
+    engine = restarted()
+    assert granted(attached(engine, False, True)) == {1: 1}
+    assert granted(push(engine)) == {}
+    assert granted(push(engine, 1)) == {0: 2, 1: 2}
+
+
+def test_a_step_under_way_answers_a_later_first_grant():
+    """Of a worker that is ahead: the others are yet to make the version that it goes on from."""
+    engine = restarted()
+    engine.resend(1, WORK, np.ones(SIZE, np.float32), 0.0)
+    assert granted(attached(engine, True, False)) == {0: 1}
+    assert granted(push(engine)) == {0: 2}, "worker 1 has begun its next step"
+    assert granted(push(engine, 1, 1)) == {}
+    assert granted(push(engine, 0, 1)) == {0: 3, 1: 3}
+
+
+def test_a_push_before_the_first_grant_makes_that_a_real_one():
+    engine = restarted()
+    engine.resend(1, WORK, np.ones(SIZE, np.float32), 0.0)
+    attached(engine, True, False)
+    assert granted(push(engine, 1, 1)) == {}
+    assert granted(push(engine)) == {0: 2}, "worker 1 has pushed for two rounds"
+    assert granted(push(engine, 0, 1)) == {0: 3, 1: 3}
+
+
+def test_another_process_of_a_worker_that_was_in_mid_step_waits():
+    engine = restarted()
+    engine.resend(1, WORK, np.ones(SIZE, np.float32), 0.0)
+    attached(engine, True, False)
+    engine.leave(1, 0.5, "killed")
+    assert granted(engine.join(1, 0.6)) == {1: 1}
+
+
+def test_a_step_under_way_has_its_examples():
+    told = [effect.direct for effect in attached(restarted("lbbsp"), False, True)
+            if isinstance(effect, Directed)]
+    assert [direct.worker for direct in told] == [1]
+    assert told[0].start is not None
+
+
+def test_who_has_finished_ahead_of_the_others_counts_in_their_round():
+    engine = restarted(workers=3)
+    engine.resend(2, WORK, np.ones(SIZE, np.float32), 0.0)
+    engine.attach(2, 1, True, False, 0.0)
+    attached(engine, False, False)
+    assert [weight(push(engine, worker)) for worker in range(2)] == [1 / 3, 1 / 3]
+    assert weight(push(engine, 0, 1)) == 1 / 2, "it has no part in the next"
+
+
+@pytest.fixture
+def ahead():
+    """An engine whose worker 1 has pushed for the round that worker 0 has yet to push for."""
+    engine = restarted()
+    engine.resend(1, WORK, np.ones(SIZE, np.float32), 0.0)
+    assert granted(attached(engine, True, True)) == {0: 1}
+    assert engine.fetch(1, 1) == [], "a version that worker 0 has no part in"
+    return engine
 
 
 def test_who_is_ahead_gets_a_version_with_the_others(ahead):
@@ -128,6 +208,18 @@ def test_connections_that_break_again_and_again(sync):
         assert all("the run has ended" in reason for reason in refused)
         if not refused:
             check(world)
+
+
+def test_a_question_is_answered_once_and_the_answer_repeated():
+    asked = 0
+    for seed in range(10):
+        world = World("esync", seed, kills=0, breaks=20, steps=20, brief=True)
+        query, heard = world.life.engine.model.query, []
+        world.life.engine.model.query = lambda *a, q=query, h=heard: (h.append(a), q(*a))[1]
+        check(world.run())
+        assert len(heard) == sum(worker.agent._network.queries for worker in world.workers)
+        asked += len(heard)
+    assert asked > 100
 
 
 @pytest.mark.parametrize("messages", range(12))

@@ -33,7 +33,7 @@ FROM_WORKER = [
     m.Heartbeat(None),
     m.Heartbeat(Report(steps=3, loss=0.5)),
     m.Leaving("finished", True, Report(pushes=2)),
-    m.Reattach(m.PROTOCOL, 3, "ab12", 2, [TensorSpec("scale", ())], 4, 9, 6, 7, False,
+    m.Reattach(m.PROTOCOL, 3, "ab12", 2, [TensorSpec("scale", ())], 4, 9, 6, 7, False, True,
                2.5, "wbsp-" + 32 * "0"),
     m.Kept(AnsweredWork(4, 8, 20, 640, 1.5, 6, {"stale": 1}), 0, 10),
     m.Kept(AnsweredWork(4, 8, 20, 640, 1.5, 6, {}), 0, 10, Place(1 << 62, 0, 40)),
@@ -130,7 +130,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {8: "a899dd0f9602ec4c10096266e5030e8849dd14e5b3bdfb94565ef627a3df6ae3"}
+BYTES = {9: "84b6c1a07d66c4ac7e5c200a4438f54fd32e7c8dc947cea2f5a6ff35292fb17d"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

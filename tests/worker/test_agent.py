@@ -334,43 +334,12 @@ def test_the_last_push_carries_no_fetch():
 # A server that was restarted, whose model begins anew.
 
 
-def test_a_step_under_way_answers_the_new_models_first_grant():
-    agent = started(BSP, version=7)
-    assert agent.reattached(True) == [] and agent.granted(9) == []
-    assert step(agent) == [cut(0, base=7)]
-    assert agent.acked(None) == [] and agent.waiting == "model"
-    assert agent.granted(10) == [FETCH]
-
-
-def test_a_push_under_way_answers_it_too():
-    agent = started(BSP, version=7)
-    step(agent)
-    agent.reattached(True)
-    assert agent.granted(9) == [] and agent.granted(10) == []  # the second is the next version's
-    assert agent.acked(None) == [FETCH]
-
-
 def test_who_waits_for_a_version_takes_it():
     agent = started(BSP, version=7)
     step(agent)
     agent.acked(None)
     agent.reattached(True)
     assert agent.granted(9) == [FETCH]
-
-
-def test_who_learns_that_its_push_was_decided_takes_it():
-    agent = started(BSP, version=7)
-    step(agent)
-    agent.reattached(True)
-    assert agent.acked(None) == [] and agent.granted(9) == [FETCH]
-
-
-def test_after_a_break_no_grant_is_taken_for_the_first():
-    agent = started(BSP, version=7)
-    step(agent)
-    agent.reattached(True)
-    agent.reattached(False)  # the first may have been lost
-    assert agent.granted(10) == [] and agent.acked(None) == [FETCH]
 
 
 def test_a_worker_that_never_waits_fetches_what_the_new_model_grants():

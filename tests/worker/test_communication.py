@@ -77,6 +77,8 @@ class Channel(Plain):
 class Listener:
     """Notes all it receives."""
 
+    waits = False
+
     def __init__(self):
         self.log = []
 
@@ -156,7 +158,22 @@ def test_a_pending_request_is_repeated_after_a_break(listener, sent):
     assert listener.log == [SAME, ACK, SAME]
     assert len(attempts(channel)) == 2
     assert attempts(channel)[0] == m.Reattach(
-        m.PROTOCOL, 0, "ab12", 1, JOIN.layout, 4, 4, 4, 0, False, 0.0)
+        m.PROTOCOL, 0, "ab12", 1, JOIN.layout, 4, 4, 4, 0, False, False, 0.0)
+
+
+def test_what_a_broken_connection_has_left_comes_too_late(listener, sent):
+    """The worker has said what it waits for, and a server acts on that."""
+    request = ["request", m.Ack, lambda: sent.append("push"), PUSH.seq]
+    communicate([*JOINING, ["listen", listener, 1], request, BREAK, ACK, m.Granted(7), SAME, ACK])
+    assert listener.log == [SAME, ACK]
+    assert sent == ["push", "push"]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_worker_says_whether_it_waits_for_a_version(listener, waits):
+    listener.waits = waits
+    _, channel = communicate([*JOINING, ["listen", listener, 1], BREAK])
+    assert [attempt.waits for attempt in attempts(channel)] == [waits]
 
 
 def test_nothing_is_sent_before_a_server_knows_the_worker_again(listener, sent):

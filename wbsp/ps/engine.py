@@ -44,7 +44,6 @@ class Engine:
         self.stop_samples, self.log = stop_samples, log or (lambda *_, **__: None)
         self.members: dict[int, Member] = {}
         self._here: set[int] = set()  # the active workers: counting them must not cost O(N)
-        self._cuts: dict[int, CutDecision] = {}  # worker -> answer to its newest query
         self._at_rest: list[Callable[[float], None]] = []
         self.started = False
         self.stop_reason: str | None = None
@@ -64,7 +63,6 @@ class Engine:
             raise ValueError(f"worker {worker} has joined already")
         member.active, member.finished = True, False
         self._here.add(worker)
-        self._cuts.pop(worker, None)
         self.log(now, "join", worker=worker, version=self.store.latest.version)
         if self.stop_reason is not None:
             return [Stop(worker, self.stop_reason)]
@@ -103,10 +101,10 @@ class Engine:
         self.ledger.replay(worker, work.last)
         self._apply([Resent(worker, work)], now, update=update)
 
-    def attach(self, worker: int, newest: int, left: bool, now: float) -> list[Effect]:
-        """A worker of this run goes on where it is, perhaps in mid-step; `resend` came before.
+    def attach(self, worker: int, newest: int, left: bool, waits: bool, now: float) -> list[Effect]:
+        """A worker of this run goes on where it is; `resend` came before.
 
-        newest: version that it has; left: it has finished
+        newest: version that it has; left: it has finished; waits: for a version, not in mid-step
         """
         member = self.members.setdefault(worker, Member())
         if member.active or (self.done and not left):
@@ -114,7 +112,8 @@ class Engine:
         member.active, member.finished = not left, left
         if not left:
             self._here.add(worker)
-        self._cuts.pop(worker, None)
+        if self.model.rule.wait == "model" and not (left or waits):
+            self.gathering.busy.add(worker)
         self.log(now, "reattach", worker=worker, version=newest, finished=left)
         answer = resume(worker, *self.ledger.safe(worker), self.ledger.answer(worker))
         if not self.started:
@@ -134,6 +133,7 @@ class Engine:
         member = self.members[worker]
         member.active, member.finished = False, finished
         self._here.discard(worker)
+        self.gathering.leave(worker)
         self.log(now, "leave", worker=worker, reason=reason, finished=finished)
         effects: list[Effect] = []
         if self.done:  # it came too late for a model, but may have the last
@@ -167,8 +167,7 @@ class Engine:
             return [ack, *self._send_along(ack, fetch)] if repeated else []
         member = self._started(worker, "pushed")
         finite = (update is None or is_finite(update)) if finite is None else finite
-        records = decide(self.model, self.model.push(push, now), self.store.latest.version,
-                         self.members, push, finite)
+        records = self._decide(self.model.push(push, now), push, finite)
         member.count(push.steps, push.samples, push.seconds, push.base_version)
         self.steps += push.steps
         self.samples += push.samples
@@ -195,19 +194,15 @@ class Engine:
         if self.model.rule.push != "on_query":
             raise ValueError(f"worker {worker} asked whether to cut, which {self.model.name} does "
                              "not decide")
-        known = self._cuts.get(worker)
-        if known is not None and known.number == number:
-            return [known]
         cut, effects = False, list[Effect]()
         if self.stop_reason is None:
-            actions = self.model.query(worker, steps, seconds, now)
+            actions = self.gathering.due(self.model.query(worker, steps, seconds, now))
             cut, records = decide_cut(self.model, actions, self.store.latest.version,
                                       self.members, worker)
             self._apply(records, now)
             self._rest(now)
             effects = tell(records)
-        self._cuts[worker] = decision = CutDecision(worker, number, cut)
-        return [*effects, decision]
+        return [*effects, CutDecision(worker, number, cut)]
 
     def tick(self, now: float) -> list[Effect]:
         """The model's alarm time has come."""
@@ -278,9 +273,14 @@ class Engine:
         version = self.store.latest.version
         return [Final(w, version) for w, m in sorted(self.members.items()) if m.finished]
 
+    def _decide(self, actions: Iterable[Action], push: Push | None = None,
+                finite: bool = True) -> list[Record]:
+        actions = self.gathering.due(actions, push)
+        return decide(self.model, actions, self.store.latest.version, self.members, push, finite)
+
     def _carry_out(self, actions: Iterable[Action], now: float) -> list[Effect]:
         """The model's answer to an event that is no push, from its records to what it tells."""
-        records = decide(self.model, actions, self.store.latest.version, self.members)
+        records = self._decide(actions)
         self._apply(records, now)
         self._rest(now)
         return tell(records)

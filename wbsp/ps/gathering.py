@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from wbsp.member import Member
 from wbsp.ps.effects import Reattached
-from wbsp.sync.base import Action, Grant, SyncModel
+from wbsp.sync.base import Action, Direct, Grant, Push, SyncModel
 
 _MOST_AHEAD = 2  # rounds, of one whose push was answered before another, which lacks its version
 
@@ -25,6 +25,8 @@ class Gathering:
     answers:  to workers that attached again before the start
     floor:    lowest number of the first version that is news to all of these
     ahead:    workers that attached again, and that the model has not granted a version since
+    busy:     those that were in mid-step, or about to push, where each waits for each version:
+              their next push answers the model's next grant, which is void
     """
 
     def __init__(self, expected: int, awaited: Iterable[int] | None = None, ended: bool = False):
@@ -34,6 +36,7 @@ class Gathering:
         self.answers: list[Reattached] = []
         self.floor = 0
         self.ahead: set[int] = set()
+        self.busy: set[int] = set()
 
     def came_back(self, answer: Reattached, newest: int, left: bool) -> None:
         """A worker that has version `newest` attached again before the start."""
@@ -41,6 +44,29 @@ class Gathering:
         if left:
             self.left.add(answer.worker)
         self.floor = max(self.floor, newest if left else newest + 1)
+
+    def leave(self, worker: int) -> None:
+        """A worker has left: should it come again, it is as any other."""
+        self.busy.discard(worker)
+        self.answers = [answer for answer in self.answers if answer.worker != worker]
+
+    def due(self, actions: Iterable[Action], push: Push | None = None) -> Iterable[Action]:
+        """`actions`, the answer to a `push` if it was one, without grants that are void, and the
+        examples given with them."""
+        if not self.busy:
+            return actions
+        if push is not None:
+            self.busy.discard(push.worker)
+        due: list[Action] = []
+        for action in actions:
+            if isinstance(action, Grant | Direct) and action.worker in self.busy:
+                if isinstance(action, Grant):
+                    self.busy.remove(action.worker)
+                    continue
+                if action.start is not None:
+                    action = action._replace(batch=None, start=None)
+            due.append(action)
+        return due
 
     def complete(self, active: set[int]) -> bool:
         """True if nobody is missing; `active`: the workers that are here and have not finished."""
@@ -67,6 +93,10 @@ class Gathering:
                 member.rounds = max(member.rounds, last)  # more behind is who has joined since
                 ahead = member.rounds - last if model.rule.wait == "model" else 0
                 actions += model.rejoin(worker, ahead, now)
+        for worker in sorted(self.left) if back and model.rule.wait == "model" else ():
+            if 0 < (ahead := members[worker].rounds - last) <= _MOST_AHEAD:
+                # the others have yet to push for a round that it has a part in
+                actions += [*model.rejoin(worker, ahead, now), *model.leave(worker, now)]
         granted = {action.worker for action in actions if isinstance(action, Grant)}
         self.ahead = back - granted
         return actions

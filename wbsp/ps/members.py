@@ -127,7 +127,10 @@ class Members:
                   + (", and has finished" if request.left else f" with version {request.version}")
                   + f", over {session.way and session.way.name}")
         session.joined = not request.left
-        self.deliver(self.engine.attach(worker, request.version, request.left, self._clock()))
+        # who is yet to hear that its push was decided waits from then on
+        waits = request.waits or self.engine.ledger.next_seq(worker) > request.answered
+        self.deliver(self.engine.attach(worker, request.version, request.left, waits,
+                                        self._clock()))
 
     def update(self, session: WorkerSession, update: m.Update, body: memoryview | None) -> None:
         """Take a chunk of a push, or its head. Raises WireError for what no member can send."""
@@ -203,6 +206,9 @@ class Members:
         if not session.joined or session.updates is None:
             raise m.WireError(f"worker {session.worker} asked before it joined")
         session.check_query(query)
+        if known := session.decided(query.number):
+            self.sessions.send(session.identity, known)
+            return
         try:
             self.deliver(self.engine.query(session.worker, query.number, query.steps,
                                            query.seconds, self._clock()))

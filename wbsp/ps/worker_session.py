@@ -155,7 +155,7 @@ class WorkerSession:
     progress: Progress = field(default_factory=Progress)
     deaf: bool = False  # too many messages wait for it: it reads nothing
     earlier: Report | None = None  # totals of the worker's earlier incarnations
-    # the newest message of each kind that it was sent unasked, and may have missed
+    # the newest message of each kind that it may have missed, but for answers to pushes
     retained: dict[type[m.Message], m.Message] = field(default_factory=dict)
 
     @property
@@ -183,8 +183,13 @@ class WorkerSession:
 
     def retain(self, message: m.Message) -> None:
         """Keep a message that must be repeated when the connection breaks."""
-        if isinstance(message, m.Granted | m.Directed | m.Stop | m.Final):
+        if isinstance(message, m.Granted | m.Directed | m.CutDecision | m.Stop | m.Final):
             self.retained[type(message)] = message
+
+    def decided(self, query: int) -> m.CutDecision | None:
+        """The answer to this query, if it was asked before."""
+        known = self.retained.get(m.CutDecision)
+        return known if isinstance(known, m.CutDecision) and known.number == query else None
 
     def note_push(self) -> None:
         """A push came in whole: the worker has heard what it was directed to do before."""

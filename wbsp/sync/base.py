@@ -244,11 +244,15 @@ class SyncModel:
         return [Grant(worker)]
 
     def rejoin(self, worker: int, ahead: int, now: float) -> list[Action]:
-        """A worker of a run whose server was restarted has joined in mid-step, or while it waits.
+        """A worker goes on where it is, after its server was restarted or had given it up.
+
+        Where workers wait for each version, one that is in mid-step needs no grant for that: its
+        first grant is not told, unless a push of its comes before.
 
         ahead: rounds, of those that began with a version, for which it has pushed already, and
                another that is here has not; 0 where workers do not wait for versions. Pushes of
                these rounds were accepted by an earlier model; their grants are this one's to give.
+               One that has left ahead of the others is told of, too, and leaves at once.
         """
         return self.join(worker, now)
 

@@ -10,8 +10,9 @@ class BSP(SyncModel):
         worker: step; push; wait for the next version; x = W
         server: accept(p, 1/N); all active workers have pushed: commit, grant all
 
-    N is the number of active workers when the push is accepted. With N workers this is SGD on the
-    union of their batches.
+    N is the number of active workers when the push is accepted, and of those that left when they
+    had pushed for this round under an earlier server. With N workers this is SGD on the union of
+    their batches.
     """
 
     name = "bsp"
@@ -26,6 +27,9 @@ class BSP(SyncModel):
     def __init__(self, **options):
         super().__init__(**options)
         self.round = Barrier(self.active)
+
+    def weight_of(self, push: Push) -> float:
+        return 1 / (len(self.active) + len(self.round.absent))
 
     def join(self, worker: int, now: float) -> list[Action]:
         self.round.join(worker)

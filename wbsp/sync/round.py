@@ -41,20 +41,28 @@ class Barrier(Round):
 
     After a restart of the server some workers may have pushed for this round, or for the one after
     it, and others not; the former are not awaited until the latter have caught up.
+
+    absent: who has pushed for this round, and has left
     """
 
     def __init__(self, active: set[int]):
         super().__init__(active)
         self._ahead: dict[int, int] = {}  # worker -> as in `lead`
+        self.absent: dict[int, int] = {}  # the same
 
     def lead(self, worker: int, rounds: int) -> None:
         """A worker has pushed for so many `rounds`, from this one on."""
         self._ahead[worker] = rounds
         self.push(worker)
 
+    def join(self, worker: int) -> None:
+        super().join(worker)
+        self.absent.pop(worker, None)
+
     def leave(self, worker: int) -> None:
         super().leave(worker)
-        self._ahead.pop(worker, None)
+        if rounds := self._ahead.pop(worker, 0):
+            self.absent[worker] = rounds
 
     def push(self, worker: int) -> None:
         if worker in self._ahead and worker not in self.missing:
@@ -64,7 +72,8 @@ class Barrier(Round):
     def restart(self) -> None:
         super().restart()
         least = min((self._ahead.get(worker, 1) for worker in self._active), default=1)
-        self._ahead = {worker: rounds - least for worker, rounds in self._ahead.items()
-                       if rounds > least}
+        self._ahead, self.absent = (
+            {worker: rounds - least for worker, rounds in leads.items() if rounds > least}
+            for leads in (self._ahead, self.absent))
         self.missing -= self._ahead.keys()
         self._pushed = bool(self._ahead)

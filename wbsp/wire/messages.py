@@ -1,11 +1,11 @@
 """Schema of all messages between workers and servers, and their encoding.
 
-A message is one frame of MessagePack. Messages that carry floats (Initial, Update, Kept, Model,
-CopyChunk, Floats, Slice, Version) have a second frame of raw little-endian float32 values: a chunk
-of the model's flat vector or, in an Update and a Model, of the words of the run's format, in which
-sizes and offsets count then. Where memory is shared, an Update, Kept or Model names a place in it.
-Where a run has shards, Update and Kept are the heads, without floats, of what goes to these.
-Nothing is ever unpickled. Bytes that do not decode to exactly one of these types raise `WireError`.
+A message is one frame of MessagePack. Those with floats (Initial, Update, Kept, Model, CopyChunk,
+Floats, Slice, Version) have a second one of raw little-endian float32 values: a chunk of the
+model's flat vector or, in an Update and a Model, of the words of the run's format, in which sizes
+and offsets count then. Where memory is shared, an Update, Kept or Model names a place in it; with
+shards, Update and Kept are the heads, without floats, of what goes there. Bytes that do not decode
+to exactly one of these types raise `WireError`.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ class Initial(Message, frozen=True):
 
 
 class Update(Message, frozen=True):
-    """Chunk of a pushed update. Each chunk repeats the metadata, so that none depends on another.
-    """
+    """Chunk of a pushed update; each repeats the metadata, so that none depends on another."""
 
     push: Push
     offset: int  # words before this chunk
@@ -110,6 +109,7 @@ class Reattach(Message, frozen=True):
     kept: int  # the pushes below this number were durable, as far as the worker was told
     version: int  # newest that the worker has received; 0 also where there is none
     left: bool  # it has finished, and waits for the final version
+    waits: bool  # for a version, with nothing of its own to push first
     now: float  # seconds since the run's time zero, as the worker knows it
     socket: str = ""  # as in Join
 

@@ -66,7 +66,6 @@ class Agent:
     waiting:  what the compute thread must wait for; None: for nothing
     stopped:  the server's reason to end the training; None while there is none
     finished: `Leave` was commanded
-    granted_before: the next grant of this worker is void, for a step that it has begun already
     """
 
     def __init__(self, worker: int, rule: WorkerRule, seq: int = 0):
@@ -83,9 +82,6 @@ class Agent:
         self._cut_due = rule.push == "when_idle"  # the model directs this worker to cut, or allows
         #                                           a worker to that cuts whenever it is idle
         self._first = True  # this incarnation has cut nothing
-        # The model that has just begun grants what this worker has had of another: the progress
-        # under way is its answer to that grant.
-        self.granted_before = False
 
     @property
     def idle(self) -> bool:
@@ -142,7 +138,7 @@ class Agent:
         granted: version that may be fetched; None: none
         hold:    the model directs this worker to wait for a grant before its next step
         """
-        self._network.sending = self.granted_before = False
+        self._network.sending = False
         if self.rule.push == "every_step":
             self._cut_due = False  # directed before this acknowledgement, for the older version
         self._note_grant(granted)
@@ -158,9 +154,6 @@ class Agent:
 
     def granted(self, version: int) -> list[Command]:
         """The server permits a fetch of `version` or newer."""
-        void, self.granted_before = self.granted_before, False
-        if void:
-            return []
         self._note_grant(version)
         return self._fetch_if_due()
 
@@ -171,7 +164,6 @@ class Agent:
         """
         if joined:
             self._grant, self._cut_due = None, self.rule.push == "when_idle"
-        self.granted_before = joined and self.rule.wait == "model" and self.waiting != "model"
         return []
 
     def fetched(self, version: int) -> list[Command]:

@@ -15,6 +15,7 @@ from wbsp.wire import messages as m
 from wbsp.worker.channel import ServerChannel
 from wbsp.worker.connection import TransportError
 from wbsp.worker.kept import KeptCuts
+from wbsp.worker.membership import Listener
 
 _SETTLE = 0.005  # seconds of silence after which there is time to add up what is kept
 
@@ -30,15 +31,16 @@ def format_of(welcome: m.Welcome) -> Format:
 class Attachment:
     """A worker's place in a run; used by the communication thread.
 
-    hello:   None before the first
-    join:    None before the first
-    kept:    decided cuts that a server which dies would lose; None: this worker is no member yet
-    lacks:   push from which on the server that this worker attaches to lacks what was decided
-    version: newest that was received
-    left:    this worker has finished, and waits for the final version
-    wire:    the run's format
-    sending: what of a cut is sent, and what of it stays for the next
-    held:    version that the server may add differences to; NONE: there is none
+    hello:    None before the first
+    join:     None before the first
+    kept:     decided cuts that a server which dies would lose; None: this worker is no member yet
+    lacks:    push from which on the server that this worker attaches to lacks what was decided
+    version:  newest that was received
+    left:     this worker has finished, and waits for the final version
+    wire:     the run's format
+    sending:  what of a cut is sent, and what of it stays for the next
+    held:     version that the server may add differences to; NONE: there is none
+    listener: to this member's messages; None: there is none yet
     """
 
     def __init__(self) -> None:
@@ -51,6 +53,7 @@ class Attachment:
         self.wire = FLOAT32
         self.sending = ErrorFeedback(self.wire)
         self.held = m.NONE
+        self.listener: Listener | None = None
         self._run: str | None = None  # id
         self._joined: m.Joined | None = None
         self._epoch = 0  # of the server that this worker belongs to
@@ -78,13 +81,16 @@ class Attachment:
         self.kept = KeptCuts(joined.seq)
 
     def reattach(self, channel: ServerChannel) -> None:
-        """Introduce a member over a new connection."""
-        self.lacks = None
+        """Introduce a member over a new connection.
+
+        What it says of itself is to hold until the server answers: let its listener hear nothing.
+        """
+        self.lacks, waits = None, self.listener is None or self.listener.waits
         assert self.hello and self.join and self.kept and self._joined, "this worker is a member"
         channel.post(m.Reattach(
             m.PROTOCOL, self.hello.worker, self._run or "", self._epoch, self.join.layout,
             self._joined.seq, self.kept.answered, self.kept.first, self.version, self.left,
-            time.monotonic() - self._zero, channel.memory.name))
+            waits, time.monotonic() - self._zero, channel.memory.name))
 
     def resend(self, seq: int) -> tuple[m.Kept, np.ndarray]:
         """The sum of what was decided from push `seq` on, and the header of its first chunk.

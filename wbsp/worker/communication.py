@@ -113,6 +113,7 @@ class Communication:
     def listen(self, listener: Listener, size: int) -> None:
         """Pass on all messages to this member, whose model has `size` floats."""
         self._membership = Membership(listener, size, self.attachment.wire.versions)
+        self.attachment.listener = listener
         for message in self._early:
             listener.received(message)
         self._early.clear()
@@ -196,7 +197,8 @@ class Communication:
                         self.attachment.admitted(message)
                         self._channel.arrange(message)
             case _:
-                self._pass_on(message, chunk, now)
+                if self._attaching is None:  # else: left by the broken connection; it comes again
+                    self._pass_on(message, chunk, now)
 
     def _pass_on(self, message: m.Message, chunk: memoryview | None, now: float) -> None:
         """Pass a message to a member on, now or when it listens."""
@@ -274,8 +276,7 @@ class Communication:
             if self._channel.transferring(now):
                 request.progress_at = now
             if self._channel.ready and self._channel.all_sent and request.idle(now) > RESEND:
-                request.sent_at = now
-                request.send()
+                request.send_again(now)
         if (now >= self._heartbeat_at and self._closes_by is None and self._introduced
                 and self._attaching is None):
             self._heartbeat_at = now + HEARTBEAT
@@ -296,5 +297,4 @@ class Communication:
     def _repeat_request(self, now: float) -> None:
         """Send the pending request again; the server counts no push twice."""
         if self._pending and (self._attaching is None and self._channel.ready):
-            self._pending.sent_at = now
-            self._pending.send()
+            self._pending.send_again(now)

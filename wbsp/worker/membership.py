@@ -29,6 +29,9 @@ class Listener(Protocol):
 
     def failed(self) -> None: ...
 
+    @property
+    def waits(self) -> bool: ...
+
     def report(self) -> Report: ...
 
 

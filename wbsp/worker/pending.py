@@ -41,6 +41,10 @@ class PendingRequest:
         if counts != self.counts:
             self.counts, self.progress_at = counts, now
 
+    def send_again(self, now: float) -> None:
+        self.sent_at = now
+        self.send()
+
     def idle(self, now: float) -> float:
         """Seconds since the request was sent, or since the last progress."""
         return now - max(self.sent_at, self.progress_at)

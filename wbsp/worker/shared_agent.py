@@ -95,8 +95,7 @@ class SharedAgent:
                         self._follow(self.agent.granted(message.version))
                 case m.Directed():
                     direct = message.direct
-                    given = self.agent.granted_before and direct.start is not None
-                    if direct.batch is not None and self._assignments is not None and not given:
+                    if direct.batch is not None and self._assignments is not None:
                         self._assignments.assign(direct.batch, direct.start)
                     self._follow(self.agent.directed(direct))
                 case m.CutDecision():
@@ -117,6 +116,12 @@ class SharedAgent:
         self.end_assignments()
         with self.changed:
             self.changed.notify_all()
+
+    @property
+    def waits(self) -> bool:
+        """True while the compute thread waits for a version."""
+        with self.changed:
+            return self.agent.waiting == "model"
 
     def report(self) -> Report:
         """This worker's totals so far."""
