@@ -41,10 +41,10 @@ def test_what_was_answered_counts_once_whenever_the_server_dies(sync):
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.parametrize("sync", ["bsp", "localsgd"])
-def test_pushes_keep_their_rounds_whenever_the_server_dies(sync, workers):
+@pytest.mark.parametrize("sync, part", [("bsp", 1), ("localsgd", 1), ("lbbsp", 1 / 128)])
+def test_pushes_keep_their_rounds_whenever_the_server_dies(sync, part, workers):
     """Also between two answers of a round, and where connections break while the next one answers:
-    each push has its weight of 1 / N."""
+    each push has its weight of 1 / N, under lbbsp that of one of 128 N examples."""
     for seed in range(2 * SEEDS):
         world = World(sync, seed, OPTIONS.get(sync), workers=workers, kills=4, breaks=8,
                       brief=True)
@@ -53,7 +53,7 @@ def test_pushes_keep_their_rounds_whenever_the_server_dies(sync, workers):
         world.planned = [12] * workers
         check(world.run())
         weights = {weight for worker in world.workers for weight in worker.weights.values()}
-        assert weights == {1 / workers}
+        assert weights == {part / workers}
 
 
 WORK = AnsweredWork(0, 0, 1, 1, 1.0, 0, {})  # one push

@@ -262,6 +262,30 @@ def test_a_worker_that_leaves_lets_the_rest_commit_and_share_anew():
     assert sum(book.sizes.values()) == 200
 
 
+def test_who_is_ahead_after_a_restart_waits_for_the_others():
+    """And nothing is known of its speed until it has pushed."""
+    model = LBBSP(batch=8)
+    assert model.rejoin(0, 0, 0.0) == [Direct(0, batch=8, start=0), Grant(0)]
+    assert model.rejoin(1, 1, 0.0) == []
+    accept, *rest = model.push(Push(0, 0, 0, 1, 12, 1.0), 1.0)
+    assert accept.weight == 12 / 16, "of as many examples as the server before gave it"
+    assert rest == [Commit(), Direct(0, batch=8, start=8), Direct(1, batch=8, start=16),
+                    Grant(0), Grant(1)]
+    model.push(Push(0, 1, 0, 1, 8, 1.0), 2.0)
+    (*_, slow, fast, _, _) = model.push(Push(1, 1, 0, 1, 8, 0.5), 2.0)
+    assert slow.batch < fast.batch and slow.batch + fast.batch == 16, "from here on as ever"
+
+
+def test_who_has_left_ahead_of_the_others_has_its_part_of_the_round():
+    model = LBBSP(batch=8)
+    for worker, ahead in enumerate((0, 0, 1)):
+        model.rejoin(worker, ahead, 0.0)
+    assert model.leave(2, 0.5) == []
+    weights = [model.push(Push(worker, 0, 0, 1, 8, 1.0), 1.0)[0].weight for worker in range(2)]
+    assert weights == [8 / 24, 8 / 24]
+    assert model.push(Push(0, 1, 0, 1, 8, 1.0), 2.0)[0].weight == 8 / 16
+
+
 def test_federated_clients_train_tau_steps_on_their_own_data():
     model = LBBSP(controller="federated", tau=5)
     assert (model.rule.every, model.rule.shared) == (5, False)

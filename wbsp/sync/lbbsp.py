@@ -21,7 +21,7 @@ from wbsp.sync.base import (
     WorkerRule,
 )
 from wbsp.sync.predict import PREDICTORS
-from wbsp.sync.round import Round
+from wbsp.sync.round import Barrier
 
 _NO_LIMIT = 1 << 40  # examples
 
@@ -90,7 +90,7 @@ class LBBSP(SyncModel):
         self.rule = WorkerRule(push="every_step", wait="model", adopt="replace",
                                every=self.tau if federated else 1, shared=not federated,
                                batch=self.batch)
-        self.round = Round(self.active)
+        self.round = Barrier(self.active)
         self.sizes: dict[int, int] = {}  # of the running round
         self._sum = 0  # of these
         self._position = 0  # in the shared stream: no example from here on was given away
@@ -120,18 +120,31 @@ class LBBSP(SyncModel):
         return push.samples / (self._sum * self.rule.every)
 
     def join(self, worker: int, now: float) -> list[Action]:
+        self._enter(worker, now)
+        return [self._direct(worker), Grant(worker)]
+
+    def rejoin(self, worker: int, ahead: int, now: float) -> list[Action]:
+        if not ahead:
+            return self.join(worker, now)
+        self._enter(worker, now)
+        self.round.lead(worker, ahead)  # and it is granted when that is over
+        return []
+
+    def _enter(self, worker: int, now: float) -> None:
+        super().join(worker, now)
         self.round.join(worker)
         self.balancer.join(worker)
         self.sizes[worker] = self.batch
         self._sum += self.batch
         self._granted[worker] = now
-        return [self._direct(worker), *super().join(worker, now)]
 
     def leave(self, worker: int, now: float) -> list[Action]:
         super().leave(worker, now)
         self.round.leave(worker)
         self.balancer.leave(worker)
-        self._sum -= self.sizes.pop(worker)
+        size = self.sizes.pop(worker)
+        if worker not in self.round.absent:
+            self._sum -= size
         return self._commit_if_complete(now)
 
     def push(self, push: Push, now: float) -> list[Action]:
@@ -142,12 +155,14 @@ class LBBSP(SyncModel):
     def _commit_if_complete(self, now: float) -> list[Action]:
         if not self.round.complete:
             return []
+        if not self.round.led:  # else there are workers of which nothing was measured yet
+            self.sizes = self.balancer.sizes(
+                {worker: self.sizes[worker] for worker in sorted(self.active)})
         self.round.restart()
-        workers = sorted(self.active)
-        self.sizes = self.balancer.sizes({worker: self.sizes[worker] for worker in workers})
         self._sum = sum(self.sizes.values())
-        self._granted = dict.fromkeys(workers, now)
-        return [Commit(), *map(self._direct, workers), *map(Grant, workers)]
+        due = sorted(self.round.missing)
+        self._granted.update(dict.fromkeys(due, now))
+        return [Commit(), *map(self._direct, due), *map(Grant, due)]
 
     def _direct(self, worker: int) -> Direct:
         """The Direct with its size and, in the shared stream, the next examples not given away."""

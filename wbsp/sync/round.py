@@ -50,6 +50,11 @@ class Barrier(Round):
         self._ahead: dict[int, int] = {}  # worker -> as in `lead`
         self.absent: dict[int, int] = {}  # the same
 
+    @property
+    def led(self) -> bool:
+        """True if a part of this round was pushed before the restart."""
+        return bool(self._ahead or self.absent)
+
     def lead(self, worker: int, rounds: int) -> None:
         """A worker has pushed for so many `rounds`, from this one on."""
         self._ahead[worker] = rounds
