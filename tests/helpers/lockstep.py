@@ -8,87 +8,21 @@ from __future__ import annotations
 
 import json
 import random
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import asdict
 
 import numpy as np
 import zmq
+from lockstep_worker import LAYOUT, SIZE, Worker
 
 from wbsp.formats import parse
-from wbsp.layout import TensorSpec
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.engine import Engine
 from wbsp.ps.store import UNSENT, Store
 from wbsp.ps.terms import Place, Terms
 from wbsp.sync import create
-from wbsp.wire import messages as m
-from wbsp.wire.chunks import split
-from wbsp.worker.agent import Adopt, Agent, Cut, CutQuery, Leave
-from wbsp.worker.communication import Communication
-from wbsp.worker.connection import TransportError
-from wbsp.worker.recorder import Recorder
-from wbsp.worker.shared_agent import SharedAgent
-from wbsp.worker.shared_memory import SharedMemory
 
-SIZE = 12  # floats; what a step adds is a whole multiple of this vector
-PATTERN = np.array([1, -1, 0, 2, 0, 0, 0, 0, 7, 0, 0, -3], np.float32)
-LAYOUT = [TensorSpec("x", (SIZE,))]
 SETTINGS = {"id": "ab12"}
-
-
-class Calls(deque):
-    """A queue of calls without sockets."""
-
-    wakes = None
-
-    def make(self):
-        while self:
-            self.popleft()()
-
-
-class Plain:
-    """What a channel, and its connection, does where there are neither shards nor shared memory."""
-
-    made, all_sent, sent = True, True, 0
-    ready, group = True, None
-    memory = SharedMemory(wanted=False)
-
-    def served(self):
-        pass
-
-    def hand_over(self, *arguments):
-        self.post_chunks(*arguments)
-
-    def arrange(self, answer):
-        assert answer.group is None and not answer.memory
-
-    def detach(self):
-        pass
-
-    def let_go(self, now):
-        return False
-
-
-class Line(Plain):
-    """A worker's connection: a channel for its Communication, and the messages on their way."""
-
-    def __init__(self):
-        self.connection = self
-        self.broken = False
-        self.up, self.down = deque(), deque()
-
-    def break_off(self):
-        """What is on its way is lost."""
-        self.up.clear()
-        self.down.clear()
-        self.broken = True
-
-    def post(self, message, chunk=None, urgent=False):
-        self.up.append((m.encode(message), None if chunk is None else bytes(chunk)))
-
-    def post_chunks(self, vector, header, parts=()):
-        for offset, chunk in split(vector):
-            self.post(header(offset), chunk)
 
 
 class Life:
@@ -174,138 +108,6 @@ class Life:
         here = [*self.engine.active, *self.engine.gathering.left]
         if here and not self.engine.started:
             self.members.deliver(self.engine.start(self.world.now))
-
-
-class Worker:
-    """One worker process: its compute thread is `compute` and `carry_out`."""
-
-    def __init__(self, world, index, steps):
-        self.world, self.index, self.steps = world, index, steps
-        self.identity = bytes([index + 1]) * 16
-        self.line, self.calls = Line(), Calls()
-        self.communication = Communication(self.line, self.calls, "localhost:1")
-        self.shared = None
-        self.x = self.anchor = np.zeros(SIZE, np.float32)
-        self.made = np.zeros(SIZE)  # all that was cut
-        self.cuts, self.weights = [], {}  # seq -> what was sent, what the worker was told of it
-        self.adopted = []  # versions
-        self.final = self.refused = None
-        self.most_kept = 0
-        self.communication.hello(m.Hello(m.PROTOCOL, index, {}))
-
-    @property
-    def agent(self):
-        return None if self.shared is None else self.shared.agent
-
-    @property
-    def ended(self):
-        return self.final is not None or self.refused is not None
-
-    # The transport, as the agent's listener and the compute thread see it.
-
-    def fetch(self, number, carried):
-        self.calls.append(lambda: self.communication.request(
-            m.Model, lambda: self.line.post(m.Fetch(
-                number, self.communication.attachment.held)), number, carried))
-
-    # The compute thread.
-
-    @property
-    def may_compute(self):
-        agent = self.agent
-        return (agent is not None and agent.version is not None and agent.waiting is None
-                and not self.shared.commands and not agent.finished and self.final is None)
-
-    def compute(self):
-        agent = self.agent
-        if self.steps == 0 or agent.stopped:
-            self.carry_out(agent.finish())
-            return
-        self.steps -= 1
-        self.x = self.x + self.world.draw.randint(1, 500) * PATTERN
-        self.carry_out(agent.step_done(1, self.world.draw.uniform(0.1, 2.0), loss=1.0))
-
-    def carry_out(self, commands=None):
-        if commands is None:
-            commands, self.shared.commands = self.shared.commands, []
-        for command in commands:
-            match command:
-                case Cut():
-                    update, self.anchor = self.x - self.anchor, self.x
-                    self.calls.append(lambda c=command, u=update: self.push(c, u))
-                case Adopt():
-                    vector = self.shared.take_version(command.version)
-                    assert not self.adopted or command.version >= self.adopted[-1]
-                    self.adopted.append(command.version)
-                    rest = self.x - self.anchor if command.how == "rebase" else 0
-                    self.x, self.anchor = vector + rest, vector
-                    if self.agent.finished:
-                        self.final = vector
-                case CutQuery():
-                    self.calls.append(lambda c=command: self.communication.request(
-                        m.CutDecision, lambda: self.line.post(m.CutQuery(*c)), c.number))
-                case Leave():
-                    self.calls.append(lambda: self.communication.leave("finished", True))
-                case _:
-                    self.fetch(*command)
-        self.calls.make()
-
-    # The communication thread.
-
-    def push(self, command, update):
-        self.made += update
-        self.communication.push(command.push, update, command.fetch)
-        assert command.push.seq == len(self.cuts)
-        self.cuts.append(np.array(self.communication._pending.cut[1]))
-
-    @property
-    def unsent(self):
-        """What was cut and not sent."""
-        unsent = self.communication.attachment.sending.unsent
-        return np.zeros(SIZE) if unsent is None else unsent
-
-    def hear(self):
-        """The next message from the server arrives."""
-        header, body = self.line.down.popleft()
-        message = m.decode(m.FromServer, header)
-        if isinstance(message, m.Model):
-            self.world.differences += message.base != m.NONE
-        try:
-            self.communication._handle(message, None if body is None else memoryview(body),
-                                       self.world.now)
-        except TransportError as error:
-            self.refused = str(error)
-            return
-        self.calls.make()
-        if isinstance(message, m.Welcome) and self.shared is None:
-            self.communication.join(m.Join(LAYOUT))
-        if isinstance(message, m.Joined) and self.shared is None:
-            self.shared = SharedAgent(Agent(self.index, self.world.model().rule, message.seq), self,
-                                      Recorder(0.0), self.world.said.append, None)
-            self.communication.listen(Noting(self), SIZE)
-        kept = self.communication.attachment.kept
-        if kept is not None:
-            self.most_kept = max(self.most_kept, kept.vectors)
-
-    def reconnect(self):
-        """There is a server again; what was on its way is lost."""
-        self.line.broken = False
-        self.communication._introduce_again(self.world.now)
-
-
-class Noting:
-    """A worker's listener, which also notes what it was told of its pushes."""
-
-    def __init__(self, worker):
-        self._worker = worker
-
-    def __getattr__(self, name):
-        return getattr(self._worker.shared, name)
-
-    def acked(self, ack, seconds):
-        assert ack.seq not in self._worker.weights, "the agent heard of a push twice"
-        self._worker.weights[ack.seq] = ack.weight
-        self._worker.shared.acked(ack, seconds)
 
 
 class World:

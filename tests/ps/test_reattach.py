@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from lockstep import SIZE, World
+from lockstep import World
+from lockstep_worker import SIZE
 
 from wbsp.member import AnsweredWork
 from wbsp.ps.decision import Directed, Granted

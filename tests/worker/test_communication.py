@@ -4,7 +4,7 @@ from collections import deque
 
 import numpy as np
 import pytest
-from lockstep import Calls, Plain
+from lockstep_worker import Calls, Plain
 from msgspec import structs
 
 from wbsp.layout import TensorSpec
