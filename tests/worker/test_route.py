@@ -1,12 +1,14 @@
 """Host names with several addresses: the one with a server is found."""
 
+import itertools
 import socket
 
 import pytest
 import zmq
 from crew import Member
-from jobs import Jobs, until
+from jobs import Jobs, free_port, until
 
+from wbsp.worker.connection import ConnectionMonitor
 from wbsp.worker.route import Route
 from wbsp.worker.transport import Transport, TransportError
 
@@ -97,3 +99,45 @@ def test_an_address_that_accepts_a_connection_is_given_time():
     assert sock.connects == 1
     route.turn(31.0)
     assert sock.connects == 2
+
+
+@pytest.fixture
+def connected():
+    """A connection that is made, of which nothing was read yet, and the server's socket; the worker
+    knows another address, too, where nobody listens."""
+    context = zmq.Context()
+    server, sock = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+    there = f"127.0.0.1:{server.bind_to_random_port('tcp://127.0.0.1')}"
+    connection = ConnectionMonitor(sock, f"{there},127.0.0.1:{free_port()}", 60.0, print)
+    connection.check(0.0)
+    sock.send(b"")
+    server.recv_multipart()
+    yield connection
+    sock.disable_monitor()
+    context.destroy(0)
+
+
+def test_a_connection_that_is_made_when_the_next_address_has_its_turn_is_none(connected):
+    """As under load, to a server that was started again: nobody would ever answer."""
+    connected._route.turn(100.0)
+    for _ in "ab":  # there was a process, and it shook hands
+        assert connected.monitor.poll(10_000)
+        connected.event(100.0)
+        assert not connected.made
+    clock = itertools.count(101.0)
+
+    def made():
+        now = next(clock)
+        connected.check(now)
+        if connected.monitor.poll(10):
+            connected.event(now)
+        return connected.made
+    until(made, "a connection, when the first address has its turn again")
+
+
+def test_what_happened_at_an_address_is_read_before_the_next_has_its_turn(connected):
+    connected.check(100.0)
+    while not connected.made:
+        assert connected.monitor.poll(10_000)
+        connected.event(100.0)
+    assert not connected._route.moved

@@ -54,7 +54,10 @@ class ConnectionMonitor:
         True: the connection is a new one, after a break or to another address, and messages on
         their way may be lost. Raises TransportError when the server refuses the connection.
         """
-        event = zmq.utils.monitor.recv_monitor_message(self.monitor)["event"]
+        message = zmq.utils.monitor.recv_monitor_message(self.monitor)
+        event = message["event"]
+        if self._route.left(message["endpoint"].decode()):
+            return False
         if event & HANDSHAKE_FAILED:
             self._fail(event)
         elif event == zmq.EVENT_CONNECT_RETRIED:
@@ -107,7 +110,7 @@ class ConnectionMonitor:
 
         Raises TransportError when the server is lost.
         """
-        if not self.made or self._broken_since is not None:
+        if (not self.made or self._broken_since is not None) and not self.monitor.poll(0):
             self._route.turn(now)
         since = self._unserved_since if self._broken_since is None else self._broken_since
         if since is not None:

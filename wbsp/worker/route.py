@@ -28,6 +28,7 @@ class Route:
         self._servers = split_addresses(address)
         self._endpoint: str | None = None  # which is tried at the moment
         self._left = False  # that one is not connected any more
+        self._past: set[str] = set()  # those that were tried before
         self._turn_at = 0.0
         self.moved = False
         self.unknown: str | None = None
@@ -53,6 +54,14 @@ class Route:
         self._endpoint = endpoints[index % len(endpoints)]
         self._socket.connect(self._endpoint)
 
+    def left(self, endpoint: str) -> bool:
+        """True for an address that is tried no longer: what happened there is of no interest.
+
+        libzmq reports a connection in a queue. One that is made in the moment in which the next
+        address gets its turn is ended again, without another word, before this side reads of it.
+        """
+        return self._left or (endpoint != self._endpoint and endpoint in self._past)
+
     def leave(self, now: float) -> None:
         """End the connection, and try the next address soon."""
         if self._endpoint and not self._left:
@@ -68,6 +77,7 @@ class Route:
         self._turn_at = now + _ACCEPTED
 
     def _disconnect(self, endpoint: str) -> None:
+        self._past.add(endpoint)
         with contextlib.suppress(zmq.ZMQError):
             self._socket.disconnect(endpoint)
 
