@@ -22,9 +22,11 @@ from crew import Member, all_end
 from integers import IntegerReplica
 from jobs import ROOT, free_port, until
 from pairs import Pair, told
+from peers import Peer
 
 from wbsp.ps import checkpoint
 from wbsp.runlog.reader import read_run
+from wbsp.wire import messages as m
 
 KILLS = int(os.environ.get("WBSP_KILLS", "0"))
 SEED = int(os.environ.get("WBSP_KILLS_SEED", "0"))
@@ -143,6 +145,9 @@ def test_a_server_says_for_which_shard_it_waits(jobs):
     server.until(f"waiting for the shard at localhost:{port}")
     worker = jobs.integer_worker(server.address, 0)
     worker.until("the server is waiting for the shard")
+    with Peer(server.address) as standby:  # to which silence would be the server's end
+        standby.send(m.Held(0, 1))
+        standby.hears(m.Unknown)
     worker.signal(signal.SIGTERM)
     server.signal(signal.SIGTERM)
     assert server.ends() == 128 + signal.SIGTERM
