@@ -4,8 +4,8 @@ A message is one frame of MessagePack. Those with floats (Initial, Update, Kept,
 Floats, Slice, Version) have a second one of raw little-endian float32 values: a chunk of the
 model's flat vector or, in an Update and a Model, of the words of the run's format, in which sizes
 and offsets count then. Where memory is shared, an Update, Kept or Model names a place in it; with
-shards, Update and Kept are the heads, without floats, of what goes there. Bytes that do not decode
-to exactly one of these types raise `WireError`.
+shards, Update and Kept are the heads, without floats, of what goes there. Nothing is ever
+unpickled: bytes that do not decode to exactly one of these types raise `WireError`.
 """
 
 from __future__ import annotations

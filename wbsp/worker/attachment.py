@@ -15,7 +15,6 @@ from wbsp.wire import messages as m
 from wbsp.worker.channel import ServerChannel
 from wbsp.worker.connection import TransportError
 from wbsp.worker.kept import KeptCuts
-from wbsp.worker.membership import Listener
 
 _SETTLE = 0.005  # seconds of silence after which there is time to add up what is kept
 
@@ -31,16 +30,15 @@ def format_of(welcome: m.Welcome) -> Format:
 class Attachment:
     """A worker's place in a run; used by the communication thread.
 
-    hello:    None before the first
-    join:     None before the first
-    kept:     decided cuts that a server which dies would lose; None: this worker is no member yet
-    lacks:    push from which on the server that this worker attaches to lacks what was decided
-    version:  newest that was received
-    left:     this worker has finished, and waits for the final version
-    wire:     the run's format
-    sending:  what of a cut is sent, and what of it stays for the next
-    held:     version that the server may add differences to; NONE: there is none
-    listener: to this member's messages; None: there is none yet
+    hello:   None before the first
+    join:    None before the first
+    kept:    decided cuts that a server which dies would lose; None: this worker is no member yet
+    lacks:   push from which on the server that this worker attaches to lacks what was decided
+    version: newest that was received
+    left:    this worker has finished, and waits for the final version
+    wire:    the run's format
+    sending: what of a cut is sent, and what of it stays for the next
+    held:    version that the server may add differences to; NONE: there is none
     """
 
     def __init__(self) -> None:
@@ -53,7 +51,6 @@ class Attachment:
         self.wire = FLOAT32
         self.sending = ErrorFeedback(self.wire)
         self.held = m.NONE
-        self.listener: Listener | None = None
         self._run: str | None = None  # id
         self._joined: m.Joined | None = None
         self._epoch = 0  # of the server that this worker belongs to
@@ -80,12 +77,12 @@ class Attachment:
         self._zero = time.monotonic() - joined.now
         self.kept = KeptCuts(joined.seq)
 
-    def reattach(self, channel: ServerChannel) -> None:
+    def reattach(self, channel: ServerChannel, waits: bool) -> None:
         """Introduce a member over a new connection.
 
-        What it says of itself is to hold until the server answers: let its listener hear nothing.
+        waits: as in `Reattach`; it is to hold until the server answers: let the member hear nothing
         """
-        self.lacks, waits = None, self.listener is None or self.listener.waits
+        self.lacks = None
         assert self.hello and self.join and self.kept and self._joined, "this worker is a member"
         channel.post(m.Reattach(
             m.PROTOCOL, self.hello.worker, self._run or "", self._epoch, self.join.layout,

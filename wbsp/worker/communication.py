@@ -113,7 +113,6 @@ class Communication:
     def listen(self, listener: Listener, size: int) -> None:
         """Pass on all messages to this member, whose model has `size` floats."""
         self._membership = Membership(listener, size, self.attachment.wire.versions)
-        self.attachment.listener = listener
         for message in self._early:
             listener.received(message)
         self._early.clear()
@@ -236,11 +235,12 @@ class Communication:
     def _introduce_again(self, now: float) -> None:
         """Say who this worker is; a member's pending request waits for the answer."""
         self._channel.detach()
-        attachment = self.attachment
+        attachment, member = self.attachment, self._membership
         if attachment.kept is not None:
             self._attaching = PendingRequest(
-                m.Reattached, None, lambda: attachment.reattach(self._channel), self._counts(),
-                now, now, now)
+                m.Reattached, None, lambda: attachment.reattach(
+                    self._channel, member is None or member.listener.waits),
+                self._counts(), now, now, now)
             self._attaching.send()
             return
         if self._introduced and attachment.hello is not None:
