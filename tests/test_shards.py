@@ -139,6 +139,24 @@ def test_shards_elsewhere_wait_for_one_server_after_the_other(jobs):
         assert shard.find("the run has ended: all workers finished")
 
 
+def test_who_follows_a_server_that_waits_for_a_shard_waits_with_it(jobs):
+    """For longer than silence is taken for life; and it is told of an end that comes at once."""
+    ports = free_port(), free_port()
+    shards = [jobs.shard(port) for port in ports]
+    run = Pair(jobs, shards=",".join(f"localhost:{port}" for port in ports))
+    run.trains()
+    until(lambda: run.held({}), "the server to know that")
+    shards[0].kill()
+    run.standby.until("taking over from the server at")
+    run.go()
+    run.server.until("no server at .* for 10 of 600 s; that process does not serve yet")
+    shards[0] = jobs.shard(ports[0])
+    run.ends(run.standby, run.server)
+    assert run.server.find(r"the run has ended: all workers finished")
+    for shard in shards:
+        shard.ends_well()
+
+
 def test_a_server_says_for_which_shard_it_waits(jobs):
     port = free_port()
     server = jobs.server("--base_dir=run", f"--shards=localhost:{port}").listens()
@@ -146,8 +164,8 @@ def test_a_server_says_for_which_shard_it_waits(jobs):
     worker = jobs.integer_worker(server.address, 0)
     worker.until("the server is waiting for the shard")
     with Peer(server.address) as standby:  # to which silence would be the server's end
-        standby.send(m.Held(0, 1))
-        standby.hears(m.Unknown)
+        standby.send(m.Follow(m.PROTOCOL, {}, 1, "", 0))
+        standby.hears(m.NotServing)
     worker.signal(signal.SIGTERM)
     server.signal(signal.SIGTERM)
     assert server.ends() == 128 + signal.SIGTERM

@@ -19,13 +19,14 @@ from wbsp.worker.pending import PendingRequest
 
 PUSH = Push(0, 4, 0, 1, 1, 1.0)
 ACK = m.Ack(4, True, None, None, False, 0.5, 0, 0)
-BREAK = object()  # among the events of a channel: the connection is a new one
+# Among the events of a channel: the connection is a new one; the server shares its memory no more.
+BREAK, UNSHARED = object(), object()
 
 
 class Channel(Plain):
     """A channel to a server that sends what `events` says, one at a poll, and then nothing."""
 
-    broken = False
+    broken = unshared = False
 
     def __init__(self, events):
         self.connection = self
@@ -38,7 +39,9 @@ class Channel(Plain):
         event = self.events.popleft()
         if event is BREAK:
             return Ready(False, True, False)
-        if callable(event):
+        if event is UNSHARED:
+            self.unshared = True
+        elif callable(event):
             event()
         else:
             self._messages.append(event)
@@ -46,6 +49,12 @@ class Channel(Plain):
 
     def read_event(self):
         return True
+
+    def let_go(self, now):
+        return self.unshared
+
+    def detach(self):
+        self.unshared = False
 
     def receive(self):
         if not self._messages:
@@ -167,6 +176,14 @@ def test_what_a_broken_connection_has_left_comes_too_late(listener, sent):
     communicate([*JOINING, ["listen", listener, 1], request, BREAK, ACK, m.Granted(7), SAME, ACK])
     assert listener.log == [SAME, ACK]
     assert sent == ["push", "push"]
+
+
+def test_who_shares_memory_no_more_attaches_again_also_where_that_is_under_way(listener):
+    """What the server would answer there is lost."""
+    joined = [*JOINING, ["listen", listener, 1]]
+    for events, times in (([UNSHARED], 1), ([BREAK, UNSHARED], 2)):
+        _, channel = communicate([*joined, *events])
+        assert len(attempts(channel)) == times
 
 
 @pytest.mark.parametrize("waits", [True, False])

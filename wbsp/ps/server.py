@@ -97,8 +97,11 @@ class Server:
     def _advance(self, seconds: float) -> None:
         self._zero -= seconds
 
-    def run(self) -> int:
+    def run(self, ready: Callable[[], None] = lambda: None) -> int:
         """Serve until training is over; return the exit code.
+
+        `ready` is called when everything is there, and before anything is heard: shards may be
+        waited for longer than peers take silence for life.
 
         Raises ShardLost where the run is to go on from its newest checkpoint; everything is closed
         then.
@@ -110,6 +113,7 @@ class Server:
                 if (missing := self._shards.gather(self._interrupts)) is not None:
                     return missing
                 self._say(f"shards at {', '.join(self._shards.names)}")
+            ready()
             code = self._guard(self._serve)
             if self._failure is not None:
                 self._guard(self._serve)  # the workers are to finish all the same

@@ -232,5 +232,3 @@ def _turn_away(server: ServerSocket, reason: str) -> None:
                 message = m.decode(m.FromWorker, frames[0].buffer)
                 if isinstance(message, m.Hello | m.Reattach | m.Follow | m.Ask | m.Watch):
                     server.reaches(identity.bytes, m.encode(m.NotServing(reason)))
-                elif isinstance(message, m.Held):  # of a standby, which would take silence for
-                    server.reaches(identity.bytes, m.encode(m.Unknown()))  # this server's end

@@ -68,6 +68,10 @@ class Standby:
             return why
         say(f"taking over from the server at {self._leader.address}: {why}")
         server = self._serve(self._leader.copy)
+        return server.run(lambda: self._hand_over(server))
+
+    def _hand_over(self, server: Server) -> None:
+        """Have the server, which is ready now, answer those who have come here before."""
         replication = server.dispatcher.replication
         replication.lost(server.now())
         if self._follower is not None:
@@ -77,7 +81,6 @@ class Standby:
             for identity, request in self._candidacy.requests.items():
                 with contextlib.suppress(m.WireError):
                     server.dispatcher.admission.reattach(identity, request)
-        return server.run()
 
     @property
     def _state(self) -> State | None:
@@ -147,7 +150,8 @@ class Standby:
         """Nobody serves, as far as can be seen; not for ever."""
         waited = now - self._silent_since
         state, epoch = self._state, self._leader.epoch
-        missing = ("this process holds nothing" if state is None or self._candidacy is None else
+        missing = ("this process holds nothing" if state is None else
+                   "that process does not serve yet" if self._candidacy is None else
                    f"the state here is of epoch {state.epoch}, and that one had epoch {epoch}"
                    if epoch > state.epoch else
                    f"{self._candidacy.ballot} have come here, "

@@ -269,7 +269,7 @@ class Communication:
             self._repeat_request(now)
         if not self._channel.connection.made or self._channel.connection.broken:
             return
-        if self._attaching is None and self._channel.let_go(now):
+        if self._channel.let_go(now):
             self._introduce_again(now)
         if request := self._attaching or self._pending:
             request.observe(self._counts(), now)
