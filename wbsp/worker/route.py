@@ -4,6 +4,7 @@ standby."""
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 
 import zmq
 
@@ -28,7 +29,6 @@ class Route:
         self._servers = split_addresses(address)
         self._endpoint: str | None = None  # which is tried at the moment
         self._left = False  # that one is not connected any more
-        self._past: set[str] = set()  # those that were tried before
         self._turn_at = 0.0
         self.moved = False
         self.unknown: str | None = None
@@ -60,7 +60,8 @@ class Route:
         libzmq reports a connection in a queue. One that is made in the moment in which the next
         address gets its turn is ended again, without another word, before this side reads of it.
         """
-        return self._left or (endpoint != self._endpoint and endpoint in self._past)
+        return (self._left or self._endpoint is None
+                or _numbers(endpoint) != _numbers(self._endpoint))
 
     def leave(self, now: float) -> None:
         """End the connection, and try the next address soon."""
@@ -77,7 +78,6 @@ class Route:
         self._turn_at = now + _ACCEPTED
 
     def _disconnect(self, endpoint: str) -> None:
-        self._past.add(endpoint)
         with contextlib.suppress(zmq.ZMQError):
             self._socket.disconnect(endpoint)
 
@@ -92,3 +92,14 @@ class Route:
         except OSError as error:  # a scheduler may register the name later
             self.unknown = f"the host name {host} is not known ({error.strerror})"
             return []
+
+
+def _numbers(endpoint: str) -> tuple[str, str]:
+    """Address and port of "tcp://address:port", in one way: once libzmq has tried in vain, it names
+    an IPv4 address as IPv6 does."""
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    try:
+        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return host, port
+    return str(getattr(address, "ipv4_mapped", None) or address), port
