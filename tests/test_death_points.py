@@ -18,7 +18,7 @@ from pairs import Pair
 
 from wbsp.sync import MODELS
 
-OPTIONS = {"adsp": "period=0.03", "localsgd": "tau=3"}
+OPTIONS = {"adsp": "period=0.01", "localsgd": "tau=3"}
 OFTEN = "--check_period=0.2"
 ALL = [(sync, shards, standby, point)
        for sync, shards, standby in itertools.product(MODELS, (1, 2), (False, True))
