@@ -159,7 +159,8 @@ def reality(models: Sequence[str], epochs: int, out: Path) -> Printing:
 def zipline(out: Path) -> Printing:
     """The job of choosing barriers, with ElasticBSP's three algorithms and up to 1,000 workers."""
     return Printing("zipline", ("-m", "benchmarks.zipline", "--workers", "10", "30", "100", "300",
-                                "1000", "--r", "15", "150"), out, 60.0)
+                                "1000", "--r", "15", "150", "--figure", "docs/figures/zipline.png"),
+                    out, 60.0)
 
 
 class Failure(NamedTuple):

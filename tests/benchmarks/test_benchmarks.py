@@ -68,8 +68,13 @@ def test_memory_is_counted_beside_a_plain_fit(tmp_path, monkeypatch):
 
 
 def test_zipline_counts_the_operations_of_each_variant(tmp_path):
-    result = figures(tmp_path, "zipline", "--quick")
-    assert result
+    figure = tmp_path / "zipline.png"
+    rows = figures(tmp_path, "zipline", "--quick", f"--figure={figure}")
+    assert {(row["workers"], row["r"]) for row in rows} == {(10, 15), (10, 150), (100, 15),
+                                                            (100, 150)}
+    for row in rows:
+        assert (row["moved"] == 0) == (row["algorithm"] == "zipline_opt_bs")
+    assert figure.stat().st_size > 10_000
 
 
 @minutes
