@@ -207,6 +207,19 @@ def test_the_end_of_the_run_waits_for_the_other_server_only_where_that_may_be_on
     assert not expected(12.9), "it is here"
 
 
+def test_where_the_run_s_clock_is_set_forward_nobody_was_silent_for_that_long(world):
+    """As by workers that went on without a server, while this one waited for a shard."""
+    world.replication.lost(world.now)
+    world.now += 100
+    world.replication.leap(100)
+    assert world.replication.expected(world.now)
+    world.follow()
+    world.now += 100
+    world.replication.leap(100)
+    world.replication.poll(world.now)
+    assert world.replication.knows(STANDBY) and "standby_lost" not in world.events
+
+
 class Inquiry:
     """Finds out nothing."""
 

@@ -187,10 +187,7 @@ class Admission:
 
     def _advance(self, now: float) -> None:
         """Have the run's time go on from that of a worker that has gone on without the server."""
-        leap = max(0.0, now - self._clock())
-        self._terms.advance(leap)
-        for session in self._sessions:
-            session.heard += leap
+        self._terms.advance(max(0.0, now - self._clock()))
 
     def _objection(self, identity: bytes, hello: m.Hello | m.Reattach) -> str | None:
         """Why this worker may not take part, in one line for both sides; None if it may."""

@@ -65,6 +65,12 @@ class Dispatcher:
         self.admission.begin(self.members, layout)
         return self.members
 
+    def leap(self, seconds: float) -> None:
+        """The run's clock was set forward: nobody was silent for these seconds."""
+        for session in self.sessions:
+            session.leap(seconds)
+        self.replication.leap(seconds)
+
     @property
     def delay(self) -> float | None:
         """Seconds until a message that has begun to come in is there; None: none has."""

@@ -31,6 +31,10 @@ class Follower:
     returned: bool  # over a new connection; it has not said since what it holds
     probed: float = 0.0
 
+    def leap(self, seconds: float) -> None:
+        """The run's clock was set forward by so much."""
+        self.heard, self.told = self.heard + seconds, self.told + seconds
+
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 

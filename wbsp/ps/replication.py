@@ -82,6 +82,12 @@ class Replication:
         """The run's other server has ended."""
         self._lost_at = now
 
+    def leap(self, seconds: float) -> None:
+        """The run's clock was set forward: nobody was silent for these seconds."""
+        self._lost_at += seconds
+        if self._standby is not None:
+            self._standby.leap(seconds)
+
     def knows(self, identity: bytes) -> bool:
         """True for the standby's socket."""
         return self._standby is not None and self._standby.identity == identity
@@ -165,8 +171,6 @@ class Replication:
         """A member has promised itself to this server."""
         if self._contest is not None and elected.epoch == self._contest.ballot.epoch:
             self._contest.ballot.promised.add(session.worker)
-
-    # Time.
 
     def poll(self, now: float) -> None:
         """Everything that time alone brings about."""

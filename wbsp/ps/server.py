@@ -96,6 +96,7 @@ class Server:
 
     def _advance(self, seconds: float) -> None:
         self._zero -= seconds
+        self.dispatcher.leap(seconds)
 
     def run(self, ready: Callable[[], None] = lambda: None) -> int:
         """Serve until training is over; return the exit code.

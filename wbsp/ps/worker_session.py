@@ -177,6 +177,12 @@ class WorkerSession:
         """A message came in: the worker is alive, and connected."""
         self.heard, self.gone_since = now, None
 
+    def leap(self, seconds: float) -> None:
+        """The run's clock was set forward by so much."""
+        self.heard += seconds
+        if self.gone_since is not None:
+            self.gone_since += seconds
+
     def alive(self, durable: int) -> m.Alive:
         """The server's sign of life for this worker; `durable` as in `Ledger`."""
         return m.Alive(self.progress.received, durable)
