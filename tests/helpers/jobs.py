@@ -18,7 +18,7 @@ from pathlib import Path
 import forked
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 120.0  # seconds; only there so that nothing hangs for ever
+PATIENCE = 300.0  # seconds; only there so that nothing hangs for ever
 INTEGER_WORKER = Path(__file__).with_name("integer_worker.py")
 DYING = Path(__file__).with_name("dying.py")
 
