@@ -10,6 +10,7 @@ from wbsp.wire.sockets import (
     derive_keys,
     endpoint,
     is_loopback,
+    plain_address,
     read_token,
     split_address,
     worker_socket,
@@ -97,6 +98,14 @@ def test_a_bad_address_is_one_clear_line(address):
 def test_endpoints():
     assert endpoint("localhost", 2606) == "tcp://127.0.0.1:2606"
     assert endpoint("::1", 2606) == endpoint("[::1]", 2606) == "tcp://[::1]:2606"
+
+
+@pytest.mark.parametrize(("text", "plain"), [
+    ("10.0.0.1", "10.0.0.1"), ("::ffff:10.0.0.1", "10.0.0.1"), ("[::ffff:10.0.0.1]", "10.0.0.1"),
+    ("0:0:0:0:0:FFFF:0A00:0001", "10.0.0.1"), ("[::1]", "::1"), ("0::1", "::1"),
+    ("fe80::1%eth0", "fe80::1%eth0"), ("some.host", "some.host"), ("", "")])
+def test_an_address_has_one_plain_form(text, plain):
+    assert plain_address(text) == plain
 
 
 def test_the_server_listens_on_ipv6_loopback():

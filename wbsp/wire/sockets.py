@@ -87,6 +87,16 @@ def endpoint(host: str, port: int) -> str:
     return f"tcp://{host}:{port}"
 
 
+def plain_address(text: str) -> str:
+    """A numeric address in its one usual form: libzmq, where a socket takes both kinds, may name an
+    IPv4 address as IPv6 does, `::ffff:10.0.0.1`. What is no such address is returned as it is."""
+    try:
+        address = ipaddress.ip_address(text.strip("[]"))
+    except ValueError:
+        return text
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
 def endpoints(host: str, port: int) -> list[str]:
     """The addresses that a host's name has: libzmq by itself tries the first one only, an IPv6
     address where there are both kinds. Raises OSError for a name that is not known."""
@@ -221,7 +231,7 @@ class ServerSocket:
 
 def peer_address(frame: zmq.Frame) -> str:
     """Address of the machine from which a message came."""
-    return str(frame.get("Peer-Address")).removeprefix("::ffff:")
+    return plain_address(str(frame.get("Peer-Address")))
 
 
 class _OneKey:

@@ -4,11 +4,10 @@ standby."""
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 
 import zmq
 
-from wbsp.wire.sockets import endpoints, split_addresses
+from wbsp.wire.sockets import endpoints, plain_address, split_addresses
 
 # Seconds until the next address is tried, where there are several: without an answer, after the
 # connection was refused, after it was accepted (the handshake on a slow line).
@@ -95,11 +94,7 @@ class Route:
 
 
 def _numbers(endpoint: str) -> tuple[str, str]:
-    """Address and port of "tcp://address:port", in one way: once libzmq has tried in vain, it names
-    an IPv4 address as IPv6 does."""
+    """Address and port of "tcp://address:port": once a connection was broken, libzmq names them in
+    another way than before."""
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    try:
-        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
-    except ValueError:
-        return host, port
-    return str(getattr(address, "ipv4_mapped", None) or address), port
+    return plain_address(host.partition("%")[0]), port
