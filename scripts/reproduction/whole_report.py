@@ -96,12 +96,13 @@ def draw(book: Book, path: Path, looks: dict[str, dict]) -> Path | None:
     if not runs:
         return None
     figure, axes = new_figure(1, 2, 12, 4.6, sharey=True)
-    for panel, first in zip(axes.flat, (0, 1), strict=True):
-        for name, found in runs.items():
-            length = min(len(one.accuracy) for one in found)
-            mean = [100 * fmean(one.accuracy[i] for one in found) for i in range(length)]
-            panel.plot([WHOLE_PERIOD * i for i in range(first, length)], mean[first:], label=name,
-                       markevery=max(1, length // 8), **looks[name])
+    for name, found in runs.items():
+        mean = [100 * fmean(at) for at in zip(*(one.accuracy for one in found), strict=False)]
+        seconds = [WHOLE_PERIOD * i for i in range(len(mean))]
+        for panel, first in zip(axes.flat, (0, 1), strict=True):
+            panel.plot(seconds[first:], mean[first:], label=name,
+                       markevery=max(1, len(mean) // 8), **looks[name])
+    for panel in axes.flat:
         panel.set(xlabel="virtual seconds")
     axes[0, 0].set(ylabel="accuracy (%)", ylim=(10, None))
     axes[0, 1].set(xscale="log")
