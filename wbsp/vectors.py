@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 _BLOCK = 1 << 16  # floats; they stay in the second-level cache
@@ -20,12 +22,15 @@ def is_finite(vector: np.ndarray) -> bool:
 def _is_finite(block: np.ndarray) -> bool:
     """One pass without a temporary: NaN and infinity survive a sum of squares."""
     with np.errstate(over="ignore", invalid="ignore"):
-        finite = np.isfinite(np.dot(block, block))
-    return bool(finite or np.isfinite(block).all())  # a sum may also be too large to hold
+        finite = math.isfinite(np.dot(block, block))
+    return finite or bool(np.isfinite(block).all())  # a sum may also be too large to hold
 
 
 def add_weighted(total: np.ndarray, update: np.ndarray, weight: float) -> None:
     """total += weight * update, in one pass over the memory of both."""
+    if weight == 1.0:
+        np.add(total, update, out=total)
+        return
     factor, product = np.float32(weight), np.empty(min(_BLOCK, update.size), np.float32)
     for start in range(0, update.size, _BLOCK):
         part = update[start:start + _BLOCK]
