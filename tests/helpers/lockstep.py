@@ -10,12 +10,14 @@ import json
 import random
 from collections import Counter
 from dataclasses import asdict
+from functools import partial
 
 import numpy as np
 import zmq
 from lockstep_worker import LAYOUT, SIZE, Worker
 
 from wbsp.formats import parse
+from wbsp.ps.clock import Clock
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.engine import Engine
 from wbsp.ps.store import UNSENT, Store
@@ -34,9 +36,9 @@ class Life:
         self.writing = None  # a checkpoint under way
         wire = parse(world.wire)
         terms = Terms(world.model().rule, world.workers_num, SETTINGS | {"wire": wire.name}, None,
-                      world.advance, SETTINGS["id"], epoch, wire=wire)
-        self.dispatcher = Dispatcher(self, terms, None, lambda: world.now, world.said.append,
-                                     self.event)
+                      SETTINGS["id"], epoch, wire=wire)
+        self.dispatcher = Dispatcher(self, terms, None, Clock(lambda: world.now), world.said.append,
+                                     partial(self.event, world.now))
         model = world.model()
         store = Store(saved["vector"], saved["state"]["version"], wire=wire,
                       unsent=saved["outer"].get(UNSENT))
@@ -141,9 +143,6 @@ class World:
 
     def model(self):
         return create(self._sync, **self._options)
-
-    def advance(self, seconds):
-        assert seconds >= 0
 
     def run(self, most=20_000):
         """Until every worker has the final version."""

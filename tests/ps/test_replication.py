@@ -8,6 +8,7 @@ import pytest
 
 from wbsp.layout import TensorSpec
 from wbsp.ps import follower
+from wbsp.ps.clock import Clock
 from wbsp.ps.copies import Source
 from wbsp.ps.engine import Engine
 from wbsp.ps.lending import Lending
@@ -29,9 +30,10 @@ class World:
     def __init__(self):
         self.now, self.sent, self.said, self.events, self.noted = 0.0, [], [], [], {}
         self.full = False  # the disk
+        self.clock = Clock(lambda: self.now)
         model = create("asp")
         self.engine = Engine(model, Store(np.zeros(2, np.float32)), 1)
-        terms = Terms(model.rule, 1, {"sync": "asp"}, None, None, "ab12", 1, self.record)
+        terms = Terms(model.rule, 1, {"sync": "asp"}, None, "ab12", 1, self.record)
         self.queues = SimpleNamespace(
             transfer=lambda identity, frames, now: self.sent.extend(
                 m.decode(m.FromServer, head) for head, *_ in frames),
@@ -43,8 +45,7 @@ class World:
         self.checkpoints.write_soon = lambda: self.events.append("checkpoint soon")
         self.replication = Replication(
             terms, SimpleNamespace(reaches=lambda identity, message: True), self, self.admission,
-            lambda: self.now, self.said.append,
-            lambda now, kind, **fields: self.events.append(kind))
+            self.clock, self.said.append, lambda kind, **fields: self.events.append(kind))
         self.replication.begin(Source(self.engine, [TensorSpec("x", (2,))],
                                       lambda now: self.engine.state(), self.checkpoints))
         self.seq = 0
@@ -84,7 +85,7 @@ class World:
     def holds_one(self):
         """The standby follows, and holds the first copy."""
         self.follow()
-        self.replication.poll(self.now)
+        self.replication.poll()
         self.held(1)
 
     def held(self, number, beat=1):
@@ -100,14 +101,14 @@ def world():
 
 def test_one_copy_at_a_time_and_the_newest_version(world):
     assert isinstance(world.follow(), m.Following)
-    world.replication.poll(world.now)
+    world.replication.poll()
     assert world.copies() == [1]
     for _ in range(3):
         world.push()
-        world.replication.poll(world.now)
+        world.replication.poll()
     assert world.copies() == [1], "the first has not arrived"
     world.held(1)
-    world.replication.poll(world.now)
+    world.replication.poll()
     assert world.copies() == [1, 2]
     head = [one for one in world.sent if isinstance(one, m.Copy)][-1]
     assert '"version": 3' in head.state and head.size == 2
@@ -116,7 +117,7 @@ def test_one_copy_at_a_time_and_the_newest_version(world):
 def test_what_the_standby_holds_is_durable_and_nothing_else(world):
     world.follow()
     assert world.replication.alone and world.replication.settled
-    world.replication.poll(world.now)
+    world.replication.poll()
     assert not world.replication.alone and not world.replication.settled
     assert world.engine.ledger.durable == 0
     world.held(1)
@@ -130,7 +131,7 @@ def test_what_the_standby_holds_is_durable_and_nothing_else(world):
 
 def test_nothing_is_durable_where_a_later_server_would_not_know_of_the_standby(world):
     world.follow()
-    world.replication.poll(world.now)
+    world.replication.poll()
     world.full = True
     for _ in range(3):
         world.held(1)
@@ -145,12 +146,12 @@ def test_nothing_is_durable_where_a_later_server_would_not_know_of_the_standby(w
 def test_half_a_copy_that_was_lost_with_a_connection_is_made_anew(world):
     world.holds_one()
     world.push()
-    world.replication.poll(world.now)
+    world.replication.poll()
     world.follow()  # over a new connection
-    world.replication.poll(world.now)
+    world.replication.poll()
     assert world.copies() == [1, 2], "perhaps it arrived whole"
     world.held(1)
-    world.replication.poll(world.now)
+    world.replication.poll()
     assert world.copies() == [1, 2, 3]
     world.held(3)
     assert world.engine.ledger.durable == 3
@@ -160,18 +161,18 @@ def test_half_a_copy_that_was_lost_with_a_connection_is_made_anew(world):
 def test_a_version_that_the_standby_may_serve_from_is_not_written_to(world):
     door = Door(True)
     world.follow(socket=door.name)
-    world.replication.poll(world.now)
+    world.replication.poll()
     assert world.lent() == 0, "nobody shares W_0 yet, so it was sent"
     world.held(1)
     world.push()
-    world.replication.poll(world.now)
+    world.replication.poll()
     second = world.lent()
     vector = door.link(second).segments[second]
     for _ in range(5):
         world.push()
     assert vector.tolist() == [1, 1], "it may have come, though the standby is silent"
     world.held(2)
-    world.replication.poll(world.now)
+    world.replication.poll()
     assert world.lent() != second
     for _ in range(5):
         world.push()
@@ -200,23 +201,26 @@ def test_a_standby_that_was_started_again_at_once_ends_what_was_before(world):
 
 def test_the_end_of_the_run_waits_for_the_other_server_only_where_that_may_be_on_its_way(world):
     expected = world.replication.expected
-    assert not expected(0.0), "there has been none"
-    world.replication.lost(10.0)
-    assert expected(12.9) and not expected(13.0)
+    assert not expected(), "there has been none"
+    world.replication.lost()
+    world.now = 2.9
+    assert expected()
+    world.now = 3.0
+    assert not expected()
+    world.now = 2.9
     world.follow()
-    assert not expected(12.9), "it is here"
+    assert not expected(), "it is here"
 
 
-def test_where_the_run_s_clock_is_set_forward_nobody_was_silent_for_that_long(world):
+def test_where_the_run_s_time_is_set_forward_nobody_was_silent_for_that_long(world):
     """As by workers that went on without a server, while this one waited for a shard."""
-    world.replication.lost(world.now)
-    world.now += 100
-    world.replication.leap(100)
-    assert world.replication.expected(world.now)
+    world.replication.lost()
+    world.clock.go_on(100)
+    assert world.replication.expected()
     world.follow()
-    world.now += 100
-    world.replication.leap(100)
-    world.replication.poll(world.now)
+    world.clock.go_on(200)
+    assert world.clock.run() == 200
+    world.replication.poll()
     assert world.replication.knows(STANDBY) and "standby_lost" not in world.events
 
 
@@ -246,10 +250,10 @@ def test_a_server_that_slept_goes_on_with_a_standby_that_did_not(world, inquirie
     world.holds_one()
     world.push()
     world.now = 40.0
-    world.replication.poll(world.now)
+    world.replication.poll()
     assert world.events[-1] == "standby_lost"
     world.held(1, beat=2)
-    world.replication.poll(world.now)
+    world.replication.poll()
     assert world.copies() == [1, 2]
     world.held(2)
     assert world.replication.settled
@@ -259,15 +263,15 @@ def test_once_workers_are_asked_they_decide(world, inquiries):
     """A word of the standby that comes now may be from before it asked them itself."""
     world.holds_one()
     world.now = 40.0
-    world.replication.poll(world.now)
-    world.replication.poll(world.now)
+    world.replication.poll()
+    world.replication.poll()
     world.held(1, beat=2)
     world.push()
-    world.replication.poll(world.now)
+    world.replication.poll()
     assert world.copies() == [1]
     world.replication.elected(SimpleNamespace(worker=0), m.Elected(3))
     world.now = 41.0
-    world.replication.poll(world.now)
+    world.replication.poll()
     assert "going on without one" in world.said[-1] and world.noted["epoch"] == 3
 
 

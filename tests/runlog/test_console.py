@@ -95,7 +95,7 @@ def terminal(monkeypatch):
 def test_a_terminal_shows_a_live_table(terminal, cluster):
     console = Console("wbsp run-001", terminal.stream)
     for i in range(11):
-        console.update(status(i / 10, cluster, done=0.5, accuracy=0.75, heard={0: 0.0, 1: 0.9}))
+        console.update(status(i / 10, cluster, done=0.5, accuracy=0.75, silences={0: 2.0, 1: 0.3}))
     cluster.members[1].active = False
     console.line("worker 1 is lost [/nothing]")
     console.close()
@@ -107,7 +107,7 @@ def test_a_terminal_shows_a_live_table(terminal, cluster):
     assert 4 <= len(pictures) - 1 <= 6
     row = next(line for line in pictures[1].splitlines() if "│      1 │" in line)
     assert [cell.strip() for cell in row.split("│")[1:-1]] == [
-        "1", "10", "25.0", "25%", "100%", "80%", "0.0 s ago"]
+        "1", "10", "25.0", "25%", "100%", "80%", "0.3 s ago"]
     assert "gone" in pictures[-1] and "gone" not in pictures[1]
 
 

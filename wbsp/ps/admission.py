@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from wbsp.layout import TensorSpec, difference, total_size
+from wbsp.ps.clock import Clock
 from wbsp.ps.initial import INITIAL_PATIENCE, InitialModel
 from wbsp.ps.members import Members
 from wbsp.ps.session_manager import SessionManager
@@ -33,7 +34,7 @@ class Admission:
     """
 
     def __init__(self, terms: Terms, sessions: SessionManager, reports: dict[int, Report],
-                 clock: Callable[[], float], lose: Callable[[WorkerSession, str], None]):
+                 clock: Clock, lose: Callable[[WorkerSession, str], None]):
         self._terms, self._sessions, self._reports = terms, sessions, reports
         self._clock, self._lose = clock, lose
         self.layout: list[TensorSpec] | None = None  # of the run's model, once there is one
@@ -62,7 +63,7 @@ class Admission:
         if self._sessions.get(identity) is None:
             self._sessions.open(identity, hello.worker, self._reports.get(hello.worker))
         self._sessions.send(identity,
-                            m.Welcome(self._terms.settings, self._clock(), self._terms.rule))
+                            m.Welcome(self._terms.settings, self._clock.run(), self._terms.rule))
 
     def reattach(self, identity: bytes, request: m.Reattach) -> None:
         """A member has a new connection, and perhaps the run a new server. Raises WireError."""
@@ -74,7 +75,7 @@ class Admission:
             raise m.WireError(f"worker {request.worker} attached again in the session of "
                               f"worker {session.worker}")
         else:
-            session.note_message(self._clock())
+            session.note_message(self._clock.now())
             self._members.come_again(session, request)
 
     def join(self, session: WorkerSession, join: m.Join) -> None:
@@ -107,7 +108,7 @@ class Admission:
             return
         if not asked or self._members is not None or take is None or session.layout is None:
             raise m.WireError(f"worker {session.worker} brought an initial model unasked")
-        now = self._clock()
+        now = self._clock.now()
         try:
             vector = self._initial.add(initial, body, now)
             if vector is not None:
@@ -123,7 +124,7 @@ class Admission:
 
     def check(self) -> None:
         """Refuse a worker that was asked for W_0 and sends nothing of it."""
-        late = self._initial.overdue(self._clock())
+        late = self._initial.overdue(self._clock.now())
         if self._members is None and late is not None:
             self._refuse(late, f"worker {late.worker} was asked for the initial model and sent "
                                f"nothing of it for {INITIAL_PATIENCE:g} s")
@@ -154,7 +155,7 @@ class Admission:
         if place is None or place.owner != owner:
             place = self.places[worker] = Place(owner, self._reports.get(worker))
         if not self._members.engine.started:  # later, a leap would fool the model
-            self._advance(request.now)
+            self._clock.go_on(request.now)
         session = self._sessions.open(identity, worker, place.earlier)
         session.request = request
         self._sessions.attach(session, total_size(self.layout), request.socket)
@@ -185,10 +186,6 @@ class Admission:
             return str(error)
         return None
 
-    def _advance(self, now: float) -> None:
-        """Have the run's time go on from that of a worker that has gone on without the server."""
-        self._terms.advance(max(0.0, now - self._clock()))
-
     def _objection(self, identity: bytes, hello: m.Hello | m.Reattach) -> str | None:
         """Why this worker may not take part, in one line for both sides; None if it may."""
         me, terms = f"worker {hello.worker}", self._terms
@@ -202,7 +199,7 @@ class Admission:
             return reason
         old = self._sessions.of(hello.worker)
         if old is not None and old.identity != identity and self._sessions.reaches(old):
-            return (f"{me} is already connected (heard {self._clock() - old.heard:.1f} s ago); "
+            return (f"{me} is already connected (heard {self._clock.now() - old.heard:.1f} s ago); "
                     "start each worker with its own worker_index")
         finished = isinstance(hello, m.Reattach) and hello.left
         if self._over is not None and not finished:
@@ -227,7 +224,7 @@ class Admission:
         """Have a worker bring W_0, where nobody else makes it."""
         if self._terms.on_initial is None:
             return
-        if session := self._initial.choose(self._sessions, self._clock()):
+        if session := self._initial.choose(self._sessions, self._clock.now()):
             self._answer(session, send_initial=True)
 
     def _answer(self, session: WorkerSession, send_initial: bool) -> None:
@@ -237,7 +234,7 @@ class Admission:
             seq = engine.ledger.next_seq(session.worker)
             member = engine.members.get(session.worker)
             steps = member.steps if member else 0
-        session.answer = m.Joined(seq, steps, send_initial, self._clock(), self.epoch,
+        session.answer = m.Joined(seq, steps, send_initial, self._clock.run(), self.epoch,
                                   session.group, session.inbox)
         self._sessions.send(session.identity, session.answer)
 

@@ -13,6 +13,7 @@ import zmq
 
 from wbsp.layout import TensorSpec
 from wbsp.ps.admission import Admission
+from wbsp.ps.clock import Clock
 from wbsp.ps.engine import Engine
 from wbsp.ps.members import Members
 from wbsp.ps.replication import Replication
@@ -40,7 +41,7 @@ class Dispatcher:
     """
 
     def __init__(self, socket: ServerSocket, terms: Terms, bandwidth: float | None,
-                 clock: Callable[[], float], say: Callable[[str], None],
+                 clock: Clock, say: Callable[[str], None],
                  event: Callable[..., None]):
         self._socket, self._clock, self._say, self._event = socket, clock, say, event
         self.shards, self.files = terms.shards, terms.files
@@ -48,7 +49,7 @@ class Dispatcher:
             self.shards.hear = self.hear_shard
         alone = ("a rate limit" if bandwidth else "shards" if self.shards
                  else terms.alone if terms.wire.lossless else f"--wire={terms.wire.name}")
-        self.sessions = SessionManager(socket, bandwidth, clock, say, event, self.shards,
+        self.sessions = SessionManager(socket, bandwidth, clock.now, say, event, self.shards,
                                        terms.wire, alone)
         self.reports: dict[int, Report] = {}  # of each worker, over all its incarnations
         self.admission = Admission(terms, self.sessions, self.reports, clock, self.lose)
@@ -65,21 +66,15 @@ class Dispatcher:
         self.admission.begin(self.members, layout)
         return self.members
 
-    def leap(self, seconds: float) -> None:
-        """The run's clock was set forward: nobody was silent for these seconds."""
-        for session in self.sessions:
-            session.leap(seconds)
-        self.replication.leap(seconds)
-
     @property
     def delay(self) -> float | None:
         """Seconds until a message that has begun to come in is there; None: none has."""
-        return self._receiver.delay(self._clock())
+        return self._receiver.delay(self._clock.now())
 
     def receive(self) -> None:
         """Take what has come in, but come back often enough for the timers."""
         for _ in range(64):
-            message = self._receiver.receive(self._clock())
+            message = self._receiver.receive(self._clock.now())
             if message is None:
                 return
             identity, *frames = message
@@ -104,7 +99,7 @@ class Dispatcher:
     def hear_shard(self, shard: int, message: m.Message) -> None:
         """A shard says something of a worker, or of strangers."""
         if isinstance(message, s.Misuse):
-            self.sessions.errors.count(f"at a shard: {one_line(message.reason)}", self._clock(),
+            self.sessions.errors.count(f"at a shard: {one_line(message.reason)}", self._clock.now(),
                                        message.count)
             return
         if not isinstance(message, s.Holds | s.Arriving):
@@ -122,7 +117,7 @@ class Dispatcher:
         try:
             act()
         except m.WireError as error:
-            self.sessions.errors.count(str(error), self._clock())
+            self.sessions.errors.count(str(error), self._clock.now())
         except ContractError:  # the sender has no part in it
             raise
         except Exception as error:  # a fault of ours; it must not cost the others their run
@@ -131,7 +126,7 @@ class Dispatcher:
     def check_silence(self) -> None:
         """Give up workers that are gone, and count peers that never spoke properly."""
         self.sessions.watch()
-        self.sessions.errors.flush(self._clock())
+        self.sessions.errors.flush(self._clock.now())
         self.admission.check()
         for session, reason in self.sessions.lost():
             self.lose(session, reason)
@@ -174,7 +169,7 @@ class Dispatcher:
         elif isinstance(message, m.Ask):
             self.replication.ask(identity, message)
         elif session is not None:
-            session.note_message(self._clock())
+            session.note_message(self._clock.now())
             self._dispatch(session, message, body)
         elif isinstance(message, m.Watch):
             self._tell_watcher(identity, message)
@@ -193,7 +188,7 @@ class Dispatcher:
     def _hear(self, session: WorkerSession, frames: list[zmq.Frame]) -> None:
         """A message of a session, over the link that proves whose it is."""
         message, body = self._decoded(frames, session)
-        session.note_message(self._clock())
+        session.note_message(self._clock.now())
         self._dispatch(session, message, body)
 
     def _decoded(self, frames: list[zmq.Frame],
@@ -244,7 +239,7 @@ class Dispatcher:
 
     def _heartbeat(self, session: WorkerSession, heartbeat: m.Heartbeat) -> None:
         self._take_report(session, heartbeat.report)
-        session.progress.note_fetched(heartbeat.chunks, self._clock())
+        session.progress.note_fetched(heartbeat.chunks, self._clock.now())
         if not self.sessions.queues.waiting(session.identity):  # else what waits says as much
             self.sessions.tell_progress(session)
 
@@ -261,10 +256,10 @@ class Dispatcher:
     def _fail(self, identity: bytes, error: Exception) -> None:
         """A message was one too many for the server: go on without the worker that sent it."""
         reason = one_line(f"handling its message failed: {error!r}")
-        self._event(self._clock(), "error", traceback=traceback.format_exception(error))
+        self._event("error", traceback=traceback.format_exception(error))
         if session := self.sessions.get(identity):
             reason = f"worker {session.worker}: {reason} (events.jsonl has the traceback)"
             self.sessions.refuse(identity, session.worker, reason)
             self.lose(session, reason)
         else:
-            self.sessions.errors.count(reason, self._clock())
+            self.sessions.errors.count(reason, self._clock.now())

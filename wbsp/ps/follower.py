@@ -19,7 +19,7 @@ _NOTICE = 10.0  # seconds between two lines
 
 @dataclass
 class Follower:
-    """A standby; times are seconds of the run."""
+    """A standby; times are the server's own."""
 
     identity: bytes  # of its socket
     host: str
@@ -30,10 +30,6 @@ class Follower:
     receiving: bool  # a copy is on its way, or may be; then its next word says
     returned: bool  # over a new connection; it has not said since what it holds
     probed: float = 0.0
-
-    def leap(self, seconds: float) -> None:
-        """The run's clock was set forward by so much."""
-        self.heard, self.told = self.heard + seconds, self.told + seconds
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"

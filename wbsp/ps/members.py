@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from wbsp.ps import effects
+from wbsp.ps.clock import Clock
 from wbsp.ps.decision import Directed, Granted
 from wbsp.ps.effects import Effect, Final, Model
 from wbsp.ps.engine import Engine
@@ -31,26 +32,25 @@ class Members:
     """Messages of members, checked and told to the engine; used by the event loop."""
 
     def __init__(self, engine: Engine, sessions: SessionManager, epoch: Callable[[], int],
-                 clock: Callable[[], float], say: Callable[[str], None],
-                 shards: Shards | None = None):
+                 clock: Clock, say: Callable[[str], None], shards: Shards | None = None):
         """`epoch`: as in `Admission`; `shards`: None: floats come here."""
         self.engine, self.sessions = engine, sessions
         self._shards = shards
         self._clock, self._say = clock, say
         self._epoch = epoch
-        self.first_came = math.inf  # time at which the first worker joined, or attached again
+        self.first_came = math.inf  # when the first worker joined or attached again: own time
         self.returned = False  # a worker has attached again
         self._finals: list[Final] | None = []  # held back; None: they no longer are
 
     def join(self, session: WorkerSession) -> None:
         """A worker was admitted."""
-        self.first_came = min(self._clock(), self.first_came)
+        self.first_came = min(self._clock.now(), self.first_came)
         self._say(f"worker {session.worker} joined over {session.way and session.way.name}")
-        self.deliver(self.engine.join(session.worker, self._clock()))
+        self.deliver(self.engine.join(session.worker, self._clock.run()))
 
     def come_back(self, session: WorkerSession, reattach: m.Reattach) -> None:
         """A member that had no session has attached again; its numbers fit the ledger."""
-        now, ledger, worker = self._clock(), self.engine.ledger, session.worker
+        now, ledger, worker = self._clock.run(), self.engine.ledger, session.worker
         due = ledger.next_seq(worker)
         first = max(reattach.first, reattach.kept)
         lacks = ledger.lacks(worker, first, reattach.answered)
@@ -62,7 +62,7 @@ class Members:
                       "that had them")
             ledger.skip_to(worker, first)
         if not self.returned:
-            self.returned, self.first_came = True, now
+            self.returned, self.first_came = True, self._clock.now()
         session.returning = Returning(reattach, lacks)
         if lacks is None:
             self._attach(session, session.returning)
@@ -114,7 +114,7 @@ class Members:
                 vector: np.ndarray | None, finite: bool) -> None:
         """All of it is here; `vector`: None: in the shards."""
         try:
-            self.engine.resend(session.worker, kept.work, vector, self._clock(), finite)
+            self.engine.resend(session.worker, kept.work, vector, self._clock.run(), finite)
         except ValueError as error:
             raise m.WireError(str(error)) from None
         back.lacks = None
@@ -130,7 +130,7 @@ class Members:
         # who is yet to hear that its push was decided waits from then on
         waits = request.waits or self.engine.ledger.next_seq(worker) > request.answered
         self.deliver(self.engine.attach(worker, request.version, request.left, waits,
-                                        self._clock()))
+                                        self._clock.run()))
 
     def update(self, session: WorkerSession, update: m.Update, body: memoryview | None) -> None:
         """Take a chunk of a push, or its head. Raises WireError for what no member can send."""
@@ -157,7 +157,7 @@ class Members:
         if update.push.seq >= self.engine.ledger.next_seq(session.worker):
             session.note_push()  # a repeated one says nothing of what came after it
         try:
-            answer = self.engine.push(update.push, vector, self._clock(), update.fetch,
+            answer = self.engine.push(update.push, vector, self._clock.run(), update.fetch,
                                       finite)
         except ValueError as error:
             raise m.WireError(str(error)) from None
@@ -211,7 +211,7 @@ class Members:
             return
         try:
             self.deliver(self.engine.query(session.worker, query.number, query.steps,
-                                           query.seconds, self._clock()))
+                                           query.seconds, self._clock.run()))
         except ValueError as error:
             raise m.WireError(str(error)) from None
 
@@ -221,7 +221,7 @@ class Members:
         reason = one_line(leaving.reason)
         self._say(f"worker {session.worker} left: {reason}")
         session.joined = False
-        answer = self.engine.leave(session.worker, self._clock(), reason, leaving.finished)
+        answer = self.engine.leave(session.worker, self._clock.run(), reason, leaving.finished)
         if not leaving.finished:
             self.sessions.close(session)
         self.deliver(answer)
@@ -229,7 +229,7 @@ class Members:
     def lose(self, session: WorkerSession, reason: str) -> None:
         """A member is gone without a word; its session is closed."""
         self._say(f"worker {session.worker} was lost: {reason}; the others go on without it")
-        self.deliver(self.engine.leave(session.worker, self._clock(), reason))
+        self.deliver(self.engine.leave(session.worker, self._clock.run(), reason))
 
     def deliver(self, answer: Iterable[Effect]) -> None:
         """Send the workers what the engine has for them."""

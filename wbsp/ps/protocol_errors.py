@@ -29,7 +29,7 @@ class ProtocolErrors:
         if self._unlogged and (at_once or now - self._logged_at >= _PERIOD):
             self._line(f"rejected {self._unlogged} malformed messages or connections "
                        f"({self.total} in all); the last: {self._last}")
-            self._event(now, "malformed", count=self._unlogged, total=self.total,
+            self._event("malformed", count=self._unlogged, total=self.total,
                         reason=self._last)
             self._unlogged, self._logged_at = 0, now
 

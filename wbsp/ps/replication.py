@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from wbsp.ps.clock import Clock
 from wbsp.ps.contest import PROOF, SERVER_STEP, Ballot
 from wbsp.ps.copies import Source, messages, voters
 from wbsp.ps.follower import Contest, Follower, Made, objection
@@ -41,7 +42,7 @@ class Replication:
     """
 
     def __init__(self, terms: Terms, socket: ServerSocket, sessions: SessionManager,
-                 admission: Admission, clock: Callable[[], float], say: Callable[[str], None],
+                 admission: Admission, clock: Clock, say: Callable[[str], None],
                  event: Callable[..., None]):
         self._terms, self._socket, self._sessions = terms, socket, sessions
         self._admission = admission
@@ -73,20 +74,14 @@ class Replication:
             and standby.held in self._copies
             and self._copies[standby.held].version >= source.engine.store.latest.version)
 
-    def expected(self, now: float) -> bool:
+    def expected(self) -> bool:
         """True if the run's other server, lost just now, may be on its way back: it would take the
         end of the run for the death of this server."""
-        return self._standby is None and now < self._lost_at + _BACK
+        return self._standby is None and self._clock.now() < self._lost_at + _BACK
 
-    def lost(self, now: float) -> None:
+    def lost(self) -> None:
         """The run's other server has ended."""
-        self._lost_at = now
-
-    def leap(self, seconds: float) -> None:
-        """The run's clock was set forward: nobody was silent for these seconds."""
-        self._lost_at += seconds
-        if self._standby is not None:
-            self._standby.leap(seconds)
+        self._lost_at = self._clock.now()
 
     def knows(self, identity: bytes) -> bool:
         """True for the standby's socket."""
@@ -104,7 +99,7 @@ class Replication:
     def follow(self, identity: bytes, request: m.Follow, host: str) -> None:
         """A process at address `host` wants to be the standby. Raises WireError."""
         check_name(request.socket)
-        now, old = self._clock(), self._standby
+        now, old = self._clock.now(), self._standby
         if request.rank // 2 > self._admission.epoch and request.run == self._terms.run:
             self._supersede(request.rank // 2, f"{host}:{request.port}")
             return
@@ -133,12 +128,12 @@ class Replication:
         self._sessions.queues.drop_transfer(identity)
         way = self._sessions.lending.follow(request.socket)
         self._say(f"standby at {self._standby}, over {way}")
-        self._event(now, "standby", address=str(self._standby))
+        self._event("standby", address=str(self._standby))
         self._send(m.Following(json.dumps(self._terms.record())))
 
     def held(self, identity: bytes, held: m.Held) -> None:
         """The standby lives, and holds a copy. Raises WireError for one that was never made."""
-        standby, now = self._standby, self._clock()
+        standby, now = self._standby, self._clock.now()
         if standby is None or standby.identity != identity:
             self._sessions.send(identity, m.Unknown())
             return
@@ -172,9 +167,9 @@ class Replication:
         if self._contest is not None and elected.epoch == self._contest.ballot.epoch:
             self._contest.ballot.promised.add(session.worker)
 
-    def poll(self, now: float) -> None:
+    def poll(self) -> None:
         """Everything that time alone brings about."""
-        standby, source = self._standby, self._source
+        standby, source, now = self._standby, self._source, self._clock.now()
         if standby is None or self.superseded is not None:
             return
         if self._contest is not None:
@@ -189,10 +184,10 @@ class Replication:
             return
         newest, copy = source.engine.store.latest.version, self._copies.get(standby.held)
         if copy is None or newest > copy.version or source.checkpoints.wanted:
-            source.engine.at_rest(self._begin_copy, now)
+            source.engine.at_rest(self._begin_copy, self._clock.run())
 
     def _begin_copy(self, now: float) -> None:
-        """Copy the newest version; nothing is pending."""
+        """Copy the newest version; nothing is pending. `now` is of the run."""
         source, standby = self._source, self._standby
         if (source is None or standby is None or standby.receiving or self._contest is not None
                 or (self.alone and source.checkpoints.writing)):
@@ -210,7 +205,7 @@ class Replication:
                 whole = future.result()
                 made.lent, segment = self._sessions.lending.copy(whole.snapshot.vector)
                 self._sessions.queues.transfer(standby.identity, messages(
-                    number, source.layout, state, whole, segment), self._clock())
+                    number, source.layout, state, whole, segment), self._clock.now())
 
         engine.store.whole().add_done_callback(send)
         source.checkpoints.write_copy(now)
@@ -220,7 +215,7 @@ class Replication:
     def _lose(self, now: float) -> None:
         standby = self._standby
         assert standby is not None
-        self._event(now, "standby_lost", address=str(standby))
+        self._event("standby_lost", address=str(standby))
         if self.alone:
             self._say(f"the standby at {standby} is gone before it held anything")
             self._standby = None
@@ -260,9 +255,9 @@ class Replication:
         if self.alone:
             return
         self._copies.clear()
-        self.lost(now)
+        self.lost()
         self._admission.epoch = epoch
-        self._event(now, "alone", epoch=epoch)
+        self._event("alone", epoch=epoch)
         self._tell_members(m.Leading(epoch))
         if self._source is not None:
             self._source.checkpoints.write_soon()
@@ -287,7 +282,7 @@ class Replication:
 
     def _reaches(self, standby: Follower) -> bool:
         if reached := self._socket.reaches(standby.identity, m.encode(m.Alive())):
-            standby.told = self._clock()
+            standby.told = self._clock.now()
         return reached
 
     def _tell_members(self, message: m.Message) -> None:

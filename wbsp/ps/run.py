@@ -14,6 +14,7 @@ import numpy as np
 from wbsp.formats import FLOAT32, Format
 from wbsp.layout import TensorSpec
 from wbsp.ps.background import CHECKPOINT, Checkpoints, Evaluation, Evaluations, Evaluator
+from wbsp.ps.clock import Clock
 from wbsp.ps.copies import Source
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.engine import Engine
@@ -62,7 +63,7 @@ class Outlet:
 
 
 class Run:
-    """An engine at work; used by the event loop. Times are seconds since the run's time zero.
+    """An engine at work; used by the event loop.
 
     state:     of a checkpoint, to go on from; None: the run begins
     evaluator: None: versions are not evaluated
@@ -72,7 +73,7 @@ class Run:
     def __init__(self, model: SyncModel, vector: np.ndarray, layout: list[TensorSpec],
                  state: dict[str, Any] | None, config: ServerConfig, outlet: Outlet,
                  dispatcher: Dispatcher, evaluator: Evaluator | None,
-                 clock: Callable[[], float], unsent: np.ndarray | None = None):
+                 clock: Clock, unsent: np.ndarray | None = None):
         self._config, self._outlet, self._dispatcher = config, outlet, dispatcher
         self._clock = clock
         version, shards = state["version"] if state else 0, dispatcher.shards
@@ -89,45 +90,45 @@ class Run:
                                        lambda: self._replication.alone)
         self._replication.begin(Source(self.engine, layout, self._state, self.checkpoints))
         if state is None:
-            self.checkpoints.write(clock())
+            self.checkpoints.write(clock.run())
         self.evaluations = Evaluations(self.engine, evaluator, config.check_period,
                                        self._take_evaluation, self._go_without_evaluations)
         self._hasty = False  # a signal or a failure ends the run early
-        self._alone_since = clock()  # no worker is there since then
+        self._alone_since = clock.now()  # no worker is there since then
         self._stopping_since: float | None = None
         self._done_since: float | None = None
         self._members = dispatcher.begin(self.engine, layout)
 
-    def hasten(self, reason: str, now: float) -> None:
+    def hasten(self, reason: str) -> None:
         """End early: a checkpoint first, no more evaluations, and everyone finishes."""
         self._hasty = True
         self.checkpoints.hurry()
         self.evaluations.stop(reason)
         if not self.engine.done:
-            self._stop(reason, now)
+            self._stop(reason)
 
-    def timers(self, now: float, evaluating: bool) -> bool | None:
+    def timers(self, evaluating: bool) -> bool | None:
         """Everything that time alone brings about; a bool when the run is over: whether well.
 
         evaluating: the evaluator has built its network
         """
-        engine = self.engine
+        engine, now, run_time = self.engine, self._clock.now(), self._clock.run()
         if len(self._dispatcher.sessions):
             self._alone_since = now
-        self._replication.poll(now)
+        self._replication.poll()
         if self._replication.superseded is not None:
             self._say(f"stopping: {self._replication.superseded}")
             return False
         if engine.done:
             self.checkpoints.hurry()
-            self.checkpoints.poll(now)
+            self.checkpoints.poll(run_time)
             if self.checkpoints.settled and self._replication.settled:
                 self._members.farewell()  # the final version is safe before it is fetched
             return self._ending(now)
-        self._start_or_tick(now)
-        self.checkpoints.poll(now)
+        self._start_or_tick(now, run_time)
+        self.checkpoints.poll(run_time)
         if evaluating:
-            self.evaluations.poll(now)
+            self.evaluations.poll(run_time)
         if engine.stop_reason is not None and self._stopping_since is None:
             self._stopping_since = now
             self._say(f"stopping: {engine.stop_reason}")
@@ -135,9 +136,9 @@ class Run:
             self._press(now, self._stopping_since)
         elif now - self._alone_since > self._config.connect_timeout:
             self._say(f"no worker was there for {self._config.connect_timeout:g} s")
-            self._stop("no worker left", now)
+            self._stop("no worker left")
             return False
-        self._show(now)
+        self._show(run_time)
         return None
 
     def finish(self, well: bool, wanted: Callable[[], bool]) -> bool:
@@ -146,7 +147,7 @@ class Run:
         A good end also evaluates the last version and saves it as a model, while that is `wanted`.
         A server that was superseded leaves everything as it is: it knows nothing of the run's end.
         """
-        now = self._clock()
+        now = self._clock.run()
         if self._replication.superseded is not None:
             self._outlet.log.event(now, "superseded", reason=self._replication.superseded)
             return False
@@ -201,7 +202,7 @@ class Run:
                 "places": {worker: asdict(place) for worker, place
                            in self._dispatcher.admission.places.items()}}
 
-    def _start_or_tick(self, now: float) -> None:
+    def _start_or_tick(self, now: float, run_time: float) -> None:
         engine, config = self.engine, self._config
         alarm = engine.model.alarm
         if not engine.started and engine.stop_reason is None:
@@ -210,9 +211,9 @@ class Run:
             if here and now - self._members.first_came > patience:
                 self._say(f"starting with {len(here)} of {config.worker_num} "
                           f"workers: no other came within {patience:g} s")
-                self._members.deliver(engine.start(now))
-        elif alarm is not None and now >= alarm:
-            self._members.deliver(engine.tick(now))
+                self._members.deliver(engine.start(run_time))
+        elif alarm is not None and run_time >= alarm:
+            self._members.deliver(engine.tick(run_time))
 
     def _press(self, now: float, since: float) -> None:
         """After the stop: nobody waits for ever for a worker's last push."""
@@ -233,23 +234,23 @@ class Run:
         if self.checkpoints.writing:  # they wait for the disk
             self._done_since = now
         self._dispatcher.lose_idle(self._done_since, GOODBYE_PATIENCE)
-        waits = len(self._dispatcher.sessions) or self._replication.expected(now)
+        waits = len(self._dispatcher.sessions) or self._replication.expected()
         return None if waits else True
 
-    def _stop(self, reason: str, now: float) -> None:
-        self._members.deliver(self.engine.stop(reason, now))
-        self._stopping_since = now
+    def _stop(self, reason: str) -> None:
+        self._members.deliver(self.engine.stop(reason, self._clock.run()))
+        self._stopping_since = self._clock.now()
 
-    def _show(self, now: float) -> None:
+    def _show(self, time_: float) -> None:
         engine, evaluation = self.engine, self.evaluations.newest
         if self.evaluations.missing:
             evaluation = None  # an old one would look like the newest
         limit = self._config.stop_samples
         done = engine.samples / limit if limit < math.inf else None
         self._outlet.console.update(Status(
-            now, engine.store.latest.version, engine.members, self._dispatcher.reports, done,
+            time_, engine.store.latest.version, engine.members, self._dispatcher.reports, done,
             evaluation and evaluation.loss, evaluation and evaluation.accuracy,
-            {session.worker: session.heard for session in self._dispatcher.sessions}))
+            self._dispatcher.sessions.silences()))
 
     def _take_evaluation(self, time_: float, version: int, result: Evaluation) -> None:
         self._outlet.log.evaluation(time_, version, *result, self.engine.members,
@@ -257,7 +258,7 @@ class Run:
         if result.accuracy >= self._config.target_accuracy:
             self._members.deliver(self.engine.stop(
                 f"target accuracy {self._config.target_accuracy:g} reached at {time_:.1f} s "
-                f"(version {version}: {result.accuracy:.4f})", self._clock()))
+                f"(version {version}: {result.accuracy:.4f})", self._clock.run()))
 
     def _go_without_evaluations(self, reason: str) -> None:
         target = self._config.target_accuracy
@@ -273,4 +274,4 @@ class Run:
             self._say(f"{what}: {reason}; {CHECKPOINT} holds the final version")
 
     def _say(self, text: str) -> None:
-        self._outlet.console.line(text, self._clock())
+        self._outlet.console.line(text, self._clock.run())

@@ -18,6 +18,7 @@ import zmq
 
 from wbsp.layout import TensorSpec, difference
 from wbsp.ps.background import Evaluator, EvaluatorError
+from wbsp.ps.clock import Clock
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.engine import Engine
 from wbsp.ps.files import RunFiles
@@ -53,18 +54,18 @@ class Server:
                  files: RunFiles | None = None):
         self._model, self._socket, self._config, self._outlet = model, socket, config, outlet
         self._evaluator, self._hold, self._shards = evaluator, hold, shards
-        self._zero = time.monotonic()
+        self._clock = Clock()
         self.dispatcher = Dispatcher(
             socket, Terms(model.rule, config.worker_num, settings,
-                          self.begin if evaluator is None else None, self._advance,
+                          self.begin if evaluator is None else None,
                           settings.get("id", ""), epoch, record, shards, files, config.wire,
                           None if config.share else "as it was told"),
-            config.bandwidth, self.now, self._say, outlet.log.event)
+            config.bandwidth, self._clock, self._say, self._event)
         self.training: Run | None = None  # until there is a W_0
         self._network = False  # the evaluator has built its own
         self._failure: str | None = None  # what went wrong in the server itself
         self._hasty = False  # a signal or a failure ends the run early
-        self._alone_since = 0.0  # no worker is there since then
+        self._alone_since = self._clock.now()  # no worker is there since then
         self._interrupts = interrupts or Interrupts()
         self._interrupts.at_once += [outlet.console.abandon,
                                      *([evaluator.kill] if evaluator else [])]
@@ -80,23 +81,16 @@ class Server:
         """Take W_0 (float32 [size]), or a checkpoint's version, state and what is beside it."""
         self._config.outer.restore(outer or {})
         if state:
-            self._zero -= state["elapsed"]
+            self._clock.go_on(state["elapsed"])
         self.training = Run(self._model, vector, layout, state or None, self._config, self._outlet,
-                        self.dispatcher, self._evaluator, self.now, (outer or {}).get(UNSENT))
+                        self.dispatcher, self._evaluator, self._clock,
+                            (outer or {}).get(UNSENT))
 
     def tell(self, kind: str, **facts: Any) -> None:
         """Tell the log of this server that it has come in the place of another, and why."""
         engine, epoch = self.engine, self.dispatcher.admission.epoch
-        self._outlet.log.event(self.now(), kind, epoch=epoch,
-                               version=engine.store.latest.version if engine else 0, **facts)
-
-    def now(self) -> float:
-        """Seconds since the run's time zero."""
-        return time.monotonic() - self._zero
-
-    def _advance(self, seconds: float) -> None:
-        self._zero -= seconds
-        self.dispatcher.leap(seconds)
+        self._event(kind, epoch=epoch, version=engine.store.latest.version if engine else 0,
+                    **facts)
 
     def run(self, ready: Callable[[], None] = lambda: None) -> int:
         """Serve until training is over; return the exit code.
@@ -133,7 +127,7 @@ class Server:
 
     def close(self) -> None:
         """Let go of everything, in whatever state."""
-        self.dispatcher.sessions.errors.flush(self.now(), at_once=True)
+        self.dispatcher.sessions.errors.flush(self._clock.now(), at_once=True)
         if self._evaluator is not None:
             self._evaluator.close()
         if self._shards is not None:
@@ -178,7 +172,7 @@ class Server:
             poller.register(shared, zmq.POLLIN)
         due = 0.0
         while True:
-            if (now := self.now()) >= due:  # not after every message: it costs more than one
+            if (now := self._clock.now()) >= due:  # not after every message: it costs more than one
                 due = now + _POLL
                 if (code := self._timers(now)) is not None:
                     return code
@@ -190,7 +184,7 @@ class Server:
             self._look_for_network(self._evaluator)
         dispatcher, strangers = self.dispatcher, self._socket.guard.strangers
         queues, lending = dispatcher.sessions.queues, dispatcher.sessions.lending
-        pause, wait = dispatcher.delay, min(queues.delay(self.now()), _POLL)
+        pause, wait = dispatcher.delay, min(queues.delay(self._clock.now()), _POLL)
         if strangers:
             wait = min(wait, _WATCH)
         if self._shards is not None:
@@ -208,8 +202,8 @@ class Server:
                 dispatcher.receive_shared()
         if self._shards is not None:
             self._shards.serve()
-        queues.flush(self.now())
-        lending.flush(self.now())
+        queues.flush(self._clock.now())
+        lending.flush(self._clock.now())
 
     def _look_for_network(self, evaluator: Evaluator) -> None:
         """Begin with the evaluator's W_0 when it is there, or compare it with the checkpoint."""
@@ -227,10 +221,10 @@ class Server:
     def _timers(self, now: float) -> int | None:
         """Everything that time alone brings about; the exit code when the run is over."""
         if not self._hasty and (self._interrupts.first or self._failure) is not None:
-            self._hasten(now)
+            self._hasten()
         self.dispatcher.check_silence()
         if self.training is not None:
-            well = self.training.timers(now, self._network)
+            well = self.training.timers(self._network)
             return None if well is None else self._code if well else 1
         if len(self.dispatcher.sessions):
             self._alone_since = now
@@ -241,7 +235,7 @@ class Server:
             return 1
         return None
 
-    def _hasten(self, now: float) -> None:
+    def _hasten(self) -> None:
         """A signal or a failure ends the run early."""
         self._hasty, reason = True, f"interrupted: {self._failure}"
         if self._failure is None and self._interrupts.first is not None:
@@ -251,7 +245,7 @@ class Server:
         if self.training is None:
             self.dispatcher.admission.dismiss(f"the run has ended before it began ({reason})")
         else:
-            self.training.hasten(reason, now)
+            self.training.hasten(reason)
 
     @property
     def _code(self) -> int:
@@ -265,4 +259,7 @@ class Server:
         return (code or self._code) or int(not written)
 
     def _say(self, text: str) -> None:
-        self._outlet.console.line(text, self.now())
+        self._outlet.console.line(text, self._clock.run())
+
+    def _event(self, kind: str, **facts: Any) -> None:
+        self._outlet.log.event(self._clock.run(), kind, **facts)

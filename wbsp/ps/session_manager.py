@@ -28,7 +28,7 @@ TELL = 1.0  # seconds between two words to a worker on how much of its vector ha
 class SessionManager:
     """One session a worker, told apart by the identity of its socket; used by the event loop.
 
-    It decides nothing about the run. `clock`, `say` and `event` are the server's.
+    It decides nothing about the run. `clock`, `say` and `event` are the server's: its own time.
     """
 
     def __init__(self, socket: ServerSocket, bandwidth: float | None, clock: Callable[[], float],
@@ -146,6 +146,11 @@ class SessionManager:
         now = self._clock()
         return [s for s in self if now - max(since, s.progress.changed) > patience]
 
+    def silences(self) -> dict[int, float]:
+        """Seconds since each worker was heard."""
+        now = self._clock()
+        return {session.worker: now - session.heard for session in self}
+
     # Sending.
 
     def send(self, identity: bytes, message: m.Message) -> None:
@@ -214,6 +219,6 @@ class SessionManager:
         self.send(identity, m.Refused(reason))
         if self._refusals.may(now):
             self._say(f"refused: {reason}")
-            self._event(now, "refused", worker=worker, reason=reason)
+            self._event("refused", worker=worker, reason=reason)
         else:
             self.errors.count(reason, now)

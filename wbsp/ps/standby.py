@@ -73,7 +73,7 @@ class Standby:
     def _hand_over(self, server: Server) -> None:
         """Have the server, which is ready now, answer those who have come here before."""
         replication = server.dispatcher.replication
-        replication.lost(server.now())
+        replication.lost()
         if self._follower is not None:
             with contextlib.suppress(m.WireError):
                 replication.follow(*self._follower)

@@ -21,7 +21,6 @@ class Terms(NamedTuple):
 
     settings:   what joining workers must agree on or take over (name -> text)
     on_initial: takes W_0 and its layout from the first worker; None: no worker is asked
-    advance:    sets the run's clock forward by so many seconds
     run, epoch: the run's id, and the number of this start of its server
     record:     notes changes of the run's settings in its folder, and returns them all; raises
                 OSError where they cannot be written
@@ -35,7 +34,6 @@ class Terms(NamedTuple):
     worker_num: int
     settings: dict[str, str]
     on_initial: Callable[[np.ndarray, list[TensorSpec]], None] | None
-    advance: Callable[[float], None]
     run: str
     epoch: int
     record: Callable[..., dict[str, Any]] = dict

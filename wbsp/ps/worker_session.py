@@ -139,7 +139,7 @@ class Way:
 
 @dataclass
 class WorkerSession:
-    """Session of one incarnation of a worker; times are seconds of the run."""
+    """Session of one incarnation of a worker; times are the server's own."""
 
     identity: bytes  # of the worker's socket
     worker: int
@@ -176,12 +176,6 @@ class WorkerSession:
     def note_message(self, now: float) -> None:
         """A message came in: the worker is alive, and connected."""
         self.heard, self.gone_since = now, None
-
-    def leap(self, seconds: float) -> None:
-        """The run's clock was set forward by so much."""
-        self.heard += seconds
-        if self.gone_since is not None:
-            self.gone_since += seconds
 
     def alive(self, durable: int) -> m.Alive:
         """The server's sign of life for this worker; `durable` as in `Ledger`."""

@@ -79,7 +79,7 @@ class Status:
     done: float | None = None  # part of the stop rule that is reached, 0..1; None without a rule
     loss: float | None = None  # of the last evaluation
     accuracy: float | None = None  # of the last evaluation, 0..1
-    heard: Mapping[int, float] = field(default_factory=dict)  # worker -> t of its last message
+    silences: Mapping[int, float] = field(default_factory=dict)  # worker -> s since it was heard
 
     @property
     def steps(self) -> int:
@@ -215,9 +215,9 @@ def picture(title: str, status: Status, scores: Mapping[int, Score]) -> Renderab
         score = scores.get(worker)
         pace = (f"{score.speed:,.1f}", f"{score.vs_best:.0%}", f"{score.vs_own_best:.0%}") \
             if score else ("", "", "")
-        heard = status.heard.get(worker)
+        silence = status.silences.get(worker)
         state = "finished" if member.finished else "gone" if not member.active \
-            else "" if heard is None else f"{max(0.0, status.t - heard):.1f} s ago"
+            else "" if silence is None else f"{silence:.1f} s ago"
         workers.add_row(str(worker), f"{member.steps:,}", *pace, _share(status, worker), state)
     return Group(head, workers)
 
