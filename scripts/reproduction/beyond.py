@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from wbsp.simulate.compare import markdown
 
-_IMAGENET = ("ImageNet: 1.28 million images, 140 GB, and a launcher with its pipeline and "
-             "networks, which wbsp does not have")
+_IMAGENET = ("ImageNet: 1.28 million images, 140 GB; pipeline and networks are "
+             "[here](imagenet.md)")
 
 # paper and claim; made with; what it would take. Rates of a V100 are what is usual in float32.
 _ROWS = [
