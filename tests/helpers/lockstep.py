@@ -98,18 +98,18 @@ class Life:
     def timers(self):
         engine, now = self.engine, self.world.now
         if engine.started and engine.model.alarm is not None and now >= engine.model.alarm:
-            self.members.deliver(engine.tick(now))
+            self.members.delivery.send(engine.tick(now))
         if engine.done:
             self.end_checkpoint(fails=False)
             self.begin_checkpoint()
             self.end_checkpoint(fails=False)
-            self.members.farewell()
+            self.members.delivery.farewell()
 
     def start_without_the_rest(self):
         """The patience with those who are not here is over."""
         here = [*self.engine.active, *self.engine.gathering.left]
         if here and not self.engine.started:
-            self.members.deliver(self.engine.start(self.world.now))
+            self.members.delivery.send(self.engine.start(self.world.now))
 
 
 class World:

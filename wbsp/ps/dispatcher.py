@@ -14,6 +14,7 @@ import zmq
 from wbsp.layout import TensorSpec
 from wbsp.ps.admission import Admission
 from wbsp.ps.clock import Clock
+from wbsp.ps.delivery import Delivery
 from wbsp.ps.engine import Engine
 from wbsp.ps.members import Members
 from wbsp.ps.replication import Replication
@@ -60,8 +61,9 @@ class Dispatcher:
 
     def begin(self, engine: Engine, layout: list[TensorSpec]) -> Members:
         """There is a model: admit the workers that wait for it."""
-        self.members = Members(engine, self.sessions, lambda: self.admission.epoch, self._clock,
-                               self._say, self.shards)
+        delivery = Delivery(engine, self.sessions, lambda: self.admission.epoch, self.shards)
+        self.members = Members(engine, self.sessions, delivery, self._clock, self._say,
+                               self.shards)
         self.sessions.durable = lambda: engine.ledger.durable
         self.admission.begin(self.members, layout)
         return self.members

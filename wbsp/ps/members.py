@@ -1,22 +1,18 @@
 """The server's conversation with the members of a run: pushes, fetches, queries, leaving.
 
 A member is a worker that was admitted. What it says goes to the engine, and what the engine
-answers goes to the workers.
+answers is delivered.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-import msgspec
 import numpy as np
 
-from wbsp.ps import effects
 from wbsp.ps.clock import Clock
-from wbsp.ps.decision import Directed, Granted
-from wbsp.ps.effects import Effect, Final, Model
+from wbsp.ps.delivery import Delivery
 from wbsp.ps.engine import Engine
 from wbsp.ps.session_manager import SessionManager
 from wbsp.ps.shards import Shards
@@ -24,29 +20,28 @@ from wbsp.ps.worker_session import Returning, Sharing, WorkerSession, one_line
 from wbsp.wire import messages as m
 from wbsp.wire.shards import Holds
 
-Told = (effects.Ack | effects.Reattached | Granted | Directed | effects.CutDecision | effects.Stop
-        | Final)
-
 
 class Members:
-    """Messages of members, checked and told to the engine; used by the event loop."""
+    """Messages of members, checked and told to the engine; used by the event loop.
 
-    def __init__(self, engine: Engine, sessions: SessionManager, epoch: Callable[[], int],
+    first_came: when the first worker joined or attached again, in the server's own time
+    returned:   a worker has attached again
+    """
+
+    def __init__(self, engine: Engine, sessions: SessionManager, delivery: Delivery,
                  clock: Clock, say: Callable[[str], None], shards: Shards | None = None):
-        """`epoch`: as in `Admission`; `shards`: None: floats come here."""
-        self.engine, self.sessions = engine, sessions
+        """`shards`: None: floats come here."""
+        self.engine, self.sessions, self.delivery = engine, sessions, delivery
         self._shards = shards
         self._clock, self._say = clock, say
-        self._epoch = epoch
-        self.first_came = math.inf  # when the first worker joined or attached again: own time
-        self.returned = False  # a worker has attached again
-        self._finals: list[Final] | None = []  # held back; None: they no longer are
+        self.first_came = math.inf
+        self.returned = False
 
     def join(self, session: WorkerSession) -> None:
         """A worker was admitted."""
         self.first_came = min(self._clock.now(), self.first_came)
         self._say(f"worker {session.worker} joined over {session.way and session.way.name}")
-        self.deliver(self.engine.join(session.worker, self._clock.run()))
+        self.delivery.send(self.engine.join(session.worker, self._clock.run()))
 
     def come_back(self, session: WorkerSession, reattach: m.Reattach) -> None:
         """A member that had no session has attached again; its numbers fit the ledger."""
@@ -80,12 +75,7 @@ class Members:
             self.sessions.send(session.identity,
                                m.Resend(back.lacks, session.group, session.inbox))
         elif back is None or back.answer is not None:
-            answer = m.Reattached(self._epoch(), False, 0, 0, None, session.group, session.inbox)
-            if back is not None and back.answer and reattach.epoch < back.answer.epoch:
-                # it did not arrive
-                answer = msgspec.structs.replace(back.answer, memory=session.inbox)
-            self.sessions.send(session.identity, answer)
-            self.sessions.repeat(session)
+            self.delivery.repeat(session, reattach.epoch)
 
     def kept(self, session: WorkerSession, kept: m.Kept, body: memoryview | None) -> None:
         """Take a chunk of what an earlier server had decided, or its head. Raises WireError."""
@@ -129,7 +119,7 @@ class Members:
         session.joined = not request.left
         # who is yet to hear that its push was decided waits from then on
         waits = request.waits or self.engine.ledger.next_seq(worker) > request.answered
-        self.deliver(self.engine.attach(worker, request.version, request.left, waits,
+        self.delivery.send(self.engine.attach(worker, request.version, request.left, waits,
                                         self._clock.run()))
 
     def update(self, session: WorkerSession, update: m.Update, body: memoryview | None) -> None:
@@ -161,7 +151,7 @@ class Members:
                                       finite)
         except ValueError as error:
             raise m.WireError(str(error)) from None
-        self.deliver(answer)
+        self.delivery.send(answer)
 
     # Where there are shards: heads come from workers, and floats are where the shards say.
 
@@ -200,7 +190,7 @@ class Members:
         answer = self.engine.fetch(session.worker, fetch.request)
         if session.returning:
             session.returning.early = 0 if answer else fetch.request
-        self.deliver(answer)
+        self.delivery.send(answer)
 
     def query(self, session: WorkerSession, query: m.CutQuery) -> None:
         if not session.joined or session.updates is None:
@@ -210,7 +200,7 @@ class Members:
             self.sessions.send(session.identity, known)
             return
         try:
-            self.deliver(self.engine.query(session.worker, query.number, query.steps,
+            self.delivery.send(self.engine.query(session.worker, query.number, query.steps,
                                            query.seconds, self._clock.run()))
         except ValueError as error:
             raise m.WireError(str(error)) from None
@@ -224,77 +214,9 @@ class Members:
         answer = self.engine.leave(session.worker, self._clock.run(), reason, leaving.finished)
         if not leaving.finished:
             self.sessions.close(session)
-        self.deliver(answer)
+        self.delivery.send(answer)
 
     def lose(self, session: WorkerSession, reason: str) -> None:
         """A member is gone without a word; its session is closed."""
         self._say(f"worker {session.worker} was lost: {reason}; the others go on without it")
-        self.deliver(self.engine.leave(session.worker, self._clock.run(), reason))
-
-    def deliver(self, answer: Iterable[Effect]) -> None:
-        """Send the workers what the engine has for them."""
-        waiting = deque(answer)
-        while waiting:
-            effect = waiting.popleft()
-            if isinstance(effect, Final) and self._finals is not None:
-                self._finals.append(effect)
-                continue
-            session = self.sessions.of(effect.worker)
-            if session is None:
-                continue
-            back = session.returning
-            if isinstance(effect, Granted | effects.Stop) and back and back.early:
-                waiting.extend(self.engine.fetch(session.worker, back.early))
-                back.early = 0
-            if isinstance(effect, Model):
-                snapshot = effect.snapshot
-                if self._shards is not None:  # effects follow on their records, before any other
-                    self._shards.send(effect.worker, effect.number, snapshot.version,
-                                      session.progress.held)
-                    continue
-                self.sessions.send_model(session, effect.number, snapshot.version,
-                                         *snapshot.sendable(session.progress.held))
-            else:
-                message = self._message(effect, session)
-                if isinstance(message, m.Ack) and waiting:
-                    message = self._with_model(message, waiting, session)
-                if isinstance(message, m.Reattached) and session.returning:
-                    session.returning.answer = message
-                session.retain(message)
-                self.sessions.send(session.identity, message)
-
-    def _with_model(self, ack: m.Ack, waiting: deque[Effect], session: WorkerSession) -> m.Ack:
-        """The answer, and the version that follows for the same worker, if memory is shared."""
-        effect = waiting[0]
-        if not isinstance(effect, Model) or effect.worker != session.worker:
-            return ack
-        version, vector, _ = effect.snapshot
-        model = vector is not None and self.sessions.lent(session, effect.number, version, vector)
-        if not model:
-            return ack
-        waiting.popleft()
-        return msgspec.structs.replace(ack, model=model)
-
-    def farewell(self) -> None:
-        """The final version is safe: whoever has finished may fetch it."""
-        finals, self._finals = self._finals, None
-        self.deliver(finals or [])
-
-    def _message(self, effect: Told, session: WorkerSession) -> m.Message:
-        match effect:
-            case effects.Ack():
-                return m.Ack(*effect[1:], self.engine.ledger.durable)
-            case effects.Reattached():
-                ack = effect.ack and m.Ack(*effect.ack[1:], self.engine.ledger.durable)
-                return m.Reattached(self._epoch(), True, effect.safe, effect.mark, ack,
-                                    session.group, session.inbox)
-            case Granted():
-                return m.Granted(effect.version)
-            case Directed():
-                return m.Directed(effect.direct)
-            case effects.CutDecision():
-                return m.CutDecision(effect.number, effect.cut)
-            case effects.Stop():
-                return m.Stop(effect.reason)
-            case Final():
-                return m.Final(effect.version)
+        self.delivery.send(self.engine.leave(session.worker, self._clock.run(), reason))

@@ -123,7 +123,7 @@ class Run:
             self.checkpoints.hurry()
             self.checkpoints.poll(run_time)
             if self.checkpoints.settled and self._replication.settled:
-                self._members.farewell()  # the final version is safe before it is fetched
+                self._members.delivery.farewell()  # the final version is safe before it is fetched
             return self._ending(now)
         self._start_or_tick(now, run_time)
         self.checkpoints.poll(run_time)
@@ -211,9 +211,9 @@ class Run:
             if here and now - self._members.first_came > patience:
                 self._say(f"starting with {len(here)} of {config.worker_num} "
                           f"workers: no other came within {patience:g} s")
-                self._members.deliver(engine.start(run_time))
+                self._members.delivery.send(engine.start(run_time))
         elif alarm is not None and run_time >= alarm:
-            self._members.deliver(engine.tick(run_time))
+            self._members.delivery.send(engine.tick(run_time))
 
     def _press(self, now: float, since: float) -> None:
         """After the stop: nobody waits for ever for a worker's last push."""
@@ -238,7 +238,7 @@ class Run:
         return None if waits else True
 
     def _stop(self, reason: str) -> None:
-        self._members.deliver(self.engine.stop(reason, self._clock.run()))
+        self._members.delivery.send(self.engine.stop(reason, self._clock.run()))
         self._stopping_since = self._clock.now()
 
     def _show(self, time_: float) -> None:
@@ -256,7 +256,7 @@ class Run:
         self._outlet.log.evaluation(time_, version, *result, self.engine.members,
                                     self._dispatcher.reports)
         if result.accuracy >= self._config.target_accuracy:
-            self._members.deliver(self.engine.stop(
+            self._members.delivery.send(self.engine.stop(
                 f"target accuracy {self._config.target_accuracy:g} reached at {time_:.1f} s "
                 f"(version {version}: {result.accuracy:.4f})", self._clock.run()))
 
