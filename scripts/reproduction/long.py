@@ -26,7 +26,9 @@ PERIOD, WHOLE_PERIOD = 1.5, 5.0  # virtual seconds between two evaluations
 STEPS = 7812  # of a whole training: mini-batches of all workers, 20 passes over CIFAR-10
 CUTS = {0.4: 0.1, 0.7: 0.01}  # part of a worker's share of these -> factor of the rate [code]
 SMOOTHED = 3  # evaluations, whose mean must reach a target
-SECONDS = {2: 90, 8: 60}  # virtual seconds of a run, by the number of workers
+SMALL = "small"  # the usual network
+SECONDS = {2: 90, 8: 60}  # virtual seconds of a run of it, by the number of workers
+CNN_SECONDS = 30  # of the published network, of which a step takes ten times as long
 RATES = (0.1, 0.2, 0.05)
 EQUAL = 0.005  # difference of accuracy that does not tell two rates apart
 USUAL = RATES[0]  # of a model whose best rate is not known yet
@@ -54,16 +56,23 @@ class Cell:
     workers: int
     bandwidth: str
     whole: bool = False  # a training to its end, and not for some seconds
+    network: str = SMALL
 
     @property
     def name(self) -> str:
         name = f"{self.heterogeneity}-{self.workers}-{self.bandwidth}".lower()
+        name += "" if self.network == SMALL else f"-{self.network}"
         return name + _WHOLE if self.whole else name
 
     @property
     def title(self) -> str:
         return (f"{self.heterogeneity}, {self.workers} workers, {self.bandwidth[:-4]} "
-                f"{self.bandwidth[-4:]}")
+                f"{self.bandwidth[-4:]}" + ("" if self.network == SMALL else ", published network"))
+
+    @property
+    def seconds(self) -> int:
+        """Virtual seconds of a run."""
+        return SECONDS[self.workers] if self.network == SMALL else CNN_SECONDS
 
 
 def rated(workers: int) -> Cell:
@@ -188,7 +197,7 @@ class Book:
         """The rate with the highest mean accuracy over time under seed 0, of those that were tried
         in the cell or else with as many workers where the rates are compared; of rates that are
         `EQUAL`, the lowest: a higher one may diverge under another seed."""
-        for where in (cell, rated(cell.workers)):
+        for where in (cell, *([rated(cell.workers)] if cell.network == SMALL else [])):
             tried = {rate: found[0].mean for rate in RATES
                      if (found := self.of(where, label, rate)) and found[0].seed == 0}
             if len(tried) > 1:
@@ -227,11 +236,11 @@ def job(cell: Cell, group: str, rate: float, seed: int, out: Path, book: Book,
         models: Sequence[str] | None = None) -> LongRun:
     """The job of a group's models, or of some of them. No two jobs may share a name: it is that of
     their folder."""
-    flags = {"model": "small", "dataset": "cifar10", "test_images": 2000, "jitter": 0.1, **CNN,
+    flags = {"model": cell.network, "dataset": "cifar10", "test_images": 2000, "jitter": 0.1, **CNN,
              "workers": cell.workers, "heterogeneity": cell.heterogeneity,
              "bandwidth": cell.bandwidth, "latency": "1ms", "lr": rate,
              **(_to_the_end(cell.workers) if cell.whole else
-                {"until": f"{SECONDS[cell.workers]}s", "check_period": f"{PERIOD}s"})}
+                {"until": f"{cell.seconds}s", "check_period": f"{PERIOD}s"})}
     setting = Setting("long", f"{cell.name}-{rate:g}-{group}", cell.title, flags,
                       tuple(models or GROUPS[group]), {}, cost=30.0 * cell.workers)
     return LongRun(setting, seed, out, cell, rate, book)
@@ -244,6 +253,11 @@ def _to_the_end(workers: int) -> dict[str, object]:
     return {"max_steps": STEPS, "lr_decays": ",".join(cuts), "check_period": f"{WHOLE_PERIOD}s"}
 
 
+def published() -> Cell:
+    """The cluster in which the published network is trained."""
+    return Cell("H1", 2, MEASURED, network="cnn")
+
+
 def whole(workers: int) -> Cell:
     """The cluster of the whole trainings."""
     return Cell("H1", workers, MEASURED, whole=True)
@@ -251,8 +265,8 @@ def whole(workers: int) -> Cell:
 
 def plan(out: Path, book: Book, workers: Sequence[int] = (2, 8)) -> list[LongRun]:
     """All jobs, in an order that can be cut anywhere: every kind of cluster once; the rates; then
-    each model at its best rate, on other networks and under other seeds; and whole trainings of two
-    workers, at the published rate and at the best one.
+    each model at its best rate, on other networks and under other seeds; whole trainings of two
+    workers, at the published rate and at the best one; and the published network.
 
     What the last part holds depends on what the book knows of the rates. Everything with everything
     would be 800 runs of three minutes and more; so rates are compared under H1, and seeds and
@@ -268,8 +282,10 @@ def plan(out: Path, book: Book, workers: Sequence[int] = (2, 8)) -> list[LongRun
             for one in _best(cell, seed, out, book)]
     ends = [one for n in workers if n == 2 for seed in SEEDS
             for one in _whole(whole(n), seed, out, book)]
+    cnn = [job(published(), group, USUAL, SEEDS[0], out, book)
+           for group in SIDE_BY_SIDE if 2 in workers]
     jobs: dict[str, LongRun] = {}
-    for one in (*first, *tried, *best, *ends):
+    for one in (*first, *tried, *best, *ends, *cnn):
         jobs.setdefault(one.name, one)  # of one name, the first is of the whole group
     return list(jobs.values())
 

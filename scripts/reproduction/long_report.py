@@ -24,6 +24,7 @@ from reproduction.long import (
     Cell,
     Entry,
     label,
+    published,
 )
 from reproduction.report import refresh
 from reproduction.tables import NONE, NOT_RUN
@@ -34,7 +35,8 @@ from wbsp.simulate.compare import markdown
 
 TARGETS = (0.45, 0.5, 0.55, 0.6)
 KINDS = tuple(Cell(h, n, MEASURED) for n in SECONDS for h in sorted(HETEROGENEITY))
-CELLS = tuple(Cell(h, n, b) for n, b, h in product(SECONDS, BANDWIDTHS, sorted(HETEROGENEITY)))
+SMALLS = tuple(Cell(h, n, b) for n, b, h in product(SECONDS, BANDWIDTHS, sorted(HETEROGENEITY)))
+CELLS = (*SMALLS, published())
 AHEAD = label("pcc:weight=work"), label("pcc:weight=work:late=true")
 PAPERS = tuple(label(model) for model in PUBLISHED + FURTHER)
 
@@ -54,7 +56,8 @@ def write(book: Book, page: Path) -> None:
 
 def scope(book: Book) -> str:
     """Table of how many runs are done."""
-    parts = [one for one in book.entries.values() if one.period == PERIOD]
+    names = {one.name for one in SMALLS}
+    parts = [one for one in book.entries.values() if one.cell in names]
     rows = [[str(n), str(sum(_workers(one) == n and one.seed == seed for one in parts))]
             for n in SECONDS for seed in SEEDS]
     by_seed = [rows[i:i + len(SEEDS)] for i in range(0, len(rows), len(SEEDS))]
