@@ -130,6 +130,7 @@ class Lending:
         self._why_not = why_not if available() else why_not or "this system cannot share memory"
         self.pool = SharedPool()
         self._links: dict[int, SharedLink] = {}
+        self._waiting: set[SharedLink] = set()  # those with messages that were not taken
         self._epoll: select.epoll | None = None
         self._standby: Handover | None = None
 
@@ -184,6 +185,7 @@ class Lending:
     def end(self, link: SharedLink) -> None:
         """A session ends, or goes on without that link."""
         if self._links.pop(link.fileno(), None) is not None:
+            self._waiting.discard(link)
             link.close()
 
     def readable(self) -> Iterator[SharedLink]:
@@ -193,11 +195,19 @@ class Lending:
                 if (link := self._links.get(fd)) is not None:
                     yield link
 
+    def post(self, link: SharedLink, frame: bytes, now: float) -> int:
+        """Send a message, now or when the worker takes it; return how many wait there."""
+        link.queue.post(frame, now=now)
+        if waiting := len(link.queue):
+            self._waiting.add(link)
+        return waiting
+
     def flush(self, now: float) -> None:
         """Send what waits, to workers that take it again."""
-        for link in self._links.values():
-            if link.queue:
-                link.queue.flush(now)
+        for link in [*self._waiting]:  # nearly always none, of a thousand links
+            link.queue.flush(now)
+            if not link.queue:
+                self._waiting.discard(link)
 
     def close(self) -> None:
         """Share nothing any more."""

@@ -157,8 +157,8 @@ class SessionManager:
         """Send a message, to a worker or to a stranger, when the line and the socket allow."""
         session, link = self.get(identity), None
         if session is not None and (link := session.memory) and link.open:
-            link.queue.post(m.encode(message), now=self._clock())
-            session.deaf = len(link.queue) > MOST_WAITING
+            waiting = self.lending.post(link, m.encode(message), self._clock())
+            session.deaf = waiting > MOST_WAITING
             return
         if not self.queues.post(identity, m.encode(message), now=self._clock()) and session:
             session.deaf = True
