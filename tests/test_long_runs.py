@@ -88,6 +88,21 @@ def test_everything_is_planned_once_each_model_at_its_best_rate(long, tmp_path):
     assert (long.whole(2), "asp", 0.05, 1) in runs, "and at its best"
     assert (long.whole(2), "pcc", 0.05, 1) not in runs
     assert jobs[0].left() == ["bsp", "ssp:s=40", "wbsp"], "two of the first are in the book"
+    published = [job for job in jobs if job.cell.network != long.SMALL]
+    assert {(job.cell.name, job.rate, job.seed) for job in published} == {
+        ("h1-2-100mbit-cnn", long.USUAL, 0)}
+    assert all(job.setting.flags["model"] == "cnn" for job in published)
+    assert [model for job in published for model in job.setting.models] == [
+        *long.PUBLISHED, *long.OURS]
+
+
+def test_what_the_published_network_learns_at_does_not_choose_the_small_one_s_rate(long, tmp_path):
+    book = long.Book(tmp_path / "book.csv")
+    kind = long.Cell("H1", 2, long.MEASURED)
+    for cell, best in ((kind, 0.2), (long.published(), 0.05)):
+        for rate in (0.05, 0.2):
+            book.add(an_entry(long, cell, rate=rate, accuracy=(0.1, 0.6 if rate == best else 0.3)))
+    assert book.best_rate(kind, "pcc") == 0.2
 
 
 def test_an_entry_is_of_its_run(long, tmp_path):

@@ -13,7 +13,8 @@ class Recorder:
     """Totals of one worker in one run; used by the compute thread and the communication thread.
 
     Each total is written by one thread: pushes and pulls by the communication thread, all others by
-    the compute thread. Both may read all of them, by `report`.
+    the compute thread. Both may read all of them, by `report`. While the compute thread waits, it
+    is the other one that enters its phases.
     """
 
     def __init__(self, run_time: float, log: WorkerLog | None = None):

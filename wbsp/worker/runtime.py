@@ -165,8 +165,7 @@ class WorkerRuntime:
                             raise TransportError("interrupted while the server at "
                                                  f"{self.transport.address} is lost, and with it "
                                                  "what this worker has not handed over")
-                    self._enter_waiting()
-                    shared.changed.wait(_GRAIN)
+                    shared.wait(_GRAIN)
                     waited = time.monotonic() - start
                     if waited > notice:
                         notice += _NOTICE
@@ -177,12 +176,3 @@ class WorkerRuntime:
             if not commands:
                 return
             self._carry_out(commands)
-
-    def _enter_waiting(self) -> None:
-        """Enter the phase of what this worker waits for."""
-        if self.agent.waiting in ("ack", "decision"):
-            self._recorder.enter("push")
-        elif self.agent.fetching:
-            self._recorder.enter("pull")
-        else:
-            self._recorder.enter("wait")

@@ -28,7 +28,7 @@ class SharedAgent:
     touch the model, and wait in `commands` for the compute thread.
 
     agent:    guarded by `changed`
-    changed:  notified when there are new commands, or the server is lost
+    changed:  notified when there are commands, nothing is waited for, or the server is lost
     commands: guarded by `changed`
     """
 
@@ -47,6 +47,7 @@ class SharedAgent:
         self._versions: dict[int, Any] = {}  # that were brought and may be adopted
         self._newest = -1  # version that was fetched
         self._final_received = False
+        self._idle = False  # the compute thread waits in `wait`; guarded by `changed`
         self._rejected = 0  # pushes
         self._rejected_said_at = -math.inf
 
@@ -59,6 +60,14 @@ class SharedAgent:
             self._versions = {other: kept for other, kept in self._versions.items()
                               if other > version or (other == version and self._adopted_again)}
             return vector
+
+    def wait(self, seconds: float) -> None:
+        """Wait for `changed`, which the caller has locked, for no longer than `seconds`, in the
+        phase of whatever the agent waits for."""
+        self._enter_waiting()
+        self._idle = True
+        self.changed.wait(seconds)
+        self._idle = False
 
     def end_assignments(self) -> None:
         """No step will follow: whoever waits for examples waits no longer."""
@@ -73,7 +82,7 @@ class SharedAgent:
         if not ack.accepted:
             self._say_rejected(ack)
         with self.changed:
-            self._follow(self.agent.acked(ack.granted, ack.hold), more=ack.model is not None)
+            self._follow(self.agent.acked(ack.granted, ack.hold))
 
     def fetched(self, version: int, vector: np.ndarray, nbytes: int, seconds: float) -> None:
         """The requested version (float32 [size]) is here, `seconds` after the request."""
@@ -132,15 +141,26 @@ class SharedAgent:
         """True if the rule may have a version adopted more than once."""
         return self.agent.rule.push == "on_adopt"
 
-    def _follow(self, commands: Sequence[Command], more: bool = False) -> None:
-        """Make ready what the agent commands; `more`: other commands follow at once."""
+    def _follow(self, commands: Sequence[Command]) -> None:
+        """Make ready what the agent commands."""
         for command in commands:
             if isinstance(command, Fetch):
                 self._transport.fetch(*command)
             else:
                 self.commands.append(command)
-        if not more:
+        if self.commands or self.agent.waiting is None:
             self.changed.notify_all()
+        elif self._idle:  # to wake the compute thread for this takes as long as half a push
+            self._enter_waiting()
+
+    def _enter_waiting(self) -> None:
+        """Enter the phase of what the compute thread waits for."""
+        if self.agent.waiting in ("ack", "decision"):
+            self._recorder.enter("push")
+        elif self.agent.fetching:
+            self._recorder.enter("pull")
+        else:
+            self._recorder.enter("wait")
 
     def _say_rejected(self, ack: m.Ack) -> None:
         """Say now and then that pushes were rejected: some models reject by rule, and often."""

@@ -1,0 +1,60 @@
+"""What the communication thread does while the compute thread waits."""
+
+import threading
+
+import numpy as np
+
+from wbsp.sync import WorkerRule
+from wbsp.wire import messages as m
+from wbsp.worker.agent import Adopt, Agent
+from wbsp.worker.recorder import Recorder
+from wbsp.worker.shared_agent import SharedAgent
+
+PATIENCE = 60.0  # seconds
+W = np.zeros(2, np.float32)
+
+
+class Transport:
+    """Takes requests."""
+
+    fetches = 0
+
+    def fetch(self, number, carried):
+        self.fetches += 1
+
+
+def test_the_compute_thread_sleeps_on_until_there_is_something_to_do():
+    recorder, transport = Recorder(0.0), Transport()
+    agent = Agent(0, WorkerRule("every_step", "model", "replace"))
+    shared = SharedAgent(agent, transport, recorder, print, None)
+    shared.received(m.Granted(0))
+    shared.fetched(0, W, W.nbytes, 0.1)
+    with shared.changed:
+        assert shared.commands == [Adopt(0, "replace")]
+        shared.commands.clear()
+        assert agent.step_done(10, 0.5) and agent.waiting == "ack"
+    recorder.enter("push")
+    asleep, seen = threading.Event(), []
+
+    def compute():
+        with shared.changed:
+            asleep.set()  # nobody is told anything before `wait` lets go of the lock
+            while not shared.commands:
+                shared.wait(PATIENCE)
+                seen.append((agent.waiting, [*shared.commands]))
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    assert asleep.wait(PATIENCE)
+    with shared.changed:
+        assert recorder.enter("push") == 0.0, "it is in this phase already"
+    shared.acked(m.Ack(0, True, None, None, False, 1.0, 0, 0), 0.1)
+    with shared.changed:
+        assert agent.waiting == "model" and recorder.enter("wait") == 0.0
+    shared.received(m.Granted(1))
+    assert transport.fetches == 2
+    with shared.changed:
+        assert recorder.enter("pull") == 0.0
+    shared.fetched(1, W, W.nbytes, 0.1)
+    thread.join(PATIENCE)
+    assert seen == [(None, [Adopt(1, "replace")])], "it was woken once"
