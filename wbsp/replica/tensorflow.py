@@ -38,7 +38,9 @@ def _view(variable: keras.Variable) -> np.ndarray:
 
 
 def _write(variable: keras.Variable, value: np.ndarray) -> None:
-    variable.assign(value)  # TensorFlow copies it, and takes the copy for the variable
+    # As above; `constant` copies the value, which the operation alone would take as it is.
+    held = variable.value
+    tf.raw_ops.AssignVariableOp(resource=held.handle, value=tf.constant(value, held.dtype))
 
 
 class OnDevices:
