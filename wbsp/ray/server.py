@@ -102,6 +102,9 @@ class Server:
         """Wait for the process's end."""
         assert self._process is not None
         code = self._process.wait()
+        # Gone before the actor is: Ray ends it by a SIGTERM, and one that comes while Python
+        # deletes this object in the main thread is told as a traceback that says nothing.
+        self._process = None
         folder, settings, summary = self._folder, dict[str, Any](), None
         for path in self._folder.glob(f"*/run-*/{SETTINGS}"):
             found = read_settings(path.parent)
@@ -115,18 +118,14 @@ class Server:
     def stop(self, seconds: float) -> None:
         """End the run in good order, as Ctrl-C does; return when that is done, or after `seconds`.
         """
-        if self._process is None or self._process.poll() is not None:
+        process = self._process  # another thread is in `wait`
+        if process is None or process.poll() is not None:
             return
-        self._process.send_signal(signal.SIGTERM)
-        timer = threading.Timer(seconds, self._process.kill)
+        process.send_signal(signal.SIGTERM)
+        timer = threading.Timer(seconds, process.kill)
         timer.start()
-        self._process.wait()
+        process.wait()
         timer.cancel()
-
-    def pid(self) -> int:
-        """Of the server's own process."""
-        assert self._process is not None
-        return self._process.pid
 
     def _said(self, begin: int) -> str:
         """What was written to the log from a place on; at most its last lines."""
