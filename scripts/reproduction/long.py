@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -197,7 +197,7 @@ class Book:
         """The rate with the highest mean accuracy over time under seed 0, of those that were tried
         in the cell or else with as many workers where the rates are compared; of rates that are
         `EQUAL`, the lowest: a higher one may diverge under another seed."""
-        for where in (cell, *([rated(cell.workers)] if cell.network == SMALL else [])):
+        for where in (cell, replace(rated(cell.workers), network=cell.network)):
             tried = {rate: found[0].mean for rate in RATES
                      if (found := self.of(where, label, rate)) and found[0].seed == 0}
             if len(tried) > 1:
