@@ -95,7 +95,8 @@ def terminal(monkeypatch):
 def test_a_terminal_shows_a_live_table(terminal, cluster):
     console = Console("wbsp run-001", terminal.stream)
     for i in range(11):
-        console.update(status(i / 10, cluster, done=0.5, accuracy=0.75, silences={0: 2.0, 1: 0.3}))
+        console.update(status(i / 10, cluster, done=0.5, accuracy=0.75,
+                              silence={0: 2.0, 1: 0.3}.get))
     cluster.members[1].active = False
     console.line("worker 1 is lost [/nothing]")
     console.close()

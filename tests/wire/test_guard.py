@@ -115,6 +115,27 @@ def test_a_member_that_reads_nothing_is_cut_off_all_the_same(server):
         assert_cut_for_too_much(server, peer)
 
 
+@linux
+def test_only_a_member_that_sends_what_has_no_end_yet_is_looked_at(server, monkeypatch):
+    """To look at each of a thousand members after each of its messages takes a server's time."""
+    looks = []
+    look = guard._Connection.look
+    monkeypatch.setattr(guard._Connection, "look",
+                        lambda *args: looks.append(args) or look(*args))
+    with RawPeer(server.port, b"member") as peer:
+        becomes_a_member(server, peer)
+        server.watch()
+        looks.clear()
+        for _ in range(20):
+            peer.socket.sendall(b"\x00\x05hello")
+            assert server.socket.poll(10_000)
+            server.received(server.socket.recv_multipart(copy=False)[1], True)
+            assert not server.watch()
+        assert not looks
+        peer.part(1 << 10)
+        until(lambda: server.watch() or looks, "the part to be looked at")
+
+
 def test_silent_connections_beyond_a_number_are_cut_the_oldest_first(server):
     peers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(200)]
     most = 0

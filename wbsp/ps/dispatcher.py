@@ -5,6 +5,7 @@ Whatever no correct worker sends is counted, logged, and changes nothing.
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -34,6 +35,8 @@ from wbsp.wire import shards as s
 from wbsp.wire.rate import RateLimitedReceiver, RateLimiter
 from wbsp.wire.sockets import ServerSocket, peer_address
 
+_LOOK = 0.25  # seconds between two looks at all workers, which take a while where they are many
+
 
 class Dispatcher:
     """The server's side of every conversation; used by the event loop alone.
@@ -58,6 +61,7 @@ class Dispatcher:
         self.replication = Replication(terms, socket, self.sessions, self.admission, clock, say,
                                        event)
         self._receiver = RateLimitedReceiver(socket.socket, RateLimiter(bandwidth))
+        self._look_at = -math.inf  # own time of the next look at all workers
 
     def begin(self, engine: Engine, layout: list[TensorSpec]) -> Members:
         """There is a model: admit the workers that wait for it."""
@@ -130,8 +134,10 @@ class Dispatcher:
         self.sessions.watch()
         self.sessions.errors.flush(self._clock.now())
         self.admission.check()
-        for session, reason in self.sessions.lost():
-            self.lose(session, reason)
+        if (now := self._clock.now()) >= self._look_at:
+            self._look_at = now + _LOOK
+            for session, reason in self.sessions.lost():
+                self.lose(session, reason)
 
     def lose_idle(self, since: float, patience: float) -> None:
         """Give up workers without progress for `patience` seconds, from `since` on."""

@@ -250,7 +250,7 @@ class Run:
         self._outlet.console.update(Status(
             time_, engine.store.latest.version, engine.members, self._dispatcher.reports, done,
             evaluation and evaluation.loss, evaluation and evaluation.accuracy,
-            self._dispatcher.sessions.silences()))
+            self._dispatcher.sessions.silence))
 
     def _take_evaluation(self, time_: float, version: int, result: Evaluation) -> None:
         self._outlet.log.evaluation(time_, version, *result, self.engine.members,

@@ -146,10 +146,10 @@ class SessionManager:
         now = self._clock()
         return [s for s in self if now - max(since, s.progress.changed) > patience]
 
-    def silences(self) -> dict[int, float]:
-        """Seconds since each worker was heard."""
-        now = self._clock()
-        return {session.worker: now - session.heard for session in self}
+    def silence(self, worker: int) -> float | None:
+        """Seconds since a worker was heard; None: it has no session."""
+        session = self._by_worker.get(worker)
+        return None if session is None else self._clock() - session.heard
 
     # Sending.
 

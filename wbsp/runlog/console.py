@@ -13,7 +13,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from wbsp.member import Member
@@ -79,7 +79,8 @@ class Status:
     done: float | None = None  # part of the stop rule that is reached, 0..1; None without a rule
     loss: float | None = None  # of the last evaluation
     accuracy: float | None = None  # of the last evaluation, 0..1
-    silences: Mapping[int, float] = field(default_factory=dict)  # worker -> s since it was heard
+    # Seconds since a worker was heard, where that is known; asked for when it is shown.
+    silence: Callable[[int], float | None] = lambda worker: None
 
     @property
     def steps(self) -> int:
@@ -215,7 +216,7 @@ def picture(title: str, status: Status, scores: Mapping[int, Score]) -> Renderab
         score = scores.get(worker)
         pace = (f"{score.speed:,.1f}", f"{score.vs_best:.0%}", f"{score.vs_own_best:.0%}") \
             if score else ("", "", "")
-        silence = status.silences.get(worker)
+        silence = status.silence(worker)
         state = "finished" if member.finished else "gone" if not member.active \
             else "" if silence is None else f"{silence:.1f} s ago"
         workers.add_row(str(worker), f"{member.steps:,}", *pace, _share(status, worker), state)

@@ -41,8 +41,10 @@ class _Connection:
     unread: int = 0  # bytes that libzmq has taken since the server last read a message
     read: int = 0  # those that it had taken by then
 
-    def look(self) -> bool:
+    def look(self, most: int = 0) -> bool:
         """Count what is unread; return whether libzmq has more to take.
+
+        most: so much may be unread, and up to it what libzmq has yet to take may be counted as well
 
         The count begins anew with each message, so that framing and pings do not add up.
         """
@@ -51,7 +53,9 @@ class _Connection:
             with contextlib.suppress(OSError, struct.error):
                 info = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
                 (received,) = struct.unpack_from("=Q", info, _BYTES_RECEIVED)
-                (queued,) = struct.unpack("i", fcntl.ioctl(self.socket, termios.FIONREAD, bytes(4)))
+                if received - self.read > most:
+                    (queued,) = struct.unpack("i", fcntl.ioctl(self.socket, termios.FIONREAD,
+                                                               bytes(4)))
                 self.unread = received - queued - self.read
         if self.delivered:
             self.delivered, self.read, self.unread = False, self.read + self.unread, 0
@@ -89,6 +93,7 @@ class ConnectionGuard:
         self._strangers: dict[int, _Connection] = {}  # in the order in which they came
         self._arrivals = _Arrivals()
         self._due: set[int] = set()  # connections of which something has come or was read
+        self._read: set[int] = set()  # of members; a message was read since the last `check`
         _raise_file_limit()
 
     def expect(self, members: int) -> None:
@@ -131,7 +136,7 @@ class ConnectionGuard:
             self._members[fd].speed_up()
         if connection := self._members.get(fd) or self._strangers.get(fd):
             connection.delivered = True
-            self._due.add(fd)
+            (self._read if fd in self._members else self._due).add(fd)
 
     def check(self) -> Counter[str]:
         """Cut the connections above a limit; return their number, by reason."""
@@ -139,10 +144,16 @@ class ConnectionGuard:
         while len(self._strangers) > self._most_strangers:
             self._cut(self._strangers, next(iter(self._strangers)))
             cut["one connection too many without a worker"] += 1
-        due, self._due = self._due | self._arrivals.since(), set()
+        # Of a thousand members each sends a sign of life a second; to look at one takes as long as
+        # to read that, and a message of which the end was read is not endless.
+        due, self._due = (self._due | self._arrivals.since()) - self._read, set()
+        self._read.clear()
         for fd in due:
-            connection = self._members.get(fd) or self._strangers.get(fd)
-            if connection and connection.look():
+            if member := self._members.get(fd):
+                more = member.look(_OF_MEMBER)
+            else:
+                more = fd in self._strangers and self._strangers[fd].look()
+            if more:
                 self._due.add(fd)  # nothing may come any more, and yet more be taken
         unread = {fd: connection.unread for fd, connection in self._strangers.items()}
         while sum(unread.values()) > _OF_STRANGERS:
