@@ -47,6 +47,12 @@ class Team:
             pipe.send(self._trips)
         self.answers()
 
+    def go(self) -> None:
+        """Tell everyone what time it is, as the sign to begin."""
+        now = time.monotonic()
+        for pipe in self._pipes:
+            pipe.send(now)
+
     def answers(self, seconds: float = 0.0) -> list:
         """The next answer of everyone, which should take so long; raises RuntimeError without."""
         return [_answer(pipe, seconds + PATIENCE) for pipe in self._pipes]

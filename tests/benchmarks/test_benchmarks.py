@@ -126,7 +126,7 @@ def test_watched_compares_two_servers(tmp_path):
 
 
 @minutes
-def test_scale_counts_what_is_lost_and_how_long_a_message_waits(tmp_path):
+def test_scale_counts_what_is_lost_and_how_long_a_push_waits(tmp_path):
     rows = figures(tmp_path, "scale", "--quick")
     assert [row["shards"] for row in rows] == [1, 2]
     for row in rows:

@@ -1,0 +1,336 @@
+"""Many members of a run in one thread: each has its connections, its pushes and its signs of life,
+and nothing else that a worker has.
+
+To the server and its shards they are workers of other machines, as many as there are; and they
+leave the processors of this one to them, which so many workers would not. They speak ZeroMQ's
+protocol (ZMTP 3.1) over sockets of their own, so that they know when a push has arrived.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import os
+import random
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.contenders.team import VALUE
+from benchmarks.harness import CONNECT
+from wbsp.layout import TensorSpec
+from wbsp.runlog.report import Report
+from wbsp.sync.base import Push
+from wbsp.vectors import bounds
+from wbsp.wire import messages as m
+from wbsp.wire import shards as s
+from wbsp.wire.chunks import split
+from wbsp.wire.sockets import split_address
+from wbsp.worker.communication import HEARTBEAT
+
+_END = 30.0  # seconds for the last answers
+_LAST = 1 << 10  # bytes of a push that are sent last: when they are sent, the rest has arrived
+
+
+class Arrived(NamedTuple):
+    """A push."""
+
+    worker: int
+    seq: int
+    at: float  # monotonic seconds, when the sending of its last bytes began
+
+
+def run_zero(address: str) -> float:
+    """The time zero of a run that waits for its workers, in monotonic seconds: later than that by
+    no more than an answer takes."""
+    zero, link = math.inf, _Link(*split_address(address))
+    link.socket.settimeout(CONNECT)
+    for _ in range(20):
+        link.send(m.Hello(m.PROTOCOL, 0, {}))
+        for head, _ in link.receive():
+            welcome = m.decode(m.FromServer, head)
+            if isinstance(welcome, m.Welcome):
+                zero = min(zero, time.monotonic() - welcome.now)
+    link.send(m.Goodbye())
+    link.socket.close()
+    return zero
+
+
+def crowd(pipe: Connection, address: str, workers: list[int], size: int, pause: float,
+          seconds: float) -> None:
+    """These workers under asp with overlap: each pushes, `pause` seconds apart, and fetches the
+    version that its push makes. Answers when all have joined, when all have W_0, and, told the
+    moment to begin at, with their pushes."""
+    # The cores are the server's whenever it wants them, as if workers had machines of their own.
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    update = np.full(size, VALUE, np.float32)
+    loop = _Loop()
+    members = [_Member(loop, address, worker, update) for worker in workers]
+    draw = random.Random(workers[0])
+    for member in members:  # each at a moment of its own, so that no two are at a time
+        loop.every(HEARTBEAT, member.keep_alive, time.monotonic() + HEARTBEAT * draw.random())
+
+    def until(what: str, patience: float) -> None:
+        loop.run(lambda: all(getattr(member, what) for member in members), patience,
+                 f"{len(members)} workers {what}")
+
+    until("joined", CONNECT)
+    pipe.send(None)
+    until("began", CONNECT)
+    until("idle", CONNECT)
+    pipe.send(None)
+    loop.run(pipe.poll, CONNECT, "a sign to begin")
+    begin = pipe.recv()
+    for member in members:
+        loop.every(pause, member.push, begin + pause * draw.random(), begin + seconds)
+    loop.run(lambda: time.monotonic() > begin + seconds, 2 * seconds + _END, "an end")
+    until("idle", _END)
+    for member in members:
+        member.leave()
+    until("left", _END)
+    pipe.send([Arrived(member.worker, seq, at) for member in members
+               for seq, at in enumerate(member.sent)])
+
+
+class _Loop:
+    """What is done when something comes, and what at its time."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._due: list[tuple[float, int, float, float, Callable[[], None]]] = []
+        self._number = 0  # of what is done at its time, so that none compares with another
+
+    def watch(self, link: _Link, read: Callable[[_Link], None]) -> None:
+        """Call `read` whenever something has come."""
+        self._selector.register(link.socket, selectors.EVENT_READ, (read, link))
+
+    def every(self, period: float, act: Callable[[], None], first: float,
+              end: float = math.inf) -> None:
+        """Call `act` at `first`, and so many seconds apart, before `end`."""
+        if first < end:
+            self._number += 1
+            heapq.heappush(self._due, (first, self._number, period, end, act))
+
+    def run(self, over: Callable[[], bool], patience: float, what: str) -> None:
+        """Go on until it is over. Raises RuntimeError."""
+        end = time.monotonic() + patience
+        while not over():
+            now = time.monotonic()
+            if now > end:
+                raise RuntimeError(f"not {what} after {patience:g} s")
+            while self._due and self._due[0][0] <= now:
+                when, _, period, last, act = heapq.heappop(self._due)
+                act()
+                self.every(period, act, when + period, last)
+            wait = self._due[0][0] - time.monotonic() if self._due else 0.1
+            for key, _ in self._selector.select(max(0.0, min(wait, 0.1))):
+                read, link = key.data
+                read(link)
+
+
+class _Member:
+    """One of them; `sent`: when the last bytes of each of its pushes were."""
+
+    def __init__(self, loop: _Loop, address: str, worker: int, update: np.ndarray):
+        self.worker, self.sent, self._answered = worker, [], 0
+        self.joined = self.began = self.left = self._granted = False
+        self._loop, self._update = loop, update
+        self._host, port = split_address(address)
+        self._group: m.Group | None = None
+        self._shards: list[_Link] = []
+        self._ready: set[_Link] = set()  # those that know this worker
+        self._version = self._floats = self._fetches = 0
+        self._server = self._meet(port)
+        self._server.send(m.Hello(m.PROTOCOL, worker, {}))
+
+    @property
+    def idle(self) -> bool:
+        """True where no push or fetch waits for an answer."""
+        return self._answered == len(self.sent) and self._floats == 0
+
+    def keep_alive(self) -> None:
+        """Send a sign of life, and again an introduction that a shard had no room for."""
+        if self.left:
+            return
+        self._server.ping()
+        if self.joined:
+            self._server.send(m.Heartbeat(Report()))
+        for shard in self._shards:
+            shard.ping()
+            if shard not in self._ready and self._group is not None:
+                shard.send(s.Present(self._group.secret))
+
+    def push(self) -> None:
+        """Push, and fetch what that makes, unless an earlier one is still under way."""
+        if not self.idle:
+            return
+        push = Push(self.worker, len(self.sent), self._version, 1, 1, 0.01)
+        self._fetch()
+        size, at = self._update.size, 0.0
+        if self._group is None:
+            for offset, chunk in split(self._update):
+                at = self._server.send(m.Update(push, offset, size, self._fetches), chunk)
+        else:
+            self._server.send(m.Update(push, 0, size, self._fetches))
+            ends = bounds(size, len(self._shards))
+            for shard, start, stop in zip(self._shards, ends, ends[1:], strict=False):
+                for offset, chunk in split(self._update[start:stop]):
+                    at = shard.send(s.Slice(self._group.secret, push.seq, False, offset), chunk)
+        self.sent.append(at)
+
+    def leave(self) -> None:
+        """Leave, finished, and end."""
+        self._server.send(m.Leaving("all is pushed", True, None))
+
+    def _read(self, link: _Link) -> None:
+        for head, floats in link.receive():
+            kind = m.FromServer if link is self._server else s.FromShard
+            self._handle(m.decode(kind, head), floats, link)
+        if self._granted and self.joined and not self.began:
+            self._fetch()
+            self._server.send(m.Fetch(self._fetches))
+            self.began = True
+
+    def _handle(self, message: m.Message, floats: int, link: _Link) -> None:
+        match message:
+            case m.Welcome():
+                link.send(m.Join([TensorSpec("x", (self._update.size,))]))
+            case m.Joined() if message.send_initial:
+                for offset, chunk in split(np.zeros_like(self._update)):
+                    link.send(m.Initial(offset, self._update.size), chunk)
+            case m.Joined():
+                self._group = message.group
+                if self._group is not None:
+                    self._shards = [self._meet(port, host) for host, port in self._group.addresses]
+                    for shard in self._shards:
+                        shard.send(s.Present(self._group.secret))
+                self.joined = not self._shards
+            case s.Ready():
+                self._ready.add(link)
+                self.joined = len(self._ready) == len(self._shards)
+            case m.Granted():
+                self._granted = True
+            case m.Ack():
+                if not message.accepted or message.granted is None:
+                    raise RuntimeError(f"a push was answered by {message}")
+                self._answered += 1
+            case m.Model() | s.Version():
+                if message.request == self._fetches:
+                    self._version = message.version
+                    self._floats -= floats
+            case m.Final():
+                link.send(m.Goodbye())
+                self.left = True
+            case m.Refused() | m.NotServing() | m.Unknown() | m.Stop():
+                raise RuntimeError(f"the server sent {message}")
+
+    def _fetch(self) -> None:
+        self._fetches += 1
+        self._floats = self._update.size
+
+    def _meet(self, port: int, host: str = "") -> _Link:
+        link = _Link(host or self._host, port)
+        self._loop.watch(link, self._read)
+        return link
+
+
+class _Link:
+    """A connection of ZeroMQ's protocol, made by hand."""
+
+    _buffer = memoryview(bytearray(1 << 20))  # of all of them
+    _more, _long, _command = 1, 2, 4
+
+    def __init__(self, host: str, port: int):
+        self.socket = _connected(host.replace("localhost", "127.0.0.1"), port)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0")
+                            + bytes(32))
+        left = 64
+        while left:
+            if not (got := len(self.socket.recv(left))):
+                raise RuntimeError(f"{host}:{port} ended the connection")
+            left -= got
+        ready = b"\x05READY" + _property(b"Socket-Type", b"DEALER") + _property(
+            b"Identity", os.urandom(16))
+        self.socket.sendall(bytes([self._command, len(ready)]) + ready)
+        self._rest = b""  # of a frame that is not whole
+        self._skip = 0  # bytes of floats that are to come yet
+        self._head, self._floats = b"", 0  # of a message that is not whole
+
+    def ping(self) -> None:
+        """What a worker's libzmq sends every second; PONG answers."""
+        self.socket.sendall(b"\x04\x07\x04PING\0\0")
+
+    def send(self, message: m.Message, floats: memoryview | None = None) -> float:
+        """Send a message; when (monotonic seconds) the sending of its last bytes began."""
+        head = m.encode(message)
+        more = self._more if floats is not None else 0
+        first = struct.pack(">BQ", self._long | more, len(head)) + head
+        if floats is None:
+            at = time.monotonic()
+            self.socket.sendall(first)
+            return at
+        self.socket.sendall(first + struct.pack(">BQ", self._long, floats.nbytes))
+        self.socket.sendall(floats[:-_LAST])
+        at = time.monotonic()
+        self.socket.sendall(floats[-_LAST:])
+        return at
+
+    def receive(self) -> Iterator[tuple[bytes, int]]:
+        """The head of each message that has come, and how many floats came with it."""
+        got = self.socket.recv_into(self._buffer)
+        if not got:
+            raise RuntimeError("the server has ended a connection")
+        skipped = min(self._skip, got)
+        self._skip -= skipped
+        data = self._rest + bytes(self._buffer[skipped:got])
+        if skipped and not self._skip:
+            yield self._whole()
+        while data:
+            flags = data[0]
+            start = 9 if flags & self._long else 2
+            if len(data) < start:
+                break
+            (length,) = struct.unpack_from(">Q" if flags & self._long else ">B", data, 1)
+            if self._head and not flags & self._command:  # floats
+                self._floats = length // 4
+                self._skip = length - len(data[start:start + length])
+                data = data[start + length:]
+                if not self._skip:
+                    yield self._whole()
+                continue
+            if len(data) < start + length:
+                break
+            body, data = data[start:start + length], data[start + length:]
+            if not flags & self._command:
+                self._head = body
+                if not flags & self._more:
+                    yield self._whole()
+        self._rest = data
+
+    def _whole(self) -> tuple[bytes, int]:
+        head, floats = self._head, self._floats
+        self._head, self._floats = b"", 0
+        return head, floats
+
+
+def _connected(host: str, port: int) -> socket.socket:
+    """A connection to a server that may be starting. Raises OSError."""
+    end = time.monotonic() + CONNECT
+    while True:
+        try:
+            return socket.create_connection((host, port))
+        except ConnectionRefusedError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+
+
+def _property(name: bytes, value: bytes) -> bytes:
+    return bytes([len(name)]) + name + struct.pack(">I", len(value)) + value
