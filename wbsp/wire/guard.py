@@ -92,7 +92,7 @@ class ConnectionGuard:
         self._members: dict[int, _Connection] = {}
         self._strangers: dict[int, _Connection] = {}  # in the order in which they came
         self._arrivals = _Arrivals()
-        self._due: set[int] = set()  # connections of which something has come or was read
+        self._due: set[int] = set()  # connections to be looked at, beside those of the arrivals
         self._read: set[int] = set()  # of members; a message was read since the last `check`
         _raise_file_limit()
 

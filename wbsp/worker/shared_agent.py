@@ -66,8 +66,10 @@ class SharedAgent:
         phase of whatever the agent waits for."""
         self._enter_waiting()
         self._idle = True
-        self.changed.wait(seconds)
-        self._idle = False
+        try:
+            self.changed.wait(seconds)
+        finally:  # an interrupt ends the wait, too
+            self._idle = False
 
     def end_assignments(self) -> None:
         """No step will follow: whoever waits for examples waits no longer."""
