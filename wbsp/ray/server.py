@@ -87,12 +87,14 @@ class Server:
                 stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"})
             deadline = time.monotonic() + START_PATIENCE
-            while _LISTENS not in (said := self._said(begin)):
+            while _LISTENS not in self._said(begin):
                 if self._process.poll() is not None:
-                    raise RunError(said.strip().rpartition("\n")[2]
-                                   or f"it ended with {self._process.returncode}, without a word")
+                    code = self._ended()
+                    raise RunError(self._said(begin).strip().rpartition("\n")[2]
+                                   or f"it ended with {code}, without a word")
                 if time.monotonic() > deadline:
                     self._process.kill()
+                    self._ended()
                     raise RunError(f"it does not listen after {START_PATIENCE:g} s; its output is "
                                    f"in {self._log}")
                 time.sleep(0.05)
@@ -100,11 +102,7 @@ class Server:
 
     def wait(self) -> Ending:
         """Wait for the process's end."""
-        assert self._process is not None
-        code = self._process.wait()
-        # Gone before the actor is: Ray ends it by a SIGTERM, and one that comes while Python
-        # deletes this object in the main thread is told as a traceback that says nothing.
-        self._process = None
+        code = self._ended()
         folder, settings, summary = self._folder, dict[str, Any](), None
         for path in self._folder.glob(f"*/run-*/{SETTINGS}"):
             found = read_settings(path.parent)
@@ -126,6 +124,17 @@ class Server:
         timer.start()
         process.wait()
         timer.cancel()
+
+    def _ended(self) -> int:
+        """Exit code of the process, which is waited for.
+
+        Its object is gone before the actor is: Ray ends that by a SIGTERM, and one that comes while
+        Python deletes the object in the main thread is told as a traceback that says nothing.
+        """
+        assert self._process is not None
+        code = self._process.wait()
+        self._process = None
+        return code
 
     def _said(self, begin: int) -> str:
         """What was written to the log from a place on; at most its last lines."""
