@@ -87,7 +87,8 @@ def one_of_each_rule() -> list[str]:
     return [sync for sync in MODELS if sync in rules.values()]
 
 
-# These, and the learning rate, are chosen such that every model learns; none is tuned for one.
+# These, and the learning rate, are chosen such that every model learns; none is tuned for one. At
+# twice the rate nbsync, whose updates are a version late, swings too far to say where it ends.
 STEPS = [160, 40]  # mini-batches of each worker
 PAUSES = [0.0, 0.06]  # seconds before each
 BATCH = 64
@@ -128,5 +129,5 @@ def test_every_rule_trains_two_unequal_workers(sync, crew, tmp_path):
         server.ends_well()
         contributed = contributors(sync, server.events("accept"), server.events("reject"))
     assert len({one["digest"] for one in results}) == 1, "all end with the same version"
-    assert results[0]["accuracy"] >= 0.4, "ten classes: chance is 0.1; most reach 0.8"
+    assert results[0]["accuracy"] >= 0.25, "ten classes: chance is 0.1; most reach 0.65"
     assert contributed == {0, 1}

@@ -2,8 +2,8 @@
 and nothing else that a worker has.
 
 To the server and its shards they are workers of other machines, as many as there are; and they
-leave the processors of this one to them, which so many workers would not. They speak ZeroMQ's
-protocol (ZMTP 3.1) over sockets of their own, so that they know when a push has arrived.
+leave the processors of this one to them, which so many workers would not. Their connections are
+made by hand, so that they know when a push has arrived.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ import math
 import os
 import random
 import selectors
-import socket
-import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
 import numpy as np
 
 from benchmarks.contenders.team import VALUE
+from benchmarks.contenders.zmtp import Link
 from benchmarks.harness import CONNECT
 from wbsp.layout import TensorSpec
 from wbsp.runlog.report import Report
@@ -35,7 +34,6 @@ from wbsp.wire.sockets import split_address
 from wbsp.worker.communication import HEARTBEAT
 
 _END = 30.0  # seconds for the last answers
-_LAST = 1 << 10  # bytes of a push that are sent last: when they are sent, the rest has arrived
 
 
 class Arrived(NamedTuple):
@@ -49,7 +47,7 @@ class Arrived(NamedTuple):
 def run_zero(address: str) -> float:
     """The time zero of a run that waits for its workers, in monotonic seconds: later than that by
     no more than an answer takes."""
-    zero, link = math.inf, _Link(*split_address(address))
+    zero, link = math.inf, Link(*split_address(address))
     link.socket.settimeout(CONNECT)
     for _ in range(20):
         link.send(m.Hello(m.PROTOCOL, 0, {}))
@@ -106,7 +104,7 @@ class _Loop:
         self._due: list[tuple[float, int, float, float, Callable[[], None]]] = []
         self._number = 0  # of what is done at its time, so that none compares with another
 
-    def watch(self, link: _Link, read: Callable[[_Link], None]) -> None:
+    def watch(self, link: Link, read: Callable[[Link], None]) -> None:
         """Call `read` whenever something has come."""
         self._selector.register(link.socket, selectors.EVENT_READ, (read, link))
 
@@ -143,8 +141,8 @@ class _Member:
         self._loop, self._update = loop, update
         self._host, port = split_address(address)
         self._group: m.Group | None = None
-        self._shards: list[_Link] = []
-        self._ready: set[_Link] = set()  # those that know this worker
+        self._shards: list[Link] = []
+        self._ready: set[Link] = set()  # those that know this worker
         self._version = self._floats = self._fetches = 0
         self._server = self._meet(port)
         self._server.send(m.Hello(m.PROTOCOL, worker, {}))
@@ -188,7 +186,7 @@ class _Member:
         """Leave, finished, and end."""
         self._server.send(m.Leaving("all is pushed", True, None))
 
-    def _read(self, link: _Link) -> None:
+    def _read(self, link: Link) -> None:
         for head, floats in link.receive():
             kind = m.FromServer if link is self._server else s.FromShard
             self._handle(m.decode(kind, head), floats, link)
@@ -197,7 +195,7 @@ class _Member:
             self._server.send(m.Fetch(self._fetches))
             self.began = True
 
-    def _handle(self, message: m.Message, floats: int, link: _Link) -> None:
+    def _handle(self, message: m.Message, floats: int, link: Link) -> None:
         match message:
             case m.Welcome():
                 link.send(m.Join([TensorSpec("x", (self._update.size,))]))
@@ -234,103 +232,7 @@ class _Member:
         self._fetches += 1
         self._floats = self._update.size
 
-    def _meet(self, port: int, host: str = "") -> _Link:
-        link = _Link(host or self._host, port)
+    def _meet(self, port: int, host: str = "") -> Link:
+        link = Link(host or self._host, port)
         self._loop.watch(link, self._read)
         return link
-
-
-class _Link:
-    """A connection of ZeroMQ's protocol, made by hand."""
-
-    _buffer = memoryview(bytearray(1 << 20))  # of all of them
-    _more, _long, _command = 1, 2, 4
-
-    def __init__(self, host: str, port: int):
-        self.socket = _connected(host.replace("localhost", "127.0.0.1"), port)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0")
-                            + bytes(32))
-        left = 64
-        while left:
-            if not (got := len(self.socket.recv(left))):
-                raise RuntimeError(f"{host}:{port} ended the connection")
-            left -= got
-        ready = b"\x05READY" + _property(b"Socket-Type", b"DEALER") + _property(
-            b"Identity", os.urandom(16))
-        self.socket.sendall(bytes([self._command, len(ready)]) + ready)
-        self._rest = b""  # of a frame that is not whole
-        self._skip = 0  # bytes of floats that are to come yet
-        self._head, self._floats = b"", 0  # of a message that is not whole
-
-    def ping(self) -> None:
-        """What a worker's libzmq sends every second; PONG answers."""
-        self.socket.sendall(b"\x04\x07\x04PING\0\0")
-
-    def send(self, message: m.Message, floats: memoryview | None = None) -> float:
-        """Send a message; when (monotonic seconds) the sending of its last bytes began."""
-        head = m.encode(message)
-        more = self._more if floats is not None else 0
-        first = struct.pack(">BQ", self._long | more, len(head)) + head
-        if floats is None:
-            at = time.monotonic()
-            self.socket.sendall(first)
-            return at
-        self.socket.sendall(first + struct.pack(">BQ", self._long, floats.nbytes))
-        self.socket.sendall(floats[:-_LAST])
-        at = time.monotonic()
-        self.socket.sendall(floats[-_LAST:])
-        return at
-
-    def receive(self) -> Iterator[tuple[bytes, int]]:
-        """The head of each message that has come, and how many floats came with it."""
-        got = self.socket.recv_into(self._buffer)
-        if not got:
-            raise RuntimeError("the server has ended a connection")
-        skipped = min(self._skip, got)
-        self._skip -= skipped
-        data = self._rest + bytes(self._buffer[skipped:got])
-        if skipped and not self._skip:
-            yield self._whole()
-        while data:
-            flags = data[0]
-            start = 9 if flags & self._long else 2
-            if len(data) < start:
-                break
-            (length,) = struct.unpack_from(">Q" if flags & self._long else ">B", data, 1)
-            if self._head and not flags & self._command:  # floats
-                self._floats = length // 4
-                self._skip = length - len(data[start:start + length])
-                data = data[start + length:]
-                if not self._skip:
-                    yield self._whole()
-                continue
-            if len(data) < start + length:
-                break
-            body, data = data[start:start + length], data[start + length:]
-            if not flags & self._command:
-                self._head = body
-                if not flags & self._more:
-                    yield self._whole()
-        self._rest = data
-
-    def _whole(self) -> tuple[bytes, int]:
-        head, floats = self._head, self._floats
-        self._head, self._floats = b"", 0
-        return head, floats
-
-
-def _connected(host: str, port: int) -> socket.socket:
-    """A connection to a server that may be starting. Raises OSError."""
-    end = time.monotonic() + CONNECT
-    while True:
-        try:
-            return socket.create_connection((host, port))
-        except ConnectionRefusedError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.1)
-
-
-def _property(name: bytes, value: bytes) -> bytes:
-    return bytes([len(name)]) + name + struct.pack(">I", len(value)) + value

@@ -30,7 +30,7 @@ class Plan:
     steps: int  # mini-batches after which this worker leaves, if the run has not ended
     pause: float  # seconds before each mini-batch
     batch: int = 128
-    rate: float = 0.2  # of learning, at the beginning
+    rate: float = 0.1  # of learning, at the beginning
 
 
 class Pause(keras.callbacks.Callback):

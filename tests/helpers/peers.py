@@ -9,6 +9,7 @@ import struct
 import zmq
 from integers import IntegerReplica
 
+from benchmarks.contenders.zmtp import greet
 from wbsp.wire import messages as m
 
 
@@ -53,13 +54,8 @@ class RawPeer(contextlib.AbstractContextManager):
     def __init__(self, port, identity=b""):
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.settimeout(10)
-        self.socket.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0")
-                            + bytes(32))
-        self._read(64)
-        ready = b"\x05READY" + _property(b"Socket-Type", b"DEALER") + _property(
-            b"Identity", identity)
-        self.socket.sendall(b"\x04" + bytes([len(ready)]) + ready)
-        self.socket.recv(4096)
+        greet(self.socket, identity)
+        self.socket.recv(4096)  # READY
 
     def __exit__(self, *_):
         self.socket.close()
@@ -67,11 +63,3 @@ class RawPeer(contextlib.AbstractContextManager):
     def part(self, size):
         """One part of a message of which more is to come."""
         self.socket.sendall(b"\x03" + struct.pack(">Q", size) + bytes(size))
-
-    def _read(self, count):
-        while count:
-            count -= len(self.socket.recv(count))
-
-
-def _property(name, value):
-    return bytes([len(name)]) + name + struct.pack(">I", len(value)) + value

@@ -1,6 +1,7 @@
 """What strangers' connections may cost a server; real sockets."""
 
 import contextlib
+import os
 import resource
 import socket
 import sys
@@ -134,6 +135,24 @@ def test_only_a_member_that_sends_what_has_no_end_yet_is_looked_at(server, monke
         assert not looks
         peer.part(1 << 10)
         until(lambda: server.watch() or looks, "the part to be looked at")
+
+
+@linux
+def test_a_stranger_is_looked_at_whosever_number_its_connection_has(monkeypatch):
+    """A member has sent a message and left; the system gives its descriptor to the next."""
+    looks = []
+    monkeypatch.setattr(guard._Connection, "look", lambda self, most=0: looks.append(self))
+    watch = guard.ConnectionGuard(1)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        member, stranger = (socket.create_connection(listener.getsockname()) for _ in range(2))
+    with contextlib.closing(watch), member, stranger:
+        watch.accepted(member.fileno())
+        watch.delivered(member.fileno(), from_member=True)
+        watch.closed(member.fileno())
+        os.dup2(stranger.fileno(), member.fileno())
+        watch.accepted(member.fileno())
+        watch.check()
+    assert looks
 
 
 def test_silent_connections_beyond_a_number_are_cut_the_oldest_first(server):

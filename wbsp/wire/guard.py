@@ -144,13 +144,13 @@ class ConnectionGuard:
         while len(self._strangers) > self._most_strangers:
             self._cut(self._strangers, next(iter(self._strangers)))
             cut["one connection too many without a worker"] += 1
-        # Of a thousand members each sends a sign of life a second; to look at one takes as long as
-        # to read that, and a message of which the end was read is not endless.
-        due, self._due = (self._due | self._arrivals.since()) - self._read, set()
-        self._read.clear()
+        due, self._due = self._due | self._arrivals.since(), set()
+        read, self._read = self._read, set()
         for fd in due:
             if member := self._members.get(fd):
-                more = member.look(_OF_MEMBER)
+                # Of a thousand members each sends a sign of life a second; to look at one takes as
+                # long as to read that, and a message of which the end was read is not endless.
+                more = fd not in read and member.look(_OF_MEMBER)
             else:
                 more = fd in self._strangers and self._strangers[fd].look()
             if more:
