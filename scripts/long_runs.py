@@ -17,6 +17,7 @@ import time
 
 from absl import app, flags
 from reproduction import long, long_report
+from reproduction.book import BOOK, SECONDS, Book
 from reproduction.command import budget, exit_code, run_command
 from reproduction.display import Display
 from reproduction.work import ROOT, carry_out, fetch_data
@@ -25,7 +26,7 @@ FLAGS = flags.FLAGS
 PAGE = ROOT / "docs/long-runs.md"
 
 flags.DEFINE_string("out", str(ROOT / "runs/long"), "folder of the runs under way")
-flags.DEFINE_string("book", str(long.BOOK), "file of the finished runs")
+flags.DEFINE_string("book", str(BOOK), "file of the finished runs")
 flags.DEFINE_string("page", str(PAGE), "file to write the tables into, between the marks")
 flags.DEFINE_integer("jobs", None, "processes side by side; default: one a core", lower_bound=1)
 flags.DEFINE_string("budget", None, "begin nothing new after so long: 70min; 0s only writes the "
@@ -38,11 +39,11 @@ def main(argv):
 
 
 def run() -> int:
-    workers = [int(n) if n in map(str, long.SECONDS) else None for n in FLAGS.workers]
+    workers = [int(n) if n in map(str, SECONDS) else None for n in FLAGS.workers]
     if None in workers or not workers:
         raise ValueError(f"--workers={','.join(FLAGS.workers)}: choose of "
-                         f"{', '.join(map(str, long.SECONDS))}")
-    until, book = time.monotonic() + budget(FLAGS.budget), long.Book(pathlib.Path(FLAGS.book))
+                         f"{', '.join(map(str, SECONDS))}")
+    until, book = time.monotonic() + budget(FLAGS.budget), Book(pathlib.Path(FLAGS.book))
     failures, stopped, jobs = [], False, []
     try:
         while time.monotonic() < until and not failures:

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,7 +27,9 @@ def module(monkeypatch):
 
 @pytest.fixture
 def long(module):
-    return module("long")
+    """What is run, and the book of it."""
+    return SimpleNamespace(**vars(module("book")), **{
+        name: it for name, it in vars(module("long")).items() if name not in vars(module("book"))})
 
 
 def an_entry(long, cell, label="pcc", rate=0.1, seed=0, accuracy=(0.1, 0.4, 0.5, 0.6)):
@@ -62,6 +65,20 @@ def test_the_rate_of_a_model_is_the_one_it_learns_fastest_at(long, tmp_path):
     assert book.best_rate(kind, "pcc") == 0.05, "of equal ones the lowest"
     assert book.best_rate(kind, "asp") == long.USUAL
     assert book.best_rate(long.Cell("H1", 8, "1Gbit"), "pcc") == long.USUAL
+
+
+def test_a_rate_at_which_a_run_diverged_somewhere_is_not_the_best(long, tmp_path):
+    book = long.Book(tmp_path / "book.csv")
+    kind, eight = (long.Cell("H1", n, long.MEASURED) for n in (2, 8))
+    for cell, rate in itertools.product((kind, eight), (0.1, 0.2)):
+        book.add(an_entry(long, cell, rate=rate, accuracy=(0.1, 2 * rate, 2 * rate)))
+    book.add(an_entry(long, long.Cell("H3", 8, "20Mbit"), rate=0.2, seed=1,
+                      accuracy=(0.1, 0.5, 0.1)))
+    assert book.best_rate(eight, "pcc") == 0.1
+    assert book.best_rate(kind, "pcc") == 0.2, "other clusters, other rates"
+    for cell in (long.Cell("H2", 8, "1Gbit"), long.Cell("H1", 8, "1Gbit")):
+        book.add(an_entry(long, cell, rate=0.1, seed=2, accuracy=(0.1, 0.5, 0.2)))
+    assert book.best_rate(eight, "pcc") == 0.2, "no rate is better than the others in this"
 
 
 def test_everything_is_planned_once_each_model_at_its_best_rate(long, tmp_path):
@@ -160,10 +177,13 @@ def test_the_page_is_written_from_the_book(module, long, tmp_path):
     text = page.read_text()
     report = module("long_report")
     assert report.cell(long.Book(book), long.Cell("H1", 2, long.MEASURED)) in text
+    assert report.diverged(kept) == "-" and "<!-- diverged -->\n\n-\n\n<!-- end -->" in text
     assert "| pcc weight=work | H1, 2 workers, 100 Mbit | 60 % |" in text
     ours, best = 1.5 * fmean([26, 26, 25]), 1.5 * fmean([31, 31, 30])
     assert f"| {ours:.1f} | bsp, {best:.1f} | {ours / best:.2f} | 3 |" in text
     assert (tmp_path / "figures/long-runs.png").stat().st_size > 10_000
+    kept.add(an_entry(long, long.Cell("H3", 8, "1Gbit"), "asp", 0.2, 1, (0.1, 0.5, 0.2)))
+    assert "| asp | 8 | 0.2 | 1 of 1 | H3, 8 workers, 1 Gbit, seed 1 |" in report.diverged(kept)
     for label, shift in {"bsp": 0.3, "asp": 0.1, "asp refresh=published": 0.2, "pcc": 0.0}.items():
         for seed in long.SEEDS:
             kept.add(an_entry(long, long.whole(2), label, 0.1, seed, tuple(

@@ -7,35 +7,31 @@ of a run is one line of a file in the repository, the book, and a run in it is n
 
 from __future__ import annotations
 
-import csv
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from statistics import fmean
 
+from reproduction.book import (
+    BANDWIDTHS,
+    BOOK,
+    HETEROGENEITY,
+    MEASURED,
+    PERIOD,
+    RATES,
+    SEEDS,
+    USUAL,
+    WHOLE_PERIOD,
+    Book,
+    Cell,
+    entry,
+    rated,
+)
 from reproduction.settings import CNN, Setting
-from reproduction.work import ROOT, Simulation
+from reproduction.work import Simulation
 
-from wbsp.runlog.reader import Run
-
-BOOK = ROOT / "docs/long-runs.csv"
-PERIOD, WHOLE_PERIOD = 1.5, 5.0  # virtual seconds between two evaluations
 STEPS = 7812  # of a whole training: mini-batches of all workers, 20 passes over CIFAR-10
 CUTS = {0.4: 0.1, 0.7: 0.01}  # part of a worker's share of these -> factor of the rate [code]
-SMOOTHED = 3  # evaluations, whose mean must reach a target
-SMALL = "small"  # the usual network
-SECONDS = {2: 90, 8: 60}  # virtual seconds of a run of it, by the number of workers
-CNN_SECONDS = 30  # of the published network, of which a step takes ten times as long
-RATES = (0.1, 0.2, 0.05)
-EQUAL = 0.005  # difference of accuracy that does not tell two rates apart
-USUAL = RATES[0]  # of a model whose best rate is not known yet
-HETEROGENEITY = ("H1", "H3", "H2")
-BANDWIDTHS = ("100Mbit", "1Gbit", "20Mbit")
-MEASURED = BANDWIDTHS[0]  # where the rates are compared
-SEEDS = (0, 1, 2)
 # The models side by side, as --sync names them, and what comes after all of these.
 PUBLISHED = ("bsp", "ssp:s=40", "asp", "wbsp", "pcc")
 OURS = ("asp:overlap=true", "pcc:weight=work", "pcc:weight=work:late=true")
@@ -43,41 +39,6 @@ FURTHER = ("asp:refresh=published", "ssp:refresh=published", "adsp:period=2", "n
 WHOLE_ONLY = ("pcc:commit=every_push",)  # as the published code commits
 GROUPS = {"published": PUBLISHED, "ours": OURS, "further": FURTHER}
 SIDE_BY_SIDE = ("published", "ours")  # at their best rates; the others once, at the usual one
-
-
-_WHOLE = "-whole"  # behind the name of a cell
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cluster of the long runs."""
-
-    heterogeneity: str
-    workers: int
-    bandwidth: str
-    whole: bool = False  # a training to its end, and not for some seconds
-    network: str = SMALL
-
-    @property
-    def name(self) -> str:
-        name = f"{self.heterogeneity}-{self.workers}-{self.bandwidth}".lower()
-        name += "" if self.network == SMALL else f"-{self.network}"
-        return name + _WHOLE if self.whole else name
-
-    @property
-    def title(self) -> str:
-        return (f"{self.heterogeneity}, {self.workers} workers, {self.bandwidth[:-4]} "
-                f"{self.bandwidth[-4:]}" + ("" if self.network == SMALL else ", published network"))
-
-    @property
-    def seconds(self) -> int:
-        """Virtual seconds of a run."""
-        return SECONDS[self.workers] if self.network == SMALL else CNN_SECONDS
-
-
-def rated(workers: int) -> Cell:
-    """The cluster in which the rates are compared."""
-    return Cell("H1", workers, MEASURED)
 
 
 def compared(workers: Iterable[int]) -> list[Cell]:
@@ -97,118 +58,6 @@ def label(model: str) -> str:
 
 
 LABELS = tuple(label(model) for group in (*GROUPS.values(), WHOLE_ONLY) for model in group)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What the book says of one run. Accuracies in parts of 1."""
-
-    cell: str
-    label: str
-    rate: float
-    seed: int
-    steps: int  # of all workers
-    pushes: int
-    pulls: int
-    versions: int
-    compute: float  # share of the workers' time
-    accuracy: tuple[float, ...]  # of the newest version at 0, 1, 2, ... periods
-
-    @property
-    def key(self) -> tuple[str, str, float, int]:
-        return self.cell, self.label, self.rate, self.seed
-
-    @property
-    def period(self) -> float:
-        """Virtual seconds between two evaluations."""
-        return WHOLE_PERIOD if self.cell.endswith(_WHOLE) else PERIOD
-
-    @cached_property
-    def mean(self) -> float:
-        """Mean accuracy over the run's time: a measure of a rate that needs no target."""
-        return fmean(self.accuracy)
-
-    @cached_property
-    def final(self) -> float:
-        """Mean accuracy of the last tenth of the run."""
-        return fmean(self.accuracy[-max(1, len(self.accuracy) // 10):])
-
-    def time_to(self, accuracy: float) -> float:
-        """Virtual seconds until the mean of the newest `SMOOTHED` evaluations is at `accuracy`;
-        infinite if it never is. One version alone may be lucky, of a model whose versions vary
-        luckier than of another."""
-        means = (fmean(self.accuracy[max(0, place + 1 - SMOOTHED):place + 1])
-                 for place in range(len(self.accuracy)))
-        return next((self.period * place for place, value in enumerate(means) if value >= accuracy),
-                    math.inf)
-
-
-def entry(cell: Cell, label: str, rate: float, run: Run) -> Entry:
-    """The entry of a finished run."""
-    total, seen = run.summary["total"], run.evaluations
-    period = WHOLE_PERIOD if cell.whole else PERIOD
-    places = range(math.ceil(run.summary["t"] / period - 1e-6) + 1)
-    newest = [seen.t.searchsorted(place * period + 1e-6) - 1 for place in places]
-    return Entry(cell.name, label, rate, run.settings["seed"], total["steps"], total["pushes"],
-                 total["pulls"], run.summary["version"], round(total["shares"]["compute"], 4),
-                 tuple(round(float(seen.accuracy[place]), 4) for place in newest))
-
-
-@dataclass
-class Book:
-    """The entries of all finished runs, in a file of one line each."""
-
-    path: Path
-    entries: dict[tuple, Entry] = field(default_factory=dict)
-
-    FIELDS = ("cell", "model", "rate", "seed", "steps", "pushes", "pulls", "versions", "compute",
-              "accuracy")
-
-    def __post_init__(self) -> None:
-        if not self.path.exists():
-            return
-        text = self.path.read_text(encoding="utf-8")
-        whole = text[:text.rfind("\n") + 1]
-        if whole != text:  # the last line was torn by a kill
-            self.path.write_text(whole, encoding="utf-8")
-        for row in csv.DictReader(whole.splitlines()):
-            one = Entry(row["cell"], row["model"], float(row["rate"]),
-                        *(int(row[name]) for name in self.FIELDS[3:8]), float(row["compute"]),
-                        tuple(int(value) / 10_000 for value in row["accuracy"].split()))
-            self.entries[one.key] = one
-
-    def add(self, one: Entry) -> None:
-        """Add an entry, and write it at once: the next run may be interrupted."""
-        new = not self.path.exists()
-        with open(self.path, "a", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            if new:
-                writer.writerow(self.FIELDS)
-            writer.writerow([*one.key, one.steps, one.pushes, one.pulls, one.versions, one.compute,
-                             " ".join(f"{10_000 * value:.0f}" for value in one.accuracy)])
-        self.entries[one.key] = one
-
-    def of(self, cell: Cell, label: str, rate: float) -> list[Entry]:
-        """The entries of a model in a cell at a rate, in the order of the seeds."""
-        return [self.entries[key] for seed in SEEDS
-                if (key := (cell.name, label, rate, seed)) in self.entries]
-
-    def best_rate(self, cell: Cell, label: str) -> float:
-        """The rate with the highest mean accuracy over time under seed 0, of those that were tried
-        in the cell or else with as many workers where the rates are compared; of rates that are
-        `EQUAL`, the lowest: a higher one may diverge under another seed."""
-        for where in (cell, replace(rated(cell.workers), network=cell.network)):
-            tried = {rate: found[0].mean for rate in RATES
-                     if (found := self.of(where, label, rate)) and found[0].seed == 0}
-            if len(tried) > 1:
-                most = max(tried.values())
-                return min(rate for rate, mean in tried.items() if mean > most - EQUAL)
-        return USUAL
-
-    def best(self, cell: Cell, label: str) -> list[Entry]:
-        """The entries of a model in a cell at its best rate; at the usual one, where there are none
-        of that yet."""
-        return self.of(cell, label, self.best_rate(cell, label)) or self.of(cell, label, USUAL)
 
 
 @dataclass(frozen=True)

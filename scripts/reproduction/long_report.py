@@ -9,23 +9,19 @@ from pathlib import Path
 from statistics import fmean
 
 from reproduction import whole_report
-from reproduction.long import (
+from reproduction.book import (
     BANDWIDTHS,
-    FURTHER,
     HETEROGENEITY,
-    LABELS,
     MEASURED,
     PERIOD,
-    PUBLISHED,
     RATES,
     SECONDS,
     SEEDS,
     Book,
     Cell,
     Entry,
-    label,
-    published,
 )
+from reproduction.long import FURTHER, LABELS, PUBLISHED, label, published
 from reproduction.report import refresh
 from reproduction.tables import NONE, NOT_RUN
 from reproduction.whole_report import spread
@@ -45,7 +41,8 @@ def write(book: Book, page: Path) -> None:
     """Write the marked parts of `page`, and the figure beside it."""
     figure = _draw(book, page.parent / "figures/long-runs.png")
     ends = whole_report.draw(book, page.parent / "figures/whole-trainings.png", _looks())
-    parts = {"scope": scope(book), "rates": rates(book), "headline": headline(book),
+    parts = {"scope": scope(book), "rates": rates(book), "diverged": diverged(book),
+             "headline": headline(book),
              "cells": "\n\n".join(filter(None, (cell(book, one) for one in CELLS))) or NOT_RUN,
              "figure-long": "![accuracy over time](figures/long-runs.png)" if figure else NOT_RUN,
              "whole": whole_report.table(book), "whole-headline": whole_report.headline(book),
@@ -77,6 +74,20 @@ def rates(book: Book) -> str:
                                              for rate in sorted(RATES))])
     return markdown(["cluster", "model", *(f"rate {rate:g}" for rate in sorted(RATES))],
                     rows) if rows else NOT_RUN
+
+
+def diverged(book: Book) -> str:
+    """Table of the runs that diverged."""
+    rows = []
+    for n, name, rate in product(SECONDS, LABELS, sorted(RATES)):
+        of_these = [where for where in SMALLS if where.workers == n]
+        if fallen := [(where.title, one) for where in of_these
+                      for one in book.of(where, name, rate) if one.diverged]:
+            runs = sum(len(book.of(where, name, rate)) for where in of_these)
+            rows.append([name, str(n), f"{rate:g}", f"{len(fallen)} of {runs}",
+                         "; ".join(f"{title}, seed {one.seed}" for title, one in fallen)])
+    return markdown(["model", "workers", "rate", "runs that diverged", "which"],
+                    rows) if rows else NONE
 
 
 def _rate_cell(one: Entry | None, best: bool) -> str:

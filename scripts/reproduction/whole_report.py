@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from reproduction.long import LABELS, OURS, RATES, USUAL, WHOLE_PERIOD, Book, Entry, label, whole
+from reproduction.book import RATES, USUAL, WHOLE_PERIOD, Book, Entry
+from reproduction.long import LABELS, OURS, label, whole
 from reproduction.tables import NONE, NOT_RUN
 
 from wbsp.simulate.compare import markdown
