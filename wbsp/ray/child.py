@@ -109,6 +109,9 @@ def one_line(error: RayTaskError) -> str:
 
 
 def _cause(error: RayError) -> str:
-    """Why an actor is gone, of Ray's report of a paragraph."""
+    """Why an actor is gone, of Ray's report of a paragraph.
+
+    Of a node that dies, Ray now and then sees only that its processes do.
+    """
     node = "node has died" in str(error) or "node was terminated" in str(error)
     return "its node has died" if node else "its process has died"
