@@ -89,13 +89,22 @@ def test_everything_is_planned_once_each_model_at_its_best_rate(long, tmp_path):
         book.add(an_entry(long, kind, "asp", rate=rate, accuracy=(0.1, -rate)))
     jobs = long.plan(tmp_path, book)
     assert len({job.folder for job in jobs}) == len({job.name for job in jobs}) == len(jobs)
-    runs = {(job.cell, long.label(model), job.rate, job.seed)
-            for job in jobs for model in job.setting.models}
+    each = [(job.cell, long.label(model), job.rate, job.seed)
+            for job in jobs for model in job.setting.models]
+    runs = set(each)
+    assert len(runs) == len(each)
     for cell in long.compared((2, 8)):
         for model in (*long.PUBLISHED, *long.OURS):
             best = book.best_rate(cell, long.label(model))
             for seed in long.SEEDS if cell.bandwidth == long.MEASURED else (0,):
                 assert (cell, long.label(model), best, seed) in runs
+    for h, n, bandwidth, seed in itertools.product(
+            long.HETEROGENEITY, long.SECONDS, long.BANDWIDTHS, long.SEEDS):
+        cell = long.Cell(h, n, bandwidth)
+        for model in long.LEADING:
+            best = book.best_rate(cell, long.label(model))
+            assert (cell, long.label(model), best, seed) in runs
+    assert (long.Cell("H2", 8, "20Mbit"), "wbsp", long.USUAL, 0) not in runs
     begun = [long.label(model) for group in long.GROUPS.values() for model in group]
     for h, n, label in itertools.product(long.HETEROGENEITY, long.SECONDS, begun):
         assert (long.Cell(h, n, long.MEASURED), label, long.USUAL, 0) in runs

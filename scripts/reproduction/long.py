@@ -7,8 +7,8 @@ of a run is one line of a file in the repository, the book, and a run in it is n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
@@ -37,8 +37,9 @@ PUBLISHED = ("bsp", "ssp:s=40", "asp", "wbsp", "pcc")
 OURS = ("asp:overlap=true", "pcc:weight=work", "pcc:weight=work:late=true")
 FURTHER = ("asp:refresh=published", "ssp:refresh=published", "adsp:period=2", "nbsync")
 WHOLE_ONLY = ("pcc:commit=every_push",)  # as the published code commits
-GROUPS = {"published": PUBLISHED, "ours": OURS, "further": FURTHER}
-SIDE_BY_SIDE = ("published", "ours")  # at their best rates; the others once, at the usual one
+SIDE_BY_SIDE = {"published": PUBLISHED, "ours": OURS}  # at their best rates; the others at one
+GROUPS = {**SIDE_BY_SIDE, "further": FURTHER}
+LEADING = ("asp", "pcc", "pcc:weight=work:late=true")  # what leads; in all clusters, all seeds
 
 
 def compared(workers: Iterable[int]) -> list[Cell]:
@@ -50,6 +51,12 @@ def compared(workers: Iterable[int]) -> list[Cell]:
         cells += [Cell(h, n, bandwidth) for bandwidth in BANDWIDTHS[1:]
                   for h in HETEROGENEITY[:2 if n == 2 else 1]]
     return cells
+
+
+def _cells(workers: Iterable[int]) -> Iterable[Cell]:
+    """All clusters of the small network."""
+    return (Cell(h, n, bandwidth) for n, bandwidth, h
+            in product(workers, BANDWIDTHS, HETEROGENEITY))
 
 
 def label(model: str) -> str:
@@ -114,12 +121,13 @@ def whole(workers: int) -> Cell:
 
 def plan(out: Path, book: Book, workers: Sequence[int] = (2, 8)) -> list[LongRun]:
     """All jobs, in an order that can be cut anywhere: every kind of cluster once; the rates; then
-    each model at its best rate, on other networks and under other seeds; whole trainings of two
-    workers, at the published rate and at the best one; and the published network.
+    each model at its best rate, on other networks and under other seeds, and what leads in all
+    clusters under all of them; whole trainings of two workers, at the published rate and at the
+    best one; and the published network.
 
-    What the last part holds depends on what the book knows of the rates. Everything with everything
-    would be 800 runs of three minutes and more; so rates are compared under H1, and seeds and
-    networks tried where the kinds of clusters differ most.
+    What the last parts hold depends on what the book knows of the rates. Everything with everything
+    would be 800 runs of three minutes and more; so rates are compared under H1, and all models
+    tried under seeds and on networks where the kinds of clusters differ most.
     """
     kinds = [Cell(h, n, MEASURED) for n in workers for h in HETEROGENEITY]
     first = [job(cell, group, USUAL, SEEDS[0], out, book) for cell in kinds for group in GROUPS]
@@ -129,14 +137,21 @@ def plan(out: Path, book: Book, workers: Sequence[int] = (2, 8)) -> list[LongRun
               for seed in (SEEDS if cell.bandwidth == MEASURED else SEEDS[:1])]
     best = [one for cell, seed in sorted(others, key=lambda other: other[1])
             for one in _best(cell, seed, out, book)]
+    remaining = [other for other in product(_cells(workers), SEEDS) if other not in others]
+    leading = [one for cell, seed in sorted(remaining, key=lambda other: other[1])
+               for one in _best(cell, seed, out, book, {"leading": LEADING})]
     ends = [one for n in workers if n == 2 for seed in SEEDS
             for one in _whole(whole(n), seed, out, book)]
     cnn = [job(published(), group, USUAL, SEEDS[0], out, book)
            for group in SIDE_BY_SIDE if 2 in workers]
-    jobs: dict[str, LongRun] = {}
-    for one in (*first, *tried, *best, *ends, *cnn):
-        jobs.setdefault(one.name, one)  # of one name, the first is of the whole group
-    return list(jobs.values())
+    jobs, planned = [], set()
+    for one in (*first, *tried, *best, *leading, *ends, *cnn):
+        new = [model for model in one.setting.models
+               if (one.cell, one.rate, one.seed, model) not in planned]
+        planned.update((one.cell, one.rate, one.seed, model) for model in new)
+        if new:
+            jobs.append(replace(one, setting=replace(one.setting, models=tuple(new))))
+    return jobs
 
 
 def _whole(cell: Cell, seed: int, out: Path, book: Book) -> Iterable[LongRun]:
@@ -146,10 +161,10 @@ def _whole(cell: Cell, seed: int, out: Path, book: Book) -> Iterable[LongRun]:
     yield from (one for one in _best(cell, seed, out, book) if one.rate != USUAL)
 
 
-def _best(cell: Cell, seed: int, out: Path, book: Book) -> Iterable[LongRun]:
+def _best(cell: Cell, seed: int, out: Path, book: Book,
+          groups: Mapping[str, Sequence[str]] = SIDE_BY_SIDE) -> Iterable[LongRun]:
     """The jobs of all models in a cell, each model at its best rate."""
-    for group in SIDE_BY_SIDE:
-        models = GROUPS[group]
+    for group, models in groups.items():
         rates = {model: book.best_rate(cell, label(model)) for model in models}
         for rate in sorted(set(rates.values())):
             yield job(cell, group, rate, seed, out, book,
