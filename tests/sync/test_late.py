@@ -55,6 +55,21 @@ def test_on_a_shared_line_as_many_versions_come_from_fewer_pushes(slow, size, li
     assert late.pushes <= 1.1 * 8 * late.versions
 
 
+def test_on_a_full_line_a_fast_worker_rests_though_its_response_takes_a_round():
+    """Half of a round is fetches and half is pushes, of all at once."""
+    often, late = (run(halves(0.5, 8, up=2.5e6, down=2.5e6), late, 60.0, 0.6e6, 2.5e6)
+                   for late in (False, True))
+    assert late.versions >= 0.9 * often.versions
+    assert late.pushes <= 1.06 * 8 * late.versions
+
+
+def test_equal_workers_who_come_to_rest_by_luck_cost_no_version():
+    machines = [Machine(lognormal(0.02, 0.1, seed), latency=0.001, up=125e6, down=125e6)
+                for seed in range(8)]
+    often, late = (run(machines, late, 20.0, 0.6e6, 125e6) for late in (False, True))
+    assert late.versions >= 0.99 * often.versions
+
+
 @pytest.mark.parametrize("line", [float("inf"), 12.5e6])
 def test_with_equal_speeds_nobody_rests(line):
     machines = [Machine(constant(0.02), latency=0.001, up=line, down=line) for _ in range(2)]
@@ -135,23 +150,23 @@ def test_the_last_who_does_not_rest_leaves():
 def test_a_worker_whose_response_grows_beyond_a_round_rests_no_more():
     times = JustInTime()
     times.join(0, 0.0), times.join(1, 0.0)
-    assert not times.arrived(0, 0.1) and times.arrived(0, 0.2)
-    assert not times.arrived(1, 1.0)
+    assert not times.arrived(0, 1, 0.1) and times.arrived(0, 1, 0.2)
+    assert not times.arrived(1, 1, 1.0)
     times.end_round(1.0)
     assert times.next_due == pytest.approx(1.8) and times.due(1.8) == [0]
-    assert not times.arrived(1, 2.0) and not times.arrived(0, 3.0)  # 1.2 s, in rounds of 1 s
+    assert not times.arrived(1, 1, 2.0) and not times.arrived(0, 1, 3.0)  # 1.2 s, in rounds of 1 s
 
 
 def test_it_forgets_who_leaves_and_measures_who_comes_back_anew():
     times = JustInTime()
     times.join(0, 0.0), times.join(1, 0.0)
-    assert not times.arrived(0, 0.1) and times.arrived(0, 0.2)
-    times.arrived(1, 1.0)
+    assert not times.arrived(0, 1, 0.1) and times.arrived(0, 1, 0.2)
+    times.arrived(1, 1, 1.0)
     times.end_round(1.0)
     times.leave(0)
     assert times.due(1.8) == []
     times.join(0, 1.9)
-    assert not times.arrived(0, 1.95)
+    assert not times.arrived(0, 1, 1.95)
 
 
 def test_it_needs_a_round_that_waits_for_all():

@@ -171,7 +171,7 @@ class OptimizedWBSP(WBSP):
     def push(self, push: Push, now: float) -> list[Action]:
         if self.times is None:
             return super().push(push, now)
-        rest = self.times.arrived(push.worker, now)
+        rest = self.times.arrived(push.worker, push.samples, now)
         ordered: list[Action] = [Direct(push.worker, cut=False)] if rest else []
         return ordered + super().push(push, now) + self._release(now)
 
