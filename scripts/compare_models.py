@@ -2,7 +2,7 @@
 """A comparison of synchronization models with real processes on this machine, over several seeds.
 
     scripts/compare_models.py --heterogeneity=H1 --target_accuracy=0.85 --out=runs/compare
-    scripts/compare_models.py --sync=asp,pcc --sync_option=pcc.weight=work --out=runs/by-work
+    scripts/compare_models.py --sync=asp,pcc,pcc:weight=work
 
 runs a server and two workers on this machine for every model and seed, one run after another, and
 prints a Markdown table of the times to the target. A run in --out is not repeated.
@@ -19,13 +19,17 @@ from absl import app, flags
 from wbsp import heterogeneity
 from wbsp.runlog.folder import run_folder
 from wbsp.runlog.reader import Run, read_run
-from wbsp.sync import MODELS
+from wbsp.simulate.variants import Variant, variants
+from wbsp.sync import MODELS, known_models, with_batch_size
 
 FLAGS = flags.FLAGS
 LAUNCHER = pathlib.Path(__file__).parents[1] / "runcifar10gpu.py"
+BATCH = 128  # of the launcher's workers
 
-flags.DEFINE_list("sync", list(MODELS), "synchronization models")
-flags.DEFINE_multi_string("sync_option", [], "model.key=value: an option of that model")
+flags.DEFINE_list("sync", list(MODELS), "synchronization models, separated by commas; "
+                  "pcc:weight=work is a model with an option of its own")
+flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the models that have it; "
+                          "model.key=value: of that model alone")
 flags.DEFINE_float("lr", None, "initial learning rate; default: the network's published one")
 flags.DEFINE_integer("seeds", 3, "runs of each, with seeds 0, 1, ...", lower_bound=1)
 flags.DEFINE_integer("workers", 2, "workers of each run", lower_bound=1)
@@ -35,22 +39,26 @@ flags.DEFINE_enum("heterogeneity", "H1", list(heterogeneity.SLEEPS), heterogenei
 flags.DEFINE_float("target_accuracy", 0.85, "a run ends when a version reaches it")
 flags.DEFINE_float("epochs", 100, "... or after so many passes over the training set")
 flags.DEFINE_float("check_period", 0.5, "seconds between two evaluations")
+flags.DEFINE_integer("test_images", None, "an evaluation looks at so many images of the test set, "
+                     "always the same ones; default: all", lower_bound=1)
 flags.DEFINE_float("band_width_limit", None, "MB/s in each direction of each worker's traffic")
 flags.DEFINE_string("out", "runs/compare", "folder of the runs")
 
 
 def main(argv):
-    for given in FLAGS.sync_option:
-        if given.partition(".")[0] not in FLAGS.sync:
-            raise SystemExit(f"compare_models: --sync_option={given}: write model.key=value, with "
-                             f"a model of --sync={','.join(FLAGS.sync)}")
-    runs = [run_once(sync, seed) for sync in FLAGS.sync for seed in range(FLAGS.seeds)]
-    print(table(runs))
+    try:
+        chosen = variants(FLAGS.sync, FLAGS.sync_option)
+        for one in chosen:
+            one.sync(**with_batch_size(one.sync, BATCH, one.options))
+    except ValueError as error:
+        raise SystemExit(f"compare_models: {error}") from None
+    print(table({variant.label: [run_once(variant, seed) for seed in range(FLAGS.seeds)]
+                 for variant in chosen}))
 
 
-def run_once(sync: str, seed: int) -> Run:
+def run_once(variant: Variant, seed: int) -> Run:
     """The run of a server and its workers, from start to end, or the same run, done before."""
-    base = pathlib.Path(FLAGS.out).absolute() / f"seed-{seed}" / sync
+    base = pathlib.Path(FLAGS.out).absolute() / f"seed-{seed}" / variant.folder
     with contextlib.suppress(FileNotFoundError):
         done = read_run(run_folder(base, resume=True))
         if done.summary is not None and "interrupted" not in done.summary["reason"]:
@@ -59,17 +67,18 @@ def run_once(sync: str, seed: int) -> Run:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    server = [f"--worker_num={FLAGS.workers}", f"--base_dir={base}", f"--seed={seed}", *(
-        f"--{name}={FLAGS[name].value}" for name in (
-            "model", "dataset", "heterogeneity", "target_accuracy", "epochs", "check_period", "lr")
-        if FLAGS[name].value is not None)]
-    server += [f"--sync_option={given.removeprefix(f'{sync}.')}" for given in FLAGS.sync_option
-               if given.startswith(f"{sync}.")]
+    sync = variant.sync
+    name = sync.name if sync.name in known_models() else f"{sync.__module__}:{sync.__qualname__}"
+    server = [f"--worker_num={FLAGS.workers}", f"--base_dir={base}", f"--seed={seed}",
+              f"--sync={name}", *(f"--{flag}={FLAGS[flag].value}" for flag in (
+                  "model", "dataset", "heterogeneity", "target_accuracy", "epochs", "check_period",
+                  "lr", "test_images") if FLAGS[flag].value is not None),
+              *(f"--sync_option={key}={value}" for key, value in variant.options.items())]
     limit = FLAGS["band_width_limit"]
     worker = [f"--band_width_limit={limit.value}"] if limit.present else []
     jobs = [("ps", server)] + [(f"worker{i}", [f"--worker_index={i}", *worker])
                                for i in range(FLAGS.workers)]
-    print(f"{sync}, seed {seed} ...", file=sys.stderr, flush=True)
+    print(f"{variant.label}, seed {seed} ...", file=sys.stderr, flush=True)
     with contextlib.ExitStack() as stack:
         processes = []
         for name, args in jobs:
@@ -81,18 +90,15 @@ def run_once(sync: str, seed: int) -> Run:
             stack.callback(processes[-1].kill)
         codes = [process.wait() for process in processes]
     if any(codes):
-        raise SystemExit(f"{sync}, seed {seed}: exit codes {codes}; see {base}/*.log")
+        raise SystemExit(f"{variant.label}, seed {seed}: exit codes {codes}; see {base}/*.log")
     return read_run(run_folder(base, resume=True))
 
 
-def table(runs: list[Run]) -> str:
+def table(compared: dict[str, list[Run]]) -> str:
     """A Markdown table with one row a model: mean and range over its seeds."""
     rows = ["| model | seconds to target | versions | steps of workers | compute % of workers | "
             "wait % of workers |", "|---|---|---|---|---|---|"]
-    by_sync: dict[str, list[Run]] = {}
-    for run in runs:
-        by_sync.setdefault(run.settings["sync"], []).append(run)
-    for sync, same in by_sync.items():
+    for label, same in compared.items():
         times = [run.time_to(FLAGS.target_accuracy) for run in same]
         reached = [t for t in times if t is not None]
         time = "not reached" if len(reached) < len(times) else _spread(times, ".1f")
@@ -103,7 +109,7 @@ def table(runs: list[Run]) -> str:
             return " / ".join(_mean([value(w) for w in column], form) for column in columns)
 
         rows.append(
-            f"| {sync} | {time} | {_mean([run.summary['version'] for run in same], ',.0f')} | "
+            f"| {label} | {time} | {_mean([run.summary['version'] for run in same], ',.0f')} | "
             f"{each(lambda w: w['steps'], ',.0f')} | "
             f"{each(lambda w: 100 * w['shares']['compute'], '.1f')} | "
             f"{each(lambda w: 100 * w['shares']['wait'], '.1f')} |")

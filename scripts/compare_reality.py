@@ -7,6 +7,10 @@ runs a server and two workers as processes under the published setting H1, for e
 then the same in virtual time, where a step takes what that very worker's steps really took, one by
 one, and a push or a fetch what it took on average. Prints a Markdown table. A real run that is in
 --out already is not repeated. The machine should have nothing else to do.
+
+    scripts/compare_reality.py --model=cnn --dataset=cifar10 --target_accuracy=0.6 --epochs=20
+
+goes to 60 %, and says how long that took.
 """
 
 import os
@@ -25,47 +29,62 @@ from wbsp.simulate.compare import markdown
 from wbsp.simulate.progress import Progress
 from wbsp.simulate.runs import Plan, simulate
 from wbsp.simulate.spec import ClusterSpec, Group
-from wbsp.sync import MODELS
+from wbsp.simulate.variants import Variant, variants
+from wbsp.sync import known_models
 
 FLAGS = flags.FLAGS
 REAL = pathlib.Path(__file__).with_name("compare_models.py")
 BATCH = 128  # of the launcher's workers
 
-flags.DEFINE_list("sync", ["bsp", "asp", "ssp", "wbsp", "pcc"], "synchronization models")
+flags.DEFINE_list("sync", ["bsp", "asp", "ssp", "wbsp", "pcc"], "synchronization models, separated "
+                  "by commas; pcc:weight=work is a model with an option of its own")
+flags.DEFINE_string("model", "small", "network")
+flags.DEFINE_string("dataset", "shapes10", "data set")
 flags.DEFINE_integer("workers", 2, "workers of each run", lower_bound=1)
 flags.DEFINE_enum("heterogeneity", "H1", list(heterogeneity.SLEEPS), heterogeneity.FLAG_HELP)
-flags.DEFINE_float("epochs", 30, "passes over the training set, summed over all workers")
+flags.DEFINE_float("target_accuracy", None, "a run ends when a version reaches it")
+flags.DEFINE_float("epochs", 30, "... or after so many passes over the training set, summed over "
+                   "all workers")
 flags.DEFINE_float("check_period", 5.0, "seconds between two evaluations")
+flags.DEFINE_integer("test_images", None, "an evaluation looks at so many images of the test set, "
+                     "always the same ones; default: all", lower_bound=1)
+flags.DEFINE_float("band_width_limit", None, "MB/s in each direction of each worker's traffic")
 flags.DEFINE_string("out", "runs/reality", "folder of the runs")
 
 
 def main(argv):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     real = pathlib.Path(FLAGS.out, "real")
-    subprocess.run([sys.executable, REAL, f"--sync={','.join(FLAGS.sync)}", "--seeds=1",
-                    "--model=small", "--dataset=shapes10", "--target_accuracy=1", f"--out={real}",
-                    *(f"--{name}={FLAGS[name].value}" for name in (
-                        "workers", "heterogeneity", "epochs", "check_period"))],
-                   check=True, stdout=sys.stderr)
+    target = FLAGS.target_accuracy or 1.0  # no version of these networks is right about all images
+    made = subprocess.run(
+        [sys.executable, REAL, f"--sync={','.join(FLAGS.sync)}", "--seeds=1", f"--out={real}",
+         f"--target_accuracy={target}", *(f"--{name}={FLAGS[name].value}" for name in (
+             "model", "dataset", "workers", "heterogeneity", "epochs", "check_period",
+             "test_images", "band_width_limit") if FLAGS[name].value is not None)],
+        stdout=sys.stderr)
+    if made.returncode:
+        raise SystemExit(made.returncode)  # it has said why
     from wbsp.simulate.training import Experiment, make_deterministic
 
     make_deterministic()
-    experiment = Experiment("small", "shapes10", BATCH)
-    by_sync = {run.settings["sync"]: run for run in find_runs([real])}
-    runs = [by_sync[sync] for sync in FLAGS.sync]
-    print(table([(run, again(run, experiment)) for run in runs]))
+    experiment = Experiment(FLAGS.model, FLAGS.dataset, BATCH, test_images=FLAGS.test_images)
+    done = {run.folder.parent.name: run for run in find_runs([real])}
+    pairs = [(variant, done[variant.folder]) for variant in variants(FLAGS.sync, ())]
+    print(table([(variant.label, run, again(run, variant, experiment, target))
+                 for variant, run in pairs]))
 
 
-def again(run: Run, experiment) -> Run:
+def again(run: Run, variant: Variant, experiment, target: float) -> Run:
     """The real `run` once more, in virtual time."""
-    sync, progress = run.settings["sync"], Progress()
+    progress = Progress()
     plan = Plan(measured(run, experiment.model_bytes), experiment, BATCH,
-                FLAGS.epochs * experiment.size, check_period=FLAGS.check_period,
-                settings={"model": "small", "dataset": "shapes10", "recorded_in": str(run.folder)})
-    progress.begin(f"{sync} in virtual time")
+                FLAGS.epochs * experiment.size, target=target, check_period=FLAGS.check_period,
+                settings={"model": FLAGS.model, "dataset": FLAGS.dataset,
+                          "recorded_in": str(run.folder)})
+    progress.begin(f"{variant.label} in virtual time")
     try:
-        return simulate(plan, MODELS[sync], run.settings["options"], 0,
-                        run_folder(sync, pathlib.Path(FLAGS.out, "virtual")), progress)
+        return simulate(plan, variant.sync, run.settings["options"], 0,
+                        run_folder(variant.folder, pathlib.Path(FLAGS.out, "virtual")), progress)
     finally:
         progress.close()
 
@@ -101,14 +120,15 @@ def steps(spans: list[dict], own: set[str]) -> list[float]:
 def own_work(run: Run) -> set[str]:
     """The phases, beside compute, in which a worker's compute thread works. A thread that never
     waits also works for a push or a fetch."""
-    never_waits = MODELS[run.settings["sync"]](**run.settings["options"]).rule.wait == "never"
+    model = known_models()[run.settings["sync"]](**run.settings["options"])
+    never_waits = model.rule.wait == "never"
     return {"data", "push", "pull"} if never_waits else {"data"}
 
 
-def table(pairs: list[tuple[Run, Run]]) -> str:
+def table(pairs: list[tuple[str, Run, Run]]) -> str:
     """A Markdown table with one row a model: real / virtual, and the difference from the real."""
-    rows = []
-    for real, virtual in pairs:
+    target, rows = FLAGS.target_accuracy, []
+    for label, real, virtual in pairs:
         busy = {"compute", *own_work(real)}
         ends = [duration(run) for run in (real, virtual)]
         shares = [[100 * sum(w["shares"][kind] for kind in busy) for w in workers(run)]
@@ -117,14 +137,23 @@ def table(pairs: list[tuple[Run, Run]]) -> str:
         versions = [run.summary["version"] for run in (real, virtual)]
         accuracy = [100 * run.summary["accuracy"] for run in (real, virtual)]
         rows.append([
-            real.settings["sync"],
+            label,
+            *([reached(real, virtual, target)] if target else []),
             f"{ends[0]:.1f} / {ends[1]:.1f} ({percent(*ends)})",
             f"{versions[0]:,} / {versions[1]:,} ({percent(*versions)})",
             ", ".join(f"{a:,} / {b:,} ({percent(a, b)})" for a, b in zip(*counts, strict=True)),
             ", ".join(f"{a:.1f} / {b:.1f} ({b - a:+.1f})" for a, b in zip(*shares, strict=True)),
             f"{accuracy[0]:.1f} / {accuracy[1]:.1f} ({accuracy[1] - accuracy[0]:+.1f})"])
-    return markdown(["model", "seconds", "versions", "steps of each worker",
+    to_target = [f"seconds to {100 * target:g} %"] if target else []
+    return markdown(["model", *to_target, "seconds", "versions", "steps of each worker",
                      "busy % of each worker", "final accuracy %"], rows)
+
+
+def reached(real: Run, virtual: Run, target: float) -> str:
+    """When either run was at the target, and the difference where both were."""
+    times = [run.time_to(target) for run in (real, virtual)]
+    both = " / ".join("-" if time is None else f"{time:.1f}" for time in times)
+    return both if None in times else f"{both} ({percent(*times)})"
 
 
 def duration(run: Run) -> float:

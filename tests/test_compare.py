@@ -1,0 +1,43 @@
+"""The scripts that train with real processes, model after model."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+
+def run(script: str, *flags: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, SCRIPTS / script, *flags], timeout=300,
+                          capture_output=True, text=True,
+                          env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+
+
+def test_a_real_run_and_its_twin_make_the_same_steps(tmp_path):
+    done = run("compare_reality.py", "--sync=pcc:weight=work", "--heterogeneity=none", "--epochs=1",
+               "--target_accuracy=0.999", "--test_images=500", "--check_period=60",
+               "--band_width_limit=50", f"--out={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    head, _, row = (line.strip("| ").split(" | ") for line in done.stdout.splitlines())
+    said = dict(zip(head, row, strict=True))
+    assert said["model"] == "pcc weight=work"
+    assert said["seconds to 99.9 %"] == "- / -"
+    steps = [tuple(int(number.replace(",", "")) for number in worker.split(" (")[0].split(" / "))
+             for worker in said["steps of each worker"].split("), ")]
+    assert len(steps) == 2 and all(abs(real - twin) <= 2 + real / 10 for real, twin in steps)
+    assert [path.name for path in (tmp_path / "virtual").iterdir()] == ["pcc-weight=work"]
+
+
+@pytest.mark.parametrize("script", ["compare_models.py", "compare_reality.py"])
+@pytest.mark.parametrize("models, words", [
+    ("pcc,rumour", "unknown synchronization model 'rumour'"),
+    ("pcc:wait=1", "pcc"),
+])
+def test_bad_input_gets_one_line_before_anything_runs(script, models, words, tmp_path):
+    done = run(script, f"--sync={models}", f"--out={tmp_path}")
+    assert done.returncode == 1
+    assert words in done.stderr and done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
