@@ -202,5 +202,7 @@ def test_the_page_is_written_from_the_book(module, long, tmp_path):
     assert line == ("| pcc | 50 % | 45 | asp refresh=published, 145 | 69 % "
                     "| 60 % | 95 | asp, 145 | 34 % |")
     assert "| pcc | 0.1 | 3 | 0 (0 to 0) | 45 (40 to 50) |" in whole.table(kept)
-    figure = whole.draw(kept, tmp_path / "figures/whole.png", report._looks())
-    assert figure.stat().st_size > 10_000
+    figures = module("whole_figures").draw(kept, tmp_path / "figures", report._looks())
+    assert [file.name for file in figures.values()] == [
+        "whole-trainings.png", "whole-times.png", "whole-accuracy.png", "whole-computing.png"]
+    assert all(file.stat().st_size > 10_000 for file in figures.values())

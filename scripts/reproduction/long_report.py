@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from statistics import fmean
 
-from reproduction import whole_report
+from reproduction import whole_figures, whole_report
 from reproduction.book import (
     BANDWIDTHS,
     HETEROGENEITY,
@@ -38,16 +38,16 @@ PAPERS = tuple(label(model) for model in PUBLISHED + FURTHER)
 
 
 def write(book: Book, page: Path) -> None:
-    """Write the marked parts of `page`, and the figure beside it."""
+    """Write the marked parts of `page`, and the figures beside it."""
     figure = _draw(book, page.parent / "figures/long-runs.png")
-    ends = whole_report.draw(book, page.parent / "figures/whole-trainings.png", _looks())
+    ends = whole_figures.draw(book, page.parent / "figures", _looks())
     parts = {"scope": scope(book), "rates": rates(book), "diverged": diverged(book),
              "headline": headline(book),
              "cells": "\n\n".join(filter(None, (cell(book, one) for one in CELLS))) or NOT_RUN,
              "figure-long": "![accuracy over time](figures/long-runs.png)" if figure else NOT_RUN,
              "whole": whole_report.table(book), "whole-headline": whole_report.headline(book),
-             "figure-whole": "![accuracy over time, to the end](figures/whole-trainings.png)"
-             if ends else NOT_RUN}
+             "figure-whole": "\n\n".join(f"![{what}](figures/{file.name})"
+                                         for what, file in ends.items()) or NOT_RUN}
     write_whole(page, refresh(page.read_text(encoding="utf-8"), parts).encode())
 
 

@@ -1,13 +1,12 @@
-"""Whole trainings on the page of the long runs: tables and a figure, from the book."""
+"""Whole trainings on the page of the long runs: tables, from the book."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import fmean
 
-from reproduction.book import RATES, USUAL, WHOLE_PERIOD, Book, Entry
+from reproduction.book import RATES, USUAL, Book, Entry
 from reproduction.long import LABELS, OURS, label, whole
 from reproduction.tables import NONE, NOT_RUN
 
@@ -87,28 +86,3 @@ def spread(values: Sequence[float], factor: float, form: str) -> str:
     if len(reached) > 1:
         text += f" ({min(reached):{form}} to {max(reached):{form}})"
     return text if len(reached) == len(values) else f"{text}, {len(reached)} of {len(values)}"
-
-
-def draw(book: Book, path: Path, looks: dict[str, dict]) -> Path | None:
-    """Draw the accuracy over time to the end at the published rate: each model's mean."""
-    from wbsp.figures.style import legend_below, new_figure, save, set_title
-
-    runs = published(book)
-    if not runs:
-        return None
-    figure, axes = new_figure(1, 2, 12, 4.6, sharey=True)
-    for name, found in runs.items():
-        mean = [100 * fmean(at) for at in zip(*(one.accuracy for one in found), strict=False)]
-        seconds = [WHOLE_PERIOD * i for i in range(len(mean))]
-        for panel, first in zip(axes.flat, (0, 1), strict=True):
-            panel.plot(seconds[first:], mean[first:], label=name,
-                       markevery=max(1, len(mean) // 8), **looks[name])
-    for panel in axes.flat:
-        panel.set(xlabel="virtual seconds")
-    axes[0, 0].set(ylabel="accuracy (%)", ylim=(10, None))
-    axes[0, 1].set(xscale="log")
-    axes[0, 1].xaxis.set_major_formatter("{x:g}")
-    set_title(axes[0, 0], "over time")
-    set_title(axes[0, 1], "the same, time logarithmic")
-    legend_below(figure, *axes[0, 0].get_legend_handles_labels())
-    return save(figure, path)
