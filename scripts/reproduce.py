@@ -20,7 +20,15 @@ from reproduction import report, settings
 from reproduction.command import budget, exit_code, run_command
 from reproduction.display import Display
 from reproduction.results import Results
-from reproduction.work import ROOT, Simulation, carry_out, fetch_data, reality, zipline
+from reproduction.work import (
+    ROOT,
+    Simulation,
+    carry_out,
+    fetch_data,
+    reality,
+    reality_to_60,
+    zipline,
+)
 
 FLAGS = flags.FLAGS
 PAGE = ROOT / "docs/reproduction.md"
@@ -53,7 +61,7 @@ def run() -> int:
     seconds = budget(FLAGS.budget)
     until = time.monotonic() + seconds
     printing = [reality(settings.known("bsp", "asp", "wbsp", "pcc"), 30, out.absolute()),
-                zipline(out.absolute())]
+                reality_to_60(settings.known(*settings.TO_60), out.absolute()), zipline(out.absolute())]
     first, last = ([Simulation(setting, seed, out.absolute()) for setting, seed in part]
                    for part in (planned, later))
     jobs = [*first, *([] if size else printing), *last]

@@ -156,6 +156,15 @@ def reality(models: Sequence[str], epochs: int, out: Path) -> Printing:
                     ("processor", "TensorFlow"), folders=True)
 
 
+def reality_to_60(models: Sequence[str], out: Path) -> Printing:
+    """The same with the published network on CIFAR-10, to 60 % or for twelve passes over it."""
+    return Printing("reality-60", (
+        "scripts/compare_reality.py", f"--sync={','.join(models)}", "--model=cnn",
+        "--dataset=cifar10", "--target_accuracy=0.6", "--epochs=12", "--check_period=10",
+        "--test_images=2000", "--band_width_limit=12.5"), out, 400.0 * len(models),
+        ("processor", "TensorFlow", "CIFAR-10"), folders=True)
+
+
 def zipline(out: Path) -> Printing:
     """The job of choosing barriers, with ElasticBSP's three algorithms and up to 1,000 workers."""
     return Printing("zipline", ("-m", "benchmarks.zipline", "--workers", "10", "30", "100", "300",
