@@ -61,7 +61,8 @@ def run() -> int:
     seconds = budget(FLAGS.budget)
     until = time.monotonic() + seconds
     printing = [reality(settings.known("bsp", "asp", "wbsp", "pcc"), 30, out.absolute()),
-                reality_to_60(settings.known(*settings.TO_60), out.absolute()), zipline(out.absolute())]
+                reality_to_60(settings.known(*settings.TO_60), out.absolute()),
+                zipline(out.absolute())]
     first, last = ([Simulation(setting, seed, out.absolute()) for setting, seed in part]
                    for part in (planned, later))
     jobs = [*first, *([] if size else printing), *last]

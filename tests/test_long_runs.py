@@ -111,6 +111,7 @@ def test_everything_is_planned_once_each_model_at_its_best_rate(long, tmp_path):
     assert {rate for cell, _, rate, _ in runs if cell == kind} == set(long.RATES)
     for label, seed in itertools.product(long.LABELS, long.SEEDS):
         assert (long.whole(2), label, long.USUAL, seed) in runs, "to the end, at the published rate"
+        assert ((long.whole(8), label, long.USUAL, seed) in runs) == (seed == 0)
     assert (long.whole(2), "asp", 0.05, 1) in runs, "and at its best"
     assert (long.whole(2), "pcc", 0.05, 1) not in runs
     assert jobs[0].left() == ["bsp", "ssp:s=40", "wbsp"], "two of the first are in the book"
@@ -198,10 +199,12 @@ def test_the_page_is_written_from_the_book(module, long, tmp_path):
             kept.add(an_entry(long, long.whole(2), label, 0.1, seed, tuple(
                 0.415 - shift + 0.01 * (place + seed) for place in range(35))))
     whole = module("whole_report")
-    (line,) = (one for one in whole.headline(kept).splitlines() if one.startswith("| pcc |"))
+    (line,) = (one for one in whole.headline(kept, long.whole(2)).splitlines()
+               if one.startswith("| pcc |"))
     assert line == ("| pcc | 50 % | 45 | asp refresh=published, 145 | 69 % "
                     "| 60 % | 95 | asp, 145 | 34 % |")
-    assert "| pcc | 0.1 | 3 | 0 (0 to 0) | 45 (40 to 50) |" in whole.table(kept)
+    assert "| pcc | 0.1 | 3 | 0 (0 to 0) | 45 (40 to 50) |" in whole.table(kept, long.whole(2))
+    assert whole.table(kept, long.whole(8)) == whole.headline(kept, long.whole(8)) == report.NOT_RUN
     figures = module("whole_figures").draw(kept, tmp_path / "figures", report._looks())
     assert [file.name for file in figures.values()] == [
         "whole-trainings.png", "whole-times.png", "whole-accuracy.png", "whole-computing.png"]

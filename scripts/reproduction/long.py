@@ -122,8 +122,8 @@ def whole(workers: int) -> Cell:
 def plan(out: Path, book: Book, workers: Sequence[int] = (2, 8)) -> list[LongRun]:
     """All jobs, in an order that can be cut anywhere: every kind of cluster once; the rates; then
     each model at its best rate, on other networks and under other seeds, and what leads in all
-    clusters under all of them; whole trainings of two workers, at the published rate and at the
-    best one; and the published network.
+    clusters under all of them; whole trainings, at the published rate and at the best one, of two
+    workers under all seeds; and the published network.
 
     What the last parts hold depends on what the book knows of the rates. Everything with everything
     would be 800 runs of three minutes and more; so rates are compared under H1, and all models
@@ -140,7 +140,7 @@ def plan(out: Path, book: Book, workers: Sequence[int] = (2, 8)) -> list[LongRun
     remaining = [other for other in product(_cells(workers), SEEDS) if other not in others]
     leading = [one for cell, seed in sorted(remaining, key=lambda other: other[1])
                for one in _best(cell, seed, out, book, {"leading": LEADING})]
-    ends = [one for n in workers if n == 2 for seed in SEEDS
+    ends = [one for n in workers for seed in (SEEDS if n == 2 else SEEDS[:1])
             for one in _whole(whole(n), seed, out, book)]
     cnn = [job(published(), group, USUAL, SEEDS[0], out, book)
            for group in SIDE_BY_SIDE if 2 in workers]

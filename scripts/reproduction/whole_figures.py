@@ -1,4 +1,4 @@
-"""Figures of the whole trainings at the published rate: what the papers plot, from the book."""
+"""Figures of the whole trainings of two workers at the published rate: what the papers plot."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from reproduction.book import WHOLE_PERIOD, Book
+from reproduction.long import whole
 from reproduction.whole_report import TARGETS, Runs, published
 
 Looks = dict[str, dict]  # how a model's line looks, by its name in tables
@@ -15,7 +16,7 @@ Looks = dict[str, dict]  # how a model's line looks, by its name in tables
 
 def draw(book: Book, folder: Path, looks: Looks) -> dict[str, Path]:
     """Draw all figures into `folder`; what each shows -> its file. Nothing before the first run."""
-    runs = published(book)
+    runs = published(book, whole(2))
     if not runs:
         return {}
     kinds = {"accuracy over time, to the end": ("trainings", _over_time),

@@ -6,14 +6,13 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from reproduction.book import RATES, USUAL, Book, Entry
-from reproduction.long import LABELS, OURS, label, whole
+from reproduction.book import RATES, USUAL, Book, Cell, Entry
+from reproduction.long import LABELS, OURS, label
 from reproduction.tables import NONE, NOT_RUN
 
 from wbsp.simulate.compare import markdown
 
 TARGETS = (0.4, 0.5, 0.55, 0.6, 0.65, 0.7)
-WHERE = whole(2)
 # The paper's rivals as its code runs them, and as textbooks have them; bsp is the same in both.
 RUNNERS = "bsp", "ssp refresh=published", "asp refresh=published"
 TEXTBOOK = "bsp", "ssp s=40", "asp"
@@ -22,18 +21,18 @@ AHEAD = ("wbsp", "pcc", "pcc commit=every_push", *map(label, OURS))
 Runs = dict[str, list[Entry]]  # by the model's name in tables
 
 
-def published(book: Book) -> Runs:
-    """The runs of each model at the published rate."""
-    found = {name: book.of(WHERE, name, USUAL) for name in LABELS}
+def published(book: Book, where: Cell) -> Runs:
+    """The runs of each model in a cluster, at the published rate."""
+    found = {name: book.of(where, name, USUAL) for name in LABELS}
     return {name: runs for name, runs in found.items() if runs}
 
 
-def table(book: Book) -> str:
-    """Table of all whole trainings, each rate by itself."""
+def table(book: Book, where: Cell) -> str:
+    """Table of all whole trainings in a cluster, each rate by itself."""
     lines = []
     for name in LABELS:
         for rate in sorted(RATES):
-            if found := book.of(WHERE, name, rate):
+            if found := book.of(where, name, rate):
                 seconds = fmean(one.period * (len(one.accuracy) - 1) for one in found)
                 lines.append([name, f"{rate:g}", str(len(found)),
                               *(spread([one.time_to(target) for one in found], 1, ".0f")
@@ -47,9 +46,9 @@ def table(book: Book) -> str:
                     lines) if lines else NOT_RUN
 
 
-def headline(book: Book) -> str:
+def headline(book: Book, where: Cell) -> str:
     """Table of time to accuracy beside the fastest of the paper's rivals, and of the textbook's."""
-    lines, runs = [], published(book)
+    lines, runs = [], published(book, where)
     for name in AHEAD:
         line = [name]
         for rivals in (RUNNERS, TEXTBOOK):
