@@ -5,14 +5,16 @@
 
 runs a server and two workers as processes under the published setting H1, for every model, and
 then the same in virtual time, where a step takes what that very worker's steps really took, one by
-one, and a push or a fetch what it took on average. Prints a Markdown table. A real run that is in
---out already is not repeated. The machine should have nothing else to do.
+one, and a push or a fetch what it took on average. Prints a Markdown table. A run that is in --out
+already is not repeated. The machine should have nothing else to do while the real ones go on.
 
     scripts/compare_reality.py --model=cnn --dataset=cifar10 --target_accuracy=0.6 --epochs=20
 
 goes to 60 %, and says how long that took.
 """
 
+import contextlib
+import math
 import os
 import pathlib
 import statistics
@@ -24,7 +26,7 @@ from absl import app, flags
 from wbsp import heterogeneity
 from wbsp.figures import find_runs
 from wbsp.runlog.folder import run_folder
-from wbsp.runlog.reader import Run
+from wbsp.runlog.reader import Run, read_run
 from wbsp.simulate.compare import markdown
 from wbsp.simulate.progress import Progress
 from wbsp.simulate.runs import Plan, simulate
@@ -75,7 +77,12 @@ def main(argv):
 
 
 def again(run: Run, variant: Variant, experiment, target: float) -> Run:
-    """The real `run` once more, in virtual time."""
+    """The real `run` once more, in virtual time, if that was not done before."""
+    base = pathlib.Path(FLAGS.out, "virtual").absolute()
+    with contextlib.suppress(FileNotFoundError):
+        done = read_run(run_folder(variant.folder, base, resume=True))
+        if done.summary is not None and done.settings["recorded_in"] == str(run.folder):
+            return done
     progress = Progress()
     plan = Plan(measured(run, experiment.model_bytes), experiment, BATCH,
                 FLAGS.epochs * experiment.size, target=target, check_period=FLAGS.check_period,
@@ -84,7 +91,7 @@ def again(run: Run, variant: Variant, experiment, target: float) -> Run:
     progress.begin(f"{variant.label} in virtual time")
     try:
         return simulate(plan, variant.sync, run.settings["options"], 0,
-                        run_folder(variant.folder, pathlib.Path(FLAGS.out, "virtual")), progress)
+                        run_folder(variant.folder, base), progress)
     finally:
         progress.close()
 
@@ -93,16 +100,18 @@ def measured(run: Run, model_bytes: int) -> ClusterSpec:
     """The cluster of `run`: each worker's steps one by one, its pushes and fetches on average.
 
     The duration of a push is the time that the compute thread waits for it, cutting included; for a
-    compute thread that never waits, the time on the network.
+    compute thread that never waits, the time on the network. Under `refresh=published` a slow
+    worker may never fetch; then nothing limits its fetches here, either.
     """
     own = own_work(run)
     lane = "network" if "push" in own else "compute"
     groups = []
     for spans in run.spans.values():
-        took = {kind: statistics.fmean(s["seconds"] for s in spans if (s["lane"], s["kind"]) == (
-            lane, kind)) for kind in ("push", "pull")}
-        groups.append(Group(trace=tuple(steps(spans, own)), up=model_bytes / took["push"],
-                            down=model_bytes / took["pull"]))
+        took = {kind: [s["seconds"] for s in spans if (s["lane"], s["kind"]) == (lane, kind)]
+                for kind in ("push", "pull")}
+        up, down = (model_bytes / statistics.fmean(found) if found else math.inf
+                    for found in took.values())
+        groups.append(Group(trace=tuple(steps(spans, own)), up=up, down=down))
     return ClusterSpec(tuple(groups))
 
 
