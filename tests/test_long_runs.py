@@ -116,11 +116,15 @@ def test_everything_is_planned_once_each_model_at_its_best_rate(long, tmp_path):
     assert (long.whole(2), "pcc", 0.05, 1) not in runs
     assert jobs[0].left() == ["bsp", "ssp:s=40", "wbsp"], "two of the first are in the book"
     published = [job for job in jobs if job.cell.network != long.SMALL]
-    assert {(job.cell.name, job.rate, job.seed) for job in published} == {
-        ("h1-2-100mbit-cnn", long.USUAL, 0)}
+    assert {(job.rate, job.seed) for job in published} == {(long.USUAL, 0)}
     assert all(job.setting.flags["model"] == "cnn" for job in published)
-    assert [model for job in published for model in job.setting.models] == [
-        *long.PUBLISHED, *long.OURS]
+    trained = {cell: [long.label(model) for job in published if job.cell == cell
+                      for model in job.setting.models]
+               for cell in (long.published(), long.wholes()["published-network"])}
+    begun, whole = trained.values()
+    assert begun == [long.label(model) for model in (*long.PUBLISHED, *long.OURS)]
+    assert whole == list(long.LABELS)
+    assert len(published) == sum(job.cell in trained for job in published)
 
 
 def test_what_the_published_network_learns_at_does_not_choose_the_small_one_s_rate(long, tmp_path):
@@ -205,6 +209,8 @@ def test_the_page_is_written_from_the_book(module, long, tmp_path):
                     "| 60 % | 95 | asp, 145 | 34 % |")
     assert "| pcc | 0.1 | 3 | 0 (0 to 0) | 45 (40 to 50) |" in whole.table(kept, long.whole(2))
     assert whole.table(kept, long.whole(8)) == whole.headline(kept, long.whole(8)) == report.NOT_RUN
+    for name in long.wholes():
+        assert f"<!-- whole-{name} -->" in text and f"<!-- whole-headline-{name} -->" in text
     figures = module("whole_figures").draw(kept, tmp_path / "figures", report._looks())
     assert [file.name for file in figures.values()] == [
         "whole-trainings.png", "whole-times.png", "whole-accuracy.png", "whole-computing.png"]

@@ -19,6 +19,7 @@ from reproduction.book import (
     MEASURED,
     PERIOD,
     RATES,
+    SECONDS,
     SEEDS,
     USUAL,
     WHOLE_PERIOD,
@@ -119,11 +120,17 @@ def whole(workers: int) -> Cell:
     return Cell("H1", workers, MEASURED, whole=True)
 
 
+def wholes() -> dict[str, Cell]:
+    """All clusters of whole trainings, by their names in the marks of the page."""
+    return {**{f"{n}": whole(n) for n in SECONDS},
+            "published-network": replace(published(), whole=True)}
+
+
 def plan(out: Path, book: Book, workers: Sequence[int] = (2, 8)) -> list[LongRun]:
     """All jobs, in an order that can be cut anywhere: every kind of cluster once; the rates; then
     each model at its best rate, on other networks and under other seeds, and what leads in all
     clusters under all of them; whole trainings, at the published rate and at the best one, of two
-    workers under all seeds; and the published network.
+    workers under all seeds; and the published network, for some seconds and to the end.
 
     What the last parts hold depends on what the book knows of the rates. Everything with everything
     would be 800 runs of three minutes and more; so rates are compared under H1, and all models
@@ -142,10 +149,10 @@ def plan(out: Path, book: Book, workers: Sequence[int] = (2, 8)) -> list[LongRun
                for one in _best(cell, seed, out, book, {"leading": LEADING})]
     ends = [one for n in workers for seed in (SEEDS if n == 2 else SEEDS[:1])
             for one in _whole(whole(n), seed, out, book)]
-    cnn = [job(published(), group, USUAL, SEEDS[0], out, book)
-           for group in SIDE_BY_SIDE if 2 in workers]
+    cnn = [job(published(), group, USUAL, SEEDS[0], out, book) for group in SIDE_BY_SIDE]
+    cnn += _whole(replace(published(), whole=True), SEEDS[0], out, book)
     jobs, planned = [], set()
-    for one in (*first, *tried, *best, *leading, *ends, *cnn):
+    for one in (*first, *tried, *best, *leading, *ends, *(cnn if 2 in workers else [])):
         new = [model for model in one.setting.models
                if (one.cell, one.rate, one.seed, model) not in planned]
         planned.update((one.cell, one.rate, one.seed, model) for model in new)

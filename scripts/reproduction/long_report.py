@@ -21,7 +21,7 @@ from reproduction.book import (
     Cell,
     Entry,
 )
-from reproduction.long import FURTHER, LABELS, PUBLISHED, label, published, whole
+from reproduction.long import FURTHER, LABELS, PUBLISHED, label, published, wholes
 from reproduction.report import refresh
 from reproduction.tables import NONE, NOT_RUN
 from reproduction.whole_report import spread
@@ -45,8 +45,10 @@ def write(book: Book, page: Path) -> None:
              "headline": headline(book),
              "cells": "\n\n".join(filter(None, (cell(book, one) for one in CELLS))) or NOT_RUN,
              "figure-long": "![accuracy over time](figures/long-runs.png)" if figure else NOT_RUN,
-             **{f"whole-{n}": whole_report.table(book, whole(n)) for n in SECONDS},
-             **{f"whole-headline-{n}": whole_report.headline(book, whole(n)) for n in SECONDS},
+             **{f"whole-{name}": whole_report.table(book, where)
+                for name, where in wholes().items()},
+             **{f"whole-headline-{name}": whole_report.headline(book, where)
+                for name, where in wholes().items()},
              "figure-whole": "\n\n".join(f"![{what}](figures/{file.name})"
                                          for what, file in ends.items()) or NOT_RUN}
     write_whole(page, refresh(page.read_text(encoding="utf-8"), parts).encode())
