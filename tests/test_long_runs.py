@@ -121,6 +121,9 @@ def test_everything_is_planned_once_each_model_at_its_best_rate(long, tmp_path):
     trained = {cell: [long.label(model) for job in published if job.cell == cell
                       for model in job.setting.models]
                for cell in (long.published(), long.wholes()["published-network"])}
+    longest = long.wholes()["published-length"]
+    assert all((longest, label, long.USUAL, 0) in runs for label in long.LABELS)
+    assert sum(cell == longest for cell, *_ in runs) == len(long.LABELS), "once"
     begun, whole = trained.values()
     assert begun == [long.label(model) for model in (*long.PUBLISHED, *long.OURS)]
     assert whole == list(long.LABELS)
@@ -161,6 +164,9 @@ def test_a_whole_training_ends_with_its_steps_and_its_rate_is_cut(long, tmp_path
     job = long.job(long.whole(2), "published", 0.1, 0, tmp_path, long.Book(tmp_path / "book.csv"),
                    ["bsp"])
     assert job.setting.flags["lr_decays"] == "1562:0.1,2734:0.01", "as published, a fifth as long"
+    whole = long.job(long.wholes()["published-length"], "published", 0.1, 0, tmp_path, job.book)
+    assert whole.setting.flags["max_steps"] == 39_062
+    assert whole.setting.flags["lr_decays"] == "7812:0.1,13672:0.01", "as published"
     job = replace(job, setting=replace(job.setting, flags={
         **job.setting.flags, "dataset": "shapes10", "test_images": 200, "max_steps": 60,
         "lr_decays": "10:0,20:0.1"}))
@@ -169,7 +175,7 @@ def test_a_whole_training_ends_with_its_steps_and_its_rate_is_cut(long, tmp_path
     run = read_run(job.folder / "bsp/run-001")
     assert job.left() == []
     (one,) = long.Book(tmp_path / "book.csv").entries.values()
-    assert one.cell == "h1-2-100mbit-whole" and one.steps == 60 and one.period == 5
+    assert one.cell == "h1-2-100mbit-20-epochs" and one.steps == 60 and one.period == 5
     assert len(one.accuracy) == math.ceil(run.summary["t"] / 5) + 1 > 4
     seen = dict(zip(run.evaluations.version.tolist(), run.evaluations.loss.tolist(), strict=True))
     still = {loss for version, loss in seen.items() if 11 <= version <= 20}

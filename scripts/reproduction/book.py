@@ -28,7 +28,7 @@ BANDWIDTHS = ("100Mbit", "1Gbit", "20Mbit")
 MEASURED = BANDWIDTHS[0]  # where the rates are compared
 SEEDS = (0, 1, 2)
 
-_WHOLE = "-whole"  # behind the name of a cell
+_EPOCHS = "-epochs"  # behind the name of a cell of whole trainings
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class Cell:
     heterogeneity: str
     workers: int
     bandwidth: str
-    whole: bool = False  # a training to its end, and not for some seconds
+    epochs: int = 0  # of a training to its end; 0: it ends after some seconds
     network: str = SMALL
 
     @property
     def name(self) -> str:
         name = f"{self.heterogeneity}-{self.workers}-{self.bandwidth}".lower()
         name += "" if self.network == SMALL else f"-{self.network}"
-        return name + _WHOLE if self.whole else name
+        return f"{name}-{self.epochs}{_EPOCHS}" if self.epochs else name
 
     @property
     def title(self) -> str:
@@ -85,7 +85,7 @@ class Entry:
     @property
     def period(self) -> float:
         """Virtual seconds between two evaluations."""
-        return WHOLE_PERIOD if self.cell.endswith(_WHOLE) else PERIOD
+        return WHOLE_PERIOD if self.cell.endswith(_EPOCHS) else PERIOD
 
     @cached_property
     def mean(self) -> float:
@@ -115,7 +115,7 @@ class Entry:
 def entry(cell: Cell, label: str, rate: float, run: Run) -> Entry:
     """The entry of a finished run."""
     total, seen = run.summary["total"], run.evaluations
-    period = WHOLE_PERIOD if cell.whole else PERIOD
+    period = WHOLE_PERIOD if cell.epochs else PERIOD
     places = range(math.ceil(run.summary["t"] / period - 1e-6) + 1)
     newest = [seen.t.searchsorted(place * period + 1e-6) - 1 for place in places]
     return Entry(cell.name, label, rate, run.settings["seed"], total["steps"], total["pushes"],

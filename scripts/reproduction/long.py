@@ -31,8 +31,9 @@ from reproduction.book import (
 from reproduction.settings import CNN, Setting
 from reproduction.work import Simulation
 
-STEPS = 7812  # of a whole training: mini-batches of all workers, 20 passes over CIFAR-10
-CUTS = {0.4: 0.1, 0.7: 0.01}  # part of a worker's share of these -> factor of the rate [code]
+BATCHES = 50_000 / 128  # mini-batches of an epoch
+EPOCHS, PUBLISHED_EPOCHS = 20, 100  # of whole trainings
+CUTS = {0.4: 0.1, 0.7: 0.01}  # part of a worker's share of them -> factor of the rate [code]
 # The models side by side, as --sync names them, and what comes after all of these.
 PUBLISHED = ("bsp", "ssp:s=40", "asp", "wbsp", "pcc")
 OURS = ("asp:overlap=true", "pcc:weight=work", "pcc:weight=work:late=true")
@@ -96,18 +97,19 @@ def job(cell: Cell, group: str, rate: float, seed: int, out: Path, book: Book,
     flags = {"model": cell.network, "dataset": "cifar10", "test_images": 2000, "jitter": 0.1, **CNN,
              "workers": cell.workers, "heterogeneity": cell.heterogeneity,
              "bandwidth": cell.bandwidth, "latency": "1ms", "lr": rate,
-             **(_to_the_end(cell.workers) if cell.whole else
+             **(_to_the_end(cell) if cell.epochs else
                 {"until": f"{cell.seconds}s", "check_period": f"{PERIOD}s"})}
     setting = Setting("long", f"{cell.name}-{rate:g}-{group}", cell.title, flags,
                       tuple(models or GROUPS[group]), {}, cost=30.0 * cell.workers)
     return LongRun(setting, seed, out, cell, rate, book)
 
 
-def _to_the_end(workers: int) -> dict[str, object]:
+def _to_the_end(cell: Cell) -> dict[str, object]:
     """Flags of a whole training. The cuts of the rate are at the published parts of a worker's
     steps, were all workers equally fast; where they are not, a fast one comes to them earlier."""
-    cuts = (f"{round(part * STEPS / workers)}:{factor:g}" for part, factor in CUTS.items())
-    return {"max_steps": STEPS, "lr_decays": ",".join(cuts), "check_period": f"{WHOLE_PERIOD}s"}
+    steps = int(cell.epochs * BATCHES)  # of all workers
+    cuts = (f"{round(part * steps / cell.workers)}:{factor:g}" for part, factor in CUTS.items())
+    return {"max_steps": steps, "lr_decays": ",".join(cuts), "check_period": f"{WHOLE_PERIOD}s"}
 
 
 def published() -> Cell:
@@ -117,20 +119,22 @@ def published() -> Cell:
 
 def whole(workers: int) -> Cell:
     """The cluster of the whole trainings."""
-    return Cell("H1", workers, MEASURED, whole=True)
+    return Cell("H1", workers, MEASURED, EPOCHS)
 
 
 def wholes() -> dict[str, Cell]:
-    """All clusters of whole trainings, by their names in the marks of the page."""
+    """All clusters and lengths of whole trainings, by their names in the marks of the page."""
     return {**{f"{n}": whole(n) for n in SECONDS},
-            "published-network": replace(published(), whole=True)}
+            "published-length": replace(whole(2), epochs=PUBLISHED_EPOCHS),
+            "published-network": replace(published(), epochs=EPOCHS)}
 
 
 def plan(out: Path, book: Book, workers: Sequence[int] = (2, 8)) -> list[LongRun]:
     """All jobs, in an order that can be cut anywhere: every kind of cluster once; the rates; then
     each model at its best rate, on other networks and under other seeds, and what leads in all
     clusters under all of them; whole trainings, at the published rate and at the best one, of two
-    workers under all seeds; and the published network, for some seconds and to the end.
+    workers under all seeds, and once for as long as published; and the published network, for some
+    seconds and to the end.
 
     What the last parts hold depends on what the book knows of the rates. Everything with everything
     would be 800 runs of three minutes and more; so rates are compared under H1, and all models
@@ -148,11 +152,12 @@ def plan(out: Path, book: Book, workers: Sequence[int] = (2, 8)) -> list[LongRun
     leading = [one for cell, seed in sorted(remaining, key=lambda other: other[1])
                for one in _best(cell, seed, out, book, {"leading": LEADING})]
     ends = [one for n in workers for seed in (SEEDS if n == 2 else SEEDS[:1])
-            for one in _whole(whole(n), seed, out, book)]
-    cnn = [job(published(), group, USUAL, SEEDS[0], out, book) for group in SIDE_BY_SIDE]
-    cnn += _whole(replace(published(), whole=True), SEEDS[0], out, book)
+            for one in (*_whole(whole(n), seed, out, book), *_best(whole(n), seed, out, book))]
+    once = [*_whole(wholes()["published-length"], SEEDS[0], out, book),
+            *(job(published(), group, USUAL, SEEDS[0], out, book) for group in SIDE_BY_SIDE),
+            *_whole(wholes()["published-network"], SEEDS[0], out, book)]
     jobs, planned = [], set()
-    for one in (*first, *tried, *best, *leading, *ends, *(cnn if 2 in workers else [])):
+    for one in (*first, *tried, *best, *leading, *ends, *(once if 2 in workers else [])):
         new = [model for model in one.setting.models
                if (one.cell, one.rate, one.seed, model) not in planned]
         planned.update((one.cell, one.rate, one.seed, model) for model in new)
@@ -162,10 +167,9 @@ def plan(out: Path, book: Book, workers: Sequence[int] = (2, 8)) -> list[LongRun
 
 
 def _whole(cell: Cell, seed: int, out: Path, book: Book) -> Iterable[LongRun]:
-    """The whole trainings of a cell: at the published rate, and at each model's best."""
+    """The whole trainings of a cell at the published rate."""
     for group, models in {**GROUPS, "code": WHOLE_ONLY}.items():
         yield job(cell, group, USUAL, seed, out, book, models)
-    yield from (one for one in _best(cell, seed, out, book) if one.rate != USUAL)
 
 
 def _best(cell: Cell, seed: int, out: Path, book: Book,
