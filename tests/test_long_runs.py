@@ -121,9 +121,10 @@ def test_everything_is_planned_once_each_model_at_its_best_rate(long, tmp_path):
     trained = {cell: [long.label(model) for job in published if job.cell == cell
                       for model in job.setting.models]
                for cell in (long.published(), long.wholes()["published-network"])}
-    longest = long.wholes()["published-length"]
-    assert all((longest, label, long.USUAL, 0) in runs for label in long.LABELS)
-    assert sum(cell == longest for cell, *_ in runs) == len(long.LABELS), "once"
+    for name in ("equal", "fast-line", "published-length"):
+        cell = long.wholes()[name]
+        assert all((cell, label, long.USUAL, 0) in runs for label in long.LABELS)
+        assert sum(one == cell for one, *_ in runs) == len(long.LABELS), "once"
     begun, whole = trained.values()
     assert begun == [long.label(model) for model in (*long.PUBLISHED, *long.OURS)]
     assert whole == list(long.LABELS)

@@ -49,7 +49,8 @@ class Cell:
 
     @property
     def title(self) -> str:
-        return (f"{self.heterogeneity}, {self.workers} workers, {self.bandwidth[:-4]} "
+        kind = "equal" if self.heterogeneity == "none" else f"{self.heterogeneity},"
+        return (f"{kind} {self.workers} workers, {self.bandwidth[:-4]} "
                 f"{self.bandwidth[-4:]}" + ("" if self.network == SMALL else ", published network"))
 
     @property

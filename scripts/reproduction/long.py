@@ -125,6 +125,8 @@ def whole(workers: int) -> Cell:
 def wholes() -> dict[str, Cell]:
     """All clusters and lengths of whole trainings, by their names in the marks of the page."""
     return {**{f"{n}": whole(n) for n in SECONDS},
+            "equal": replace(whole(2), heterogeneity="none"),
+            "fast-line": replace(whole(2), bandwidth="1Gbit"),
             "published-length": replace(whole(2), epochs=PUBLISHED_EPOCHS),
             "published-network": replace(published(), epochs=EPOCHS)}
 
@@ -133,8 +135,8 @@ def plan(out: Path, book: Book, workers: Sequence[int] = (2, 8)) -> list[LongRun
     """All jobs, in an order that can be cut anywhere: every kind of cluster once; the rates; then
     each model at its best rate, on other networks and under other seeds, and what leads in all
     clusters under all of them; whole trainings, at the published rate and at the best one, of two
-    workers under all seeds, and once for as long as published; and the published network, for some
-    seconds and to the end.
+    workers under all seeds; and once the published network for some seconds, and whole trainings
+    elsewhere, for as long as published, and of that network.
 
     What the last parts hold depends on what the book knows of the rates. Everything with everything
     would be 800 runs of three minutes and more; so rates are compared under H1, and all models
@@ -153,9 +155,9 @@ def plan(out: Path, book: Book, workers: Sequence[int] = (2, 8)) -> list[LongRun
                for one in _best(cell, seed, out, book, {"leading": LEADING})]
     ends = [one for n in workers for seed in (SEEDS if n == 2 else SEEDS[:1])
             for one in (*_whole(whole(n), seed, out, book), *_best(whole(n), seed, out, book))]
-    once = [*_whole(wholes()["published-length"], SEEDS[0], out, book),
-            *(job(published(), group, USUAL, SEEDS[0], out, book) for group in SIDE_BY_SIDE),
-            *_whole(wholes()["published-network"], SEEDS[0], out, book)]
+    once = [*(job(published(), group, USUAL, SEEDS[0], out, book) for group in SIDE_BY_SIDE),
+            *(one for cell in wholes().values() if cell not in map(whole, SECONDS)
+              for one in _whole(cell, SEEDS[0], out, book))]
     jobs, planned = [], set()
     for one in (*first, *tried, *best, *leading, *ends, *(once if 2 in workers else [])):
         new = [model for model in one.setting.models
