@@ -15,8 +15,8 @@ from wbsp.runlog.folder import sync_name
 from wbsp.sync import find, known_models, parse_options, with_batch_size
 
 FLAGS = flags.FLAGS
-RUN_WIDE = ("model", "dataset", "heterogeneity", "epochs", "target_accuracy", "lr", "seed",
-            "weight_decay")
+RUN_WIDE = ("model", "dataset", "heterogeneity", "epochs", "target_accuracy", "lr", "lr_steps",
+            "seed", "weight_decay")
 OF_IMAGENET = ("class_num", "image_size", "augment")  # run-wide, too; no effect on other data sets
 KEPT = {"BUFF_SIZE": 1024, "base_time_step": 1.0, "training_end": 0.1,
         "epsilon": 0.3}  # published flags that nothing reads
@@ -73,6 +73,8 @@ flags.DEFINE_float("epochs", 100, "passes over the training set, summed over all
                    lower_bound=0)
 flags.DEFINE_float("target_accuracy", None, "stop when a version reaches it (0..1)")
 flags.DEFINE_float("lr", None, "initial learning rate; default: the model's published one")
+flags.DEFINE_enum("lr_steps", "own", ["own", "mean"], "whose steps the schedule of the rate counts: "
+                  "each worker's own, as published, or the mean worker's, as far as each knows")
 flags.DEFINE_float("weight_decay", 0.0, "L2 on the dense layers (the published code declares 0.004 "
                    "without effect, for the CNN's convolutions too)", lower_bound=0)
 flags.DEFINE_integer("seed", 0, "of initial weights, shuffling and augmentation")

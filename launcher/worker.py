@@ -76,7 +76,9 @@ def worker(program):
         # XLA compiles anew for every size of a batch, which takes longer than a step of it.
         training.compile(network, name, float(run["lr"]) if run["lr"] else None, split,
                          run["dataset"], jit_compile="auto" if rule.batch is None else False)
-    pace = pace_and_end(hook, seconds_before_step(run, index) / split, FLAGS.max_steps * split)
+    workers = int(run["workers"]) if run["lr_steps"] == "mean" else None
+    pace = pace_and_end(hook, seconds_before_step(run, index) / split, FLAGS.max_steps * split,
+                        workers)
     say(f"worker {index}: training {name} on {run['dataset']} under {run['sync']}")
     return functools.partial(train, network, batches, steps_per_epoch, hook, pace, caught)
 
@@ -148,9 +150,10 @@ def seconds_before_step(run, index):
     return FLAGS.sleep_time + heterogeneity.sleep_seconds(run["heterogeneity"], index)
 
 
-def pace_and_end(hook, seconds, max_steps):
+def pace_and_end(hook, seconds, max_steps, workers=None):
     """A callback: sleep before each step, go on where an earlier incarnation of this worker
-    stopped, and say every few seconds where it is."""
+    stopped, and say every few seconds where it is. With `workers`, the number of them, the
+    schedule of the rate counts the mean worker's steps."""
     import keras
 
     class PaceAndEnd(keras.callbacks.Callback):
@@ -161,6 +164,8 @@ def pace_and_end(hook, seconds, max_steps):
         def on_train_batch_begin(self, batch, logs=None):
             if seconds:
                 time.sleep(seconds)
+            if workers:
+                self.model.optimizer.iterations.assign(hook.run_steps // workers)
 
         def on_train_batch_end(self, batch, logs=None):
             self.steps += 1

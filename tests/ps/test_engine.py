@@ -93,9 +93,9 @@ def test_at_least_one_worker_is_expected():
 
 def test_the_answer_holds_the_pushers_grant_and_others_are_told_apart():
     engine, _ = engine_with("bsp")
-    assert engine.push(push(0), f32(2, 0), 1.0) == [Ack(0, 0, True, weight=0.5)]
+    assert engine.push(push(0), f32(2, 0), 1.0) == [Ack(0, 0, True, weight=0.5, steps=1)]
     assert engine.push(push(1), f32(0, 4), 2.0) == [
-        Granted(0, 1), Ack(1, 0, True, granted=1, weight=0.5)]
+        Granted(0, 1), Ack(1, 0, True, granted=1, weight=0.5, steps=2)]
     assert engine.store.latest.vector.tolist() == [1, 2]
 
 
@@ -117,7 +117,8 @@ def test_the_stop_rule_counts_pushed_samples_and_tells_everyone_once():
     last = engine.push(push(1, 1), f32(1, 1), 3.0)
     reason = "30 samples were trained"
     assert last[-2:] == [Stop(0, reason), Stop(1, reason)]
-    assert engine.push(push(0, 1), f32(1, 1), 4.0) == [Ack(0, 1, True, granted=4, weight=0.5)]
+    assert engine.push(push(0, 1), f32(1, 1), 4.0) == [
+        Ack(0, 1, True, granted=4, weight=0.5, steps=4)]
     assert engine.stop("again", 5.0) == [] and engine.stop_reason == reason
     assert log.kinds().count("stop") == 1
 
@@ -202,7 +203,7 @@ def test_an_update_that_is_not_finite_is_rejected_and_the_barrier_goes_on(bad):
     assert engine.members[0].rejected == {"not finite": 1}
     assert log.only("reject")["reason"] == "not finite"
     effects = engine.push(push(1), f32(4, 4), 2.0)
-    assert effects == [Granted(0, 1), Ack(1, 0, True, granted=1, weight=0.5)]
+    assert effects == [Granted(0, 1), Ack(1, 0, True, granted=1, weight=0.5, steps=2)]
     assert engine.store.latest.vector.tolist() == [2, 2]
     assert engine.push(push(0), f32(bad, 1), 3.0) == [answer]
 
@@ -231,7 +232,7 @@ def strict(*answers):
 
 def test_a_models_rejection_is_answered_counted_and_logged():
     engine, log = strict(lambda p: Reject(p, "too stale"))
-    assert engine.push(push(0), f32(1, 1), 1.0) == [Ack(0, 0, False, "too stale")]
+    assert engine.push(push(0), f32(1, 1), 1.0) == [Ack(0, 0, False, "too stale", steps=1)]
     assert engine.members[0].rejected == {"too stale": 1}
     assert log.only("reject")["reason"] == "too stale" and engine.store.accepted == 0
 
@@ -248,7 +249,7 @@ def test_an_order_to_hold_travels_in_the_answer_and_others_apart():
     engine, _ = strict(lambda p: Accept(p, 1.0), lambda p: Direct(0, hold=True),
                        lambda p: Direct(1, cut=True))
     assert engine.push(push(0), f32(1, 1), 1.0) == [
-        Directed(1, Direct(1, cut=True)), Ack(0, 0, True, hold=True, weight=1.0)]
+        Directed(1, Direct(1, cut=True)), Ack(0, 0, True, hold=True, weight=1.0, steps=1)]
 
 
 def test_a_tick_carries_out_what_the_model_wants():
@@ -285,13 +286,13 @@ def test_nothing_is_accepted_where_nothing_was_pushed():
 def test_a_fetch_that_a_push_carries_is_heeded_with_a_grant_only():
     engine, _ = strict(lambda p: Accept(p, 1.0), lambda p: Commit(), lambda p: Grant(0))
     ack, model = engine.push(push(0), f32(1, 1), 1.0, fetch=5)
-    assert ack == Ack(0, 0, True, granted=1, weight=1.0)
+    assert ack == Ack(0, 0, True, granted=1, weight=1.0, steps=1)
     assert (model.worker, model.number, model.snapshot) == (0, 5, engine.store.latest)
     assert engine.push(push(0), f32(1, 1), 2.0, fetch=5) == [ack, model]  # it was repeated
     assert len(engine.push(push(0, 1), f32(1, 1), 3.0)) == 1  # it carries none
     assert engine.fetch(1, 8) == [Model(1, 8, engine.store.latest)]
     engine, _ = strict(lambda p: Accept(p, 1.0))
-    assert engine.push(push(0), f32(1, 1), 1.0, fetch=5) == [Ack(0, 0, True, weight=1.0)]
+    assert engine.push(push(0), f32(1, 1), 1.0, fetch=5) == [Ack(0, 0, True, weight=1.0, steps=1)]
 
 
 class Asked(SyncModel):

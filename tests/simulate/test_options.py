@@ -129,6 +129,25 @@ def test_bad_input_gets_one_line(tmp_path, flags, words):
     assert words in done.stderr and done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("counted, slow_ones", [("own", 4), ("mean", 1)])
+def test_the_schedule_counts_own_steps_or_those_of_the_mean_worker(tmp_path, counted, slow_ones):
+    """After 4 steps the rate is 0; a worker knows of the others what its pushes' answers say."""
+    done = command(tmp_path, "--sync=asp", "--heterogeneity=H1", "--step_seconds=20ms",
+                   "--model=small", "--dataset=shapes10", "--test_images=50", "--max_steps=135",
+                   "--lr_decays=3:0", f"--lr_steps={counted}", "--check_period=0.2s",
+                   "--nofigures", "--out=o")
+    assert done.returncode == 0, done.stderr
+    run = read_run(tmp_path / "o/asp/run-001")
+    assert run.settings["lr_steps"] == counted
+    of_slow = [event["t"] for event in run.events if event["kind"] == "accept"
+               and event["worker"] == 1]
+    losses = list(zip(run.evaluations.t.tolist(), run.evaluations.loss.tolist(), strict=True))
+    assert len(of_slow) > 4
+    after = {loss for t, loss in losses if t >= of_slow[slow_ones - 1]}
+    before = {loss for t, loss in losses if of_slow[0] - 0.2 < t < of_slow[slow_ones - 1]}
+    assert len(after) == 1 and before and not after & before, "it trains so long, and no longer"
+
+
 def test_evaluation_on_a_part_of_the_test_set():
     from wbsp.simulate.training import Experiment
 

@@ -51,9 +51,9 @@ FROM_SERVER = [
     m.Welcome({}, 1.5, WorkerRule("every_step", "model", "replace", 4, 4, True, 96)),
     m.Joined(4, 40, True, 2.5, 1),
     m.Refused("no"),
-    m.Ack(7, False, "not finite", None, True, 0.0, 3, 2),
-    m.Ack(8, True, None, 3, False, 0.5, 3, 3),
-    m.Ack(8, True, None, 3, False, 0.5, 3, 3, m.Model(5, 3, 0, 10, place=Place(1 << 62, 0, 40))),
+    m.Ack(7, False, "not finite", None, True, 0.0, 3, 40, 2),
+    m.Ack(8, True, None, 3, False, 0.5, 3, 40, 3),
+    m.Ack(8, True, None, 3, False, 0.5, 3, 40, 3, m.Model(5, 3, 0, 10, place=Place(1 << 62, 0, 40))),
     m.Granted(3),
     m.Directed(Direct(3, hold=True)),
     m.Directed(Direct(3, batch=96, start=1 << 40)),
@@ -66,7 +66,7 @@ FROM_SERVER = [
     m.Alive(7, 2),
     m.Resend(5),
     m.Reattached(2, True, 5, 3, None),
-    m.Reattached(2, True, 5, 3, m.Ack(8, True, None, None, False, 0.5, 2, 3)),
+    m.Reattached(2, True, 5, 3, m.Ack(8, True, None, None, False, 0.5, 2, 40, 3)),
     m.Unknown(),
     m.Elect(3, 1),
     m.Leading(3),
@@ -84,7 +84,7 @@ FROM_SERVER = [
 GROUP = m.Group(1 << 62, [("", 2701), ("10.0.0.2", 2702)])
 FROM_SERVER += [
     m.Joined(4, 40, False, 2.5, 1, GROUP),
-    m.Joined(4, 40, False, 2.5, 1, None, 1 << 62),
+    m.Joined(4, 40, False, 2.5, 1, None, 1 << 62, 90),
     m.Resend(5, GROUP),
     m.Resend(5, None, 1 << 62),
     m.Reattached(2, True, 5, 3, None, GROUP),
@@ -130,7 +130,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {9: "84b6c1a07d66c4ac7e5c200a4438f54fd32e7c8dc947cea2f5a6ff35292fb17d"}
+BYTES = {10: "2be8726a02359ce00e2d149ca1d83ae545212d653f1721f1e5a81584e77e138f"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

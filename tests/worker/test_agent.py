@@ -33,6 +33,21 @@ def cut(seq, base=0, steps=1, loss=2.0):
     return Cut(Push(3, seq, base, steps, 10 * steps, 0.5 * steps, loss), ANY)
 
 
+def test_steps_of_all_workers_are_those_of_the_newest_answer_and_own_ones_since():
+    agent = Agent(3, PCC, run_steps=90)
+    agent.granted(0), agent.fetched(0)
+    assert step(agent) == [cut(0)] and step(agent) == []
+    assert agent.run_steps == 92
+    agent.acked(None, run_steps=120)
+    assert agent.run_steps == 121, "one step is not cut yet"
+    step(agent)
+    agent.acked(None)
+    assert agent.run_steps == 122, "the answer did not say"
+    step(agent)
+    agent.acked(None, run_steps=110)
+    assert agent.run_steps == 123, "it never falls"
+
+
 def test_wait_model_waits_for_the_acknowledgement_and_then_for_the_model():
     agent = started(BSP)
     assert step(agent) == [cut(0)] and agent.waiting == "ack"

@@ -24,6 +24,11 @@ class Slow(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
         time.sleep(0.01 * index)
 
+class CountAll(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        self.model.optimizer.learning_rate = schedule(callback.run_steps)
+
+schedule = keras.optimizers.schedules.PiecewiseConstantDecay([250], [0.01, 0.005])
 index = int(sys.argv[2])
 draw = np.random.default_rng(index)
 x = draw.normal(3.0, 2.0, (1024, 8)).astype(np.float32)
@@ -35,7 +40,8 @@ model = keras.Sequential([
 model.compile(keras.optimizers.Adam(0.01),
               keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
 callback = wbsp.SyncCallback(f"localhost:{sys.argv[1]}", worker_index=index)
-model.fit(x, y, batch_size=32, epochs=5, verbose=0, callbacks=[callback, Slow()])
+model.fit(x, y, batch_size=32, epochs=5, verbose=0, callbacks=[callback, Slow(), CountAll()])
+print("run_steps", callback.run_steps, "rate", float(model.optimizer.learning_rate))
 weights = [*model.trainable_weights, *model.non_trainable_weights]
 np.savez(f"worker{index}.npz",
          *[keras.ops.convert_to_numpy(v) for v in weights if "float" in v.dtype])
@@ -98,6 +104,10 @@ def test_a_users_own_model_trains_with_one_callback_in_fit(jobs, back_ends):
         if back_end != "tensorflow":
             (imported,) = worker.find("^imported")
             assert "tensorflow" not in imported
+    known = sorted((int(steps), float(rate)) for _, steps, _, rate in (
+        worker.find("^run_steps")[0].split() for worker in workers))
+    assert 160 <= known[0][0] <= known[1][0] == 320, "the last answer counts the steps of all"
+    assert known[1][1] == np.float32(0.005), "and the schedule does, of which each made 160"
     steps = json.loads((server.folder / "summary.json").read_text())["workers"]
     assert [steps[w]["steps"] for w in ("0", "1")] == 2 * [5 * 32]
     assert [steps[w]["samples"] for w in ("0", "1")] == 2 * [5 * 1024]

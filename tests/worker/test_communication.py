@@ -18,7 +18,7 @@ from wbsp.worker.connection import TransportError
 from wbsp.worker.pending import PendingRequest
 
 PUSH = Push(0, 4, 0, 1, 1, 1.0)
-ACK = m.Ack(4, True, None, None, False, 0.5, 0, 0)
+ACK = m.Ack(4, True, None, None, False, 0.5, 0, 0, 0)
 # Among the events of a channel: the connection is a new one; the server shares its memory no more.
 BREAK, UNSHARED = object(), object()
 
@@ -140,7 +140,7 @@ def sent():
 
 def test_an_answer_counts_once_and_only_for_its_request(listener, sent):
     request = ["request", m.Ack, lambda: sent.append("push"), PUSH.seq]
-    old = m.Ack(3, True, None, None, False, 0.5, 0, 0)
+    old = m.Ack(3, True, None, None, False, 0.5, 0, 0, 0)
     communicate([["listen", listener, 1], request, old, ACK, ACK])
     assert sent == ["push"] and listener.log == [ACK]
 
@@ -206,7 +206,7 @@ def test_a_new_server_gets_what_the_old_one_had_decided(listener):
         return ["push", PUSH._replace(seq=seq), np.full(2, value, np.float32), 0]
 
     def ack(seq, mark, durable=0, weight=0.5):
-        return m.Ack(seq, True, None, None, False, weight, mark, durable)
+        return m.Ack(seq, True, None, None, False, weight, mark, 0, durable)
 
     new = m.Reattached(2, True, 5, 1, None)
     _, channel = communicate([

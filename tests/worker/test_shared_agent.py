@@ -48,7 +48,7 @@ def test_the_compute_thread_sleeps_on_until_there_is_something_to_do():
     assert asleep.wait(PATIENCE)
     with shared.changed:
         assert recorder.enter("push") == 0.0, "it is in this phase already"
-    shared.acked(m.Ack(0, True, None, None, False, 1.0, 0, 0), 0.1)
+    shared.acked(m.Ack(0, True, None, None, False, 1.0, 0, 1, 0), 0.1)
     with shared.changed:
         assert agent.waiting == "model" and recorder.enter("wait") == 0.0
     shared.received(m.Granted(1))

@@ -228,14 +228,14 @@ class Admission:
             self._answer(session, send_initial=True)
 
     def _answer(self, session: WorkerSession, send_initial: bool) -> None:
-        seq = steps = 0
+        seq = steps = run_steps = 0
         if self._members is not None:
             engine = self._members.engine
             seq = engine.ledger.next_seq(session.worker)
             member = engine.members.get(session.worker)
-            steps = member.steps if member else 0
+            steps, run_steps = member.steps if member else 0, engine.steps
         session.answer = m.Joined(seq, steps, send_initial, self._clock.run(), self.epoch,
-                                  session.group, session.inbox)
+                                  session.group, session.inbox, run_steps)
         self._sessions.send(session.identity, session.answer)
 
     def _answer_again(self, session: WorkerSession, answer: m.Joined) -> None:

@@ -21,6 +21,7 @@ class Ack(NamedTuple):
     hold: bool = False
     weight: float = 0.0  # of an accepted update
     mark: int = 0  # see `Ledger`
+    steps: int = 0  # of all workers in the run so far, those of this push included; 0: not known
 
 
 class Reattached(NamedTuple):
@@ -90,9 +91,9 @@ def resume(worker: int, safe: int, mark: int, ack: Ack | None) -> Reattached:
     return Reattached(worker, safe, mark, ack and ack._replace(granted=None, hold=False))
 
 
-def acknowledge(push: Push, records: Iterable[Record], mark: int) -> Ack:
-    """The answer to `push`, which was decided under `mark`; a grant to its worker and an order to
-    hold travel in it."""
+def acknowledge(push: Push, records: Iterable[Record], mark: int, steps: int) -> Ack:
+    """The answer to `push`, which was decided under `mark`, and after which all workers have done
+    `steps`; a grant to its worker and an order to hold travel in it."""
     accepted, reason, granted, hold, weight = False, None, None, False, 0.0
     for record in records:
         if isinstance(record, Accepted):
@@ -103,4 +104,4 @@ def acknowledge(push: Push, records: Iterable[Record], mark: int) -> Ack:
             granted = record.version
         elif isinstance(record, Directed) and record.worker == push.worker:
             hold = hold or bool(record.direct.hold)
-    return Ack(push.worker, push.seq, accepted, reason, granted, hold, weight, mark)
+    return Ack(push.worker, push.seq, accepted, reason, granted, hold, weight, mark, steps)

@@ -172,7 +172,7 @@ class Engine:
         self.steps += push.steps
         self.samples += push.samples
         self._apply(records, now, push, update)
-        ack = acknowledge(push, records, self.ledger.mark)
+        ack = acknowledge(push, records, self.ledger.mark, self.steps)
         self.ledger.record(worker, push.seq, ack)
         self._rest(now)
         return [*tell(records, worker), ack, *self._send_along(ack, fetch),

@@ -121,7 +121,7 @@ class _Plan:
         """
         # a worker keeps its files in the same folder below its own log root
         relative = not pathlib.Path(self.base_dir).is_absolute()
-        settings = {**self.settings,
+        settings = {**self.settings, "workers": str(self.config.worker_num),
                     "folder": str(folder.relative_to(self.log_root) if relative else folder)}
         model, config = deepcopy(self.model), self.config  # a server may be followed by another
         run: dict[str, Any] = before if saved else {

@@ -90,6 +90,8 @@ flags.DEFINE_integer("batch_size", 128, "examples in a step", lower_bound=1)
 flags.DEFINE_float("lr", None, "initial learning rate; default: the model's published one")
 flags.DEFINE_string("lr_decays", None, "what becomes of it: 1562:0.1,2734:0.01 is a tenth of it "
                     "from a worker's step 1562 on, a hundredth from 2734 on; default: as published")
+flags.DEFINE_enum("lr_steps", "own", ["own", "mean"], "whose steps these are: each worker's own, as "
+                  "published, or the mean worker's, as far as each worker knows")
 flags.DEFINE_float("target_accuracy", None, "a run ends when a version reaches it (0..1)")
 flags.DEFINE_float("epochs", None, "... or after so many passes over the training set, summed over "
                    f"all workers; default, without another end: {EPOCHS:g}", lower_bound=0)
@@ -204,7 +206,7 @@ def _plan() -> Plan:
     if not 0 < target <= 1 and target < math.inf:
         raise ValueError(f"--target_accuracy={target:g} is no accuracy; give a part of 1, such as "
                          "0.85")
-    for name in ("epochs", "target_accuracy", "lr", "lr_decays", "dataset", "data_dir",
+    for name in ("epochs", "target_accuracy", "lr", "lr_decays", "lr_steps", "dataset", "data_dir",
                  "test_images"):
         if timing and FLAGS[name].present:
             raise ValueError(f"--{name} needs a network; --model={TIMING} has none")
@@ -259,14 +261,15 @@ def _experiment() -> Experiment:
 
     make_deterministic()
     return Experiment(FLAGS.model, FLAGS.dataset, FLAGS.batch_size, FLAGS.lr, FLAGS.data_dir,
-                      FLAGS.test_images, FLAGS.lr_decays and _flag("lr_decays", units.decays))
+                      FLAGS.test_images, FLAGS.lr_decays and _flag("lr_decays", units.decays),
+                      FLAGS.lr_steps == "mean")
 
 
 def _settings() -> dict:
     """The flags that run.json holds beside the settings of the single run."""
     names = ["model", "batch_size", "max_steps", "until", "check_period", "target_accuracy"]
     if FLAGS.model != TIMING:
-        names += ["dataset", "lr", "lr_decays", "epochs", "test_images"]
+        names += ["dataset", "lr", "lr_decays", "lr_steps", "epochs", "test_images"]
     names += DESCRIBING[1:] if FLAGS.cluster is None else ["cluster"]
     names += ["outer", "outer_option"] if FLAGS.outer != "identity" else []
     return {**{name: FLAGS[name].value for name in names},

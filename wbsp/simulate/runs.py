@@ -129,7 +129,8 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
     workload: Workload = TimingWorkload(batch_size)
     measure, epoch_steps = None, 0
     if experiment is not None:
-        workload = trained = experiment.workload(seed, spec.size, micro_batches)
+        workload = trained = experiment.workload(
+            seed, spec.size, micro_batches, lambda worker: cluster.workers[worker].agent.run_steps)
         measure = partial(experiment.evaluate, trained)
         epoch_steps = max(1, experiment.size // batch_size)
     accuracy = None

@@ -124,7 +124,7 @@ class SimulatedServer:
         if index in self._joined:
             self._forget(self._joined[index], "replaced by its own return")
         self._joined[index] = worker
-        worker.agent = Agent(index, engine.model.rule, engine.ledger.next_seq(index))
+        worker.agent = Agent(index, engine.model.rule, engine.ledger.next_seq(index), engine.steps)
         self._send(engine.join(index, self._clock.now))
 
     def _push(self, push: Push, update: np.ndarray | None, fetch: int) -> None:

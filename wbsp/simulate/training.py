@@ -80,6 +80,10 @@ class SharedNetwork:
         """Train this batch, of any size; return its loss."""
         return self._stepped(self._step_on(batch))
 
+    def count(self, steps: int) -> None:
+        """Have the optimizer's schedule go on from so many steps."""
+        self.model.optimizer.iterations.assign(steps)
+
     def own(self) -> list[tf.Tensor]:
         """The variables that must be kept beside x when another worker's turn comes."""
         return self._read_own()
@@ -120,12 +124,15 @@ class KerasWorkload:
     batches: worker -> its endless batches, each of `batch_size` examples
     stream:  for batches whose size the server directs: worker -> its own stream of examples, and
              None -> the stream that all workers share
+    counted: worker -> the steps that the optimizer's schedule counts before its next one; None: the
+             worker's own
     """
 
     def __init__(self, network: SharedNetwork, fresh: keras.Model, workers: int,
                  batches: Callable[[int], tf.data.Dataset], batch_size: int,
-                 stream: Callable[[int | None], Stream] = no_stream):
-        self._network, self.batch = network, batch_size
+                 stream: Callable[[int | None], Stream] = no_stream,
+                 counted: Callable[[int], int] | None = None):
+        self._network, self.batch, self._counted = network, batch_size, counted
         self._initial, own = network.begin(fresh)
         self._own = [own] * workers
         self._batches = cache(lambda worker: iter(batches(worker)))
@@ -142,6 +149,8 @@ class KerasWorkload:
     def step(self, worker: int, samples: int | None = None,
              start: int | None = None) -> tuple[int, float]:
         self._make_live(worker)
+        if self._counted is not None:
+            self._network.count(self._counted(worker))
         if samples is None:
             samples, loss = self.batch, self._network.step(self._batches(worker))
         else:
@@ -198,7 +207,8 @@ class Experiment:
     """A network and a data set by the names of the checkout's `models` and `data`.
 
     lr:          initial learning rate; None: the network's published one
-    decays:      {local steps: factor of the rate from there on}; None: the published ones
+    decays:      {steps: factor of the rate from there on}; None: the published ones
+    mean_steps:  these are steps of the mean worker, as far as each worker knows, and not its own
     test_images: how many images of the test set an evaluation looks at, always the same ones;
                  None: all. Many short runs would otherwise spend their time on evaluations.
 
@@ -207,7 +217,7 @@ class Experiment:
 
     def __init__(self, model: str, dataset: str, batch_size: int, lr: float | None = None,
                  data_dir: str | PathLike | None = None, test_images: int | None = None,
-                 decays: Mapping[int, float] | None = None):
+                 decays: Mapping[int, float] | None = None, mean_steps: bool = False):
         models, data = _of_checkout("models"), _of_checkout("data")
         self._model, self._batch_size = model, batch_size
         self._build = models.build
@@ -227,21 +237,24 @@ class Experiment:
             chosen = self._pipeline.subset(len(y), test_images)
             self._test = self._pipeline.test(x[chosen], y[chosen], min(test_images, 1000)).cache()
         self._compile = _of_checkout("models.training").compile
-        self._lr, self._decays = lr, decays
+        self._lr, self._decays, self._mean_steps = lr, decays, mean_steps
         self._networks: dict[int, SharedNetwork] = {}  # by micro-batches
         self.model_bytes = 4 * self._network(1).replica.read().size
 
-    def workload(self, seed: int, workers: int, micro_batches: int = 1) -> KerasWorkload:
+    def workload(self, seed: int, workers: int, micro_batches: int = 1,
+                 run_steps: Callable[[int], int] = lambda worker: 0) -> KerasWorkload:
         """Replicas at the initial model of `seed`, with the batches real workers would have.
 
         micro_batches: the number into which a mini-batch is split; each is a step
+        run_steps:     worker -> steps of all workers, as far as this one knows
         """
         keras.utils.set_random_seed(seed)
         size = self._batch_size // micro_batches
         return KerasWorkload(
             self._network(micro_batches), self._build(self._model, seed), workers,
             lambda worker: self._batches(size, seed, worker), size,
-            lambda worker: self._stream(seed if worker is None else (seed, worker)))
+            lambda worker: self._stream(seed if worker is None else (seed, worker)),
+            (lambda worker: run_steps(worker) // workers) if self._mean_steps else None)
 
     def evaluate(self, workload: KerasWorkload, vector: np.ndarray) -> dict[str, float]:
         """loss, accuracy and top5 (0..1) on the test set."""

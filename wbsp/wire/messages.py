@@ -94,10 +94,8 @@ class Leaving(Message, frozen=True):
 
 
 class Reattach(Message, frozen=True):
-    """Introduction of a member over a new connection: perhaps to a server that was restarted.
-
-    The worker sends nothing else until Reattached answers.
-    """
+    """Introduction of a member over a new connection, perhaps to a server that was restarted; the
+    worker sends nothing else until Reattached answers."""
 
     protocol: int
     worker: int
@@ -157,6 +155,7 @@ class Joined(Message, frozen=True):
     epoch: int  # number of this start of the run's server
     group: Group | None = None  # of shards, where the run has some
     memory: int = 0  # number of the segment that is shared for what the worker sends; 0: none is
+    run_steps: int = 0  # of all workers in the run so far
 
 
 class Refused(Message, frozen=True):
@@ -187,6 +186,7 @@ class Ack(Message, frozen=True):
     hold: bool  # wait for a grant before the next step
     weight: float  # with which the update was accepted; 0 if it was not
     mark: int  # of the push: number of checkpoints that were begun before its decision
+    steps: int  # of all workers in the run so far, those of this push included; 0: not known
     durable: int  # what was decided under a mark below is in a checkpoint
     model: Model | None = None  # that is granted, all of it, where memory is shared
 

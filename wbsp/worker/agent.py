@@ -63,13 +63,15 @@ class Agent:
     rule:     the synchronization model's rule for workers
     seq:      number of the next push (a returning worker goes on where it stopped)
     version:  last adopted version; None before the first
+    run_steps: of all workers, as far as is known here: what the newest answer said, and own ones
+              that it did not count
     waiting:  what the compute thread must wait for; None: for nothing
     stopped:  the server's reason to end the training; None while there is none
     finished: `Leave` was commanded
     """
 
-    def __init__(self, worker: int, rule: WorkerRule, seq: int = 0):
-        self.worker, self.rule, self.seq = worker, rule, seq
+    def __init__(self, worker: int, rule: WorkerRule, seq: int = 0, run_steps: int = 0):
+        self.worker, self.rule, self.seq, self.run_steps = worker, rule, seq, run_steps
         self.version: int | None = None
         self.waiting: Literal["model", "ack", "decision", None] = "model"
         self.stopped: str | None = None
@@ -103,6 +105,7 @@ class Agent:
         loss:  None: not known
         """
         self._progress.add(steps, samples, seconds, loss)
+        self.run_steps += steps
         rule = self.rule
         commands: list[Command] = []
         if rule.push == "when_idle":
@@ -132,13 +135,15 @@ class Agent:
 
     # Events of the communication thread.
 
-    def acked(self, granted: int | None, hold: bool = False) -> list[Command]:
+    def acked(self, granted: int | None, hold: bool = False, run_steps: int = 0) -> list[Command]:
         """The newest push was acknowledged.
 
-        granted: version that may be fetched; None: none
-        hold:    the model directs this worker to wait for a grant before its next step
+        granted:   version that may be fetched; None: none
+        hold:      the model directs this worker to wait for a grant before its next step
+        run_steps: of all workers, those of the push included; 0: not known
         """
         self._network.sending = False
+        self.run_steps = max(self.run_steps, run_steps + self._progress.steps)
         if self.rule.push == "every_step":
             self._cut_due = False  # directed before this acknowledgement, for the older version
         self._note_grant(granted)

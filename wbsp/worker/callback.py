@@ -124,16 +124,20 @@ class SyncCallback(keras.callbacks.Callback):
         self._session.interrupt(reason)
 
     def close(self) -> None:
-        """Leave the run at once, without the uncut progress; no effect if the worker has left.
-
-        This is for a `fit` that did not come to its end. One that still runs gets a TransportError.
-        """
+        """Leave the run, if that was not done, without the uncut progress, after a `fit` that did
+        not come to its end; one that still runs gets a TransportError."""
         self._end("its callback was closed")
 
     @property
     def steps_before(self) -> int:
         """Steps this worker did in the run before it was started this time."""
         return self._training.runtime.steps_before if self._training else 0
+
+    @property
+    def run_steps(self) -> int:
+        """Steps of all workers in the run, as far as this worker knows: what the answer to its
+        newest push said, and its own since then."""
+        return self._training.runtime.agent.run_steps if self._training else 0
 
     @property
     def stop_reason(self) -> str | None:

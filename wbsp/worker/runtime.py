@@ -50,8 +50,8 @@ class WorkerRuntime:
         self.steps_before = joined.steps
         self._say, self._interrupted, self._usage = say, interrupted, usage
         self._recorder = Recorder(joined.now, log)
-        self._shared = SharedAgent(Agent(transport.worker, rule, joined.seq), transport,
-                                   self._recorder, say, assignments, replica.bring)
+        self._shared = SharedAgent(Agent(transport.worker, rule, joined.seq, joined.run_steps),
+                                   transport, self._recorder, say, assignments, replica.bring)
         self._reason, self._wants_final = "finished", True
         self._has_final = False
 
