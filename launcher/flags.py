@@ -73,7 +73,7 @@ flags.DEFINE_float("epochs", 100, "passes over the training set, summed over all
                    lower_bound=0)
 flags.DEFINE_float("target_accuracy", None, "stop when a version reaches it (0..1)")
 flags.DEFINE_float("lr", None, "initial learning rate; default: the model's published one")
-flags.DEFINE_enum("lr_steps", "own", ["own", "mean"], "whose steps the schedule of the rate counts: "
+flags.DEFINE_enum("lr_steps", "own", ["own", "mean"], "whose steps the rate's schedule counts: "
                   "each worker's own, as published, or the mean worker's, as far as each knows")
 flags.DEFINE_float("weight_decay", 0.0, "L2 on the dense layers (the published code declares 0.004 "
                    "without effect, for the CNN's convolutions too)", lower_bound=0)

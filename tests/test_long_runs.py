@@ -121,7 +121,8 @@ def test_everything_is_planned_once_each_model_at_its_best_rate(long, tmp_path):
     trained = {cell: [long.label(model) for job in published if job.cell == cell
                       for model in job.setting.models]
                for cell in (long.published(), long.wholes()["published-network"])}
-    for name in ("equal", "fast-line", "published-length"):
+    for name in ("mean-2", "mean-8", "equal", "fast-line", "published-length",
+                 "mean-published-length"):
         cell = long.wholes()[name]
         assert all((cell, label, long.USUAL, 0) in runs for label in long.LABELS)
         assert sum(one == cell for one, *_ in runs) == len(long.LABELS), "once"
@@ -168,6 +169,7 @@ def test_a_whole_training_ends_with_its_steps_and_its_rate_is_cut(long, tmp_path
     whole = long.job(long.wholes()["published-length"], "published", 0.1, 0, tmp_path, job.book)
     assert whole.setting.flags["max_steps"] == 39_062
     assert whole.setting.flags["lr_decays"] == "7812:0.1,13672:0.01", "as published"
+    assert whole.setting.flags["lr_steps"] == "own", "as published"
     job = replace(job, setting=replace(job.setting, flags={
         **job.setting.flags, "dataset": "shapes10", "test_images": 200, "max_steps": 60,
         "lr_decays": "10:0,20:0.1"}))

@@ -28,7 +28,7 @@ BANDWIDTHS = ("100Mbit", "1Gbit", "20Mbit")
 MEASURED = BANDWIDTHS[0]  # where the rates are compared
 SEEDS = (0, 1, 2)
 
-_EPOCHS = "-epochs"  # behind the name of a cell of whole trainings
+_EPOCHS = "-epochs"  # in the name of a cell of whole trainings
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,14 @@ class Cell:
     bandwidth: str
     epochs: int = 0  # of a training to its end; 0: it ends after some seconds
     network: str = SMALL
+    lr_steps: str = "own"  # whose steps the rate's schedule counts, as --lr_steps names them
 
     @property
     def name(self) -> str:
         name = f"{self.heterogeneity}-{self.workers}-{self.bandwidth}".lower()
         name += "" if self.network == SMALL else f"-{self.network}"
-        return f"{name}-{self.epochs}{_EPOCHS}" if self.epochs else name
+        name += f"-{self.epochs}{_EPOCHS}" if self.epochs else ""
+        return name if self.lr_steps == "own" else f"{name}-{self.lr_steps}"
 
     @property
     def title(self) -> str:
@@ -86,7 +88,7 @@ class Entry:
     @property
     def period(self) -> float:
         """Virtual seconds between two evaluations."""
-        return WHOLE_PERIOD if self.cell.endswith(_EPOCHS) else PERIOD
+        return WHOLE_PERIOD if _EPOCHS in self.cell else PERIOD
 
     @cached_property
     def mean(self) -> float:

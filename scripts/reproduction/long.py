@@ -105,11 +105,12 @@ def job(cell: Cell, group: str, rate: float, seed: int, out: Path, book: Book,
 
 
 def _to_the_end(cell: Cell) -> dict[str, object]:
-    """Flags of a whole training. The cuts of the rate are at the published parts of a worker's
-    steps, were all workers equally fast; where they are not, a fast one comes to them earlier."""
+    """Flags of a whole training. The cuts of the rate are at the published parts of the mean
+    worker's steps; where each counts its own, a fast one comes to them earlier."""
     steps = int(cell.epochs * BATCHES)  # of all workers
     cuts = (f"{round(part * steps / cell.workers)}:{factor:g}" for part, factor in CUTS.items())
-    return {"max_steps": steps, "lr_decays": ",".join(cuts), "check_period": f"{WHOLE_PERIOD}s"}
+    return {"max_steps": steps, "lr_decays": ",".join(cuts), "lr_steps": cell.lr_steps,
+            "check_period": f"{WHOLE_PERIOD}s"}
 
 
 def published() -> Cell:
@@ -124,10 +125,13 @@ def whole(workers: int) -> Cell:
 
 def wholes() -> dict[str, Cell]:
     """All clusters and lengths of whole trainings, by their names in the marks of the page."""
+    longest = replace(whole(2), epochs=PUBLISHED_EPOCHS)
     return {**{f"{n}": whole(n) for n in SECONDS},
+            **{f"mean-{n}": replace(whole(n), lr_steps="mean") for n in SECONDS},
             "equal": replace(whole(2), heterogeneity="none"),
             "fast-line": replace(whole(2), bandwidth="1Gbit"),
-            "published-length": replace(whole(2), epochs=PUBLISHED_EPOCHS),
+            "published-length": longest,
+            "mean-published-length": replace(longest, lr_steps="mean"),
             "published-network": replace(published(), epochs=EPOCHS)}
 
 

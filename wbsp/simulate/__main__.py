@@ -4,7 +4,6 @@
         --bandwidth=1Gbit --latency=1ms --model=cnn --dataset=cifar10 --target_accuracy=0.6 \
         --seeds=3 --out=runs/h1
     python -m wbsp.simulate --cluster=scripts/clusters/wan.toml --model=small --dataset=shapes10
-    python -m wbsp.simulate --advise=my-cluster.toml
     python -m wbsp.simulate --advise=my-cluster.toml --sync=asp,pcc,pcc:weight=work --seeds=3
     python -m wbsp.simulate --advise=my-cluster.toml --sync=pcc --shards=1,2,4
 
@@ -45,8 +44,7 @@ if TYPE_CHECKING:
 
 FLAGS = flags.FLAGS
 TIMING = "timing"  # in place of a network: no tensors
-# Seconds of a step at batch 128, in round numbers: of the order of a V100 and, for the small
-# network, of one CPU core.
+# Seconds of a step at batch 128: of the order of a V100 or, for the small network, of one core.
 STEP_SECONDS = {"cnn": 0.02, "alexnet": 0.05, "small": 0.01, TIMING: 0.02}
 DESCRIBING = ("workers", "heterogeneity", "bandwidth", "latency", "step_seconds", "jitter",
               "server_bandwidth", "apply_seconds")  # flags that a cluster file replaces
@@ -90,8 +88,8 @@ flags.DEFINE_integer("batch_size", 128, "examples in a step", lower_bound=1)
 flags.DEFINE_float("lr", None, "initial learning rate; default: the model's published one")
 flags.DEFINE_string("lr_decays", None, "what becomes of it: 1562:0.1,2734:0.01 is a tenth of it "
                     "from a worker's step 1562 on, a hundredth from 2734 on; default: as published")
-flags.DEFINE_enum("lr_steps", "own", ["own", "mean"], "whose steps these are: each worker's own, as "
-                  "published, or the mean worker's, as far as each worker knows")
+flags.DEFINE_enum("lr_steps", "own", ["own", "mean"], "whose steps: each worker's own, as "
+                  "published, or the mean worker's, as far as each knows")
 flags.DEFINE_float("target_accuracy", None, "a run ends when a version reaches it (0..1)")
 flags.DEFINE_float("epochs", None, "... or after so many passes over the training set, summed over "
                    f"all workers; default, without another end: {EPOCHS:g}", lower_bound=0)
@@ -293,10 +291,9 @@ def _draw(runs: list[Run], folder: Path) -> None:
 
     try:
         draw(runs, folder, FLAGS.target_accuracy)
+        print(f"figures: {folder}", file=sys.stderr)
     except ModuleNotFoundError as error:
         print(error, file=sys.stderr)
-        return
-    print(f"figures: {folder}", file=sys.stderr)
 
 
 if __name__ == "__main__":
