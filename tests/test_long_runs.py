@@ -121,8 +121,7 @@ def test_everything_is_planned_once_each_model_at_its_best_rate(long, tmp_path):
     trained = {cell: [long.label(model) for job in published if job.cell == cell
                       for model in job.setting.models]
                for cell in (long.published(), long.wholes()["published-network"])}
-    for name in ("mean-2", "mean-8", "equal", "fast-line", "published-length",
-                 "mean-published-length"):
+    for name in ("mean-2", "mean-8", "equal", "published-length", "mean-published-length"):
         cell = long.wholes()[name]
         assert all((cell, label, long.USUAL, 0) in runs for label in long.LABELS)
         assert sum(one == cell for one, *_ in runs) == len(long.LABELS), "once"

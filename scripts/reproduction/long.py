@@ -129,7 +129,6 @@ def wholes() -> dict[str, Cell]:
     return {**{f"{n}": whole(n) for n in SECONDS},
             **{f"mean-{n}": replace(whole(n), lr_steps="mean") for n in SECONDS},
             "equal": replace(whole(2), heterogeneity="none"),
-            "fast-line": replace(whole(2), bandwidth="1Gbit"),
             "published-length": longest,
             "mean-published-length": replace(longest, lr_steps="mean"),
             "published-network": replace(published(), epochs=EPOCHS)}
