@@ -102,6 +102,42 @@ def test_a_run_from_its_start_to_the_model_it_leaves(jobs):
     assert abs(float(plain.find("^accuracy")[0].split()[1]) - summary["accuracy"]) < 1e-3
 
 
+OWN = """
+import keras
+
+def network():  # which trains until its optimizer has counted 4 steps
+    rate = keras.optimizers.schedules.PiecewiseConstantDecay([3], [0.05, 0.0])
+    model = keras.Sequential([keras.Input((32, 32, 3)), keras.layers.Flatten(),
+                              keras.layers.Dense(10)])
+    model.compile(keras.optimizers.SGD(rate),
+                  keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+"""
+
+
+@pytest.mark.slow
+def test_a_schedule_may_count_the_mean_workers_steps(jobs):
+    """The slow worker has its rate from the steps of the fast one."""
+    (jobs.folder / "own.py").write_text(OWN)
+    port = free_port()
+    server = ps(jobs, port, "--model=own:network", "--dataset=shapes10", "--base_dir=asp/",
+                "--worker_num=2", "--lr_steps=mean", "--epochs=100", "--check_period=0.1")
+    slow = worker(jobs, port, 1, "--sleep_time=1", "--max_steps=7")
+    fast = worker(jobs, port, 0, "--max_steps=20", "--sleep_time=0.1")
+    for job in (slow, fast, server):
+        job.ends_well()
+    steps, known, trained = 0, {0: 0, 1: 0}, 0  # each step makes a version
+    for event in server.events("accept"):
+        steps += 1
+        if known[event["worker"]] // 2 <= 3:  # when this step began
+            trained = steps
+        known[event["worker"]] = steps
+    assert steps == 27 and trained < 20, "by their own steps, the slow one trained longer"
+    losses = [(event["version"], event["loss"]) for event in server.events("evaluation")]
+    after = [loss for version, loss in losses if version >= trained]
+    assert len(set(after)) == 1 < len(after) and losses[0][1] != after[0]
+
+
 @pytest.mark.slow
 def test_refusal_max_steps_no_evaluator_and_resume(jobs):
     port = free_port()
