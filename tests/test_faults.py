@@ -62,8 +62,10 @@ def test_a_killed_worker_comes_back_and_goes_on_where_it_stopped(jobs, sync):
     handled = [e["seq"] for e in server.events("accept") if e["worker"] == 1]
     assert handled == list(range(len(handled))), "its numbers go on where they stopped"
     (said,) = back.find("starts with seq")
-    seq, steps = [int(word) for word in said.split() if word.isdigit()]
+    seq, steps, of_all = [int(word) for word in said.split() if word.isdigit()]
     assert 1 <= seq <= 5 and 1 <= steps <= 5
+    came_back = [e["t"] for e in server.events("join") if e["worker"] == 1][1]
+    assert of_all == sum(e["steps"] for e in server.events("accept") if e["t"] < came_back)
     assert len(server.find("worker 1 joined")) == 2
     saved = checkpoint.load(server.folder / "checkpoint.safetensors")
     assert saved.state["steps"]["1"] == steps + 10

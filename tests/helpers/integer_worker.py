@@ -92,7 +92,8 @@ def work(plan: Plan) -> int:
         runtime = WorkerRuntime(transport, replica, welcome.rule, joined, None, say,
                                 lambda: bool(caught))
         runtime.start()
-        say(f"starts with seq {runtime.agent.seq} after {runtime.steps_before} steps")
+        say(f"starts with seq {runtime.agent.seq} after {runtime.steps_before} steps of "
+            f"{runtime.agent.run_steps} in the run")
         forget_cuts(folder, plan.worker, runtime.agent.seq)
         before = runtime.steps_before if plan.all_lives else 0
         for step in range(before + 1, plan.steps + 1):
