@@ -34,6 +34,8 @@ from wbsp.simulate.spec import ClusterSpec, Group
 from wbsp.simulate.variants import Variant, variants
 from wbsp.sync import known_models
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))  # data and models
+
 FLAGS = flags.FLAGS
 REAL = pathlib.Path(__file__).with_name("compare_models.py")
 BATCH = 128  # of the launcher's workers
