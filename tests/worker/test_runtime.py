@@ -173,7 +173,7 @@ def test_any_message_may_be_lost_with_its_connection(jobs, way, kind):
         near = Member(server.address, 1, steps=6)
         for member in (far, near):
             member.ends(40)
-        assert not proxy.cuts_left, f"no {kind.decode()} was sent"
+        until(lambda: not proxy.cuts_left, f"a {kind.decode()}")  # it may pass as the member ends
     check(server, [far, near])
 
 
