@@ -125,6 +125,7 @@ def test_everything_is_planned_once_each_model_at_its_best_rate(long, tmp_path):
         cell = long.wholes()[name]
         assert all((cell, label, long.USUAL, 0) in runs for label in long.LABELS)
         assert sum(one == cell for one, *_ in runs) == len(long.LABELS), "once"
+    assert {job.cell.workers for job in long.plan(tmp_path, book, (2,))} == {2}
     begun, whole = trained.values()
     assert begun == [long.label(model) for model in (*long.PUBLISHED, *long.OURS)]
     assert whole == list(long.LABELS)

@@ -159,10 +159,10 @@ def plan(out: Path, book: Book, workers: Sequence[int] = (2, 8)) -> list[LongRun
     ends = [one for n in workers for seed in (SEEDS if n == 2 else SEEDS[:1])
             for one in (*_whole(whole(n), seed, out, book), *_best(whole(n), seed, out, book))]
     once = [*(job(published(), group, USUAL, SEEDS[0], out, book) for group in SIDE_BY_SIDE),
-            *(one for cell in wholes().values() if cell not in map(whole, SECONDS)
-              for one in _whole(cell, SEEDS[0], out, book))]
+            *(one for cell in wholes().values() for one in _whole(cell, SEEDS[0], out, book))]
     jobs, planned = [], set()
-    for one in (*first, *tried, *best, *leading, *ends, *(once if 2 in workers else [])):
+    for one in (*first, *tried, *best, *leading, *ends,
+                *(one for one in once if one.cell.workers in workers)):
         new = [model for model in one.setting.models
                if (one.cell, one.rate, one.seed, model) not in planned]
         planned.update((one.cell, one.rate, one.seed, model) for model in new)
