@@ -4,6 +4,7 @@
         --bandwidth=1Gbit --latency=1ms --model=cnn --dataset=cifar10 --target_accuracy=0.6 \
         --seeds=3 --out=runs/h1
     python -m wbsp.simulate --cluster=scripts/clusters/wan.toml --model=small --dataset=shapes10
+    python -m wbsp.simulate --advise=my-cluster.toml
     python -m wbsp.simulate --advise=my-cluster.toml --sync=asp,pcc,pcc:weight=work --seeds=3
     python -m wbsp.simulate --advise=my-cluster.toml --sync=pcc --shards=1,2,4
 
@@ -48,6 +49,7 @@ TIMING = "timing"  # in place of a network: no tensors
 STEP_SECONDS = {"cnn": 0.02, "alexnet": 0.05, "small": 0.01, TIMING: 0.02}
 DESCRIBING = ("workers", "heterogeneity", "bandwidth", "latency", "step_seconds", "jitter",
               "server_bandwidth", "apply_seconds")  # flags that a cluster file replaces
+TRAINING = ("dataset", "lr", "lr_decays", "lr_steps", "epochs", "test_images")  # of a network
 EPOCHS = 100.0
 
 flags.DEFINE_list("sync", list(MODELS), "synchronization models, separated by commas; module:Class "
@@ -204,8 +206,7 @@ def _plan() -> Plan:
     if not 0 < target <= 1 and target < math.inf:
         raise ValueError(f"--target_accuracy={target:g} is no accuracy; give a part of 1, such as "
                          "0.85")
-    for name in ("epochs", "target_accuracy", "lr", "lr_decays", "lr_steps", "dataset", "data_dir",
-                 "test_images"):
+    for name in (*TRAINING, "target_accuracy", "data_dir"):
         if timing and FLAGS[name].present:
             raise ValueError(f"--{name} needs a network; --model={TIMING} has none")
     if timing and FLAGS.max_steps is None and FLAGS.until is None:
@@ -227,7 +228,7 @@ def _plan() -> Plan:
     shards = {"shards": len(cluster.shards)} if cluster.shards else {}
     return Plan(cluster, experiment, FLAGS.batch_size, stop, until, target,
                 _time("check_period"), growth, FLAGS.outer, outer_options, parse(FLAGS.wire),
-                {**_settings(), **shards})
+                {**_settings(), **shards}, FLAGS.lr_steps == "mean")
 
 
 def _cluster() -> ClusterSpec:
@@ -259,15 +260,14 @@ def _experiment() -> Experiment:
 
     make_deterministic()
     return Experiment(FLAGS.model, FLAGS.dataset, FLAGS.batch_size, FLAGS.lr, FLAGS.data_dir,
-                      FLAGS.test_images, FLAGS.lr_decays and _flag("lr_decays", units.decays),
-                      FLAGS.lr_steps == "mean")
+                      FLAGS.test_images, FLAGS.lr_decays and _flag("lr_decays", units.decays))
 
 
 def _settings() -> dict:
     """The flags that run.json holds beside the settings of the single run."""
     names = ["model", "batch_size", "max_steps", "until", "check_period", "target_accuracy"]
     if FLAGS.model != TIMING:
-        names += ["dataset", "lr", "lr_decays", "lr_steps", "epochs", "test_images"]
+        names += TRAINING
     names += DESCRIBING[1:] if FLAGS.cluster is None else ["cluster"]
     names += ["outer", "outer_option"] if FLAGS.outer != "identity" else []
     return {**{name: FLAGS[name].value for name in names},

@@ -46,6 +46,8 @@ class Plan:
     outer, outer_options: name and options of the outer step
     wire:         format of updates and versions
     settings:     for run.json
+    mean_steps:   the schedule of the learning rate counts the steps of the mean worker, as far as
+                  each worker knows, and not its own
     """
 
     cluster: ClusterSpec
@@ -60,6 +62,7 @@ class Plan:
     outer_options: dict[str, Any] = field(default_factory=dict)
     wire: Format = FLOAT32
     settings: dict[str, Any] = field(default_factory=dict)
+    mean_steps: bool = False
 
     @property
     def model_bytes(self) -> float:
@@ -126,11 +129,15 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
                             **plan.settings})
     if spec.text is not None:
         (folder / CLUSTER_FILE).write_text(spec.text, encoding="utf-8")
+
+    def mean_steps(worker: int) -> int:
+        return cluster.workers[worker].agent.run_steps // spec.size
+
     workload: Workload = TimingWorkload(batch_size)
     measure, epoch_steps = None, 0
     if experiment is not None:
-        workload = trained = experiment.workload(
-            seed, spec.size, micro_batches, lambda worker: cluster.workers[worker].agent.run_steps)
+        workload = trained = experiment.workload(seed, spec.size, micro_batches,
+                                                 mean_steps if plan.mean_steps else None)
         measure = partial(experiment.evaluate, trained)
         epoch_steps = max(1, experiment.size // batch_size)
     accuracy = None

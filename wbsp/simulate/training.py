@@ -208,7 +208,6 @@ class Experiment:
 
     lr:          initial learning rate; None: the network's published one
     decays:      {steps: factor of the rate from there on}; None: the published ones
-    mean_steps:  these are steps of the mean worker, as far as each worker knows, and not its own
     test_images: how many images of the test set an evaluation looks at, always the same ones;
                  None: all. Many short runs would otherwise spend their time on evaluations.
 
@@ -217,7 +216,7 @@ class Experiment:
 
     def __init__(self, model: str, dataset: str, batch_size: int, lr: float | None = None,
                  data_dir: str | PathLike | None = None, test_images: int | None = None,
-                 decays: Mapping[int, float] | None = None, mean_steps: bool = False):
+                 decays: Mapping[int, float] | None = None):
         models, data = _of_checkout("models"), _of_checkout("data")
         self._model, self._batch_size = model, batch_size
         self._build = models.build
@@ -237,16 +236,16 @@ class Experiment:
             chosen = self._pipeline.subset(len(y), test_images)
             self._test = self._pipeline.test(x[chosen], y[chosen], min(test_images, 1000)).cache()
         self._compile = _of_checkout("models.training").compile
-        self._lr, self._decays, self._mean_steps = lr, decays, mean_steps
+        self._lr, self._decays = lr, decays
         self._networks: dict[int, SharedNetwork] = {}  # by micro-batches
         self.model_bytes = 4 * self._network(1).replica.read().size
 
     def workload(self, seed: int, workers: int, micro_batches: int = 1,
-                 run_steps: Callable[[int], int] = lambda worker: 0) -> KerasWorkload:
+                 counted: Callable[[int], int] | None = None) -> KerasWorkload:
         """Replicas at the initial model of `seed`, with the batches real workers would have.
 
         micro_batches: the number into which a mini-batch is split; each is a step
-        run_steps:     worker -> steps of all workers, as far as this one knows
+        counted:       as of a KerasWorkload
         """
         keras.utils.set_random_seed(seed)
         size = self._batch_size // micro_batches
@@ -254,7 +253,7 @@ class Experiment:
             self._network(micro_batches), self._build(self._model, seed), workers,
             lambda worker: self._batches(size, seed, worker), size,
             lambda worker: self._stream(seed if worker is None else (seed, worker)),
-            (lambda worker: run_steps(worker) // workers) if self._mean_steps else None)
+            counted)
 
     def evaluate(self, workload: KerasWorkload, vector: np.ndarray) -> dict[str, float]:
         """loss, accuracy and top5 (0..1) on the test set."""
