@@ -21,17 +21,17 @@ def model():
         keras.layers.Dense(2)])
 
 
-@pytest.fixture(params=["a small model on a CPU", "a large model on a CPU", "on devices"])
+@pytest.fixture(params=["few variables on a CPU", "many on a CPU", "on devices"])
 def open_(request, monkeypatch):
     """Opens a model's replica; on devices: the CPU is treated as a GPU would be."""
     from wbsp.replica.model import ModelReplica, open_replica
 
     name = keras.backend.backend()
     back_end = importlib.import_module(f"wbsp.replica.{name}")
-    if "large" in request.param:
+    if "many" in request.param:
         if name != "tensorflow":
-            pytest.skip("size does not matter here")
-        monkeypatch.setattr(back_end, "SMALL", 0)
+            pytest.skip("their number does not matter here")
+        monkeypatch.setattr(back_end, "MANY", 0)
 
     def on_devices(model):
         replica = open_replica(model)

@@ -17,6 +17,7 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], 2 * [tf.config.LogicalDeviceConfiguration()])
 import keras
 from wbsp.replica.model import open_replica
+from wbsp.worker.meter import LossMeter
 
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 assert strategy.num_replicas_in_sync == 2
@@ -43,7 +44,10 @@ replica.adopt(replica.bring(w), "replace")
 assert same_everywhere(everything) and np.array_equal(on_first(everything), w)
 x, y = np.random.default_rng(0).normal(size=(2, 8, 3)).astype(np.float32)
 class Step(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.meter = LossMeter(self.model)
     def on_train_batch_end(self, batch, logs=None):
+        assert self.meter.step(batch, 1, logs).samples == 8, "those of both devices"
         replica.stepped()
         self.x = replica.read()
 step = Step()

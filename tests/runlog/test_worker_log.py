@@ -29,6 +29,26 @@ def test_spans_are_lines_of_a_timeline(tmp_path):
         {"t": 1.25, "seconds": 0.25, "lane": "network", "kind": "push", "seq": 2}]
 
 
+def test_what_was_noted_is_written_at_once_or_after_two_seconds(tmp_path):
+    log, path = WorkerLog(tmp_path, 0, "wbsp"), tmp_path / "events_wk0.jsonl"
+
+    def lines():
+        return [json.loads(line)["t"] for line in path.read_text().splitlines()]
+
+    log.span("compute", "compute", 0.0, 0.5)
+    log.span("compute", "push", 0.5, 1.0)
+    assert lines() == [0.0], "the first at once: so a full disk is found at the start"
+    log.write(1.1)
+    assert lines() == [0.0, 0.5]
+    log.span("compute", "compute", 1.0, 3.0)
+    assert lines() == [0.0, 0.5]
+    log.span("compute", "push", 3.0, 3.2)
+    assert lines() == [0.0, 0.5, 1.0, 3.0]
+    log.close()
+    log.close()
+    assert lines() == [0.0, 0.5, 1.0, 3.0]
+
+
 def test_two_threads_never_mix_their_lines(tmp_path, cluster):
     log = WorkerLog(tmp_path, 0, "wbsp")
 

@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 
+from wbsp.runlog.worker import WorkerLog
 from wbsp.sync import WorkerRule
 from wbsp.wire import messages as m
 from wbsp.worker.agent import Adopt, Agent
@@ -12,6 +13,22 @@ from wbsp.worker.shared_agent import SharedAgent
 
 PATIENCE = 60.0  # seconds
 W = np.zeros(2, np.float32)
+
+
+def test_each_report_writes_the_log_off_the_compute_thread(tmp_path):
+    log = WorkerLog(tmp_path, 0, "asp")
+    recorder = Recorder(0.0, log)
+    shared = SharedAgent(Agent(0, WorkerRule("every_step", "model", "replace")), Transport(),
+                         recorder, print, None)
+    for step in range(3):  # the first line of a log is written at once
+        recorder.step_done(1, 8, 0.5)
+        recorder.log_step(step, 0.1)
+    path = tmp_path / "wk_loss_0_asp.txt"
+    assert len(path.read_text().splitlines()) == 1
+    assert shared.report().steps == 3
+    steps = [line.split(", ")[2] for line in path.read_text().splitlines()]
+    assert steps == ["1", "2", "3"], "each as it was when it was noted"
+    log.close()
 
 
 class Transport:

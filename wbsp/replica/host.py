@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,8 @@ class HostVariables(ABC):
     def __init__(self, layout: Sequence[TensorSpec], pool: BufferPool):
         self._layout, self._pool = layout, pool
         self._size = total_size(layout)
+        ends = accumulate((spec.size for spec in layout), initial=0)
+        self._ranges = [slice(*pair) for pair in pairwise(ends)]  # of the variables in a vector
 
     @abstractmethod
     def views(self) -> Iterator[np.ndarray]:
@@ -57,8 +60,8 @@ class HostVariables(ABC):
 
     def gather(self) -> np.ndarray:
         x = self._pool.take(self._size)
-        for part, view in self._parts(x):
-            np.copyto(part, view)  # in one call: a long copy goes past the caches
+        for where, view in zip(self._ranges, self.views(), strict=True):
+            x[where] = view.reshape(-1)  # in one call: a long copy goes past the caches
         return x
 
     def scatter(self, vector: np.ndarray) -> None:
@@ -96,10 +99,8 @@ class HostVariables(ABC):
             yield [*parts, view.reshape(-1)]
 
     def _split(self, *vectors: np.ndarray) -> Iterator[list[np.ndarray]]:
-        start = 0
-        for spec in self._layout:
-            yield [vector[start:start + spec.size] for vector in vectors]
-            start += spec.size
+        for where in self._ranges:
+            yield [vector[where] for vector in vectors]
 
 
 class OneByOne(HostVariables):

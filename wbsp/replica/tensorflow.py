@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -14,7 +14,9 @@ from wbsp.replica.base import Variables
 from wbsp.replica.host import HostVariables, OneByOne
 from wbsp.wire.memory import BufferPool
 
-SMALL = 1 << 14  # floats of a variable up to which a call for it costs more than to copy it twice
+# A call of a function costs as much as operations for so many variables, and copies all twice.
+MANY = 16
+SMALL = 1 << 14  # floats of a variable up to which that is worth it
 
 
 def variables(model: keras.Model, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
@@ -23,23 +25,27 @@ def variables(model: keras.Model, chosen: Sequence[keras.Variable], layout: Sequ
     strategy = model.distribute_strategy or tf.distribute.get_strategy()
     if strategy.num_replicas_in_sync > 1 or tf.config.list_logical_devices("GPU"):
         return OnDevices(chosen, layout, strategy)
-    if total_size(layout) <= SMALL * len(layout):
-        # called at every step: half the time where XLA makes one loop of it in the calling thread
-        return OneCall(OnDevices(chosen, layout, strategy, jit_compile=True), total_size(layout),
-                       pool)
-    return OneByOne(chosen, layout, pool, _view, _write)
+    if len(layout) > MANY and total_size(layout) <= SMALL * len(layout):
+        return OneCall(OnDevices(chosen, layout, strategy), total_size(layout), pool)
+    return OneByOne([variable.value for variable in chosen], layout, pool, _view, _write)
 
 
-def _view(variable: keras.Variable) -> np.ndarray:
-    # Python's own way to the same operation takes four times as long.
+def number(model: keras.Model, variable: keras.Variable) -> Callable[[], float]:
+    """See `wbsp.replica.model.number`."""
+    if (model.distribute_strategy or tf.distribute.get_strategy()).num_replicas_in_sync > 1:
+        return lambda: float(variable.numpy())  # of all devices
     held = variable.value
+    return lambda: float(_view(held))
+
+
+def _view(held: tf.Variable) -> np.ndarray:
+    # Python's own way to the same operation takes four times as long.
     value = tf.raw_ops.ReadVariableOp(resource=held.handle, dtype=held.dtype)
     return np.asarray(value if value.dtype == tf.float32 else tf.cast(value, tf.float32))
 
 
-def _write(variable: keras.Variable, value: np.ndarray) -> None:
+def _write(held: tf.Variable, value: np.ndarray) -> None:
     # As above; `constant` copies the value, which the operation alone would take as it is.
-    held = variable.value
     tf.raw_ops.AssignVariableOp(resource=held.handle, value=tf.constant(value, held.dtype))
 
 
@@ -50,12 +56,12 @@ class OnDevices:
     """
 
     def __init__(self, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
-                 strategy: tf.distribute.Strategy, jit_compile: bool = False):
+                 strategy: tf.distribute.Strategy):
         self._chosen, self._layout = chosen, layout
         flat = tf.TensorSpec([total_size(layout)], tf.float32)
         with strategy.scope():
             self.gather, self.scatter, self.cut, self.rebase = (
-                tf.function(made, jit_compile=jit_compile).get_concrete_function(*given)
+                tf.function(made).get_concrete_function(*given)
                 for made, *given in ((self._gather,), (self._scatter, flat), (self._cut, flat),
                                      (self._rebase, flat, flat)))
 

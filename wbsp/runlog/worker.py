@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
+import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from wbsp.runlog.files import MIB, LineFile, columns, to_json
 from wbsp.runlog.report import Lane, Phase, Report
+
+LATEST = 2.0  # seconds of the run's time; the communication thread of a worker writes each second
 
 
 class WorkerLog:
@@ -19,7 +24,8 @@ class WorkerLog:
             FileExistsError
     say:    called with one line when a file cannot be written
 
-    Safe to use from the compute thread and the communication thread at once.
+    Safe to use from the compute thread and the communication thread at once. What they note becomes
+    text in `write`: for each line by itself, just after a step, that takes several times as long.
     """
 
     def __init__(self, folder: str | os.PathLike, worker: int, sync: str, append: bool = False,
@@ -28,6 +34,10 @@ class WorkerLog:
         self._loss = LineFile(folder / f"wk_loss_{worker}_{sync}.txt", append, say)
         self._time = LineFile(folder / f"wk_time_{worker}_{sync}.txt", append, say)
         self._spans = LineFile(folder / f"events_wk{worker}.jsonl", append, say)
+        self._files = self._loss, self._time, self._spans
+        self._noted: deque[tuple[LineFile, Callable[..., bytes], tuple]] = deque()
+        self._written = -math.inf  # the time of the last `write`
+        self._lock = threading.Lock()  # of those who write
 
     def step(self, t: float, epoch_step: int, report: Report, seconds: float) -> None:
         """A step of `seconds` ended at `t`, the `epoch_step`-th of its epoch.
@@ -36,17 +46,38 @@ class WorkerLog:
         wk_time: time, seconds of this step, local step, push seconds so far, pushes, pull seconds
         so far, pulls, MiB of the last push, of its control messages, of the last pull.
         """
-        self._loss.write(t, columns(t, epoch_step, report.steps, report.loss))
-        self._time.write(t, columns(
-            t, seconds, report.steps, report.push_seconds, report.pushes, report.pull_seconds,
-            report.pulls, report.push_bytes / MIB, report.control_bytes / MIB,
-            report.pull_bytes / MIB))
+        self._note(t, self._loss, columns, t, epoch_step, report.steps, report.loss)
+        self._note(t, self._time, columns,
+                   t, seconds, report.steps, report.push_seconds, report.pushes,
+                   report.pull_seconds, report.pulls, report.push_bytes / MIB,
+                   report.control_bytes / MIB, report.pull_bytes / MIB)
 
     def span(self, lane: Lane, kind: Phase, start: float, end: float, **fields: Any) -> None:
         """From `start` to `end` the worker's `lane` was in phase `kind`."""
-        line = {"t": start, "seconds": end - start, "lane": lane, "kind": kind, **fields}
-        self._spans.write(end, to_json(line) + b"\n")
+        self._note(end, self._spans, _span, lane, kind, start, end, fields)
+
+    def write(self, t: float) -> None:
+        """Write all that was noted, at `t`; whoever notes something does, `LATEST` seconds after
+        the last time."""
+        with self._lock:
+            self._written = t
+            while self._noted:
+                file, line, values = self._noted.popleft()
+                file.write(t, line(*values))
+            for file in self._files:
+                file.flush()
 
     def close(self) -> None:
-        for file in (self._loss, self._time, self._spans):
+        self.write(self._written)
+        for file in self._files:
             file.close()
+
+    def _note(self, t: float, file: LineFile, line: Callable[..., bytes], *values: Any) -> None:
+        self._noted.append((file, line, values))
+        if t - self._written >= LATEST:
+            self.write(t)
+
+
+def _span(lane: Lane, kind: Phase, start: float, end: float, fields: dict[str, Any]) -> bytes:
+    return to_json({"t": start, "seconds": end - start, "lane": lane, "kind": kind, **fields}) \
+        + b"\n"

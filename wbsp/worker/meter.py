@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from wbsp.replica.model import number
+
 
 class Step(NamedTuple):
     """The step that one call of `on_train_batch_end` reports."""
@@ -27,7 +29,8 @@ class LossMeter:
 
     def __init__(self, model: Any):
         tracker = next((metric for metric in model.metrics if metric.name == "loss"), None)
-        self._count = getattr(tracker, "count", None)
+        count = getattr(tracker, "count", None)
+        self._count = None if count is None else number(model, count)
         self._optimizer = getattr(model, "optimizer", None)
         self.reset()
 
@@ -47,7 +50,7 @@ class LossMeter:
         mean = float(logs.get("loss", math.nan))
         if self._count is None:
             return Step(batches, 1, mean)
-        samples = round(float(self._count.numpy()))
+        samples = round(self._count())
         total = mean * samples
         new, loss = samples - self._samples, math.nan
         if new > 0:

@@ -76,13 +76,18 @@ class Recorder:
     def log_step(self, epoch_step: int, seconds: float) -> None:
         """Log the totals after a step of `seconds`."""
         if self._log:
-            self._log.step(self.now(), epoch_step, self.report(), seconds)
+            self._log.step(self.now(), epoch_step, self._totals, seconds)
 
     def cut(self, nbytes: int) -> None:
         """Count an update of `nbytes`."""
         self._totals.push_bytes = nbytes
 
     # Used by the communication thread.
+
+    def write_log(self) -> None:
+        """Write what was logged so far."""
+        if self._log:
+            self._log.write(self.now())
 
     def acked(self, seq: int, seconds: float, nbytes: int) -> None:
         """Count push `seq`, whose acknowledgement of `nbytes` took `seconds`."""

@@ -50,6 +50,7 @@ class WorkerRuntime:
         self.steps_before = joined.steps
         self._say, self._interrupted, self._usage = say, interrupted, usage
         self._recorder = Recorder(joined.now, log)
+        self._update_bytes = transport.update_bytes(total_size(replica.layout))
         self._shared = SharedAgent(Agent(transport.worker, rule, joined.seq, joined.run_steps),
                                    transport, self._recorder, say, assignments, replica.bring)
         self._reason, self._wants_final = "finished", True
@@ -139,7 +140,7 @@ class WorkerRuntime:
     def _push(self, command: Cut) -> None:
         self._recorder.enter("push")
         update = self.replica.cut()
-        self._recorder.cut(self.transport.update_bytes(total_size(self.replica.layout)))
+        self._recorder.cut(self._update_bytes)
         cpu, memory = self._usage()
         self.transport.push(command.push._replace(cpu=cpu, memory=memory), update, command.fetch)
 

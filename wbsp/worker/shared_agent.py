@@ -135,7 +135,8 @@ class SharedAgent:
             return self.agent.waiting == "model"
 
     def report(self) -> Report:
-        """This worker's totals so far."""
+        """This worker's totals so far; what it has logged is written, each time."""
+        self._recorder.write_log()
         return self._recorder.report()
 
     @property
