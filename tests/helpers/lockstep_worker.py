@@ -57,6 +57,8 @@ class Plain:
 class Line(Plain):
     """A worker's connection: a channel for its Communication, and the messages on their way."""
 
+    returned = 0
+
     def __init__(self):
         self.connection = self
         self.broken = False

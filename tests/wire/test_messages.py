@@ -29,6 +29,8 @@ FROM_WORKER = [
     m.Update(Push(3, 8, 2, 4, 512, 0.25), 0, 10, 3, 7),
     m.Fetch(5),
     m.Fetch(5, 7),
+    m.Fetch(5, 7, 4),
+    m.Update(Push(3, 8, 2, 4, 512, 0.25), 0, 10, 3, returned=2),
     m.CutQuery(9, 3, 0.25),
     m.Heartbeat(None),
     m.Heartbeat(Report(steps=3, loss=0.5)),
@@ -131,7 +133,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {10: "2be8726a02359ce00e2d149ca1d83ae545212d653f1721f1e5a81584e77e138f"}
+BYTES = {11: "ca8062f46afe08a0ec5438a8361d4c7d5aeee5439ca2ca09bd7c13f20d115c20"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

@@ -113,6 +113,25 @@ def test_a_vector_of_another_origin_is_copied_once():
     pool.close()
 
 
+def test_memory_that_was_given_up_is_not_used_again_and_ends_with_who_holds_it():
+    before = len(os.listdir("/proc/self/fd"))
+    pool = SharedPool()
+    vector = pool.take(10)
+    vector[:] = 1.0
+    there = mapped(pool.shared(vector)[1].fd)
+    pool.give_up(vector)
+    assert pool.shared(vector)[0] is vector, "to others it can still be handed over"
+    del vector
+    assert len(os.listdir("/proc/self/fd")) == before + 1, "that of the mapping"
+    again = pool.take(10)
+    again[:] = 2.0
+    assert (there == 1.0).all()
+    pool.give_up(np.zeros(10, np.float32))  # not this pool's
+    pool.close()
+    del again, pool, there
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_a_pool_leaves_no_descriptor_open():
     before = len(os.listdir("/proc/self/fd"))
     pool = SharedPool()

@@ -27,6 +27,7 @@ class Channel(Plain):
     """A channel to a server that sends what `events` says, one at a poll, and then nothing."""
 
     broken = unshared = False
+    returned = 0
 
     def __init__(self, events):
         self.connection = self

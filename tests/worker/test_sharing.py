@@ -226,7 +226,7 @@ class Neighbour(Peer):
 
 def push(segment, offset=0, nbytes=20, at=0, seq=0):
     """A push of five floats that lie at this place, from float `at` on."""
-    return m.Update(Push(0, seq, 0, 1, 1, 0.1), at, 5, seq + 1,
+    return m.Update(Push(0, seq, 0, 1, 1, 0.1), at, 5, seq + 1, returned=seq + 1,
                     place=Place(segment, offset, nbytes))
 
 
@@ -304,9 +304,9 @@ def test_a_worker_that_never_fetches_again_holds_no_more_than_a_few_versions(job
     server = jobs.server(workers=1, sync="asp").listens()
     with Neighbour(server.address) as peer:
         peer.joins(0)
-        for _ in range(4):
+        for _ in range(5):
             peer.says(m.Fetch(7))
-        for _ in range(3):
+        for _ in range(4):
             assert peer.next(m.Model).place is not None
         with pytest.raises(ConnectionError):
             peer.next(m.Model)

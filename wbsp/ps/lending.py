@@ -15,7 +15,7 @@ from wbsp.wire.rate import RateLimiter
 from wbsp.wire.segments import Place, SharedPool, available, create
 from wbsp.wire.send_queue import SendQueue
 
-_MOST_LENT = 3  # versions of which a worker has not said that it has read them
+_MOST_LENT = 4  # versions that a worker may read: its anchor, one to adopt, and one on its way
 
 
 class Handover:
@@ -99,7 +99,7 @@ class SharedLink(Handover):
     def lend(self, request: int, vector: np.ndarray) -> Place | None:
         """Where the worker can read a version (float32 [size]); None: nowhere, it must be sent.
 
-        request: number of the fetch; the version stays there until `returned`
+        request: number of the fetch; the version stays there, as it is, until `returned`
         """
         if len(self._lent) >= _MOST_LENT:
             return None
@@ -111,11 +111,13 @@ class SharedLink(Handover):
         return Place(segment, 0, shared.nbytes)
 
     def returned(self, request: int) -> None:
-        """The worker makes this fetch: it has read the answers to all before."""
+        """The worker reads what answered the fetches before this one no more."""
         self._lent = [one for one in self._lent if one[0] >= request]
 
     def close(self) -> None:
         super().close()
+        for _, vector in self._lent:  # its process may live, and read on
+            self._pool.give_up(vector)
         self._lent.clear()
 
 

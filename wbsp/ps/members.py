@@ -127,7 +127,7 @@ class Members:
         if not session.joined or session.updates is None:
             raise m.WireError(f"worker {session.worker} pushed before it joined")
         session.check_push(update.push, self.engine.store.latest.version)
-        session.fetches(update.fetch)
+        session.returned(update.returned)
         session.progress.held = update.held
         if body is None:
             if update.push.seq < self.engine.ledger.next_seq(session.worker):
@@ -185,7 +185,7 @@ class Members:
     def fetch(self, session: WorkerSession, fetch: m.Fetch) -> None:
         if session.updates is None:
             raise m.WireError(f"worker {session.worker} fetched before it joined")
-        session.fetches(fetch.request)
+        session.returned(fetch.returned)
         session.progress.held = fetch.held
         answer = self.engine.fetch(session.worker, fetch.request)
         if session.returning:

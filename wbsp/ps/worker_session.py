@@ -205,8 +205,8 @@ class WorkerSession:
         """What the worker is told of shared memory; 0: there is none."""
         return self.memory.inbox if self.memory else 0
 
-    def fetches(self, request: int) -> None:
-        """The worker makes this fetch; 0: none."""
+    def returned(self, request: int) -> None:
+        """What answered the worker's fetches before this one is read no more."""
         if self.memory is not None:
             self.memory.returned(request)
 

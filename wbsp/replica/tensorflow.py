@@ -45,8 +45,11 @@ def _view(held: tf.Variable) -> np.ndarray:
 
 
 def _write(held: tf.Variable, value: np.ndarray) -> None:
-    # As above; `constant` copies the value, which the operation alone would take as it is.
-    tf.raw_ops.AssignVariableOp(resource=held.handle, value=tf.constant(value, held.dtype))
+    # As above. The value is copied, since the operation alone would take it as it is where it is
+    # aligned; `constant` copies it twice.
+    copied = (tf.raw_ops.DeepCopy(x=value) if held.dtype == tf.float32
+              else tf.constant(value, held.dtype))
+    tf.raw_ops.AssignVariableOp(resource=held.handle, value=copied)
 
 
 class OnDevices:

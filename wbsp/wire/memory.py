@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,7 @@ class BufferPool:
     def take(self, size: int) -> np.ndarray:
         """A vector, float32 [size], of any values; the caller may write to it."""
         for index in range(len(self._vectors)):
-            if _holders(self._vectors, index) == _NOBODY and self._vectors[index].size == size:
+            if not is_held(self._vectors, index) and self._vectors[index].size == size:
                 vector = self._vectors[index]
                 vector.flags.writeable = True
                 return vector
@@ -53,9 +54,14 @@ class BufferPool:
         return np.empty(size, np.float32)
 
 
-def _holders(items: list, index: int) -> int:
-    """References to items[index], those of the list and of this call included."""
-    return sys.getrefcount(items[index])
+def is_held(items: Any, key: int) -> bool:
+    """Whether anything but this list or dict holds the vector items[key], or a view of it."""
+    return _holders(items, key) > _NOBODY
 
 
-_NOBODY = _holders([object()], 0)  # of an item that only its list holds
+def _holders(items: Any, key: int) -> int:
+    """References to items[key], those of the container and of this call included."""
+    return sys.getrefcount(items[key])
+
+
+_NOBODY = _holders([object()], 0)  # of an item that only its container holds

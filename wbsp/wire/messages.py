@@ -1,11 +1,10 @@
 """Schema of all messages between workers and servers, and their encoding.
 
-A message is one frame of MessagePack. Those with floats (Initial, Update, Kept, Model, CopyChunk,
-Floats, Slice, Version) have a second one of raw little-endian float32 values: a chunk of the
-model's flat vector or, in an Update and a Model, of the words of the run's format, in which sizes
-and offsets count then. Where memory is shared, an Update, Kept or Model names a place in it; with
-shards, Update and Kept are the heads, without floats, of what goes there. Nothing is ever
-unpickled: bytes that do not decode to exactly one of these types raise `WireError`.
+A message is one frame of MessagePack. Those with floats have a second one of raw little-endian
+float32 values: a chunk of the flat vector or, in an Update and a Model, of the run's format, in
+whose words sizes and offsets count then. Where memory is shared, a message names a place in it;
+with shards, Update and Kept are heads, without floats, of what goes there. Nothing is unpickled:
+bytes that do not decode to exactly one of these types raise `WireError`.
 """
 
 from __future__ import annotations
@@ -60,6 +59,7 @@ class Update(Message, frozen=True):
     size: int  # words of all that is sent
     fetch: int = 0  # number of the Fetch that this push stands for, if its Ack grants; 0: of none
     held: int = NONE  # as in Fetch
+    returned: int = 0  # as in Fetch
     place: Place | None = None  # of the floats, in shared memory
 
 
@@ -68,6 +68,7 @@ class Fetch(Message, frozen=True):
 
     request: int  # number of this fetch, which the Model names
     held: int = NONE  # version of this server that the worker has the floats of
+    returned: int = 0  # shared memory that answered fetches below this number is read no more
 
 
 class CutQuery(Message, frozen=True):
@@ -269,8 +270,7 @@ class NotServing(Message, frozen=True):
 class Alive(Message, frozen=True):
     """Sign of life of the server."""
 
-    # Of the vector that the worker sends, or of the W_0 that it waits for: chunks received so far.
-    # To a standby: the beat that this answers.
+    # Received of the vector that the worker sends or awaits; to a standby: the beat it answers.
     chunks: int = 0
     durable: int = 0  # what was decided under a mark below is in a checkpoint
 

@@ -14,6 +14,7 @@ import fcntl
 import mmap
 import os
 import secrets
+import weakref
 from typing import NamedTuple
 
 import numpy as np
@@ -85,7 +86,7 @@ class SharedPool(BufferPool):
 
     def __init__(self) -> None:
         super().__init__()
-        self._segments: dict[int, Segment] = {}  # id of a vector, which the pool keeps for good
+        self._segments: dict[int, Segment] = {}  # id of a vector that lives -> what has its floats
         self._copied: tuple[np.ndarray, np.ndarray] | None = None  # see `shared`
 
     def _new(self, size: int) -> np.ndarray:
@@ -114,8 +115,18 @@ class SharedPool(BufferPool):
         copy = self._copied[1]
         return copy, self._segments.get(id(copy))
 
+    def give_up(self, vector: np.ndarray) -> None:
+        """Never use this vector's memory again: another process may read it for good. The system
+        takes it back when the last one lets go of it."""
+        if any(one is vector for one in self._vectors):
+            self._vectors = [one for one in self._vectors if one is not vector]
+            weakref.finalize(vector, self._forget, id(vector))
+
     def close(self) -> None:
         """Hand over nothing any more; the vectors stay as long as somebody holds them."""
-        for segment in self._segments.values():
+        for key in [*self._segments]:
+            self._forget(key)
+
+    def _forget(self, key: int) -> None:
+        if (segment := self._segments.pop(key, None)) is not None:
             os.close(segment.fd)
-        self._segments.clear()

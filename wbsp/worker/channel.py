@@ -89,6 +89,11 @@ class ServerChannel:
         return self.slices is None or self.slices.ready
 
     @property
+    def returned(self) -> int:
+        """As in a Fetch."""
+        return self.memory.returned
+
+    @property
     def group(self) -> m.Group | None:
         """The shards; None: there are none."""
         return None if self.slices is None else self.slices.group
@@ -175,7 +180,7 @@ class ServerChannel:
 
     def _floats(self, model: m.Model) -> memoryview | None:
         """What lies in shared memory; None: nothing. Raises WireError."""
-        return None if model.place is None else self.memory.read(model.place)
+        return None if model.place is None else self.memory.borrow(model.place, model.request)
 
     def read_event(self) -> bool:
         """Read an event of the connection. True: the connection is a new one.

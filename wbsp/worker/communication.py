@@ -91,8 +91,8 @@ class Communication:
         sending = self.attachment.sending
         words, sent = sending.send(update)
         self.request(m.Ack, lambda: self._channel.hand_over(words, lambda offset: m.Update(
-            push, offset, words.size, fetch, self.attachment.held), sending.wire.parts(words)),
-            push.seq, cut=(push, sent))
+            push, offset, words.size, fetch, self.attachment.held, self._channel.returned),
+            sending.wire.parts(words)), push.seq, cut=(push, sent))
 
     def request(self, answer: type[m.Message], send: Callable[[], None],
                 number: int | None = None, carried: bool = False,

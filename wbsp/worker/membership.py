@@ -96,10 +96,15 @@ class Membership:
         if model.base != m.NONE:
             vector = self._advance(model, chunk)
             return None if vector is None else (vector, 4 * model.size)
+        if model.place is not None:  # all of it, to be read where it lies
+            if (model.offset, model.size, chunk.nbytes) != (0, self._size, 4 * self._size):
+                raise m.WireError(f"{chunk.nbytes} bytes of version {model.version} in shared "
+                                  f"memory, and the model has {self._size} floats")
+            self.chunks += 1
+            return np.frombuffer(chunk, np.float32), chunk.nbytes
         if model.offset not in (0, self._models.filled):
             return None  # rest of a transfer over a broken connection; the fetch was repeated
         self.chunks += 1
-        self._models.shared = model.place is not None
         vector = self._models.add(model.offset, model.size, chunk)
         return None if vector is None else (vector, vector.nbytes)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 import zmq
 
 from wbsp.wire.link import Door, Link
+from wbsp.wire.memory import is_held
 from wbsp.wire.message import WireError
 from wbsp.wire.rate import RateLimiter
 from wbsp.wire.segments import Place
@@ -27,6 +30,8 @@ class SharedMemory:
         self.duplex: Duplex | None = None
         self._link: Link | None = None
         self._outbox = 0  # number of the segment for what this worker sends; 0: nothing is shared
+        self._lent: deque[tuple[int, int]] = deque()  # fetch, and segment of what answered it
+        self._returned = 0
 
     @property
     def name(self) -> str:
@@ -55,7 +60,8 @@ class SharedMemory:
         if self._link is not None:
             self._link.close()
         self._link = self.duplex = None
-        self._outbox = 0
+        self._outbox = self._returned = 0
+        self._lent.clear()
 
     def refuse(self) -> None:
         """Share nothing, now or later."""
@@ -81,8 +87,18 @@ class SharedMemory:
         np.copyto(np.frombuffer(there, np.uint8), np.frombuffer(data, np.uint8))
         return place
 
-    def read(self, place: Place) -> memoryview:
-        """What the server has put there, until the next fetch. Raises WireError."""
+    def borrow(self, place: Place, request: int) -> memoryview:
+        """What the server has put there in answer to a fetch. It stays as it is for as long as
+        anything here holds a view of it. Raises WireError."""
         if self._link is None or place.segment not in self._link.segments:
             raise WireError(f"a place in segment {place.segment}, which is not here")
-        return place.within(self._link.segments[place.segment])
+        there = place.within(self._link.segments[place.segment])
+        self._lent.append((request, place.segment))
+        return there.toreadonly()
+
+    @property
+    def returned(self) -> int:
+        """What answered the fetches below this number is held no more."""
+        while self._link and self._lent and not is_held(self._link.segments, self._lent[0][1]):
+            self._returned = self._lent.popleft()[0] + 1
+        return self._returned

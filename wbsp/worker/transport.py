@@ -138,7 +138,7 @@ class Transport:
         """
         communication = self._communication
         self._request(m.Model, lambda: self._channel.post(m.Fetch(
-            number, communication.attachment.held)), number, carried)
+            number, communication.attachment.held, self._channel.returned)), number, carried)
 
     def query(self, number: int, steps: int, seconds: float) -> None:
         """Ask, at the next `wake`, whether to cut; the listener receives the decision."""
