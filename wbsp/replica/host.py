@@ -22,7 +22,7 @@ _BLOCK = 1 << 15  # floats; three vectors' blocks fit into the second-level cach
 
 
 class _Difference:
-    """x - anchor, for whoever asks first, in any thread: the compute thread has only copied x.
+    """x - anchor, for whoever asks first, in any thread: the compute thread leaves it at that.
 
     x is the anchor of the next difference. It cannot be written to until this one is made.
     """
@@ -30,14 +30,14 @@ class _Difference:
     def __init__(self, x: np.ndarray, anchor: np.ndarray, out: np.ndarray):
         """All float32 [size]; the difference is made in `out`, which may be `anchor`."""
         self._of: tuple[np.ndarray, np.ndarray] | None = (x, anchor)
-        self._out = out
+        self._out, self._writeable = out, x.flags.writeable
         x.flags.writeable = False
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray:
         if self._of is not None:
             x, anchor = self._of
             np.subtract(x, anchor, out=self._out)
-            self._of, x.flags.writeable = None, True
+            self._of, x.flags.writeable = None, self._writeable
         return self._out
 
 
@@ -69,9 +69,8 @@ class HostVariables(ABC):
                    for (part,), spec in zip(self._split(vector), self._layout, strict=True))
 
     def cut(self, anchor: np.ndarray) -> tuple[Vector, np.ndarray]:
-        update = anchor if anchor.flags.writeable else self._pool.take(self._size)
         x = self.gather()
-        return _Difference(x, anchor, update), x
+        return self.difference(x, anchor), x
 
     def rebase(self, vector: np.ndarray, anchor: np.ndarray) -> np.ndarray:
         x = anchor if anchor.flags.writeable else self._pool.take(self._size)
@@ -83,9 +82,9 @@ class HostVariables(ABC):
         self.scatter(x)
         return x
 
-    def difference(self, x: np.ndarray, anchor: np.ndarray) -> np.ndarray:
+    def difference(self, x: np.ndarray, anchor: np.ndarray) -> Vector:
         mine = anchor.flags.writeable and anchor is not x
-        return np.subtract(x, anchor, out=anchor if mine else self._pool.take(self._size))
+        return _Difference(x, anchor, anchor if mine else self._pool.take(self._size))
 
     def bring(self, vector: np.ndarray) -> np.ndarray:
         return vector

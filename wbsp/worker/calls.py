@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections import deque
 from collections.abc import Callable
-
-import zmq
 
 
 class CallQueue:
@@ -14,18 +13,18 @@ class CallQueue:
 
     Both threads need Python's one interpreter lock. So the compute thread appends while it is busy,
     which costs it little, and wakes the communication thread when it is about to leave Python for
-    long. The wake-up is a message between two sockets, so that the communication thread can wait
-    for it and for the server at once.
+    long. The wake-up is a byte between two sockets, so that the communication thread can wait for
+    it and for the server at once; those of the system take half as long as ZeroMQ's.
+
+    wakes: a file descriptor, readable after a `wake`
     """
 
-    def __init__(self, context: zmq.Context):
-        """`context`: whoever destroys it closes both sockets."""
-        address = f"inproc://wake-{id(self)}"
+    def __init__(self) -> None:
         self._calls: deque[Callable[[], None]] = deque()
-        self.wakes = context.socket(zmq.PAIR)  # readable after a `wake`
-        self.wakes.bind(address)
-        self._waker = context.socket(zmq.PAIR)
-        self._waker.connect(address)
+        self._waker, self._woken = socket.socketpair()
+        for end in (self._waker, self._woken):
+            end.setblocking(False)
+        self.wakes = self._woken.fileno()
 
     def __len__(self) -> int:
         """Number of calls that have not been made."""
@@ -40,14 +39,19 @@ class CallQueue:
     def wake(self) -> None:
         """Wake the communication thread, if there are calls for it."""
         if self._calls:
-            with contextlib.suppress(zmq.ZMQError):  # the thread has ended
-                self._waker.send(b"", zmq.NOBLOCK)
+            with contextlib.suppress(OSError):  # the thread has ended, or has many to read
+                self._waker.send(b"\0")
+
+    def close(self) -> None:
+        """The thread has ended."""
+        self._waker.close()
+        self._woken.close()
 
     # Used by the communication thread.
 
     def take_wake(self) -> None:
-        """Read the message of one `wake`, which has come."""
-        self.wakes.recv()
+        """Read what `wake` has sent."""
+        self._woken.recv(1024)
 
     def make(self) -> None:
         """Make all calls."""

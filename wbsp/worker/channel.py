@@ -33,7 +33,7 @@ class Ready(NamedTuple):
 
     message: bool  # `receive` can return a message
     event: bool  # `read_event` can read an event of the connection
-    wake: bool  # the socket `wakes` can be read
+    wake: bool  # the file descriptor `wakes` can be read
 
 
 class ServerChannel:
@@ -135,7 +135,7 @@ class ServerChannel:
             self.slices.close()
         self.slices = None if group is None else self._slices_of(group)
 
-    def poll(self, wakes: zmq.Socket, seconds: float) -> Ready:
+    def poll(self, wakes: int, seconds: float) -> Ready:
         """Wait, for at most `seconds`, until there is something to do or `wakes` can be read."""
         now = time.monotonic()
         wait = min(seconds, self._duplex.register(self._poller, now))

@@ -20,7 +20,7 @@ from wbsp.worker.connection import TransportError
 from wbsp.worker.recorder import Recorder
 from wbsp.worker.shared_agent import SharedAgent
 from wbsp.worker.stream import Assignments
-from wbsp.worker.transport import Transport
+from wbsp.worker.transport import Shares, Transport
 
 _GRAIN = 0.5  # seconds between two looks for an interrupt while waiting
 _NOTICE = 15.0  # seconds between two lines about the same wait
@@ -35,15 +35,14 @@ class WorkerRuntime:
     def __init__(self, transport: Transport, replica: Replica, rule: WorkerRule, joined: m.Joined,
                  log: WorkerLog | None = None, say: Callable[[str], None] = print,
                  interrupted: Callable[[], bool] = lambda: False,
-                 usage: Callable[[], tuple[float | None, float | None]] = lambda: (None, None),
+                 usage: Callable[[], Shares] = lambda: (None, None),
                  assignments: Assignments | None = None):
         """`rule`: of the server's Welcome; `joined`: what `transport.join` has just returned.
 
         say:         prints one line for a person
         interrupted: called while waiting; True ends the wait, and the worker leaves without the
                      final version
-        usage:       returns the shares (0..1) of the machine's processors and memory in use; None:
-                     not known
+        usage:       of the machine; called by the communication thread, for each push
         assignments: takes the server's choice of examples, under a model that makes one
         """
         self.transport, self.replica = transport, replica
@@ -141,8 +140,7 @@ class WorkerRuntime:
         self._recorder.enter("push")
         update = self.replica.cut()
         self._recorder.cut(self._update_bytes)
-        cpu, memory = self._usage()
-        self.transport.push(command.push._replace(cpu=cpu, memory=memory), update, command.fetch)
+        self.transport.push(command.push, update, command.fetch, self._usage)
 
     def _wait(self, what: str, until: Callable[[], bool] = lambda: True) -> None:
         """Carry out commands until the agent waits for nothing and `until` holds.

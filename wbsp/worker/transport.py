@@ -31,6 +31,7 @@ _GRAIN = 0.5  # seconds between two looks for an interrupt while waiting
 _FIRST_NOTICE, _NEXT_NOTICE = 2.0, 10.0  # seconds of waiting for the server until a line says so
 
 Answer = TypeVar("Answer", bound=m.Message)
+Shares = tuple[float | None, float | None]  # 0..1, of processors and memory in use; None: not known
 
 
 class Transport:
@@ -53,7 +54,7 @@ class Transport:
         self._say, self._interrupted = say, interrupted
         self._channel = ServerChannel(address, token, bandwidth, patience,
                                       lambda text: say(f"worker {worker}: {text}"), share)
-        self._calls = CallQueue(self._channel.context)
+        self._calls = CallQueue()
         self._communication = Communication(self._channel, self._calls, address)
         self._thread: threading.Thread | None = None
         self._wire = FLOAT32
@@ -123,13 +124,20 @@ class Transport:
         self._calls.append(lambda: self._communication.listen(listener, size))
         self.wake()
 
-    def push(self, push: Push, update: Vector, fetch: int) -> None:
+    def push(self, push: Push, update: Vector, fetch: int,
+             usage: Callable[[], Shares] = lambda: (None, None)) -> None:
         """Send an update at the next `wake`; nobody may write to it any more.
 
         update: the communication thread waits for it, and brings it to the host
         fetch:  number of the fetch that the push carries; 0: it carries none
+        usage:  called by that thread, too: of the machine, as the push is to say
         """
-        self._calls.append(lambda: self._communication.push(push, np.asarray(update), fetch))
+        def send() -> None:
+            cpu, memory = usage()
+            self._communication.push(push._replace(cpu=cpu, memory=memory), np.asarray(update),
+                                     fetch)
+
+        self._calls.append(send)
 
     def fetch(self, number: int, carried: bool) -> None:
         """Request the newest version, at the next `wake`, or at once if the listener calls.
@@ -163,6 +171,8 @@ class Transport:
             self._calls.append(lambda: self._communication.close(deadline))
             self.wake()
             thread.join(patience + 2)
+            if not thread.is_alive():
+                self._calls.close()
 
     def wake(self) -> None:
         """Have the communication thread send what was requested; see `CallQueue`."""
