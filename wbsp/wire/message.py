@@ -9,6 +9,7 @@ PROTOCOL = 11  # to be raised when a message, or a type that a message embeds, c
 CHUNK = 1 << 18
 MAX_MESSAGE = 4 * CHUNK + (1 << 20)  # bytes; libzmq drops a peer that sends more
 MAX_MODEL = 1 << 33  # floats (32 GiB)
+NONE = -1  # in place of a version
 
 
 class WireError(ValueError):
