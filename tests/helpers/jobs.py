@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import forked
@@ -23,11 +23,25 @@ INTEGER_WORKER = Path(__file__).with_name("integer_worker.py")
 DYING = Path(__file__).with_name("dying.py")
 
 
+def _ports() -> Iterator[int]:
+    """Ports that no other process of this pytest is given, and that the system gives no connection
+    by itself: one of those might be taken before its server starts."""
+    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 10
+    mine = range(12_000 + 2_000 * process, 14_000 + 2_000 * process)
+    for number in itertools.count(7 * os.getpid()):  # another pytest begins elsewhere
+        yield mine[number % len(mine)]
+
+
+_candidates = _ports()
+
+
 def free_port() -> int:
     """A TCP port of the loopback interface that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    while True:
+        port = next(_candidates)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def surroundings() -> dict[str, str]:
