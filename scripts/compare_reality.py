@@ -140,7 +140,7 @@ def table(pairs: list[tuple[str, Run, Run]]) -> str:
     """A Markdown table with one row a model: real / virtual, and the difference from the real."""
     target, rows = FLAGS.target_accuracy, []
     for label, real, virtual in pairs:
-        busy = {"compute", *own_work(real)}
+        busy = sorted({"compute", *own_work(real)})  # the order decides a sum's last bit
         ends = [duration(run) for run in (real, virtual)]
         shares = [[100 * sum(w["shares"][kind] for kind in busy) for w in workers(run)]
                   for run in (real, virtual)]
