@@ -224,3 +224,9 @@ def test_the_page_is_written_from_the_book(module, long, tmp_path):
     assert [file.name for file in figures.values()] == [
         "whole-trainings.png", "whole-times.png", "whole-accuracy.png", "whole-computing.png"]
     assert all(file.stat().st_size > 10_000 for file in figures.values())
+    draw_network = module("whole_figures").draw_network
+    assert draw_network(kept, tmp_path / "figures", report._looks()) is None
+    kept.add(an_entry(long, long.wholes()["published-network"], "pcc", 0.1, 0, (0.1, 0.5, 0.6)))
+    drawn = draw_network(kept, tmp_path / "figures", report._looks())
+    assert drawn.name == "whole-network.png" and drawn.stat().st_size > 10_000
+    assert "<!-- figure-network -->" in text

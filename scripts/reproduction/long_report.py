@@ -41,6 +41,7 @@ def write(book: Book, page: Path) -> None:
     """Write the marked parts of `page`, and the figures beside it."""
     figure = _draw(book, page.parent / "figures/long-runs.png")
     ends = whole_figures.draw(book, page.parent / "figures", _looks())
+    network = whole_figures.draw_network(book, page.parent / "figures", _looks())
     parts = {"scope": scope(book), "rates": rates(book), "diverged": diverged(book),
              "headline": headline(book),
              "cells": "\n\n".join(filter(None, (cell(book, one) for one in CELLS))) or NOT_RUN,
@@ -50,7 +51,9 @@ def write(book: Book, page: Path) -> None:
              **{f"whole-headline-{name}": whole_report.headline(book, where)
                 for name, where in wholes().items()},
              "figure-whole": "\n\n".join(f"![{what}](figures/{file.name})"
-                                         for what, file in ends.items()) or NOT_RUN}
+                                         for what, file in ends.items()) or NOT_RUN,
+             "figure-network": f"![accuracy over time, to the end](figures/{network.name})"
+                               if network else NOT_RUN}
     write_whole(page, refresh(page.read_text(encoding="utf-8"), parts).encode())
 
 

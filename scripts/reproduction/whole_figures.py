@@ -1,4 +1,5 @@
-"""Figures of the whole trainings of two workers at the published rate: what the papers plot."""
+"""Figures of the whole trainings of two workers at the published rate: what the papers plot; and of
+those of the published network the first of these."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 
 from reproduction.book import WHOLE_PERIOD, Book
-from reproduction.long import whole
+from reproduction.long import whole, wholes
 from reproduction.whole_report import TARGETS, Runs, published
 
 Looks = dict[str, dict]  # how a model's line looks, by its name in tables
@@ -25,6 +26,12 @@ def draw(book: Book, folder: Path, looks: Looks) -> dict[str, Path]:
              "share of time spent computing": ("computing", _computing)}
     return {what: one(runs, folder / f"whole-{name}.png", looks)
             for what, (name, one) in kinds.items()}
+
+
+def draw_network(book: Book, folder: Path, looks: Looks) -> Path | None:
+    """Draw the published network's accuracy over time; None before the first run."""
+    runs = published(book, wholes()["published-network"])
+    return _over_time(runs, folder / "whole-network.png", looks) if runs else None
 
 
 def _over_time(runs: Runs, path: Path, looks: Looks) -> Path:
