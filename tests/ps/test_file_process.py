@@ -122,6 +122,7 @@ def where(server):
 
 def wrong(port, end):
     """Messages that no watcher sends, and some that one sends, by one who reads no answer."""
+    many = m.encode(Read(9000 * [Have("events.jsonl", "1", 0)]))
     with zmq.Context() as context:
         while time.monotonic() < end:
             peer = context.socket(zmq.DEALER)
@@ -129,8 +130,8 @@ def wrong(port, end):
             peer.connect(f"tcp://127.0.0.1:{port}")
             for data in (b"", b"\xdd\xff\xff\xff\xff", bytes(1 << 20), m.encode(m.Goodbye()),
                          m.encode(Read([]))[:-1] + b"\xdd\x7f\xff\xff\xff",
-                         m.encode(Read(9000 * [Have("events.jsonl", "1", 0)])),
-                         *200 * [m.encode(Read([]))]):
+                         *9 * [many],
+                         *200 * [m.encode(Read([]))], many):
                 with contextlib.suppress(zmq.Again):
                     peer.send_multipart([data], zmq.NOBLOCK)
             with contextlib.suppress(zmq.Again):
@@ -144,7 +145,7 @@ def endless(port, end):
     while time.monotonic() < end:
         with RawPeer(port) as peer, contextlib.suppress(OSError):
             while time.monotonic() < end:
-                peer.part(1 << 20)
+                peer.part(1 << 17)
 
 
 def crowd(port, end):
@@ -179,8 +180,8 @@ def test_a_hostile_crowd_costs_neither_memory_nor_the_run(jobs):
             thread.join()
     with Asker(address) as asker:  # the crowd may have crowded out the one before
         assert {piece.name for piece in asker.news().pieces} >= {"run.json", "events.jsonl"}
-    # on a busy machine it notices an endless message later: 100 MB were seen
-    assert peak - before < 250e6, f"{(peak - before) / 1e6:.0f} MB"
+    # on a busy machine it notices an endless message later
+    assert peak - before < 100e6, f"{(peak - before) / 1e6:.0f} MB"
     assert psutil.Process(server.process.pid).memory_info().rss - servers < 20e6
     assert len(server.events("commit")) > commits
     (jobs.folder / "go").touch()

@@ -11,6 +11,7 @@ those who watch have the last lines, if they take them soon.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import stat
 import sys
@@ -30,6 +31,7 @@ MOST = 1 << 17  # bytes of files in an answer
 _MOST_ASKED = 1 << 18  # bytes of a request: some thousand files
 _MOST_FILES = 3000  # that are handed out
 _PAUSE = 0.01  # seconds between two answers, so that no watcher takes the whole line
+_MOST_WAITING = 100  # watchers whose request is kept until then
 _RECENT = 5.0  # seconds since its last request in which a watcher counts as one
 _LOOK = 0.02  # seconds between two looks at the connections, while there are some
 _NICE = 10  # training goes first
@@ -96,6 +98,9 @@ def _file(name: str, status: os.stat_result) -> str:
 class FileServer:
     """The loop of the process: one answer at a time.
 
+    Requests are read as fast as they come, so that none wait unread, where their number has no
+    bound: what a connection left unread stays when it ends, and another may come in its place.
+
     about:    the run's id, the name of its folder, the server's epoch
     lifeline: a file that ends when the server's process does; the server may say before that its
               run is over
@@ -106,6 +111,8 @@ class FileServer:
         self._socket, self._folder, self._about = socket, folder, about
         self._lifeline = lifeline
         self._server = "lives"  # as in News
+        self._asked: dict[bytes, bytes] = {}  # a watcher's newest request, oldest watcher first
+        self._next = 0.0  # time of the next answer, at the earliest
         self._watchers: dict[bytes, float] = {}  # time of the newest request; who has all is none
 
     def run(self) -> None:
@@ -115,40 +122,53 @@ class FileServer:
         poller.register(self._socket.monitor, zmq.POLLIN)
         poller.register(self._lifeline, zmq.POLLIN)
         end = time.monotonic() + IDLE
-        while time.monotonic() < end and (self._server == "lives" or self._recent()):
-            found = dict(poller.poll(int(1000 * (_LOOK if guard.strangers else 1.0))))
+        while time.monotonic() < end and (self._server == "lives" or self._asked or self._recent()):
+            pause = _LOOK if guard.strangers else 1.0
+            if self._asked:
+                pause = min(pause, max(0.0, self._next - time.monotonic()))
+            found = dict(poller.poll(math.ceil(1000 * pause)))
             self._socket.watch()
             if self._lifeline in found:
                 poller.unregister(self._lifeline)
                 self._server = "is over" if os.read(self._lifeline, 1) else "is gone"
                 end = time.monotonic() + LINGER
             if self._socket.socket in found:
-                with contextlib.suppress(m.WireError, OSError, zmq.Again):
+                with contextlib.suppress(zmq.Again):
+                    self._read()
+            if self._asked and time.monotonic() >= self._next:
+                with contextlib.suppress(m.WireError, OSError):  # the folder was taken away
                     self._answer()
                     if self._server == "lives":
                         end = time.monotonic() + IDLE
-                time.sleep(_PAUSE)
         self._socket.close(1.0)
         self._folder.close()
 
-    def _answer(self) -> None:
-        """Answer one request. Raises WireError for what is none."""
+    def _read(self) -> None:
+        """Read one request, if it is one."""
         identity, *frames = self._socket.socket.recv_multipart(zmq.NOBLOCK, copy=False)
         if frames:
             self._socket.received(frames[0], False)
-        if len(frames) != 1 or len(frames[0]) > _MOST_ASKED:
-            raise m.WireError("no request")
-        request = m.decode(Read, frames[0].buffer)
+        if len(frames) == 1:
+            self._asked[identity.bytes] = frames[0].bytes
+        if len(self._asked) > _MOST_WAITING:
+            del self._asked[next(iter(self._asked))]  # if it is still there, it asks again
+
+    def _answer(self) -> None:
+        """Answer the request that has waited longest. Raises WireError for what is none, OSError.
+        """
+        identity = next(iter(self._asked))
+        request = m.decode(Read, self._asked.pop(identity))
         assert isinstance(request, Read)
         pieces, more = self._folder.news(request.have)
-        run, folder, epoch = self._about
         self._recent()
-        self._watchers[identity.bytes] = time.monotonic()
+        self._watchers[identity] = time.monotonic()
         if self._server != "lives" and not more:
-            del self._watchers[identity.bytes]
+            del self._watchers[identity]
+        run, folder, epoch = self._about
         # one that does not read loses its answers
-        self._socket.reaches(identity.bytes, m.encode(News(run, folder, epoch, self._server, more,
-                                                           pieces)))
+        if self._socket.reaches(identity, m.encode(News(run, folder, epoch, self._server, more,
+                                                        pieces))):
+            self._next = time.monotonic() + _PAUSE
 
     def _recent(self) -> bool:
         """True if somebody watches who is not told of the end; the others are forgotten."""
@@ -167,7 +187,8 @@ def main() -> int:
     try:
         folder = Folder(settings["folder"])
         socket = ServerSocket(settings["host"], settings["port"],
-                              settings["token"] and bytes.fromhex(settings["token"]), 0)
+                              settings["token"] and bytes.fromhex(settings["token"]), 0,
+                              _MOST_ASKED)
     except (OSError, ValueError) as error:
         print(f"0 {error}", flush=True)
         return 1

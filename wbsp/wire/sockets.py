@@ -134,8 +134,11 @@ def _prepare(socket: zmq.Socket, hosts: list[str]) -> None:
 class ServerSocket:
     """Bound ROUTER with its monitor, which sees peers that fail before their first message."""
 
-    def __init__(self, host: str, port: int, token: bytes | None = None, members: int = 1):
-        """`members`: largest number of workers at a time.
+    def __init__(self, host: str, port: int, token: bytes | None = None, members: int = 1,
+                 most: int = MAX_MESSAGE):
+        """
+        members: largest number of workers at a time
+        most:    bytes of one part of a message; libzmq drops a peer that sends more
 
         Raises ValueError for an address beyond loopback without a token, OSError for a taken port.
         """
@@ -152,7 +155,7 @@ class ServerSocket:
         _prepare(self.socket, [host])
         self.socket.router_mandatory = True  # a message to a peer that is gone raises, not vanishes
         self.socket.router_handover = True  # a worker that reconnects keeps its identity
-        self.socket.rcvhwm = ROOM
+        self.socket.rcvhwm, self.socket.maxmsgsize = ROOM, most
         if token is not None:
             keys = derive_keys(token)
             self._authenticator = zmq.auth.thread.ThreadAuthenticator(self.context)
