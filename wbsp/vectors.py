@@ -16,14 +16,14 @@ def bounds(size: int, parts: int) -> list[int]:
 
 def is_finite(vector: np.ndarray) -> bool:
     """True if no value of `vector`, float32 [size], is NaN or infinite."""
-    return all(_is_finite(vector[start:start + _BLOCK]) for start in range(0, vector.size, _BLOCK))
-
-
-def _is_finite(block: np.ndarray) -> bool:
-    """One pass without a temporary: NaN and infinity survive a sum of squares."""
     with np.errstate(over="ignore", invalid="ignore"):
-        finite = math.isfinite(np.dot(block, block))
-    return finite or bool(np.isfinite(block).all())  # a sum may also be too large to hold
+        for start in range(0, vector.size, _BLOCK):
+            block = vector[start:start + _BLOCK]
+            # One pass without a temporary: NaN and infinity survive a sum of squares, which may
+            # also be too large to hold.
+            if not math.isfinite(np.dot(block, block)) and not np.isfinite(block).all():
+                return False
+    return True
 
 
 def add_weighted(total: np.ndarray, update: np.ndarray, weight: float) -> None:

@@ -87,19 +87,17 @@ class Dispatcher:
             self._carefully(identity.bytes, partial(self._handle, identity.bytes, frames))
 
     def receive_shared(self) -> None:
-        """The same, of workers with which memory is shared."""
+        """One message of each worker with which memory is shared, if it has sent one."""
         for link in self.sessions.lending.readable():
-            for _ in range(16):
-                session = self.sessions.get(link.identity)
-                if session is None or session.memory is not link:
-                    break  # the message before has ended it
-                try:
-                    frames = link.receive()
-                except OSError:
-                    self.sessions.unshare(session)
-                    break
-                if frames is None:
-                    break
+            session = self.sessions.get(link.identity)
+            if session is None or session.memory is not link:
+                continue  # another worker's message has ended it
+            try:
+                frames = link.receive()
+            except OSError:
+                self.sessions.unshare(session)
+                continue
+            if frames is not None:
                 self._carefully(link.identity, partial(self._hear, session, frames))
 
     def hear_shard(self, shard: int, message: m.Message) -> None:

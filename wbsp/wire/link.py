@@ -29,6 +29,8 @@ _NAME = re.compile(r"wbsp-[0-9a-f]{32}")
 _NUMBER = struct.Struct("<Q")  # of a segment, beside its file descriptor
 _FD = struct.Struct("i")
 _ROOM = socket.CMSG_SPACE(_FD.size) if hasattr(socket, "CMSG_SPACE") else 0  # for one of them
+_CLOEXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))  # arithmetic with enums takes its time
+_TRUNCATED = int(socket.MSG_CTRUNC)
 _PEER = struct.Struct("=iII")  # process, user, group
 _MOST = 1 << 16  # bytes of a message
 
@@ -67,15 +69,14 @@ class Link:
         """
         try:
             if self._takes:
-                size, given, flags, _ = self._peer.recvmsg_into([self._buffer], _ROOM,
-                                                                socket.MSG_CMSG_CLOEXEC)
+                size, given, flags, _ = self._peer.recvmsg_into([self._buffer], _ROOM, _CLOEXEC)
             else:
                 size, given, flags = self._peer.recv_into(self._buffer), [], 0
         except BlockingIOError:
             raise zmq.Again from None
         if not size:
             raise ConnectionResetError("the other end is gone")
-        if flags & socket.MSG_CTRUNC:
+        if flags & _TRUNCATED:
             raise OSError("a segment was lost: this process can open no more files")
         data = bytes(self._buffer[:size])
         if not given:

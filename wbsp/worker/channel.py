@@ -69,6 +69,7 @@ class ServerChannel:
         self._poller = self._new_poller()
         self._let_go_at = math.inf  # by the server, of the memory that was shared
         self._enclosed: m.Model | None = None  # in the newest message, and not received yet
+        self._shared_arriving = False  # memory.receive may return a message
         self._arriving = False  # `receive` may find a message of the server's ZeroMQ socket
 
     @property
@@ -149,7 +150,8 @@ class ServerChannel:
         if self.slices is not None:
             readable = self.slices.readable(found, now) or readable
         if self.memory.duplex is not None:
-            readable = self.memory.duplex.readable(found, now) or readable
+            self._shared_arriving = self.memory.duplex.readable(found, now)
+            readable = self._shared_arriving or readable
         return Ready(readable, self.connection.monitor in found, wakes in found)
 
     def receive(self) -> tuple[m.Message, memoryview | None] | None:
@@ -160,11 +162,14 @@ class ServerChannel:
         model, self._enclosed = self._enclosed, None
         if model is not None:
             return model, self._floats(model)
-        try:
-            frames = self.memory.receive()
-        except SharingEnded:
-            self.detach()
-            self._let_go_at, frames = time.monotonic(), None
+        frames = None
+        if self._shared_arriving:  # one message: to look for another in vain takes its time
+            self._shared_arriving = False
+            try:
+                frames = self.memory.receive()
+            except SharingEnded:
+                self.detach()
+                self._let_go_at = time.monotonic()
         if frames is None and self._arriving:
             frames = self._duplex.receive()
             self._arriving = frames is not None
