@@ -91,10 +91,10 @@ class SharedLink(Handover):
             return None
 
     def read(self, place: Place) -> memoryview:
-        """What the worker has put there, and may change at any time. Raises WireError."""
+        """What the worker has put there, and may change when it is answered. Raises WireError."""
         if place.segment != self.inbox:
             raise WireError(f"a place in segment {place.segment}, which is not this worker's")
-        return place.within(self._memory)
+        return place.within(self._memory).toreadonly()
 
     def lend(self, request: int, vector: np.ndarray) -> Place | None:
         """Where the worker can read a version (float32 [size]); None: nowhere, it must be sent.
@@ -124,7 +124,7 @@ class SharedLink(Handover):
 class Lending:
     """What a server shares, with whichever worker can; used by the event loop.
 
-    pool: of the vectors that are made of what such workers send
+    pool: of vectors that become versions
     """
 
     def __init__(self, why_not: str | None):
