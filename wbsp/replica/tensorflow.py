@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -27,27 +27,40 @@ def variables(model: keras.Model, chosen: Sequence[keras.Variable], layout: Sequ
         return OnDevices(chosen, layout, strategy)
     if len(layout) > MANY and total_size(layout) <= SMALL * len(layout):
         return OneCall(OnDevices(chosen, layout, strategy), total_size(layout), pool)
-    return OneByOne([variable.value for variable in chosen], layout, pool, _view, _write)
+    return OneByOne([_held(variable) for variable in chosen], layout, pool, _view, _write)
 
 
 def number(model: keras.Model, variable: keras.Variable) -> Callable[[], float]:
     """See `wbsp.replica.model.number`."""
     if (model.distribute_strategy or tf.distribute.get_strategy()).num_replicas_in_sync > 1:
         return lambda: float(variable.numpy())  # of all devices
-    held = variable.value
+    held = _held(variable)
     return lambda: float(_view(held))
 
 
-def _view(held: tf.Variable) -> np.ndarray:
+class _Held(NamedTuple):
+    """What TensorFlow's operations need of a variable; to ask it each time takes as long as one."""
+
+    handle: tf.Tensor
+    dtype: tf.DType
+    is_float32: bool
+
+
+def _held(variable: keras.Variable) -> _Held:
+    held = variable.value
+    return _Held(held.handle, held.dtype, held.dtype == tf.float32)
+
+
+def _view(held: _Held) -> np.ndarray:
     # Python's own way to the same operation takes four times as long.
     value = tf.raw_ops.ReadVariableOp(resource=held.handle, dtype=held.dtype)
-    return np.asarray(value if value.dtype == tf.float32 else tf.cast(value, tf.float32))
+    return np.asarray(value if held.is_float32 else tf.cast(value, tf.float32))
 
 
-def _write(held: tf.Variable, value: np.ndarray) -> None:
+def _write(held: _Held, value: np.ndarray) -> None:
     # As above. The value is copied, since the operation alone would take it as it is where it is
     # aligned; `constant` copies it twice.
-    copied = (tf.raw_ops.DeepCopy(x=value) if held.dtype == tf.float32
+    copied = (tf.raw_ops.DeepCopy(x=value) if held.is_float32
               else tf.constant(value, held.dtype))
     tf.raw_ops.AssignVariableOp(resource=held.handle, value=copied)
 
