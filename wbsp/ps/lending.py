@@ -124,7 +124,7 @@ class SharedLink(Handover):
 class Lending:
     """What a server shares, with whichever worker can; used by the event loop.
 
-    pool: of vectors that become versions
+    pool: of vectors that such workers can read
     """
 
     def __init__(self, why_not: str | None):
@@ -158,6 +158,10 @@ class Lending:
             except OSError as error:
                 reason = error.strerror or str(error)
         return None, f"TCP ({reason})"
+
+    def take(self, size: int) -> np.ndarray:
+        """A vector for a version, float32 [size]: the pool's, while a worker shares memory."""
+        return self.pool.take(size) if self._links else np.empty(size, np.float32)
 
     def follow(self, name: str) -> str:
         """Lend versions to the standby that listens on the socket of that name, if possible, and to

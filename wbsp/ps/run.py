@@ -80,7 +80,7 @@ class Run:
         self._sharded = shards and ShardedStore(vector, version, config.outer, shards,
                                                 config.wire, unsent)
         store = self._sharded or Store(vector, version, config.outer, config.wire, unsent,
-                                       dispatcher.sessions.lending.pool.take)
+                                       dispatcher.sessions.lending.take)
         self.engine = Engine(model, store, config.worker_num, config.stop_samples,
                              log=outlet.log.event)
         if state is not None:
