@@ -72,7 +72,7 @@ def test_an_update_is_not_copied_unless_it_may_not_be_written():
 
 @pytest.mark.parametrize("weights", [[1.0], [0.5], [1.0, 0.25], [0.5, 1.0]])
 @pytest.mark.parametrize("outer", ["identity", "nesterov"])
-def test_an_update_that_may_not_be_written_is_read_until_it_is_settled(weights, outer):
+def test_an_update_that_may_not_be_written_is_read_until_it_is_released(weights, outer):
     """As the engine reads what a worker has put into memory that it shares, until its answer."""
     stores = [Store(np.ones(SIZE, np.float32), outer=create_outer(outer)) for _ in range(2)]
     for number, weight in enumerate(weights, 1):
@@ -83,7 +83,7 @@ def test_an_update_that_may_not_be_written_is_read_until_it_is_settled(weights, 
         stores[1].accept(memory.copy(), weight)
         if number == len(weights):
             stores[0].commit()
-        stores[0].settle()
+        stores[0].release()
         memory[:] = 99
     assert np.array_equal(stores[0].latest.vector, stores[1].commit().vector)
 

@@ -297,4 +297,4 @@ class Engine:
             event = event_of(record, push, self.store.latest.version, merged, self.ledger.mark)
             if event is not None:
                 self.log(now, event[0], **event[1])
-        self.store.settle()
+        self.store.release()

@@ -149,7 +149,7 @@ class Store:
         """Add weight * update (float32 [size], finite) to the pending sum.
 
         The update is the store's from here on: its memory may become the next version's. One that
-        cannot be written to is read until `settle`.
+        cannot be written to is read until `release`.
         """
         if update is not None and self.latest.vector is not None:
             if self._pending is None and weight == 1.0:
@@ -158,11 +158,11 @@ class Store:
                 own = self._memory_of(update)
                 self._pending = np.multiply(update, np.float32(weight), out=own)
             else:
-                self.settle()
+                self.release()
                 add_weighted(self._pending, update, weight)
         self.accepted += 1
 
-    def settle(self) -> None:
+    def release(self) -> None:
         """The memory of the newest update is not the store's any more, if it cannot be written to.
         """
         if self._pending is not None and not self._pending.flags.writeable:
@@ -182,7 +182,7 @@ class Store:
             share = self._sending.wire.words(_TYPICAL, self.accepted) / _TYPICAL
         elif self._pending is not None:
             if type(self.outer) is not OuterStep:
-                self.settle()  # others may write to what is pending
+                self.release()  # others may write to what is pending
             words, change = self._sending.send(self.outer.step(self._pending))
             vector = np.add(vector, change, out=self._memory_of(change))
             vector.flags.writeable = False
