@@ -245,19 +245,6 @@ def test_what_the_model_never_committed_is_committed_at_the_end():
     assert engine.store.latest.vector.tolist() == [1, 2]
 
 
-def test_what_is_pending_does_not_change_with_memory_that_is_the_workers_again():
-    engine, _ = strict(lambda p: Accept(p, 1.0))
-    memory = f32(2, 4)
-    lent = memory.view()
-    lent.flags.writeable = False
-    engine.push(push(0), lent, 1.0)
-    memory[:] = 99
-    engine.stop("enough", 1.5)
-    for worker in range(2):
-        engine.leave(worker, 2.0, "finished", finished=True)
-    assert engine.store.latest.vector.tolist() == [2, 4]
-
-
 def test_an_order_to_hold_travels_in_the_answer_and_others_apart():
     engine, _ = strict(lambda p: Accept(p, 1.0), lambda p: Direct(0, hold=True),
                        lambda p: Direct(1, cut=True))

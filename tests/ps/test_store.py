@@ -70,24 +70,6 @@ def test_an_update_is_not_copied_unless_it_may_not_be_written():
     assert (fixed == 1).all()
 
 
-@pytest.mark.parametrize("weights", [[1.0], [0.5], [1.0, 0.25], [0.5, 1.0]])
-@pytest.mark.parametrize("outer", ["identity", "nesterov"])
-def test_an_update_that_may_not_be_written_is_read_until_it_is_released(weights, outer):
-    """As the engine reads what a worker has put into memory that it shares, until its answer."""
-    stores = [Store(np.ones(SIZE, np.float32), outer=create_outer(outer)) for _ in range(2)]
-    for number, weight in enumerate(weights, 1):
-        memory = np.full(SIZE, number, np.float32)
-        lent = memory.view()
-        lent.flags.writeable = False
-        stores[0].accept(lent, weight)
-        stores[1].accept(memory.copy(), weight)
-        if number == len(weights):
-            stores[0].commit()
-        stores[0].release()
-        memory[:] = 99
-    assert np.array_equal(stores[0].latest.vector, stores[1].commit().vector)
-
-
 def test_a_commit_of_nothing_is_a_version_with_the_same_values():
     store = Store(f32(1, 2), version=7)
     assert store.commit().version == 8

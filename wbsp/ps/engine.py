@@ -150,7 +150,7 @@ class Engine:
 
     def push(self, push: Push, update: np.ndarray | None, now: float, fetch: int = 0,
              finite: bool | None = None) -> list[Effect]:
-        """An update arrived whole; `update`, float32 [store.size], is the engine's, if writeable.
+        """An update arrived whole; `update`, float32 [store.size], is the engine's from here on.
 
         fetch:  number of the fetch that the push carries: if the answer grants, the model follows
         finite: whether all values of the update are; None: not known yet
@@ -252,7 +252,8 @@ class Engine:
         return member
 
     def _send_along(self, ack: Ack, fetch: int) -> list[Effect]:
-        return self.fetch(ack.worker, fetch) if fetch and ack.granted is not None else []
+        granted = fetch and ack.granted is not None
+        return self.fetch(ack.worker, fetch) if granted else []
 
     def _stop_if_due(self, now: float) -> list[Effect]:
         due = self.samples >= self.stop_samples and self.stop_reason is None
@@ -297,4 +298,3 @@ class Engine:
             event = event_of(record, push, self.store.latest.version, merged, self.ledger.mark)
             if event is not None:
                 self.log(now, event[0], **event[1])
-        self.store.release()

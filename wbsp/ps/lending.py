@@ -91,10 +91,10 @@ class SharedLink(Handover):
             return None
 
     def read(self, place: Place) -> memoryview:
-        """What the worker has put there, and may change when it is answered. Raises WireError."""
+        """What the worker has put there, and may change at any time. Raises WireError."""
         if place.segment != self.inbox:
             raise WireError(f"a place in segment {place.segment}, which is not this worker's")
-        return place.within(self._memory).toreadonly()
+        return place.within(self._memory)
 
     def lend(self, request: int, vector: np.ndarray) -> Place | None:
         """Where the worker can read a version (float32 [size]); None: nowhere, it must be sent.
@@ -124,7 +124,7 @@ class SharedLink(Handover):
 class Lending:
     """What a server shares, with whichever worker can; used by the event loop.
 
-    pool: of vectors that such workers can read
+    pool: of the vectors that are made of what such workers send
     """
 
     def __init__(self, why_not: str | None):
@@ -158,10 +158,6 @@ class Lending:
             except OSError as error:
                 reason = error.strerror or str(error)
         return None, f"TCP ({reason})"
-
-    def take(self, size: int) -> np.ndarray:
-        """A vector for a version, float32 [size]: the pool's, while a worker shares memory."""
-        return self.pool.take(size) if self._links else np.empty(size, np.float32)
 
     def follow(self, name: str) -> str:
         """Lend versions to the standby that listens on the socket of that name, if possible, and to

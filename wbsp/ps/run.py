@@ -79,8 +79,7 @@ class Run:
         version, shards = state["version"] if state else 0, dispatcher.shards
         self._sharded = shards and ShardedStore(vector, version, config.outer, shards,
                                                 config.wire, unsent)
-        store = self._sharded or Store(vector, version, config.outer, config.wire, unsent,
-                                       dispatcher.sessions.lending.take)
+        store = self._sharded or Store(vector, version, config.outer, config.wire, unsent)
         self.engine = Engine(model, store, config.worker_num, config.stop_samples,
                              log=outlet.log.event)
         if state is not None:

@@ -6,7 +6,6 @@ counts versions and holds no tensor, for timing studies of thousands of workers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -91,15 +90,13 @@ class Store:
 
     def __init__(self, initial: np.ndarray | None, version: int = 0,
                  outer: OuterStep | None = None, wire: Format = FLOAT32,
-                 unsent: np.ndarray | None = None,
-                 take: Callable[[int], np.ndarray] = lambda size: np.empty(size, np.float32)):
+                 unsent: np.ndarray | None = None):
         """`initial`: float32 [size]; copied. Raises ValueError if it is not finite.
 
         wire:   the run's format
         unsent: as of a `Whole`, float32 [size], which nobody writes to
-        take:   returns a vector of so many floats for a version, where no update's can be used
         """
-        self.outer, self._new = outer or OuterStep(), take
+        self.outer = outer or OuterStep()
         self._sending = ErrorFeedback(wire.versions, unsent)
         self._pending: np.ndarray | None = None
         self.accepted = 0  # updates in the pending sum
@@ -148,31 +145,16 @@ class Store:
     def accept(self, update: np.ndarray | None, weight: float) -> None:
         """Add weight * update (float32 [size], finite) to the pending sum.
 
-        The update is the store's from here on: its memory may become the next version's. One that
-        cannot be written to is read until `release`.
+        The update is the store's from here on: its memory may become the next version's.
         """
         if update is not None and self.latest.vector is not None:
-            if self._pending is None and weight == 1.0:
-                self._pending = update
-            elif self._pending is None:
-                own = self._memory_of(update)
-                self._pending = np.multiply(update, np.float32(weight), out=own)
+            if self._pending is None:
+                self._pending = update if update.flags.writeable else np.empty_like(update)
+                if weight != 1.0 or self._pending is not update:
+                    np.multiply(update, np.float32(weight), out=self._pending)
             else:
-                self.release()
                 add_weighted(self._pending, update, weight)
         self.accepted += 1
-
-    def release(self) -> None:
-        """The memory of the newest update is not the store's any more, if it cannot be written to.
-        """
-        if self._pending is not None and not self._pending.flags.writeable:
-            own = self._memory_of(self._pending)
-            np.copyto(own, self._pending)
-            self._pending = own
-
-    def _memory_of(self, vector: np.ndarray) -> np.ndarray:
-        """A vector of the same size to write to: the same one, if it can be."""
-        return vector if vector.flags.writeable else self._new(vector.size)
 
     def commit(self, version: int | None = None) -> Snapshot:
         """Make a version from all that was accepted since the last: the next, or `version`."""
@@ -181,10 +163,8 @@ class Store:
         if vector is None:
             share = self._sending.wire.words(_TYPICAL, self.accepted) / _TYPICAL
         elif self._pending is not None:
-            if type(self.outer) is not OuterStep:
-                self.release()  # others may write to what is pending
             words, change = self._sending.send(self.outer.step(self._pending))
-            vector = np.add(vector, change, out=self._memory_of(change))
+            vector = np.add(vector, change, out=change)
             vector.flags.writeable = False
             share = words.size / vector.size
         made = Difference(base, share, None if vector is None else words)

@@ -4,9 +4,8 @@ A message that has floats says where they lie then. All memory is the server's: 
 each worker sends, and its pool of vectors, of which some become versions, which workers can only
 read. It has no name that anybody could open (memfd), is handed over from process to process
 (`wbsp.wire.link`), and is gone with the last process that holds it. Its size is sealed, so that
-nobody can take away what another process reads. What a worker has put at a place may be read there,
-and may change meanwhile if that worker is not what it should be: then it is garbage, which such a
-worker might have sent as well.
+nobody can take away what another process reads. What stands at a place may change while it is read,
+if a peer is not what it should be: it is copied, and the copy is what counts.
 """
 
 from __future__ import annotations
