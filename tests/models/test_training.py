@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+from jobs import Jobs
 
 import data
 import models
@@ -69,3 +70,42 @@ def test_small_learns_shapes10_in_a_few_hundred_steps():
     model.fit(batches, steps_per_epoch=500, verbose=0)
     scores = model.evaluate(data.test_dataset("shapes10"), verbose=0, return_dict=True)
     assert scores["accuracy"] > 0.88
+
+
+TRAINS = """
+import ctypes, sys
+libc = ctypes.CDLL(None)
+if not hasattr(libc, "mallinfo2"):
+    sys.exit("no glibc 2.33 or newer")
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+libc.mallinfo2.restype = type("Info", (ctypes.Structure,), {"_fields_": [
+    (name, ctypes.c_size_t) for name in (
+        "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split())]})
+
+def mapped():
+    before = libc.mallinfo2().hblks
+    for _ in range(10):
+        libc.malloc(16 << 20)  # more in all than may be free already
+    return libc.mallinfo2().hblks > before
+
+from wbsp.wire.memory import keep_freed
+assert mapped()
+keep_freed()
+import data, models
+from models import training
+with training.own_devices(print).scope():
+    model = training.compile(models.build("small", 0), "small")
+model.fit(data.train_dataset("shapes10", 8, 0, 0), steps_per_epoch=2, verbose=0)
+print("mapped anew:", mapped())
+"""
+
+
+@pytest.mark.slow
+def test_training_on_a_cpu_leaves_freed_memory_to_be_used_again(tmp_path):
+    script = tmp_path / "trains.py"
+    script.write_text(TRAINS)
+    with Jobs(tmp_path) as jobs:
+        job = jobs.start("trains", script)
+        if job.ends() and "no glibc" in job.text():
+            pytest.skip(job.text())
+        assert job.find("mapped anew: False")

@@ -21,17 +21,16 @@ def model():
         keras.layers.Dense(2)])
 
 
-@pytest.fixture(params=["few variables on a CPU", "many on a CPU", "on devices"])
+@pytest.fixture(params=["on a CPU", "on devices"])
 def open_(request, monkeypatch):
     """Opens a model's replica; on devices: the CPU is treated as a GPU would be."""
     from wbsp.replica.model import ModelReplica, open_replica
 
     name = keras.backend.backend()
     back_end = importlib.import_module(f"wbsp.replica.{name}")
-    if "many" in request.param:
-        if name != "tensorflow":
-            pytest.skip("their number does not matter here")
-        monkeypatch.setattr(back_end, "MANY", 0)
+    if name == "tensorflow":
+        monkeypatch.setattr(back_end, "SMALL", 0)
+        monkeypatch.setattr(back_end, "TOGETHER", 6)  # some by themselves, some not
 
     def on_devices(model):
         replica = open_replica(model)
@@ -83,6 +82,20 @@ def test_what_becomes_of_an_adopted_vector_does_not_change_the_model(model, repl
     cut(replica)
     vector[:] = 7
     assert np.array_equal(value(model.layers[0].gamma), np.zeros(3))
+
+
+def test_nor_does_it_where_the_model_is_a_single_variable(open_):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4, use_bias=False)])
+    replica = open_(model)
+    memory = np.zeros(16 + 16, np.float32)
+    start = -memory.ctypes.data // 4 % 16
+    vector = memory[start:start + 16]
+    replica.adopt(replica.bring(vector), "replace")
+    assert np.array_equal(np.asarray(replica.cut()), np.zeros(16))
+    kernel = model.layers[0].kernel
+    before = value(kernel).copy()
+    vector[:] = 7
+    assert np.array_equal(value(kernel), before)
 
 
 def test_cut_takes_the_progress_since_the_last_cut_or_adoption(model, replica):

@@ -144,7 +144,7 @@ def _answer_requests(connection: Connection, make: Callable[[], tuple[Any, Any]]
             what, vector, *rest = connection.recv()
         except (EOFError, OSError):
             raise _ServerGone from None
-        replica.adopt(vector, "replace")
+        replica.adopt(replica.bring(vector), "replace")
         if what == "evaluate":
             result = model.evaluate(test_set, verbose=0, return_dict=True)
             answer = tuple(float(result[name]) for name in ("loss", "accuracy", "top5"))

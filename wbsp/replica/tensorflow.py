@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any
 
 import keras
 import numpy as np
@@ -11,62 +13,104 @@ import tensorflow as tf
 
 from wbsp.layout import TensorSpec, total_size
 from wbsp.replica.base import Variables
-from wbsp.replica.host import HostVariables, OneByOne
+from wbsp.replica.host import HostVariables
 from wbsp.wire.memory import BufferPool
 
-# A call of a function costs as much as operations for so many variables, and copies all twice.
-MANY = 16
-SMALL = 1 << 14  # floats of a variable up to which that is worth it
+_AS_IT_IS = tf.compat.v1.ConfigProto(graph_options={
+    "rewrite_options": {"disable_meta_optimizer": True}}).SerializeToString()
+SMALL = 1 << 16  # floats up to which it is worth copying all variables into one tensor
+TOGETHER = 1 << 20  # floats that are written by one call; what it makes lies in memory at once
 
 
 def variables(model: keras.Model, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
               pool: BufferPool) -> Variables:
     """The `chosen` variables of `model`."""
     strategy = model.distribute_strategy or tf.distribute.get_strategy()
-    if strategy.num_replicas_in_sync > 1 or tf.config.list_logical_devices("GPU"):
+    if (strategy.num_replicas_in_sync > 1 or tf.config.list_logical_devices("GPU")
+            or total_size(layout) <= SMALL):
         return OnDevices(chosen, layout, strategy)
-    if len(layout) > MANY and total_size(layout) <= SMALL * len(layout):
-        return OneCall(OnDevices(chosen, layout, strategy), total_size(layout), pool)
-    return OneByOne([_held(variable) for variable in chosen], layout, pool, _view, _write)
+    with strategy.scope():
+        return OnHost(chosen, layout, pool)
 
 
 def number(model: keras.Model, variable: keras.Variable) -> Callable[[], float]:
     """See `wbsp.replica.model.number`."""
     if (model.distribute_strategy or tf.distribute.get_strategy()).num_replicas_in_sync > 1:
         return lambda: float(variable.numpy())  # of all devices
-    held = _held(variable)
-    return lambda: float(_view(held))
-
-
-class _Held(NamedTuple):
-    """What TensorFlow's operations need of a variable; to ask it each time takes as long as one."""
-
-    handle: tf.Tensor
-    dtype: tf.DType
-    is_float32: bool
-
-
-def _held(variable: keras.Variable) -> _Held:
     held = variable.value
-    return _Held(held.handle, held.dtype, held.dtype == tf.float32)
-
-
-def _view(held: _Held) -> np.ndarray:
+    handle, dtype = held.handle, held.dtype
     # Python's own way to the same operation takes four times as long.
-    value = tf.raw_ops.ReadVariableOp(resource=held.handle, dtype=held.dtype)
-    return np.asarray(value if held.is_float32 else tf.cast(value, tf.float32))
+    return lambda: float(np.asarray(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)))
 
 
-def _write(held: _Held, value: np.ndarray) -> None:
-    # As above. The value is copied, since the operation alone would take it as it is where it is
-    # aligned; `constant` copies it twice.
-    copied = (tf.raw_ops.DeepCopy(x=value) if held.is_float32
-              else tf.constant(value, held.dtype))
-    tf.raw_ops.AssignVariableOp(resource=held.handle, value=copied)
+def _call(made: Callable[..., Any], *given: tf.TensorSpec) -> Callable[..., Any]:
+    """A graph of `made`, called by one operation: Python's own way to do that, which looks for
+    gradients, takes three times as long.
+
+    made: of tensors like `given`, which may be called with numpy arrays -> a tensor, a sequence of
+          tensors or None
+    """
+    graph = tf.function(made, autograph=False).get_concrete_function(*given)
+    holds, types = graph.captured_inputs, [tensor.dtype for tensor in graph.outputs]
+    # On one device nothing waits for another, so that the calling thread may do all: on a machine
+    # that is full, another thread comes late.
+    executor = "SINGLE_THREADED_EXECUTOR" if len(tf.config.list_logical_devices()) == 1 else ""
+    alone = isinstance(graph.structured_outputs, tf.Tensor | tf.TensorSpec)
+
+    def call(*tensors: Any) -> Any:
+        results = tf.raw_ops.StatefulPartitionedCall(
+            args=[*tensors, *holds], Tout=types, f=graph, config_proto=_AS_IT_IS,
+            executor_type=executor)
+        return results[0] if alone else results
+
+    return call
+
+
+class OnHost(HostVariables):
+    """Variables in this machine's own memory."""
+
+    def __init__(self, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
+                 pool: BufferPool):
+        super().__init__(layout, pool)
+        self._read = _call(lambda: [tf.cast(v.value, tf.float32) for v in chosen])
+        self._writes = [_writing(some) for some in _groups(chosen)]
+
+    def views(self) -> Iterator[np.ndarray]:
+        return map(np.asarray, self._read())
+
+    def write(self, values: Iterator[np.ndarray]) -> None:
+        for count, write in self._writes:
+            write(*islice(values, count))
+
+
+def _groups(chosen: Sequence[keras.Variable]) -> Iterator[Sequence[keras.Variable]]:
+    """Variables in their order: as many together as have up to `TOGETHER` floats, at least one."""
+    group, floats = [], 0
+    for variable in chosen:
+        size = math.prod(variable.shape)
+        if group and floats + size > TOGETHER:
+            yield group
+            group, floats = [], 0
+        group.append(variable)
+        floats += size
+    yield group
+
+
+def _writing(some: Sequence[keras.Variable]) -> tuple[int, Callable[..., None]]:
+    """How many they are, and what sets them to copies of as many values, all float32."""
+
+    def write(*values: tf.Tensor) -> None:
+        for variable, value in zip(some, values, strict=True):
+            held = variable.value
+            # An aligned numpy array would become the variable's own memory.
+            held.assign(tf.raw_ops.DeepCopy(x=value) if held.dtype == tf.float32
+                        else tf.cast(value, held.dtype))
+
+    return len(some), _call(write, *(tf.TensorSpec(v.shape, tf.float32) for v in some))
 
 
 class OnDevices:
-    """Variables on a GPU, or on several devices that all hold the same x.
+    """Variables on a GPU, on several devices that all hold the same x, or few floats anywhere.
 
     `gather` takes the first device's copy, `scatter` writes all copies.
     """
@@ -77,9 +121,13 @@ class OnDevices:
         flat = tf.TensorSpec([total_size(layout)], tf.float32)
         with strategy.scope():
             self.gather, self.scatter, self.cut, self.rebase = (
-                tf.function(made).get_concrete_function(*given)
+                _call(made, *given)
                 for made, *given in ((self._gather,), (self._scatter, flat), (self._cut, flat),
                                      (self._rebase, flat, flat)))
+        x = self.gather()  # the first call of each takes milliseconds, which a step would miss
+        self.cut(x)
+        self.rebase(x, x)
+        self.scatter(x)  # what is not finite is another number after a rebase
 
     def bring(self, vector: np.ndarray) -> tf.Tensor:
         return tf.constant(vector)
@@ -107,18 +155,3 @@ class OnDevices:
         x = vector + (self._gather() - anchor)
         self._scatter(x)
         return x
-
-class OneCall(HostVariables):
-    """Many small variables: one call for all of them costs less than a call for each."""
-
-    def __init__(self, devices: OnDevices, size: int, pool: BufferPool):
-        """`devices`: the same variables; `size`: floats in all of them."""
-        super().__init__([TensorSpec("x", (size,))], pool)
-        self._devices = devices
-
-    def views(self) -> Iterator[np.ndarray]:
-        yield np.asarray(self._devices.gather())
-
-    def write(self, values: Iterator[np.ndarray]) -> None:
-        for value in values:
-            self._devices.scatter(self._devices.bring(value))

@@ -50,7 +50,8 @@ class SharedNetwork:
         self.model = model
         model.test_on_batch(*batch)  # makes the metrics; trains nothing
         model.optimizer.build(model.trainable_variables)
-        self.replica = open_replica(model)
+        self._replica = open_replica(model)
+        self._x: np.ndarray | None = None  # None: not known, since a step changed it
         self._own = [*(v for v in model.variables if "float" not in v.dtype),
                      *model.optimizer.variables]
         step = tf.function(self._step_on_batch, jit_compile=model.jit_compile)
@@ -68,9 +69,22 @@ class SharedNetwork:
         and the other variables of a worker before its first step."""
         for mine, theirs in zip(self.model.variables, fresh.variables, strict=True):
             mine.assign(theirs)
-        self.replica.stepped()
+        self._replica.stepped()
+        self._x = None
         kept = len(self._own) - len(self._optimizer)
-        return self.replica.read(), [*self._read_own()[:kept], *self._optimizer]
+        return self.read(), [*self._read_own()[:kept], *self._optimizer]
+
+    def read(self) -> np.ndarray:
+        """x, float32 [size]; the same array until x is another."""
+        if self._x is None:
+            self._x = self._replica.read()
+        return self._x
+
+    def write(self, x: np.ndarray) -> None:
+        """Set x, float32 [size], which is kept."""
+        if x is not self._x:
+            self._replica.adopt(self._replica.bring(x), "replace")
+            self._x = x
 
     def step(self, batches: Iterator) -> float:
         """Train the next batch; return its loss."""
@@ -94,12 +108,13 @@ class SharedNetwork:
 
     def evaluate(self, vector: np.ndarray, test_set: tf.data.Dataset) -> dict[str, float]:
         """Loss and metrics of x = `vector`; the network holds this x afterwards."""
-        self.replica.adopt(vector, "replace")
+        self.write(vector)
         result = self.model.evaluate(test_set, verbose=0, return_dict=True)
         return {name: float(value) for name, value in result.items()}
 
     def _stepped(self, loss: tf.Tensor) -> float:
-        self.replica.stepped()
+        self._replica.stepped()
+        self._x = None
         return float(loss)
 
     def _step_on_batch(self, batch: Any) -> tf.Tensor:
@@ -186,8 +201,8 @@ class KerasWorkload:
             self._network.take(self._own[worker])
             self._live = worker
         x = self._x[worker]
-        if x is not None and x is not self._network.replica.read():
-            self._network.replica.adopt(x, "replace")
+        if x is not None:
+            self._network.write(x)
 
     def _examples(self, worker: int, samples: int, start: int | None) -> Any:
         if start is not None:
@@ -199,7 +214,7 @@ class KerasWorkload:
     def _read(self, worker: int) -> np.ndarray:
         x = self._x[worker]
         if x is None:
-            x = self._x[worker] = self._network.replica.read()
+            x = self._x[worker] = self._network.read()
         return x
 
 
@@ -238,7 +253,7 @@ class Experiment:
         self._compile = _of_checkout("models.training").compile
         self._lr, self._decays = lr, decays
         self._networks: dict[int, SharedNetwork] = {}  # by micro-batches
-        self.model_bytes = 4 * self._network(1).replica.read().size
+        self.model_bytes = 4 * self._network(1).read().size
 
     def workload(self, seed: int, workers: int, micro_batches: int = 1,
                  counted: Callable[[int], int] | None = None) -> KerasWorkload:

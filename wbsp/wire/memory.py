@@ -21,7 +21,9 @@ _MAPPED = 32 << 20  # bytes from which on memory is mapped separately; the most 
 def keep_freed() -> None:
     """Have the C library keep some freed memory; no effect where it is not glibc.
 
-    libzmq allocates every chunk it receives and frees it a moment later.
+    libzmq allocates every chunk it receives and frees it a moment later. On Python 3.11 TensorFlow
+    takes this back where a tf.data pipeline calls Python (`from_generator`, the iterators of some
+    strategies), since the memory of such processes grew.
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         libc = ctypes.CDLL(None)
