@@ -73,6 +73,20 @@ def test_what_does_not_fit_into_memory_is_left_out():
     assert "shared" not in row and "memcpy" not in row
 
 
+def test_a_peer_that_fails_costs_nothing_but_its_own_figures(monkeypatch, capsys):
+    def start(workers, size):
+        raise RuntimeError("worker 0 ended with exit code 9")
+
+    monkeypatch.setitem(wire.PEERS, "gloo", wire.Contender(start, 0, 0, 0))
+    monkeypatch.setattr("sys.argv", ["wire", "--sizes=1000", "--workers=1", "--peers", "gloo",
+                                     "memcpy", "--turns=1", "--seconds=0.01"])
+    with pytest.raises(SystemExit, match="^benchmarks.wire: not all was measured, 1 failed;"):
+        wire.main()
+    said = capsys.readouterr().out
+    assert "failed: gloo, 0.0 MB, workers 1: worker 0 ended with exit code 9" in said
+    assert "memcpy" in said
+
+
 @minutes
 @pytest.mark.timeout(1200)  # PyTorch is a download of 200 MB
 @pytest.mark.parametrize("name", wire.PEERS)

@@ -85,7 +85,8 @@ class OnHost(HostVariables):
 
 def _groups(chosen: Sequence[keras.Variable]) -> Iterator[Sequence[keras.Variable]]:
     """Variables in their order: as many together as have up to `TOGETHER` floats, at least one."""
-    group, floats = [], 0
+    group: list[keras.Variable] = []
+    floats = 0
     for variable in chosen:
         size = math.prod(variable.shape)
         if group and floats + size > TOGETHER:

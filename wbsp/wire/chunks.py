@@ -75,7 +75,7 @@ class Reassembler:
 
     def __init__(self, size: int, pool: BufferPool, shared: bool = False):
         """`size` in floats; `pool`: source of the vectors' memory."""
-        self.size, self.shared = size, shared
+        self.size, self._shared = size, shared
         self._pool = pool
         self._vector: np.ndarray | None = None  # incomplete
         self.filled = 0  # floats that have been added to it
@@ -92,13 +92,13 @@ class Reassembler:
             raise WireError(f"chunk at float {offset} came when {self.filled} was due")
         expected = min(CHUNK, size - offset)
         count = data.nbytes // 4
-        if self.shared and expected < count <= size - offset:
+        if self._shared and expected < count <= size - offset:
             expected = count
         if offset < 0 or expected < 0 or data.nbytes != 4 * expected:
             raise WireError(f"chunk at float {offset} has {data.nbytes} bytes, not "
                             f"{4 * expected}")
         values = np.frombuffer(data, "<f4")
-        if expected == size and not self.shared:
+        if expected == size and not self._shared:
             self._took(values, offset)
             return values
         vector = self._pool.take(size) if self._vector is None else self._vector

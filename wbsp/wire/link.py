@@ -29,8 +29,9 @@ _NAME = re.compile(r"wbsp-[0-9a-f]{32}")
 _NUMBER = struct.Struct("<Q")  # of a segment, beside its file descriptor
 _FD = struct.Struct("i")
 _ROOM = socket.CMSG_SPACE(_FD.size) if hasattr(socket, "CMSG_SPACE") else 0  # for one of them
-_CLOEXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))  # arithmetic with enums takes its time
-_TRUNCATED = int(socket.MSG_CTRUNC)
+# Arithmetic with enums takes its time; not every system has these.
+_CLOEXEC, _TRUNCATED = (int(getattr(socket, name, 0))
+                        for name in ("MSG_CMSG_CLOEXEC", "MSG_CTRUNC"))
 _PEER = struct.Struct("=iII")  # process, user, group
 _MOST = 1 << 16  # bytes of a message
 

@@ -120,10 +120,10 @@ def split_addresses(text: str) -> list[tuple[str, int]]:
     return [split_address(address.strip()) for address in text.split(",")]
 
 
-def _prepare(socket: zmq.Socket, hosts: list[str]) -> None:
-    """Set the options that both sides share."""
+def _prepare(socket: zmq.Socket, hosts: list[str], most: int = MAX_MESSAGE) -> None:
+    """Set the options that both sides share; `most`: bytes of a message's part that is taken."""
     socket.linger = 0
-    socket.maxmsgsize = MAX_MESSAGE
+    socket.maxmsgsize = most
     socket.ipv6 = True
     socket.tcp_maxrt = _UNACKNOWLEDGED_MS
     socket.sndhwm = ROOM
@@ -152,10 +152,10 @@ class ServerSocket:
         self._token = token
         self._authenticator = None
         self.socket = self.context.socket(zmq.ROUTER)
-        _prepare(self.socket, [host])
+        _prepare(self.socket, [host], most)
         self.socket.router_mandatory = True  # a message to a peer that is gone raises, not vanishes
         self.socket.router_handover = True  # a worker that reconnects keeps its identity
-        self.socket.rcvhwm, self.socket.maxmsgsize = ROOM, most
+        self.socket.rcvhwm = ROOM
         if token is not None:
             keys = derive_keys(token)
             self._authenticator = zmq.auth.thread.ThreadAuthenticator(self.context)
