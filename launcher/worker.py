@@ -113,6 +113,8 @@ def train(network, batches, steps_per_epoch, hook, pace, caught):
     from data import pictures
 
     try:
+        if hook.rule.batch is None:  # data that cannot be read: before the others count on it
+            next(iter(batches))
         network.fit(batches, epochs=FLAGS.max_steps, steps_per_epoch=steps_per_epoch, verbose=0,
                     shuffle=False, callbacks=[hook, pace])
     except TransportError as error:

@@ -1,6 +1,6 @@
 """ImageNet end to end, on drawn pictures: the four networks, and `runimagenetgpu.py`'s processes.
 
-Real processes take minutes on two cores, and run where the environment variable WBSP_IMAGENET
+Most real processes take minutes on two cores, and run where the environment variable WBSP_IMAGENET
 is set: all four networks, and what goes wrong in mid-training.
 """
 
@@ -116,7 +116,6 @@ def test_a_run_from_its_start_to_the_model_it_leaves(jobs, drawn, name):
     assert model.output_shape == (None, 4)
 
 
-@processes
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_worker_with_other_or_damaged_data_ends_with_one_line_and_may_be_started_again(
