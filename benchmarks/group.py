@@ -80,8 +80,7 @@ def _round_trips(size: int, counts: list[int], turns: int, seconds: float) -> di
     with contextlib.ExitStack() as stack:
         teams = {}
         for count in counts:
-            address = stack.enter_context(server("asp", 1, None, f"--shards={count}",
-                                                 "--transport=tcp"))
+            address = stack.enter_context(server("asp", 1, f"--shards={count}", "--transport=tcp"))
             teams[count] = stack.enter_context(start_team(wbsp_worker, [(address, 0, 1, size)]))
         found: dict[int, list[float]] = {count: [] for count in teams}
         for turn in range(turns + 1):
@@ -136,7 +135,7 @@ def _slow_group(size: int, count: int, mbit: float, workers: int) -> Iterator[Te
         at = ",".join(f"{hosts.address[name]}:{port}"
                       for name, port in zip(shards, ports, strict=True))
         address = stack.enter_context(server(
-            "asp", workers, None, keyed, f"--shards={at or 1}", host=hosts.address["server"],
+            "asp", workers, keyed, f"--shards={at or 1}", host=hosts.address["server"],
             space=hosts.space("server")))
         yield stack.enter_context(start_team(wbsp_worker, [
             (address, index, workers, size, token.encode(), hosts.space(f"w{index}"))

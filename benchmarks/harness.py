@@ -43,13 +43,13 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def server(sync: str, workers: int, standby: Sequence[str] | None = None, *flags: str,
+def server(sync: str, workers: int, *flags: str, standby: Sequence[str] | None = None,
            host: str = "localhost", space: str | None = None) -> Iterator[str]:
     """Run `python -m wbsp.ps` in a process of its own, perhaps with a standby in another; yield its
     host:port.
 
-    standby: more flags of the standby; None: there is none
-    flags: more of both; host, space: where it listens, and the network namespace that is in
+    flags: more of both; standby: more of the standby alone, None: there is none
+    host, space: where it listens, and the network namespace that is in
 
     Checkpoints are put off: their writing is a matter of the disk, not of what is measured.
     Raises RuntimeError if a server does not end well by itself, as a run's end should make it.

@@ -68,7 +68,7 @@ def _run(args: argparse.Namespace, shards: int) -> dict:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         address = stack.enter_context(server(
-            "asp", args.workers, None, "--sync_option=overlap=true", f"--shards={shards}",
+            "asp", args.workers, "--sync_option=overlap=true", f"--shards={shards}",
             f"--log_root={folder}", "--base_dir=run"))
         zero = run_zero(address)
         team = stack.enter_context(start_team(crowd, [

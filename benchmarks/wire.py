@@ -55,7 +55,7 @@ def _wbsp(transport: str) -> Callable[[int, int], AbstractContextManager[Team]]:
     @contextmanager
     def start(workers: int, size: int) -> Iterator[Team]:
         """A server under asp and its workers, who check in the end what they hold."""
-        with server("asp", workers, None, f"--transport={transport}") as address, \
+        with server("asp", workers, f"--transport={transport}") as address, \
                 start_team(wbsp_worker, [(address, worker, workers, size)
                                          for worker in range(workers)]) as started:
             yield started

@@ -88,7 +88,7 @@ def h1(place: Place, plan: Plan, end: float) -> Rows:
     with _two_workers(place, plan, end) as workers:
         for sync in "pcc", "wbsp":
             with tempfile.TemporaryDirectory() as folder:
-                with server(sync, 2, False, f"--log_root={folder}") as address:
+                with server(sync, 2, f"--log_root={folder}") as address:
                     _work(workers, address, plan, 2 * plan.seconds, SLEEPS["H1"], end)
                 summary = read_run(run_folder(sync, folder, resume=True)).summary
             if summary is None:
