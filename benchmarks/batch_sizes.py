@@ -17,7 +17,8 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from benchmarks.harness import in_words, ratios, spread, write_json
 
@@ -60,7 +61,7 @@ def measure(model: str, dataset: str, batch_size: int, sizes: int, pairs: int) -
         turn(one)  # all that one size needs is there
         before = traces()
         first = [turn(many)], [turn(one)]
-        later = [], []
+        later: tuple[list[float], list[float]] = [], []
         for pair in range(pairs):
             turns = [(later[0], many), (later[1], one)]
             for seconds, batches in turns if pair % 2 else reversed(turns):
@@ -75,7 +76,7 @@ def measure(model: str, dataset: str, batch_size: int, sizes: int, pairs: int) -
             "pairs": pairs, "rows": rows}
 
 
-def subjects(model: str, examples: Callable):
+def subjects(model: str, examples: Any) -> Iterator[tuple[str, Callable, Callable]]:
     """(name, turn, traces so far): `turn` takes batches of the given sizes, and answers with
     seconds a sample."""
     import models
@@ -95,7 +96,7 @@ def subjects(model: str, examples: Callable):
             len, traces)
 
 
-def turn_of(use: Callable, examples: Callable) -> Callable[[list[int]], float]:
+def turn_of(use: Callable, examples: Any) -> Callable[[list[int]], float]:
     """`use`(dataset, number of its batches) answers with seconds, this with those of a sample."""
     from wbsp.worker.callback import batches
     from wbsp.worker.stream import Assignments
@@ -113,7 +114,7 @@ def turn_of(use: Callable, examples: Callable) -> Callable[[list[int]], float]:
     return turn
 
 
-def fit(network, batches, steps: int) -> float:
+def fit(network: Any, batches: Iterable, steps: int) -> float:
     """Seconds from the first step's beginning to the last one's end."""
     import keras
 
@@ -130,9 +131,10 @@ def fit(network, batches, steps: int) -> float:
     return times[-1] - times[0]
 
 
-def count_traces(network) -> list[None]:
+def count_traces(network: Any) -> list[None]:
     """A list that grows by one with each trace of the network's step."""
-    traces, step = [], network.train_step
+    traces: list[None] = []
+    step = network.train_step
 
     def train_step(batch):
         traces.append(None)

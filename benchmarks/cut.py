@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,12 +62,15 @@ def measure(mb: float, rounds: int) -> dict:
             return act()
         return after_a_step
 
-    acts = {
+    def rebase_and_cut() -> Any:
+        replica.adopt(version(), "rebase")
+        return replica.cut()
+
+    acts: dict[str, Callable[[], Any]] = {
         "cut": stepped(replica.cut),
         "adopt, replacing": lambda: replica.adopt(version(), "replace"),
         "adopt, rebasing": stepped(lambda: replica.adopt(version(), "rebase")),
-        "adopt, rebasing, and cut": stepped(
-            lambda: (replica.adopt(version(), "rebase"), replica.cut())[1]),
+        "adopt, rebasing, and cut": stepped(rebase_and_cut),
     }
     passes: dict[str, list[float]] = {name: [] for name in acts}
     copies: list[float] = []
@@ -78,7 +82,7 @@ def measure(mb: float, rounds: int) -> dict:
             seconds, update = _seconds(act)
             passes[name].append(seconds)
             if name == "cut":
-                made.append(_seconds(lambda update=update: np.asarray(update))[0])
+                made.append(_seconds(partial(np.asarray, update))[0])
             elif update is not None:
                 np.asarray(update)
     per_act = {name: ratios(times, copies[index::len(acts)])

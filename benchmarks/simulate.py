@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 from benchmarks.harness import in_words, print_table, ratios, spread, write_json
 
@@ -91,9 +92,9 @@ def measure_training(model: str, batch_size: int, pairs: int, steps: int) -> dic
     turns = _turns(model, batch_size)
     for turn in turns.values():
         turn(steps)
-    times = {name: [] for name in turns}
+    times: dict[str, list[float]] = {name: [] for name in turns}
     for pair in range(pairs):
-        for name in sorted(turns, reverse=pair % 2):
+        for name in sorted(turns, reverse=pair % 2 == 1):
             times[name].append(_ms_per_step(turns[name], steps))
     free = _in_a_process("--plain", f"--model={model}", f"--batch_size={batch_size}",
                          f"--pairs={pairs}", f"--steps={steps}")
@@ -126,7 +127,7 @@ def _turns(model: str, batch_size: int) -> dict[str, Callable[[int], int]]:
     from wbsp.simulate.training import KerasWorkload, SharedNetwork
     from wbsp.sync import create
 
-    def batches(worker: int):
+    def batches(worker: int) -> Any:
         return data.train_dataset("shapes10", batch_size, 0, worker)
 
     network = training.compile(models.build(model, 0), model)
@@ -158,7 +159,7 @@ def plain_ms(model: str, batch_size: int, turns: int, steps: int) -> dict[str, f
     return spread([_ms_per_step(train, steps) for _ in range(turns)])
 
 
-def _in_a_process(*flags: str):
+def _in_a_process(*flags: str) -> Any:
     """What `benchmarks.simulate` prints when called with `flags`."""
     done = subprocess.run([sys.executable, "-m", "benchmarks.simulate", *flags], text=True,
                           stdout=subprocess.PIPE, check=True)

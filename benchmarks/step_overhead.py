@@ -15,6 +15,7 @@ import argparse
 import os
 import sys
 import time
+from typing import Any
 
 from benchmarks.harness import print_table, ratios, server, spread, write_json
 
@@ -62,12 +63,12 @@ def measure(model: str, dataset: str, batch_size: int, pairs: int, epochs: int) 
     return figures
 
 
-def compare(network, batches, pairs: int, epochs: int) -> dict:
+def compare(network: Any, batches: Any, pairs: int, epochs: int) -> dict:
     """Figures of `pairs` turns of a plain fit and of a worker's, each of `epochs` that are timed.
 
     network: compiled keras.Model; batches: an endless data set for its `fit`
     """
-    def step_ms(*callbacks) -> float:
+    def step_ms(*callbacks: Any) -> float:
         """Milliseconds per step of a fit."""
         clock = _epoch_clock()
         network.fit(batches, epochs=1 + epochs, steps_per_epoch=EPOCH, verbose=0, shuffle=False,
@@ -78,7 +79,9 @@ def compare(network, batches, pairs: int, epochs: int) -> dict:
         step_ms()  # traces what is to be traced
         hook = _resident_hook(address, network)
         step_ms(hook)
-        plain, synced, inside = [], [], []
+        plain: list[float] = []
+        synced: list[float] = []
+        inside: list[float] = []
         for pair in range(pairs):
             hook.seconds.clear()
             turns = [(plain, ()), (synced, (hook,))]
@@ -106,7 +109,7 @@ def _epoch_clock():
     return EpochClock()
 
 
-def _resident_hook(address: str, network):
+def _resident_hook(address: str, network: Any) -> Any:
     """The synchronization hook of worker 0, a member of the run until it is told to leave.
 
     It joins outside of `fit`: a worker that joins in a `fit` leaves when that is over.

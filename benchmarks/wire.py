@@ -20,7 +20,7 @@ import itertools
 import os
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -94,7 +94,8 @@ def main() -> None:
         sys.exit(f"benchmarks.wire: not all was measured, {failed} failed; see above why")
 
 
-def measure(sizes, workers, peers: list[str], turns: int, seconds: float) -> list[dict]:
+def measure(sizes: Sequence[int], workers: Sequence[int], peers: list[str], turns: int,
+            seconds: float) -> list[dict]:
     """Measure all combinations of `sizes` and `workers`, print a table, return its rows."""
     rows = []
     for size, n in itertools.product(sizes, workers):
@@ -103,7 +104,7 @@ def measure(sizes, workers, peers: list[str], turns: int, seconds: float) -> lis
     print_table(
         ("model MB", "workers", "contender", "ms", *(f"{one} / it" for one in OURS)),
         [(f"{row['bytes'] / 1e6:.1f}", str(row["workers"]), name, f"{row[name]['ms']:,.2f}",
-          *(in_words(row[pair]) if (pair := f"{one}/{name}") in row else "-" for one in OURS))
+          *(in_words(row[f"{one}/{name}"]) if f"{one}/{name}" in row else "-" for one in OURS))
          for row in rows for name in (*OURS, *peers) if name in row])
     print("ms: a push and a pull of one worker (gloo: an all-reduce), median; ratios of times: "
           "median (range)\nover the turns in which both were measured, below 1 wbsp is faster")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.harness import spread, write_json
@@ -68,7 +69,7 @@ def predicted(n: int, r: int) -> list[list[float]]:
     return rows
 
 
-def _time(solve, ends: list[list[float]], repeats: int) -> dict:
+def _time(solve: Callable, ends: list[list[float]], repeats: int) -> dict:
     n, r = len(ends), len(ends[0])
     times = []
     for _ in range(repeats):

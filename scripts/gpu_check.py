@@ -76,10 +76,10 @@ def carry_out(name, part, place, plan, began):
     start = time.monotonic()
     one = {"rows": [], "ok": False}
     try:
-        one["rows"] = part(place, plan, min(began + FLAGS.limit, start + FLAGS.part_limit))
-        one["ok"] = all(row["ok"] for row in one["rows"])
+        rows = part(place, plan, min(began + FLAGS.limit, start + FLAGS.part_limit))
+        one |= {"rows": rows, "ok": all(row["ok"] for row in rows)}
         print()
-        tables.show(name, one["rows"])
+        tables.show(name, rows)
     except (RuntimeError, ValueError, OSError) as error:
         one["error"] = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         one["details"] = error.details if isinstance(error, PartError) else str(error)

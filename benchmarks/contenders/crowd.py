@@ -136,7 +136,8 @@ class _Member:
     """One of them; `sent`: when the last bytes of each of its pushes were."""
 
     def __init__(self, loop: _Loop, address: str, worker: int, update: np.ndarray):
-        self.worker, self.sent, self._answered = worker, [], 0
+        self.worker, self._answered = worker, 0
+        self.sent: list = []
         self.joined = self.began = self.left = self._granted = False
         self._loop, self._update = loop, update
         self._host, port = split_address(address)

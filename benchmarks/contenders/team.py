@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 VALUE = 2.0**-10  # of all floats of an update, so that sums are exact
 PATIENCE = 300.0  # seconds more than it should take, after which a process counts as stuck
@@ -58,7 +59,7 @@ class Team:
         return [_answer(pipe, seconds + PATIENCE) for pipe in self._pipes]
 
 
-def _answer(pipe: Connection, seconds: float):
+def _answer(pipe: Connection, seconds: float) -> Any:
     try:
         if pipe.poll(seconds):
             return pipe.recv()
@@ -79,8 +80,8 @@ def start_team(target: Callable, arguments: list[tuple],
     pipes, processes = [], []
     folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
     name = target.__module__
-    if name == "__main__":
-        name = sys.modules[name].__spec__.name
+    if name == "__main__" and (spec := sys.modules[name].__spec__):
+        name = spec.name
     try:
         for args in arguments:
             mine, theirs = Pipe()

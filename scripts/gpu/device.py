@@ -120,7 +120,7 @@ class Process:
     def __enter__(self) -> Process:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.join()
         self._pipe.close()
@@ -160,6 +160,7 @@ def _serve(pipe: Any, place: Place) -> None:
             function, args = pipe.recv()
         except EOFError:
             return
+        answer: tuple[Any, str | None, str]
         try:
             if not used:
                 use(place)

@@ -22,7 +22,8 @@ def overhead(network: str, batch_size: int, side: int | None, pairs: int,
     return {"bytes": size, **step_overhead.compare(model, batches, pairs, epochs)}
 
 
-def prepare(network: str, batch_size: int, side: int | None = None):
+def prepare(network: str, batch_size: int, side: int | None = None) -> tuple[
+        keras.Model, networks.Batches]:
     """The network, which has made two steps, and batches for it. Kept for the next call."""
     key = network, batch_size, side
     if key not in _ready:

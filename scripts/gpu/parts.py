@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,7 +103,8 @@ def h1(place: Place, plan: Plan, end: float) -> Rows:
 def together(place: Place, plan: Plan, end: float) -> Rows:
     """A row: steps a second of two workers of a run on one GPU, added, beside those of one alone,
     in pairs; the later half of each training counts."""
-    alone, both = [], []
+    alone: list[float] = []
+    both: list[float] = []
     with _two_workers(place, plan, end) as workers:
         for pair in range(3):
             turns = [(alone, workers[:1]), (both, workers)]
@@ -127,7 +128,7 @@ def trips(place: Place, plan: Plan, end: float) -> Rows:
 
 
 @contextlib.contextmanager
-def _two_workers(place: Place, plan: Plan, end: float):
+def _two_workers(place: Place, plan: Plan, end: float) -> Iterator[list[Process]]:
     """Two processes that have the network ready, so that they begin to train together."""
     with Process(place) as first, Process(place) as second:
         for process in first, second:
