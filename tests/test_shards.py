@@ -203,7 +203,9 @@ def test_fit_goes_on_whoever_dies(jobs, shards, victim):
     if run.standby is not None:
         until(lambda: run.held({}), "the server to know what the standby holds")
     if victim == "shard":
-        run.shards()[0].kill()
+        victims = run.shards()
+        assert len(victims) == shards, run.server.text
+        victims[0].kill()
     else:
         getattr(run, victim).kill()
     if victim == "server":
