@@ -48,6 +48,25 @@ def test_steps_of_all_workers_are_those_of_the_newest_answer_and_own_ones_since(
     assert agent.run_steps == 123, "it never falls"
 
 
+def test_progress_that_is_not_finite_is_no_part_of_the_next_version():
+    agent = started(PCC)
+    step(agent), step(agent)
+    assert agent.acked(1, reason="not finite") == [FETCH]
+    assert agent.fetched(1) == []
+    assert step(agent) == [Adopt(1, "replace"), cut(1, base=0, steps=2)]
+    agent.acked(2, reason="stale"), step(agent), agent.fetched(2)
+    assert step(agent)[0] == Adopt(2, "rebase"), "what the model rejects is another matter"
+
+
+def test_a_push_from_before_the_replacement_brings_no_other():
+    agent = started(PCC)
+    step(agent)
+    agent.acked(1, reason="not finite"), agent.fetched(1)
+    assert step(agent)[0] == Adopt(1, "replace")
+    agent.acked(2), step(agent), agent.fetched(2)
+    assert step(agent)[0] == Adopt(2, "rebase")
+
+
 def test_wait_model_waits_for_the_acknowledgement_and_then_for_the_model():
     agent = started(BSP)
     assert step(agent) == [cut(0)] and agent.waiting == "ack"

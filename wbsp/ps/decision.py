@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from wbsp.member import AnsweredWork
 from wbsp.sync.base import (
+    NOT_FINITE,
     Accept,
     Action,
     Commit,
@@ -22,8 +23,6 @@ from wbsp.sync.base import (
     Reject,
     SyncModel,
 )
-
-NOT_FINITE = "not finite"  # the reason of a rejection that is not the model's
 
 
 class Accepted(NamedTuple):

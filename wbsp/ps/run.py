@@ -25,13 +25,14 @@ from wbsp.ps.terms import Place
 from wbsp.runlog.console import Console, Status, say
 from wbsp.runlog.report import Report
 from wbsp.runlog.server import ServerLog
-from wbsp.sync.base import SyncModel
+from wbsp.sync.base import NOT_FINITE, SyncModel
 
 # Seconds without progress: for finishing a step and pushing it, for fetching the final version.
 STOP_PATIENCE, GOODBYE_PATIENCE = 120.0, 60.0
 INTERRUPT_PATIENCE = 15.0  # seconds for all of the former, after a signal or a failure
 # Seconds that workers which have attached again wait for the others: those that live come in two.
 REATTACH_PATIENCE = 30.0
+_NOTICE = 15.0  # seconds between two lines about updates that are not finite
 
 
 @dataclass
@@ -76,12 +77,13 @@ class Run:
                  clock: Clock, unsent: np.ndarray | None = None):
         self._config, self._outlet, self._dispatcher = config, outlet, dispatcher
         self._clock = clock
+        self._notice_at = -math.inf
         version, shards = state["version"] if state else 0, dispatcher.shards
         self._sharded = shards and ShardedStore(vector, version, config.outer, shards,
                                                 config.wire, unsent)
         store = self._sharded or Store(vector, version, config.outer, config.wire, unsent)
         self.engine = Engine(model, store, config.worker_num, config.stop_samples,
-                             log=outlet.log.event)
+                             log=self._log)
         if state is not None:
             self._go_on(state)
         self._replication = dispatcher.replication
@@ -272,6 +274,15 @@ class Run:
             accuracy = self.evaluations.accuracy_of(self.engine.store.latest.version)
             what = "no model.keras" if accuracy is not None else "no final accuracy, no model.keras"
             self._say(f"{what}: {reason}; {CHECKPOINT} holds the final version")
+
+    def _log(self, t: float, kind: str, /, **fields: Any) -> None:
+        """An event of the engine, for the run's log; people are told of updates with NaN."""
+        self._outlet.log.event(t, kind, **fields)
+        if kind == "reject" and fields["reason"] == NOT_FINITE and t >= self._notice_at:
+            self._notice_at = t + _NOTICE
+            worker = fields["worker"]
+            self._say(f"worker {worker}: push {fields['seq']} was rejected: {NOT_FINITE} "
+                      f"({self.engine.members[worker].rejected[NOT_FINITE]:,} so far)")
 
     def _say(self, text: str) -> None:
         self._outlet.console.line(text, self._clock.run())

@@ -194,7 +194,7 @@ class SimulatedWorker:
         agent = self.agent
         if isinstance(effect, Ack):
             self._end_push()
-            commands = agent.acked(effect.granted, effect.hold, effect.steps)
+            commands = agent.acked(effect.granted, effect.hold, effect.steps, effect.reason)
         elif isinstance(effect, Granted):
             commands = agent.granted(effect.version)
         elif isinstance(effect, Directed):

@@ -110,6 +110,8 @@ class Direct(NamedTuple):
 
 Action = Accept | Reject | Commit | Grant | Direct
 
+NOT_FINITE = "not finite"  # the reason of a rejection that is not the model's
+
 
 @dataclass(frozen=True)
 class WorkerRule:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from wbsp.sync.base import Direct, Push, WorkerRule
-from wbsp.worker.agent_state import Network, Progress
+from wbsp.sync.base import NOT_FINITE, Direct, Push, WorkerRule
+from wbsp.worker.agent_state import Cuts, Network, Progress
 
 
 class Cut(NamedTuple):
@@ -83,7 +83,7 @@ class Agent:
         self._finishing = False  # no step will follow
         self._cut_due = rule.push == "when_idle"  # the model directs this worker to cut, or allows
         #                                           a worker to that cuts whenever it is idle
-        self._first = True  # this incarnation has cut nothing
+        self._cuts = Cuts(seq)
 
     @property
     def idle(self) -> bool:
@@ -118,7 +118,7 @@ class Agent:
             if self._progress.steps >= rule.every or self._cut_due:
                 commands.append(self._cut())
         elif rule.push == "on_adopt":
-            if self._inbox is not None or (self._first and self.idle):
+            if self._inbox is not None or (self._cuts.none and self.idle):
                 commands += self._exchange()
         elif rule.push == "on_query":
             self._network.queries += 1
@@ -135,14 +135,18 @@ class Agent:
 
     # Events of the communication thread.
 
-    def acked(self, granted: int | None, hold: bool = False, run_steps: int = 0) -> list[Command]:
+    def acked(self, granted: int | None, hold: bool = False, run_steps: int = 0,
+              reason: str | None = None) -> list[Command]:
         """The newest push was acknowledged.
 
         granted:   version that may be fetched; None: none
         hold:      the model directs this worker to wait for a grant before its next step
         run_steps: of all workers, those of the push included; 0: not known
+        reason:    of its rejection; None: there is none, or it is not known
         """
         self._network.sending = False
+        if reason == NOT_FINITE:
+            self._cuts.not_finite(self.seq - 1)
         self.run_steps = max(self.run_steps, run_steps + self._progress.steps)
         if self.rule.push == "every_step":
             self._cut_due = False  # directed before this acknowledgement, for the older version
@@ -240,6 +244,9 @@ class Agent:
         if not self._progress.steps:
             self._progress.base = version
         rebase = self.rule.adopt == "rebase" and self._progress.steps and not self.finished
+        if self._cuts.lost:  # progress that is not finite would stay so on any version
+            self._cuts.replaced(self.seq)
+            rebase = False
         return Adopt(version, "rebase" if rebase else "replace")
 
     def _exchange(self) -> list[Command]:
@@ -255,7 +262,7 @@ class Agent:
     def _cut(self) -> Cut:
         push = self._progress.push(self.worker, self.seq)
         self.seq += 1
-        self._first = False
+        self._cuts.none = False
         self._progress = Progress(self._progress.base if self.version is None else self.version)
         self._network.sending = True
         self._cut_due = self.rule.push == "when_idle"

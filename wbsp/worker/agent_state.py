@@ -1,4 +1,4 @@
-"""What an agent remembers: the metadata of uncut progress, and its requests."""
+"""What an agent remembers: the metadata of uncut progress, its cuts, and its requests."""
 
 from __future__ import annotations
 
@@ -28,6 +28,23 @@ class Progress:
         """Metadata of the push that hands over this progress."""
         loss = None if self.loss is None or not self.samples else self.loss / self.samples
         return Push(worker, seq, self.base, self.steps, self.samples, self.seconds, loss)
+
+
+@dataclass(slots=True)
+class Cuts:
+    """The cuts of this incarnation, and whether the model that they are made of is still sound."""
+
+    due: int  # number of the first push after x was replaced for that reason, or at all
+    none: bool = True  # nothing was cut
+    lost: bool = False  # x holds NaN or infinity: the next version replaces it
+
+    def not_finite(self, seq: int) -> None:
+        """Push `seq` was found not to be finite."""
+        self.lost = self.lost or seq >= self.due
+
+    def replaced(self, seq: int) -> None:
+        """x was replaced; the next push will be `seq`."""
+        self.lost, self.due = False, seq
 
 
 @dataclass(slots=True)

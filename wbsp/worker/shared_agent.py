@@ -84,7 +84,7 @@ class SharedAgent:
         if not ack.accepted:
             self._say_rejected(ack)
         with self.changed:
-            self._follow(self.agent.acked(ack.granted, ack.hold, ack.steps))
+            self._follow(self.agent.acked(ack.granted, ack.hold, ack.steps, ack.reason))
 
     def fetched(self, version: int, vector: np.ndarray, nbytes: int, seconds: float) -> None:
         """The requested version (float32 [size]) is here, `seconds` after the request."""
