@@ -133,7 +133,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {11: "ca8062f46afe08a0ec5438a8361d4c7d5aeee5439ca2ca09bd7c13f20d115c20"}
+BYTES = {12: "db0b2a6bed63c1ee42349b3481bb22c4df4c323b70519a3e7d8f38df2c460ed4"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

@@ -87,7 +87,7 @@ def test_split_address(address, parts):
 
 @pytest.mark.parametrize("address", [
     "", "localhost", ":2606", "localhost:", "localhost:port", "localhost:0", "localhost:65536",
-    "localhost:-1", "localhost:2606/", "localhost: 2606", "localhost:²"])
+    "localhost:-1", "localhost:2606/", "http://localhost:2606", "localhost: 2606", "localhost:²"])
 def test_a_bad_address_is_one_clear_line(address):
     with pytest.raises(ValueError) as caught:
         split_address(address)

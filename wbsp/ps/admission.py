@@ -55,7 +55,7 @@ class Admission:
         """A worker introduces itself."""
         reason = self._objection(identity, hello)
         if reason:
-            self._sessions.refuse(identity, hello.worker, reason)
+            self._sessions.refuse(identity, hello.worker, reason, self._over is not None)
             return
         old = self._sessions.of(hello.worker)
         if old is not None and old.identity != identity:
@@ -247,5 +247,5 @@ class Admission:
         self._sessions.repeat(session)
 
     def _refuse(self, session: WorkerSession, reason: str) -> None:
-        self._sessions.refuse(session.identity, session.worker, reason)
+        self._sessions.refuse(session.identity, session.worker, reason, self._over is not None)
         self._lose(session, reason)

@@ -213,10 +213,13 @@ class SessionManager:
         session.progress.told = self._clock()
         self.send(session.identity, session.alive(self.durable()))
 
-    def refuse(self, identity: bytes, worker: int, reason: str) -> None:
-        """Tell a peer why it may not take part, and say so, but not without end."""
+    def refuse(self, identity: bytes, worker: int, reason: str, over: bool = False) -> None:
+        """Tell a peer why it may not take part, and say so, but not without end.
+
+        over: the run has ended
+        """
         reason, now = one_line(reason), self._clock()
-        self.send(identity, m.Refused(reason))
+        self.send(identity, m.Refused(reason, over))
         if self._refusals.may(now):
             self._say(f"refused: {reason}")
             self._event("refused", worker=worker, reason=reason)

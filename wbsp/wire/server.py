@@ -33,9 +33,11 @@ class Joined(Message, frozen=True):
 
 
 class Refused(Message, frozen=True):
-    """Refusal of a worker, with the reason in one line."""
+    """Refusal of a worker, with the reason in one line; `over`: since the run has ended, so that
+    the next one may welcome it."""
 
     reason: str
+    over: bool = False
 
 
 class Model(Message, frozen=True):

@@ -110,7 +110,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Host and port of 'host:port'. Raises ValueError in one clear line."""
     host, colon, port = address.rpartition(":")
     number = port.isascii() and port.isdigit()
-    if not (colon and host and number and 0 < int(port) < 65536):
+    if not (colon and host and "/" not in host and number and 0 < int(port) < 65536):
         raise ValueError(f"address {address!r} is not host:port, for example localhost:2606")
     return host, int(port)
 

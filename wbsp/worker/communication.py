@@ -21,7 +21,7 @@ from wbsp.wire import messages as m
 from wbsp.worker.attachment import Attachment
 from wbsp.worker.calls import CallQueue
 from wbsp.worker.channel import ServerChannel
-from wbsp.worker.connection import TransportError
+from wbsp.worker.connection import TransportError, refused
 from wbsp.worker.membership import Listener, Membership
 from wbsp.worker.pending import PendingRequest
 
@@ -174,7 +174,7 @@ class Communication:
                 if isinstance(message, m.NotServing):
                     self._channel.connection.turn_away(message.reason, now)
             case m.Refused():
-                raise TransportError(f"the server refused: {message.reason}")
+                raise refused(message.reason, message.over)
             case m.Unknown():
                 if self._attaching is None:
                     self._introduce_again(now)

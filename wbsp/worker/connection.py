@@ -24,6 +24,15 @@ class TransportError(RuntimeError):
     """The server cannot be reached, was lost, or refused this worker; the message says which."""
 
 
+class RunOver(TransportError):
+    """The server refused this worker since its run has ended."""
+
+
+def refused(reason: str, over: bool) -> TransportError:
+    """The error of a worker that the server refused; `over`: since its run has ended."""
+    return (RunOver if over else TransportError)(f"the server refused: {reason}")
+
+
 class ConnectionMonitor:
     """Health of one socket's connection; times are seconds of the monotonic clock.
 

@@ -3,12 +3,17 @@ the seconds that Keras and what it runs on take to start."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from wbsp.cluster import Task, shares_memory, token
 from wbsp.wire import messages as m
 from wbsp.wire.sockets import split_addresses
+from wbsp.worker.connection import RunOver
 from wbsp.worker.transport import Transport
+
+_PAUSE = 0.3  # seconds until a worker asks again whether the next run has begun
+_were_in_run: set[Task] = set()  # places of this process in runs, now or before
 
 
 class Session:
@@ -38,15 +43,25 @@ class Session:
     def connect(self) -> m.Welcome:
         """Introduce this worker over a new connection.
 
+        A worker that was in a run, and so waits for the next one, is patient with a server of which
+        nothing is left but to save the last version.
         Raises TransportError when there is no server or it refuses.
         """
-        self.transport = transport = self._new_transport()
-        try:
-            self.welcome = transport.hello(self._expected, self.timeout)
-        except BaseException:
-            transport.close()
-            raise
-        return self.welcome
+        end, patient = time.monotonic() + self.timeout, self.task in _were_in_run
+        while True:
+            self.transport = transport = self._new_transport()
+            try:
+                self.welcome = transport.hello(self._expected,
+                                               max(0.0, end - time.monotonic()))
+            except BaseException as error:
+                transport.close()
+                if (patient and isinstance(error, RunOver) and not self.interrupted
+                        and time.monotonic() < end):
+                    time.sleep(_PAUSE)
+                    continue
+                raise
+            _were_in_run.add(self.task)
+            return self.welcome
 
     def interrupt(self, reason: str) -> None:
         """Leave as soon as may be; a wait for the server ends by a TransportError."""
