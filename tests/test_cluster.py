@@ -4,6 +4,7 @@ import json
 import re
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from jobs import ROOT, Jobs, free_port
 
@@ -168,9 +169,15 @@ def test_an_address_that_does_not_say_the_servers_port_is_one_line(say, server, 
         where_to_listen(None, None, 2606)
 
 
-def test_a_negative_index_is_refused():
-    with pytest.raises(ValueError, match="worker_index must be 0 or more, not -1"):
-        Task.complete("localhost:1", -1)
+@pytest.mark.parametrize("index", [-1, "0", 1.5])
+def test_an_index_that_is_none_is_refused(index):
+    says = f"^worker_index must be a whole number of 0 or more, not {index!r}$"
+    with pytest.raises(ValueError, match=says):
+        Task.complete("localhost:1", index)
+
+
+def test_an_index_may_be_a_number_of_numpys():
+    assert type(Task.complete("localhost:1", np.int64(3)).worker) is int
 
 
 @pytest.mark.parametrize("settings, says", [

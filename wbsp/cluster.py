@@ -18,6 +18,7 @@ task of the same step, say). A variable that is empty says nothing.
 from __future__ import annotations
 
 import json
+import operator
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -85,9 +86,13 @@ class Task(NamedTuple):
             raise ValueError(_NOBODY.format("where the server is", "WBSP_SERVER=localhost:2606"))
         if index is None:
             raise ValueError(_NOBODY.format("which worker this is", "WBSP_WORKER_INDEX=0"))
-        if index < 0:
-            raise ValueError(f"worker_index must be 0 or more, not {index}")
-        return cls(address, index)
+        try:
+            number = operator.index(index)
+        except TypeError:
+            number = -1
+        if number < 0:
+            raise ValueError(f"worker_index must be a whole number of 0 or more, not {index!r}")
+        return cls(address, number)
 
     @classmethod
     def of(cls, resolver: Any) -> Task:
