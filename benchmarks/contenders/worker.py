@@ -45,6 +45,9 @@ class Still:
     def hold(self) -> None:
         pass
 
+    def put_back(self) -> None:
+        pass
+
     def bring(self, vector: np.ndarray) -> np.ndarray:
         return vector
 

@@ -67,6 +67,9 @@ class IntegerReplica:
     def hold(self) -> None:
         pass
 
+    def put_back(self) -> None:
+        pass
+
     def bring(self, vector: np.ndarray) -> np.ndarray:
         return vector
 

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 
 import keras
 import numpy as np
@@ -14,6 +15,7 @@ from jobs import interrupted, until
 import wbsp
 from wbsp.layout import TensorSpec
 from wbsp.ps import checkpoint
+from wbsp.replica.model import open_replica
 from wbsp.worker.connection import TransportError
 
 pytestmark = [
@@ -82,6 +84,17 @@ def other(address, worker, steps, **options):
     replica = IntegerReplica(worker)
     replica.layout = [TensorSpec("kernel", (4, 1)), TensorSpec("bias", (1,))]
     return Member(address, worker, steps, replica=replica, **options)
+
+
+def lingers(address, worker, over):
+    """A worker for which the server waits, when the run has ended, until `over` is set."""
+    def stay(step):
+        transport = member.runtime.transport
+        goodbye = transport.goodbye
+        transport.goodbye = lambda: (over.wait(60), goodbye())
+
+    member = other(address, worker, steps=1, after_step=stay)
+    return member
 
 
 def fail(model):
@@ -175,6 +188,39 @@ def test_the_same_callback_joins_again(jobs, hook, said):
     assert saved.vector.tobytes() == vector(model).tobytes()
 
 
+def test_the_next_run_is_waited_for_where_the_last_one_has_ended_but_its_server_has_not(jobs, hook):
+    server, over = jobs.server(sync="pcc").listens(), threading.Event()
+    port = int(server.address.rpartition(":")[2])
+
+    def next_run():
+        server.until("refused: worker 0 comes too late: the run has ended")
+        over.set()
+        server.ends_well()
+        jobs.server("--base_dir=again", sync="bsp", workers=1, port=port)
+
+    first = lingers(server.address, 1, over)
+    callback = hook(server.address)
+    model = fit(callback)
+    thread = threading.Thread(target=next_run)
+    thread.start()
+    fit(callback, model=model)
+    assert callback.settings["sync"] == "bsp"
+    thread.join()
+    first.ends()
+
+
+def test_who_comes_to_its_first_run_too_late_is_told_at_once(jobs, hook, monkeypatch):
+    monkeypatch.setattr("wbsp.worker.session._were_in_run", set())
+    server, over = jobs.server(sync="pcc").listens(), threading.Event()
+    first = lingers(server.address, 1, over)
+    other(server.address, 0, steps=1).ends()
+    with pytest.raises(TransportError, match="comes too late: the run has ended"):
+        fit(hook(server.address))
+    over.set()
+    first.ends()
+    server.ends_well()
+
+
 def test_the_same_stream_begins_again(jobs, hook):
     trained = []
 
@@ -234,6 +280,16 @@ class Swaps(keras.callbacks.Callback):
         self.model.set_weights([np.full_like(w, 100.0) for w in self.weights])
 
 
+class SwapsAtTheEnd(Swaps):
+    """The same at an epoch's end alone."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        super().on_test_begin()
+
+    def on_test_begin(self, logs=None):
+        pass
+
+
 def vector(model):
     return np.concatenate([w.numpy().ravel() for w in model.weights])
 
@@ -244,6 +300,7 @@ def vector(model):
     ("a validation", {"validation_data": (X, Y)}),
     ("stopped in mid-epoch", {}),
     ("data of unknown length", {"generator": True}),
+    ("an epoch, of data of unknown length", {"generator": True, "swaps": True}),
 ])
 def test_what_others_put_back_at_the_end_is_not_pushed(jobs, hook, how, options):
     server = jobs.server("--sync_option=tau=1000", sync="localsgd", workers=1).listens()
@@ -256,6 +313,7 @@ def test_what_others_put_back_at_the_end_is_not_pushed(jobs, hook, how, options)
                 self.model.stop_training = True
 
     before = [Last(), restores] + ([Swaps()] if "validation_data" in options else [])
+    before += [SwapsAtTheEnd()] if options.pop("swaps", False) else []
     model = linear(steps_per_execution=options.pop("per_step", 1))
     if options.pop("generator", False):
         data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8).filter(lambda x, y: True)
@@ -277,6 +335,59 @@ def test_what_others_put_back_after_the_hook_stays(jobs, hook):
     assert set(vector(model)) == {100.0}
     saved = checkpoint.load(server.folder / "checkpoint.safetensors")
     assert np.abs(saved.vector).max() < 10
+
+
+def test_what_others_restore_before_the_first_step_is_not_trained_from(jobs, hook):
+    class Backup(keras.callbacks.Callback):
+        """As BackupAndRestore, which goes on where a process was that died."""
+
+        def on_train_begin(self, logs=None):
+            self.model.set_weights([np.full_like(w, 100.0) for w in self.model.get_weights()])
+
+    server = jobs.server(sync="pcc", workers=1).listens()
+    model = fit(hook(server.address), Backup())
+    server.ends_well()
+    assert np.abs(vector(model)).max() < 10
+
+
+# A worker whose model goes wrong, and layers that compute with more than variables.
+
+def test_a_worker_goes_on_from_the_next_version_when_its_model_is_not_finite(jobs, hook):
+    class Breaks(keras.callbacks.Callback):
+        steps = 0
+
+        def on_train_batch_begin(self, batch, logs=None):
+            self.steps += 1
+            if self.steps == 5:
+                self.model.set_weights([np.nan * w for w in self.model.get_weights()])
+
+    server = jobs.server(sync="pcc").listens()
+    first = other(server.address, 1, steps=60, seconds=0.01)
+    model = fit(Breaks(), hook(server.address), At(0, lambda model: time.sleep(0.05)), epochs=12)
+    first.ends()
+    server.ends_well()
+    assert np.isfinite(vector(model)).all()
+    assert server.find(r"worker 0: push \d+ was rejected: not finite \(1 so far\)")
+    rejected = [event["seq"] for event in server.events("reject")]
+    accepted = [event["seq"] for event in server.events("accept") if event["worker"] == 0]
+    assert rejected and max(accepted) > max(rejected)
+
+
+def test_normalization_computes_with_the_runs_mean_and_variance(jobs, hook):
+    server = jobs.server(sync="pcc").listens()
+    normal = keras.layers.Normalization()
+    normal.adapt(X)
+    model = keras.Sequential([keras.Input((4,)), keras.Sequential([normal]),
+                              keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.01), "mse", jit_compile=False)
+    replica, seen = IntegerReplica(1, 13), []
+    replica.layout = open_replica(model).layout
+    first = Member(server.address, 1, 1, replica=replica)
+    server.until("worker 1 joined")  # it brings W_0: 2 everywhere
+    fit(hook(server.address), At(0, lambda model: seen.append(np.array(normal.mean))), model=model)
+    first.ends()
+    server.ends_well()
+    assert set(seen[0].ravel()) == {2.0}
 
 
 # Signals; the process that gets them is this one.

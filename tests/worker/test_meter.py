@@ -86,6 +86,16 @@ def test_gradients_that_are_collected_over_several_batches():
     assert [step.batches for step in steps] == [5, 5, 2]
 
 
+def test_the_optimizers_count_may_be_a_tensor_of_any_back_end(monkeypatch):
+    class Optimizer:
+        iterations, gradient_accumulation_steps = np.int32(7), 2  # no Variable, as on JAX
+
+    class Network:
+        metrics, optimizer = [], Optimizer
+
+    assert LossMeter(Network).step(0, 1, {}).batches == 1
+
+
 def test_a_model_that_tells_no_loss_counts_a_sample_a_step():
     steps, _ = metered((X, Y), kind=Silent, batch_size=8)
     assert [step[:2] for step in steps] == 12 * [(1, 1)]

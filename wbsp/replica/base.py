@@ -35,6 +35,9 @@ class Replica(Protocol):
         """Until the next `stepped` or `adopt`, x is what it is now, whatever other code writes to
         the variables."""
 
+    def put_back(self) -> None:
+        """Set the variables to x, where it is held, whatever other code has written to them."""
+
     def stepped(self) -> None:
         """Note that a step has changed x."""
 

@@ -40,6 +40,10 @@ class ModelReplica:
         if self._x is None:
             self._x = self._variables.gather()
 
+    def put_back(self) -> None:
+        if self._x is not None:
+            self._variables.scatter(self._x)
+
     def stepped(self) -> None:
         self._x = None
 
@@ -85,11 +89,26 @@ def open_replica(model: keras.Model, pool: BufferPool | None = None) -> ModelRep
     return ModelReplica(_variables(model, chosen, layout, pool or BufferPool()), layout)
 
 
+def derive(model: keras.Model) -> None:
+    """Have layers compute anew what they keep beside the variables that a version has set: after
+    `adapt`, Normalization computes with constants made of its variables."""
+    for layer in model.layers:
+        if isinstance(layer, keras.Model):
+            derive(layer)
+        elif isinstance(layer, keras.layers.Normalization):
+            layer.finalize_state()
+
+
 def number(model: keras.Model, variable: keras.Variable) -> Callable[[], float]:
     """A reader of a variable of the model that holds one float, cheap enough for every step."""
     if keras.backend.backend() == "tensorflow":  # Keras's own way takes a hundred microseconds
         return importlib.import_module("wbsp.replica.tensorflow").number(model, variable)
     return lambda: float(variable.numpy())
+
+
+def whole(value: Any) -> int:
+    """The number in a variable or a tensor of one integer."""
+    return int(keras.ops.convert_to_numpy(value))
 
 
 def _variables(model: keras.Model, chosen: Sequence[keras.Variable],

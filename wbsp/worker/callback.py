@@ -162,7 +162,7 @@ class SyncCallback(keras.callbacks.Callback):
             self._training = Training.join(
                 self.model, transport, welcome.rule, session.timeout, self._log, session.say,
                 lambda: session.interrupted is not None, self._assignments)
-            self._training.runtime.start()
+            self._training.start(self.model)
             self._stop_if_due()
 
     def on_epoch_begin(self, epoch, logs=None):

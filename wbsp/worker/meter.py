@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from wbsp.replica.model import number
+from wbsp.replica.model import number, whole
 
 
 class Step(NamedTuple):
@@ -62,4 +62,4 @@ class LossMeter:
         """Number of batches that the optimizer has counted."""
         iterations = getattr(self._optimizer, "iterations", None)
         each = getattr(self._optimizer, "gradient_accumulation_steps", None) or 1
-        return 0 if iterations is None else each * int(iterations.numpy())
+        return 0 if iterations is None else each * whole(iterations)

@@ -54,6 +54,7 @@ class WorkerRuntime:
                                    transport, self._recorder, say, assignments, replica.bring)
         self._reason, self._wants_final = "finished", True
         self._has_final = False
+        self._trains = False  # a step has begun
 
     @property
     def agent(self) -> Agent:
@@ -75,7 +76,12 @@ class WorkerRuntime:
         self._wait("the other workers to join")
 
     def step_begins(self) -> None:
-        """The compute thread computes from here on."""
+        """The compute thread computes from here on: the first time from the version that it has
+        adopted, whatever other code, such as a callback that restores a backup, has written since.
+        """
+        if not self._trains:
+            self._trains = True
+            self.replica.put_back()
         self._recorder.step_begins()
         self.transport.wake()
 

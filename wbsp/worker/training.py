@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from wbsp.replica.model import open_replica
+from wbsp.replica.model import derive, open_replica
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.worker.connection import TransportError
@@ -36,6 +36,11 @@ class Training(NamedTuple):
                                 assignments)
         return cls(runtime, LossMeter(model))
 
+    def start(self, model: Any) -> None:
+        """Wait for the others and for W, and adopt it. Raises TransportError."""
+        self.runtime.start()
+        derive(model)
+
     @property
     def error(self) -> TransportError | None:
         """Why the connection has ended; None while it has not."""
@@ -44,11 +49,11 @@ class Training(NamedTuple):
     def step_done(self, batch: int, planned: int | None, logs: dict) -> bool:
         """A step has ended with the epoch's `batch` of `planned` (None: not known).
 
-        Returns True if that was the epoch's last step.
+        Returns True if that was the epoch's last step, or may have been.
         """
         step = self.meter.step(batch, planned, logs)
         self.runtime.step_done(step.samples, step.loss, self.meter.batches - 1, step.batches)
-        return self.meter.batches == planned
+        return planned is None or self.meter.batches == planned
 
     def progress(self) -> str:
         """Steps, loss, version and share of computing, in one line."""
