@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 import threading
 import time
 
@@ -13,6 +14,7 @@ from peers import Peer, RawPeer
 from watching import file_processes
 
 from wbsp.ps.file_process import MOST, Folder
+from wbsp.ps.files import RunFiles
 from wbsp.wire import messages as m
 from wbsp.wire.files import Have, News, Read
 
@@ -56,6 +58,16 @@ def test_what_is_new_is_handed_out_once(run):
     found = folder.news(had(pieces))
     assert data(found) == {"run.json": b'{"epoch": 2}\n', "events.jsonl": LINE}
     assert {piece.offset for piece in found[0]} == {0}
+
+
+def test_a_port_that_is_taken_is_said_and_the_run_ends_as_well(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        files = RunFiles(tmp_path, ("ab12", 1), "localhost", taken.getsockname()[1], None)
+        problem = until(lambda: files.at().problem, "the process to say what is wrong")
+        assert "cannot listen on localhost" in problem
+        files.close()
 
 
 def test_an_answer_is_not_long(run):

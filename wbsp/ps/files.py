@@ -64,10 +64,12 @@ class RunFiles:
             self._process = process = ChildProcess(_COMMAND, self._settings)
             port, _, problem = (process.answer(_START) or "").partition(" ")
             if int(port or 0) == 0:
-                process.kill()
                 raise OSError(problem.strip() or "it does not come up")
             self._at = FilesAt(int(port))
         except (OSError, ValueError) as error:
+            if self._process is not None:
+                self._process.kill()
+                self._process = None
             self._at = FilesAt(0, f"the process that hands out the files: {error}")
 
     def _end(self, word: bytes, patience: float) -> None:
