@@ -134,6 +134,17 @@ def test_a_cluster_file_stands_for_the_flags_and_is_kept(tmp_path):
     assert 36 - 1 < leaves[0]["t"] < 36  # lost at 30 s, known 6 s later, training began at 0.1 s
 
 
+def test_a_run_ends_where_its_last_worker_is_lost(tmp_path):
+    (tmp_path / "c.toml").write_text(
+        '[[workers]]\nstep_seconds = "1s"\ncount = 2\nlose = "2.5s"\n')
+    done = command(tmp_path, "--cluster=c.toml", "--model=timing", "--max_steps=8",
+                   "--sync=bsp,pcc", "--out=o", "--nofigures")
+    assert done.returncode == 0, done.stderr
+    for name in "bsp", "pcc":
+        run = read_run(tmp_path / "o" / name / "run-001")
+        assert (run.summary["t"], run.summary["reason"]) == (8.5, "no worker is left")
+
+
 def test_a_large_cluster_keeps_the_files_of_a_hundred_workers(tmp_path):
     done = command(tmp_path, "--model=timing", "--workers=300", "--max_steps=600", "--sync=pcc",
                    "--out=o")
@@ -159,6 +170,7 @@ def test_a_large_cluster_keeps_the_files_of_a_hundred_workers(tmp_path):
     (["--advise=no.toml", "--cluster=no.toml"], "give --cluster or --advise, not both"),
     (["--model=own:net"], "--step_seconds: how long does a step of own:net take?"),
     (["--target_accuracy=60"], "--target_accuracy=60 is no accuracy"),
+    (["--target_accuracy=nan"], "--target_accuracy=nan is no accuracy"),
     (["--check_period=0s"], "--check_period must be above 0"),
     (["wbsp"], "unknown argument 'wbsp'"),
 ])

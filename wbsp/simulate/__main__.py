@@ -203,7 +203,7 @@ def _plan() -> Plan:
     if not _time("check_period"):
         raise ValueError("--check_period must be above 0")
     target = math.inf if FLAGS.target_accuracy is None else FLAGS.target_accuracy
-    if not 0 < target <= 1 and target < math.inf:
+    if not (0 < target <= 1 or target == math.inf):
         raise ValueError(f"--target_accuracy={target:g} is no accuracy; give a part of 1, such as "
                          "0.85")
     for name in (*TRAINING, "target_accuracy", "data_dir"):

@@ -103,9 +103,10 @@ class Cluster:
         """Virtual second at which the last worker had left; None while training goes on."""
         return self.server.ended
 
-    def run(self, until: float = INF) -> None:
+    def run(self, until: float = INF) -> bool:
         """Go on until training is over or virtual second `until`, after which it can go on.
 
+        Returns True if nothing more will happen: training is over, or all workers are lost.
         Raises RuntimeError when workers wait for something that will never happen.
         """
         with nullcontext() if self.engine.store.size else _few_collections():
@@ -118,6 +119,7 @@ class Cluster:
                                    f"are here, {self.engine.gathering.expected} were expected)")
         for worker in self.workers.values():
             worker.settle()
+        return over
 
     def _come(self, index: int, incarnation: Incarnation) -> None:
         """An incarnation of worker `index` starts; a former one that is still here is lost."""

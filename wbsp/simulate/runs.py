@@ -171,10 +171,11 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
             evaluate=None if measure is None else partial(evaluate, measure),
             check_period=plan.check_period, check_growth=plan.check_growth, target=plan.target,
             log=recorder.server.event, observer=recorder)
-        cluster.run(plan.until)
+        over = cluster.run(plan.until)
         ended, reason = cluster.ended, cluster.engine.stop_reason or "all workers finished"
         if ended is None:
-            ended, reason = plan.until, f"virtual second {plan.until:g} reached"
+            ended, reason = ((cluster.clock.now, "no worker is left") if over else
+                             (plan.until, f"virtual second {plan.until:g} reached"))
             measured = cluster.evaluations[-1].version if cluster.evaluations else None
             if measure is not None and cluster.engine.store.latest.version != measured:
                 evaluate(measure, cluster.engine.store.latest)
