@@ -5,10 +5,12 @@
     scripts/compare_models.py --sync=asp,pcc,pcc:weight=work
 
 runs a server and two workers on this machine for every model and seed, one run after another, and
-prints a Markdown table of the times to the target. A run in --out is not repeated.
+prints a Markdown table of the times to the target. A run in --out is not repeated, and one with
+other flags is not taken for it.
 """
 
 import contextlib
+import json
 import pathlib
 import socket
 import subprocess
@@ -47,6 +49,8 @@ flags.DEFINE_string("out", "runs/compare", "folder of the runs")
 
 def main(argv):
     try:
+        if len(argv) > 1:
+            raise ValueError(f"unknown argument {argv[1]!r}; flags are written --name=value")
         chosen = variants(FLAGS.sync, FLAGS.sync_option)
         for one in chosen:
             one.sync(**with_batch_size(one.sync, BATCH, one.options))
@@ -59,25 +63,30 @@ def main(argv):
 def run_once(variant: Variant, seed: int) -> Run:
     """The run of a server and its workers, from start to end, or the same run, done before."""
     base = pathlib.Path(FLAGS.out).absolute() / f"seed-{seed}" / variant.folder
-    with contextlib.suppress(FileNotFoundError):
-        done = read_run(run_folder(base, resume=True))
-        if done.summary is not None and "interrupted" not in done.summary["reason"]:
-            return done
-    base.mkdir(parents=True, exist_ok=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     sync = variant.sync
     name = sync.name if sync.name in known_models() else f"{sync.__module__}:{sync.__qualname__}"
-    server = [f"--worker_num={FLAGS.workers}", f"--base_dir={base}", f"--seed={seed}",
-              f"--sync={name}", *(f"--{flag}={FLAGS[flag].value}" for flag in (
+    server = [f"--worker_num={FLAGS.workers}", f"--seed={seed}", f"--sync={name}",
+              *(f"--{flag}={FLAGS[flag].value}" for flag in (
                   "model", "dataset", "heterogeneity", "target_accuracy", "epochs", "check_period",
                   "lr", "test_images") if FLAGS[flag].value is not None),
               *(f"--sync_option={key}={value}" for key, value in variant.options.items())]
     limit = FLAGS["band_width_limit"]
     worker = [f"--band_width_limit={limit.value}"] if limit.present else []
-    jobs = [("ps", server)] + [(f"worker{i}", [f"--worker_index={i}", *worker])
-                               for i in range(FLAGS.workers)]
+    flags_of_run = base / "flags.json"
+    with contextlib.suppress(FileNotFoundError):
+        done = read_run(run_folder(base, resume=True))
+        if done.summary is not None and "interrupted" not in done.summary["reason"]:
+            if json.loads(flags_of_run.read_text()) != [server, worker]:
+                raise SystemExit(f"compare_models: {base} has a run with other flags, which are in "
+                                 f"{flags_of_run.name} there; choose another --out")
+            return done
+    base.mkdir(parents=True, exist_ok=True)
+    flags_of_run.write_text(json.dumps([server, worker]))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    jobs = [("ps", [f"--base_dir={base}", *server]),
+            *((f"worker{i}", [f"--worker_index={i}", *worker]) for i in range(FLAGS.workers))]
     print(f"{variant.label}, seed {seed} ...", file=sys.stderr, flush=True)
     with contextlib.ExitStack() as stack:
         processes = []
@@ -88,7 +97,8 @@ def run_once(variant: Variant, seed: int) -> Run:
                 [sys.executable, "-u", LAUNCHER, f"--job_name={job}", f"--port_base={port}", *args],
                 stdout=log, stderr=log))
             stack.callback(processes[-1].kill)
-        codes = [process.wait() for process in processes]
+        codes = [processes[0].wait()]  # it outlives its workers, unless it fails
+        codes += [one.poll() if codes[0] else one.wait() for one in processes[1:]]
     if any(codes):
         raise SystemExit(f"{variant.label}, seed {seed}: exit codes {codes}; see {base}/*.log")
     return read_run(run_folder(base, resume=True))

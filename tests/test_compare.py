@@ -33,8 +33,19 @@ def test_real_runs_and_their_twins_make_the_same_steps(tmp_path):
         assert len(steps) == 2 and all(abs(real - twin) <= 2 + real / 10 for real, twin in steps)
     again = run("compare_reality.py", *flags)
     assert again.stdout == done.stdout, again.stderr
+    other = run("compare_reality.py", *flags, "--epochs=2")
+    assert other.returncode == 1 and "has a run with other flags" in other.stderr
     made = sorted(path.parent.name for path in tmp_path.glob("*/**/run-*"))
     assert made == 2 * ["asp-refresh=published"] + 2 * ["pcc-weight=work"], "none is repeated"
+
+
+def test_a_server_that_fails_ends_all_at_once(tmp_path):
+    done = run("compare_models.py", "extra", f"--out={tmp_path}")
+    assert done.returncode == 1
+    assert done.stderr == ("compare_models: unknown argument 'extra'; flags are written "
+                           "--name=value\n")
+    done = run("compare_models.py", "--sync=bsp", "--epochs=-1", "--seeds=1", f"--out={tmp_path}")
+    assert done.returncode == 1 and "exit codes [1, None, None]" in done.stderr
 
 
 @pytest.mark.parametrize("script", ["compare_models.py", "compare_reality.py"])
