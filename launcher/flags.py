@@ -1,6 +1,7 @@
 """The command line, and what of it all processes of a run must agree on."""
 
 import json
+import math
 
 from absl import flags
 
@@ -40,7 +41,8 @@ flags.DEFINE_string("data_dir", None, "where cifar-10-batches-bin or imagenet li
 flags.DEFINE_float("check_period", 5.0, "seconds between two evaluations (ps)", lower_bound=0.01)
 flags.DEFINE_integer("max_steps", 1_000_000, "steps after which this worker leaves, those of its "
                      "earlier processes in the run included", lower_bound=1)
-flags.DEFINE_float("sleep_time", 0.0, "seconds this worker sleeps before each step", lower_bound=0)
+flags.DEFINE_float("sleep_time", 0.0, "seconds this worker sleeps before each step", lower_bound=0,
+                   upper_bound=1e6)
 flags.DEFINE_float("band_width_limit", None, "MB/s in each direction for this process's traffic")
 flags.DEFINE_enum("transport", None, TRANSPORTS, "tcp: share no memory between server and workers "
                   "of one machine; default: the environment variable WBSP_TRANSPORT, else auto")
@@ -71,13 +73,16 @@ flags.DEFINE_integer("test_images", None, "how many images of the test set an ev
 flags.DEFINE_enum("heterogeneity", "none", list(heterogeneity.SLEEPS), heterogeneity.FLAG_HELP)
 flags.DEFINE_float("epochs", 100, "passes over the training set, summed over all workers",
                    lower_bound=0)
-flags.DEFINE_float("target_accuracy", None, "stop when a version reaches it (0..1)")
-flags.DEFINE_float("lr", None, "initial learning rate; default: the model's published one")
+flags.DEFINE_float("target_accuracy", None, "stop when a version reaches it (0..1)", lower_bound=0,
+                   upper_bound=1)
+flags.DEFINE_float("lr", None, "initial learning rate; default: the model's published one",
+                   lower_bound=0)
 flags.DEFINE_enum("lr_steps", "own", ["own", "mean"], "whose steps the rate's schedule counts: "
                   "each worker's own, as published, or the mean worker's, as far as each knows")
 flags.DEFINE_float("weight_decay", 0.0, "L2 on the dense layers (the published code declares 0.004 "
                    "without effect, for the CNN's convolutions too)", lower_bound=0)
-flags.DEFINE_integer("seed", 0, "of initial weights, shuffling and augmentation")
+flags.DEFINE_integer("seed", 0, "of initial weights, shuffling and augmentation", lower_bound=0,
+                     upper_bound=2**32 - 1)
 flags.DEFINE_bool("resume", False, "go on from the newest run's last checkpoint (ps)")
 flags.DEFINE_string("standby_of", None, "host:port of the server whose place this process takes "
                     "when that is gone (standby); all else as there, but for the port")
@@ -93,6 +98,12 @@ flags.DEFINE_string("token_file", None, "file with a shared secret: encrypts, an
 flags.DEFINE_float("connect_timeout", 120.0, "seconds to wait for the other side", lower_bound=0)
 flags.DEFINE_float("patience", 600.0, "seconds for which a worker tries to reach a server that is "
                    "lost", lower_bound=0)
+
+
+for name in ("check_period", "sleep_time", "epochs", "target_accuracy", "lr", "weight_decay",
+             "connect_timeout", "patience"):
+    flags.register_validator(name, lambda value: value is None or not math.isnan(value),
+                             "it must be a number")  # a bound lets NaN pass
 
 
 def given(name):

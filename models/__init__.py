@@ -126,7 +126,7 @@ def _function(name: str) -> Callable[..., keras.Model]:
             raise
         raise ValueError(f"model {name!r}: no module {module_name!r} in {Path.cwd()}") from None
     function = getattr(module, function_name, None)
-    if function is None:
+    if not callable(function):
         source = getattr(module, "__file__", module_name)
         raise ValueError(f"model {name!r}: {source} has no function {function_name!r}")
     return function

@@ -169,7 +169,7 @@ def test_an_address_that_does_not_say_the_servers_port_is_one_line(say, server, 
         where_to_listen(None, None, 2606)
 
 
-@pytest.mark.parametrize("index", [-1, "0", 1.5])
+@pytest.mark.parametrize("index", [-1, "0", 1.5, 1 << 64])
 def test_an_index_that_is_none_is_refused(index):
     says = f"^worker_index must be a whole number of 0 or more, not {index!r}$"
     with pytest.raises(ValueError, match=says):

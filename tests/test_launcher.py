@@ -220,12 +220,24 @@ def test_a_bad_value_is_one_line_and_exit_code_1(jobs, flags, says):
 @pytest.mark.parametrize("flags, says", [
     (["--sync=wsbp"], "bsp.*asp.*ssp.*wbsp.*pcc"), (["--worker_num=0"], "worker_num"),
     (["--epochs=-1"], "epochs"), (["--port_base=70000"], "port_base"),
-    (["--sink=1"], "sink"), (["--check_period=often"], "check_period")])
+    (["--sink=1"], "sink"), (["--check_period=often"], "check_period"),
+    (["--lr=nan"], "lr=nan: it must be a number"), (["--seed=-1"], "seed=-1: .* range"),
+    (["--target_accuracy=60"], "target_accuracy=60: .* range")])
 def test_a_bad_flag_is_named_without_a_traceback(jobs, flags, says):
     server = ps(jobs, free_port(), *flags)
     assert server.ends() != 0
     server.was_clean()
     assert server.find(says)
+
+
+@pytest.mark.slow
+def test_a_run_of_no_epochs_ends_well(jobs):
+    port = free_port()
+    server = ps(jobs, port, *SMALL, "--worker_num=1", "--epochs=0")
+    member = worker(jobs, port, 0)
+    member.ends_well()
+    server.ends_well()
+    assert server.find("stopped: 0 samples were trained")
 
 
 @pytest.mark.slow

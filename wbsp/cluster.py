@@ -90,7 +90,7 @@ class Task(NamedTuple):
             number = operator.index(index)
         except TypeError:
             number = -1
-        if number < 0:
+        if not 0 <= number < 1 << 31:
             raise ValueError(f"worker_index must be a whole number of 0 or more, not {index!r}")
         return cls(address, number)
 

@@ -189,6 +189,7 @@ def test_a_model_of_ones_own_must_fit_imagenets_images_and_classes():
     [
         ("no_such_module:build", "no module 'no_such_module' in"),
         ("own_networks:bad", "own_networks.py has no function 'bad'"),
+        ("os:path", "has no function 'path'"),
         ("own_networks:unbuilt", "returned 'Sequential', it must return a built keras.Model"),
         ("own_networks:number", "returned 'int', it must return a built keras.Model"),
     ],

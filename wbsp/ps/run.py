@@ -248,7 +248,7 @@ class Run:
         if self.evaluations.missing:
             evaluation = None  # an old one would look like the newest
         limit = self._config.stop_samples
-        done = engine.samples / limit if limit < math.inf else None
+        done = engine.samples / max(limit, 1) if limit < math.inf else None
         self._outlet.console.update(Status(
             time_, engine.store.latest.version, engine.members, self._dispatcher.reports, done,
             evaluation and evaluation.loss, evaluation and evaluation.accuracy,

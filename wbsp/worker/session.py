@@ -47,21 +47,21 @@ class Session:
         nothing is left but to save the last version.
         Raises TransportError when there is no server or it refuses.
         """
-        end, patient = time.monotonic() + self.timeout, self.task in _were_in_run
+        end, left = time.monotonic() + self.timeout, self.timeout
+        patient = self.task in _were_in_run
         while True:
             self.transport = transport = self._new_transport()
             try:
-                self.welcome = transport.hello(self._expected,
-                                               max(0.0, end - time.monotonic()))
+                self.welcome = transport.hello(self._expected, left)
             except BaseException as error:
                 transport.close()
-                if (patient and isinstance(error, RunOver) and not self.interrupted
-                        and time.monotonic() < end):
-                    time.sleep(_PAUSE)
-                    continue
-                raise
-            _were_in_run.add(self.task)
-            return self.welcome
+                left = end - time.monotonic()
+                if not (patient and isinstance(error, RunOver) and left > 0) or self.interrupted:
+                    raise
+                time.sleep(_PAUSE)
+            else:
+                _were_in_run.add(self.task)
+                return self.welcome
 
     def interrupt(self, reason: str) -> None:
         """Leave as soon as may be; a wait for the server ends by a TransportError."""
