@@ -164,10 +164,11 @@ def test_refusal_max_steps_no_evaluator_and_resume(jobs):
     assert before["steps"] == {"0": 12} and before["totals"] == [12, 12 * 32]
     assert len(columns(server.folder / "wk_loss_0_bsp.txt")) == 12
 
-    again = ps(jobs, port, *flags, "--resume")
+    again = ps(jobs, port, *flags, "--resume", "--lr=0.02")
     second = worker(jobs, port, 0, "--max_steps=20", "--batch_size=32")
     for job in (second, again):
         job.ends_well()
+    assert again.find(r"run.json says how it was begun: lr '', now '0.02'$")
     assert again.folder == server.folder and again.find("going on from version 12")
     after = checkpoint.load(path).state
     assert after["version"] == 20 and after["steps"] == {"0": 20}

@@ -124,11 +124,14 @@ class _Plan:
         settings = {**self.settings, "workers": str(self.config.worker_num),
                     "folder": str(folder.relative_to(self.log_root) if relative else folder)}
         model, config = deepcopy(self.model), self.config  # a server may be followed by another
-        run: dict[str, Any] = before if saved else {
+        now: dict[str, Any] = {
             **settings, "sync": model.name, "options": self.options, "clock": "real",
             "workers": config.worker_num, "check_period": config.check_period,
             "bandwidth": config.bandwidth, **config.outer.settings(),
             "command": " ".join(sys.argv)}
+        run = before if saved else now
+        changes = [f"{name} {before[name]!r}, now {value!r}" for name, value in now.items() if saved
+                   and name not in ("command", "folder") and before.get(name, value) != value]
         if saved and before.get("wire", FLOAT32.name) != settings["wire"]:
             raise ValueError(f"--wire={settings['wire']}: this run was begun with --wire="
                              f"{before.get('wire', FLOAT32.name)}, and its workers go on so; give "
@@ -156,6 +159,8 @@ class _Plan:
         if saved:
             server.begin(*saved)
             console.line(f"going on from version {saved.state['version']}")
+            if changes:
+                console.line(f"run.json says how it was begun: {', '.join(changes)}")
         elif resume:
             console.line("there is no checkpoint to go on from: beginning afresh")
         return server
