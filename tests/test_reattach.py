@@ -147,7 +147,7 @@ def test_a_server_may_die_when_all_have_finished(jobs):
 def test_a_server_may_die_while_a_worker_waits_for_the_others(jobs):
     run = Run(jobs, "bsp")
     first = run.worker(20)
-    run.server.until("worker 0 joined")
+    first.until("is a member")  # which it knows later than the server
     until(run.path.exists, "W_0 to be safe")
     run.kill()
     run.server.until("worker 0 is back with version 0")

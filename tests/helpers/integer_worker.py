@@ -89,6 +89,7 @@ def work(plan: Plan) -> int:
     try:
         welcome = transport.hello({}, 60)
         joined = transport.join(replica.layout, replica.read, 60)
+        say("is a member")
         runtime = WorkerRuntime(transport, replica, welcome.rule, joined, None, say,
                                 lambda: bool(caught))
         runtime.start()

@@ -66,7 +66,7 @@ def test_a_port_that_is_taken_is_said_and_the_run_ends_as_well(tmp_path):
         taken.listen()
         files = RunFiles(tmp_path, ("ab12", 1), "localhost", taken.getsockname()[1], None)
         problem = until(lambda: files.at().problem, "the process to say what is wrong")
-        assert "cannot listen on localhost" in problem
+        assert "cannot listen on localhost" in problem and "another --watch_port" in problem
         files.close()
 
 

@@ -190,7 +190,7 @@ def main() -> int:
                               settings["token"] and bytes.fromhex(settings["token"]), 0,
                               _MOST_ASKED)
     except (OSError, ValueError) as error:
-        print(f"0 {error}", flush=True)
+        print(f"0 {error}".replace("--port_base", "--watch_port"), flush=True)
         return 1
     print(socket.port, flush=True)
     FileServer(socket, folder, tuple(settings["about"]), 0).run()

@@ -173,7 +173,7 @@ class ServerSocket:
         except zmq.ZMQError as error:
             self.close()
             raise OSError(f"cannot listen on {host}:{port}: {error.strerror}; is another server "
-                          "running there? Choose another port") from None
+                          "running there? Choose another --port_base") from None
         self.port = int(self.socket.get_string(zmq.LAST_ENDPOINT).rpartition(":")[2].rstrip("\0"))
 
     def reaches(self, identity: bytes, message: bytes) -> bool:
