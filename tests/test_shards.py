@@ -199,7 +199,8 @@ def test_fit_goes_on_whoever_dies(jobs, shards, victim):
                           json.dumps({"address": ",".join(run.addresses), "worker": index,
                                       "steps": planned, "pause": 0.03}))
                for index, planned in enumerate(steps)]
-    run.server.until("version [3-9]|version [0-9]{2}")
+    path = told(run.server)["folder"] / "checkpoint.safetensors"
+    until(lambda: path.exists() and checkpoint.load(path).state["version"] >= 3, "versions")
     if run.standby is not None:
         until(lambda: run.held({}), "the server to know what the standby holds")
     if victim == "shard":
