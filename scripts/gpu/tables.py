@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.harness import in_words, print_table
+from gpu.parts import Rows
 
-Rows = list[dict[str, Any]]
+from benchmarks.harness import in_words, print_table
 
 
 def show(part: str, rows: Rows) -> None:

@@ -86,7 +86,7 @@ def test_gradients_that_are_collected_over_several_batches():
     assert [step.batches for step in steps] == [5, 5, 2]
 
 
-def test_the_optimizers_count_may_be_a_tensor_of_any_back_end(monkeypatch):
+def test_the_optimizers_count_may_be_a_tensor_of_any_back_end():
     class Optimizer:
         iterations, gradient_accumulation_steps = np.int32(7), 2  # no Variable, as on JAX
 

@@ -188,9 +188,9 @@ def main() -> int:
         folder = Folder(settings["folder"])
         socket = ServerSocket(settings["host"], settings["port"],
                               settings["token"] and bytes.fromhex(settings["token"]), 0,
-                              _MOST_ASKED)
+                              _MOST_ASKED, "--watch_port")
     except (OSError, ValueError) as error:
-        print(f"0 {error}".replace("--port_base", "--watch_port"), flush=True)
+        print(f"0 {error}", flush=True)
         return 1
     print(socket.port, flush=True)
     FileServer(socket, folder, tuple(settings["about"]), 0).run()

@@ -135,10 +135,11 @@ class ServerSocket:
     """Bound ROUTER with its monitor, which sees peers that fail before their first message."""
 
     def __init__(self, host: str, port: int, token: bytes | None = None, members: int = 1,
-                 most: int = MAX_MESSAGE):
+                 most: int = MAX_MESSAGE, flag: str = "--port_base"):
         """
         members: largest number of workers at a time
         most:    bytes of one part of a message; libzmq drops a peer that sends more
+        flag:    what a person chooses the port by
 
         Raises ValueError for an address beyond loopback without a token, OSError for a taken port.
         """
@@ -173,7 +174,7 @@ class ServerSocket:
         except zmq.ZMQError as error:
             self.close()
             raise OSError(f"cannot listen on {host}:{port}: {error.strerror}; is another server "
-                          "running there? Choose another --port_base") from None
+                          f"running there? Choose another {flag}") from None
         self.port = int(self.socket.get_string(zmq.LAST_ENDPOINT).rpartition(":")[2].rstrip("\0"))
 
     def reaches(self, identity: bytes, message: bytes) -> bool:

@@ -34,17 +34,17 @@ class Progress:
 class Cuts:
     """The cuts of this incarnation, and whether the model that they are made of is still sound."""
 
-    due: int  # number of the first push after x was replaced for that reason, or at all
+    sound_from: int  # number of the first push that was cut after x was last replaced
     none: bool = True  # nothing was cut
     lost: bool = False  # x holds NaN or infinity: the next version replaces it
 
     def not_finite(self, seq: int) -> None:
         """Push `seq` was found not to be finite."""
-        self.lost = self.lost or seq >= self.due
+        self.lost = self.lost or seq >= self.sound_from
 
     def replaced(self, seq: int) -> None:
         """x was replaced; the next push will be `seq`."""
-        self.lost, self.due = False, seq
+        self.lost, self.sound_from = False, seq
 
 
 @dataclass(slots=True)
