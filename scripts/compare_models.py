@@ -17,6 +17,7 @@ import subprocess
 import sys
 
 from absl import app, flags
+from reproduction.command import run_command
 
 from wbsp import heterogeneity
 from wbsp.runlog.folder import run_folder
@@ -48,16 +49,16 @@ flags.DEFINE_string("out", "runs/compare", "folder of the runs")
 
 
 def main(argv):
-    try:
-        if len(argv) > 1:
-            raise ValueError(f"unknown argument {argv[1]!r}; flags are written --name=value")
-        chosen = variants(FLAGS.sync, FLAGS.sync_option)
-        for one in chosen:
-            one.sync(**with_batch_size(one.sync, BATCH, one.options))
-    except ValueError as error:
-        raise SystemExit(f"compare_models: {error}") from None
+    return run_command("compare_models", run, argv)
+
+
+def run() -> int:
+    chosen = variants(FLAGS.sync, FLAGS.sync_option)
+    for one in chosen:
+        one.sync(**with_batch_size(one.sync, BATCH, one.options))
     print(table({variant.label: [run_once(variant, seed) for seed in range(FLAGS.seeds)]
                  for variant in chosen}))
+    return 0
 
 
 def run_once(variant: Variant, seed: int) -> Run:
@@ -77,7 +78,7 @@ def run_once(variant: Variant, seed: int) -> Run:
         done = read_run(run_folder(base, resume=True))
         if done.summary is not None and "interrupted" not in done.summary["reason"]:
             if json.loads(flags_of_run.read_text()) != [server, worker]:
-                raise SystemExit(f"compare_models: {base} has a run with other flags, which are in "
+                raise ValueError(f"{base} has a run with other flags, which are in "
                                  f"{flags_of_run.name} there; choose another --out")
             return done
     base.mkdir(parents=True, exist_ok=True)
