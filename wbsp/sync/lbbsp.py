@@ -3,8 +3,6 @@
 Source: Chen, Weng, Wang, Li, Li, "Accelerating distributed learning in non-dedicated environments",
 IEEE Transactions on Cloud Computing 2021, doi 10.1109/TCC.2021.3102593; earlier SoCC 2020,
 arXiv 1806.02508.
-
-The class has more attributes than others: ten of them are its options.
 """
 
 from wbsp.sync.balance import Shifter, Solver
