@@ -89,6 +89,14 @@ def test_server_and_worker_share_only_what_lies_below_both(path):
         assert "wire" not in of_wbsp(path) or "wbsp.wire.memory" in imports(path)
 
 
+@pytest.mark.parametrize("path", in_folder("ps", "worker"), ids=name)
+def test_servers_and_workers_use_the_world_outside_through_their_host(path):
+    outside = {"time.monotonic", "time.sleep"}
+    used = {f"{node.value.id}.{node.attr}" for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)}
+    assert not used & outside
+
+
 @pytest.mark.parametrize("path", LIBRARY, ids=name)
 def test_a_back_end_is_imported_where_a_keras_model_is_at_hand(path):
     allowed = {

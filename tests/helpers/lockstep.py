@@ -17,6 +17,7 @@ import zmq
 from lockstep_worker import LAYOUT, SIZE, Worker
 
 from wbsp.formats import parse
+from wbsp.host import HOST
 from wbsp.ps.clock import Clock
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.engine import Engine
@@ -55,6 +56,7 @@ class Life:
 
     # What the dispatcher takes for sockets.
 
+    on = HOST
     socket = property(lambda self: self)
 
     def received(self, frame, from_member):

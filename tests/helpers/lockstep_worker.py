@@ -6,6 +6,7 @@ from collections import deque
 
 import numpy as np
 
+from wbsp.host import HOST
 from wbsp.layout import TensorSpec
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import split
@@ -34,6 +35,7 @@ class Calls(deque):
 class Plain:
     """What a channel, and its connection, does where there are neither shards nor shared memory."""
 
+    on = HOST
     made, all_sent, sent = True, True, 0
     ready, group = True, None
     memory = SharedMemory(wanted=False)
@@ -80,6 +82,8 @@ class Line(Plain):
 
 class Worker:
     """One worker process: its compute thread is `compute` and `carry_out`."""
+
+    on = HOST
 
     def __init__(self, world, index, steps):
         self.world, self.index, self.steps = world, index, steps

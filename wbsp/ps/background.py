@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pathlib
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from wbsp.host import HOST, Host
 from wbsp.layout import TensorSpec
 from wbsp.ps import checkpoint
 from wbsp.ps.engine import Engine
@@ -61,8 +61,9 @@ class Checkpoints:
 
     def __init__(self, folder: pathlib.Path, layout: list[TensorSpec], engine: Engine,
                  period: float, state: Callable[[float], dict[str, Any]],
-                 say: Callable[[str], None], alone: Callable[[], bool] = lambda: True):
-        self._alone, self.wanted = alone, False
+                 say: Callable[[str], None], alone: Callable[[], bool] = lambda: True,
+                 on: Host = HOST):
+        self._alone, self.wanted, self._on = alone, False, on
         self._folder, self._layout, self._engine = folder, layout, engine
         self._period, self._state, self._say = period, state, say
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="wbsp-checkpoint")
@@ -167,12 +168,12 @@ class Checkpoints:
 
     def _write(self, whole: Future[Whole], state: dict) -> float:
         snapshot, outer = whole.result()
-        start = time.monotonic()
+        start = self._on.clock.monotonic()
         assert snapshot.vector is not None, "a real server's store holds tensors"
         checkpoint.save(self._folder / CHECKPOINT,
                         checkpoint.Checkpoint(snapshot.vector, self._layout, state, outer))
         self._written = snapshot.version
-        return time.monotonic() - start
+        return self._on.clock.monotonic() - start
 
 
 class _UnderWay(NamedTuple):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+
+from wbsp.host import HOST
 
 
 class Clock:
@@ -13,7 +14,7 @@ class Clock:
     time. Models, logs and workers are told the run's, which may be set forward.
     """
 
-    def __init__(self, source: Callable[[], float] = time.monotonic):
+    def __init__(self, source: Callable[[], float] = HOST.clock.monotonic):
         self._source = source
         self._zero = source()
 

@@ -48,7 +48,7 @@ class Dispatcher:
                  clock: Clock, say: Callable[[str], None],
                  event: Callable[..., None]):
         self._socket, self._clock, self._say, self._event = socket, clock, say, event
-        self.shards, self.files = terms.shards, terms.files
+        self.shards, self.files, self.on = terms.shards, terms.files, socket.on
         if self.shards is not None:
             self.shards.hear = self.hear_shard
         alone = ("a rate limit" if bandwidth else "shards" if self.shards

@@ -15,7 +15,6 @@ import math
 import os
 import stat
 import sys
-import time
 from collections.abc import Iterable
 
 import zmq
@@ -109,7 +108,7 @@ class FileServer:
     def __init__(self, socket: ServerSocket, folder: Folder, about: tuple[str, str, int],
                  lifeline: int):
         self._socket, self._folder, self._about = socket, folder, about
-        self._lifeline = lifeline
+        self._lifeline, self._clock = lifeline, socket.on.clock
         self._server = "lives"  # as in News
         self._asked: dict[bytes, bytes] = {}  # a watcher's newest request, oldest watcher first
         self._next = 0.0  # time of the next answer, at the earliest
@@ -121,25 +120,26 @@ class FileServer:
         poller.register(self._socket.socket, zmq.POLLIN)
         poller.register(self._socket.monitor, zmq.POLLIN)
         poller.register(self._lifeline, zmq.POLLIN)
-        end = time.monotonic() + IDLE
-        while time.monotonic() < end and (self._server == "lives" or self._asked or self._recent()):
+        end = self._clock.monotonic() + IDLE
+        while self._clock.monotonic() < end and (
+                self._server == "lives" or self._asked or self._recent()):
             pause = _LOOK if guard.strangers else 1.0
             if self._asked:
-                pause = min(pause, max(0.0, self._next - time.monotonic()))
+                pause = min(pause, max(0.0, self._next - self._clock.monotonic()))
             found = dict(poller.poll(math.ceil(1000 * pause)))
             self._socket.watch()
             if self._lifeline in found:
                 poller.unregister(self._lifeline)
                 self._server = "is over" if os.read(self._lifeline, 1) else "is gone"
-                end = time.monotonic() + LINGER
+                end = self._clock.monotonic() + LINGER
             if self._socket.socket in found:
                 with contextlib.suppress(zmq.Again):
                     self._read()
-            if self._asked and time.monotonic() >= self._next:
+            if self._asked and self._clock.monotonic() >= self._next:
                 with contextlib.suppress(m.WireError, OSError):  # the folder was taken away
                     self._answer()
                     if self._server == "lives":
-                        end = time.monotonic() + IDLE
+                        end = self._clock.monotonic() + IDLE
         self._socket.close(1.0)
         self._folder.close()
 
@@ -161,18 +161,18 @@ class FileServer:
         assert isinstance(request, Read)
         pieces, more = self._folder.news(request.have)
         self._recent()
-        self._watchers[identity] = time.monotonic()
+        self._watchers[identity] = self._clock.monotonic()
         if self._server != "lives" and not more:
             del self._watchers[identity]
         run, folder, epoch = self._about
         # one that does not read loses its answers
         if self._socket.reaches(identity, m.encode(News(run, folder, epoch, self._server, more,
                                                         pieces))):
-            self._next = time.monotonic() + _PAUSE
+            self._next = self._clock.monotonic() + _PAUSE
 
     def _recent(self) -> bool:
         """True if somebody watches who is not told of the end; the others are forgotten."""
-        since = time.monotonic() - _RECENT
+        since = self._clock.monotonic() - _RECENT
         self._watchers = {who: at for who, at in self._watchers.items() if at > since}
         return bool(self._watchers)
 

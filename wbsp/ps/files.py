@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
+from wbsp.host import HOST, Host
 from wbsp.ps.child import ChildProcess
 from wbsp.ps.file_process import LINGER
 from wbsp.wire.files import FilesAt
@@ -25,8 +25,9 @@ class RunFiles:
     """
 
     def __init__(self, folder: Path, about: tuple[str, int], host: str, port: int,
-                 token: bytes | None):
+                 token: bytes | None, on: Host = HOST):
         name = "/".join(folder.absolute().parts[-2:])
+        self._on = on
         self._settings = {"folder": str(folder), "about": (about[0], name, about[1]),
                           "host": host, "port": port, "token": token and token.hex()}
         self._starting: threading.Thread | None = None
@@ -41,7 +42,7 @@ class RunFiles:
             return FilesAt(0)
         if self._process is not None and self._process.ended() is None:
             return self._at
-        now, problem = time.monotonic(), self._at.problem
+        now, problem = self._on.clock.monotonic(), self._at.problem
         if now - self._started < _AGAIN:
             return FilesAt(0, problem)
         self._started, self._at = now, FilesAt(0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 
 import zmq
 from msgspec import structs
@@ -62,7 +61,7 @@ class Leader:
         self._told = -_TELL
         self.follows, self.epoch = False, 0
         self._copies = CopyReader(share)
-        self.heard = time.monotonic()
+        self.heard = server.on.clock.monotonic()
         self._beats = _Beats(self.heard)
         self._connections = 0
         self.vacant = False

@@ -89,7 +89,7 @@ class Run:
         self._replication = dispatcher.replication
         self.checkpoints = Checkpoints(outlet.folder, layout, self.engine, config.check_period,
                                        self._checkpoint_state, self._say,
-                                       lambda: self._replication.alone)
+                                       lambda: self._replication.alone, dispatcher.on)
         self._replication.begin(Source(self.engine, layout, self._state, self.checkpoints))
         if state is None:
             self.checkpoints.write(clock.run())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import signal
-import time
 import traceback
 from collections.abc import Callable
 from typing import IO, Any
@@ -54,7 +53,7 @@ class Server:
                  files: RunFiles | None = None):
         self._model, self._socket, self._config, self._outlet = model, socket, config, outlet
         self._evaluator, self._hold, self._shards = evaluator, hold, shards
-        self._clock = Clock()
+        self._clock = Clock(socket.on.clock.monotonic)
         self.dispatcher = Dispatcher(
             socket, Terms(model.rule, config.worker_num, settings,
                           self.begin if evaluator is None else None,
@@ -190,7 +189,7 @@ class Server:
         if self._shards is not None:
             wait = min(wait, self._shards.delay())
         if pause is not None:
-            time.sleep(min(pause, wait))
+            self._socket.on.clock.sleep(min(pause, wait))
             dispatcher.receive()
         else:
             ready = dict(poller.poll(math.ceil(1000 * wait)))

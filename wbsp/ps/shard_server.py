@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 import traceback
 from collections import deque
 from collections.abc import Iterator
@@ -57,11 +56,12 @@ class ShardServer:
     def __init__(self, socket: ServerSocket, bandwidth: float | None, interrupts: Interrupts,
                  lifeline: int | None = None):
         self._socket, self._interrupts, self._lifeline = socket, interrupts, lifeline
+        self._clock = socket.on.clock
         self._queues = PeerQueues(socket.socket, RateLimiter(bandwidth))
         self._receiver = RateLimitedReceiver(socket.socket, RateLimiter(bandwidth))
         self._leader: _Leader | None = None
         self._waiting: dict[int, bytes] = {}  # secret -> socket of a worker that is no news later
-        self._alone_since = time.monotonic()
+        self._alone_since = self._clock.monotonic()
         self._misuse: tuple[int, str] = 0, ""
         self._misuse_told = 0.0
         self._over = False
@@ -75,7 +75,7 @@ class ShardServer:
             poller.register(self._lifeline, zmq.POLLIN)
         due = 0.0
         while True:
-            if (now := time.monotonic()) >= due:
+            if (now := self._clock.monotonic()) >= due:
                 due = now + _POLL
                 if (code := self._timers(now)) is not None:
                     self._socket.close(1.0)
@@ -94,9 +94,9 @@ class ShardServer:
             if strangers or self._socket.monitor in found:
                 self._watch()
         else:
-            time.sleep(min(delay, wait))
+            self._clock.sleep(min(delay, wait))
         self._receive()
-        self._queues.flush(time.monotonic())
+        self._queues.flush(self._clock.monotonic())
 
     # Time.
 
@@ -127,13 +127,13 @@ class ShardServer:
         assert self._leader is not None
         self._say(f"the server of run {self._leader.run}, epoch {self._leader.epoch}, {why}; "
                   "waiting for the next")
-        self._leader, self._alone_since = None, time.monotonic()
+        self._leader, self._alone_since = None, self._clock.monotonic()
 
     # Messages.
 
     def _receive(self) -> None:
         for _ in range(64):
-            message = self._receiver.receive(time.monotonic())
+            message = self._receiver.receive(self._clock.monotonic())
             if message is None:
                 return
             identity, *frames = message
@@ -168,7 +168,7 @@ class ShardServer:
         elif isinstance(message, s.Slice) and body is not None:
             self._slice(leader, identity, message, body)
         elif leads:
-            leader.heard = time.monotonic()
+            leader.heard = self._clock.monotonic()
             try:
                 self._follow(leader, message, body)
             except Exception as error:  # what is here is no follower of the log any more
@@ -194,7 +194,7 @@ class ShardServer:
             self._forget("has been replaced")
         if self._leader is None:
             self._say(f"following the server of run {lead.run}, epoch {lead.epoch}")
-            self._leader = _Leader(identity, lead.run, lead.epoch, time.monotonic())
+            self._leader = _Leader(identity, lead.run, lead.epoch, self._clock.monotonic())
             self._socket.guard.expect(lead.workers)
         self._send(identity, s.Led(lead.epoch))
 
@@ -211,7 +211,7 @@ class ShardServer:
                body: memoryview) -> None:
         if leader.shard is None:
             raise m.WireError("a slice before there was a model")
-        notice, now = leader.shard.take(identity, message, body), time.monotonic()
+        notice, now = leader.shard.take(identity, message, body), self._clock.monotonic()
         if notice is not None:
             self._send(leader.identity, notice)
         elif now - leader.told.get(message.secret, 0.0) > _TELL:
@@ -239,12 +239,12 @@ class ShardServer:
                 raise RuntimeError(f"the log begins with {type(message).__name__}")
             case s.Send():
                 if found := shard.version(message):
-                    self._queues.transfer(*found, time.monotonic())
+                    self._queues.transfer(*found, self._clock.monotonic())
             case s.Collect():
                 leader.collecting.append(shard.collected(message.number))
                 if len(leader.collecting) == 1:
                     self._queues.transfer(leader.identity, _one_by_one(leader.collecting),
-                                          time.monotonic())
+                                          self._clock.monotonic())
             case s.Admit():
                 shard.follow(message)
                 if (identity := self._waiting.pop(message.secret, None)) is not None:
@@ -259,7 +259,7 @@ class ShardServer:
                     self._send(identity, s.Ready(secret))
 
     def _send(self, identity: bytes, message: m.Message) -> None:
-        self._queues.post(identity, m.encode(message), now=time.monotonic())
+        self._queues.post(identity, m.encode(message), now=self._clock.monotonic())
 
     # Misuse.
 

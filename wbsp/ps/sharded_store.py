@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import Future
 
 import numpy as np
@@ -109,12 +108,12 @@ class ShardedStore(Store):
     def settle(self) -> None:
         """Wait for all that was asked for, and the newest version. Raises ShardLost."""
         self.whole()
-        end = time.monotonic() + _PATIENCE
+        end = self._shards.on.clock.monotonic() + _PATIENCE
         while self._collections:
-            if time.monotonic() > end:
+            if self._shards.on.clock.monotonic() > end:
                 raise ShardLost(f"the shards did not send a version within {_PATIENCE:g} s")
             self._shards.serve()
-            time.sleep(_GRAIN)
+            self._shards.on.clock.sleep(_GRAIN)
 
     def give_up(self) -> None:
         """The shards are lost: whoever waits for a version gets none."""

@@ -11,7 +11,6 @@ import contextlib
 import json
 import math
 import secrets
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -79,7 +78,7 @@ class Shards:
                  bandwidth: float | None, lead: s.Lead, say: Callable[[str], None]):
         """Starts those that are processes of this server's. Raises OSError where one does not come
         up."""
-        self._server, self._lead, self._say = server, lead, say
+        self._server, self._lead, self._say, self.on = server, lead, say, server.on
         self.hear: Callable[[int, m.Message], None] = lambda *_: None
         self.take: Callable[[int, m.Message, memoryview | None], None] = lambda *_: None
         self._looked = -math.inf
@@ -112,7 +111,7 @@ class Shards:
 
         Whoever asks for the server meanwhile is told that it does not serve yet.
         """
-        poller, began, notice = zmq.Poller(), time.monotonic(), _GRACE
+        poller, began, notice = zmq.Poller(), self.on.clock.monotonic(), _GRACE
         self.register(poller)
         while True:
             try:
@@ -125,7 +124,7 @@ class Shards:
                 return None
             if interrupts.first is not None:
                 return 128 + interrupts.first
-            reason, waited = f"waiting for {missing[0]}", time.monotonic() - began
+            reason, waited = f"waiting for {missing[0]}", self.on.clock.monotonic() - began
             if waited > PATIENCE:
                 self._say(f"stopping: {missing[0]} did not come within {PATIENCE:g} s")
                 return 1
@@ -138,7 +137,7 @@ class Shards:
 
     def serve(self) -> None:
         """Take what the shards have said, and see whether they live. Raises ShardLost."""
-        now = time.monotonic()
+        now = self.on.clock.monotonic()
         for index, link in enumerate(self._links):
             for message, body in link.receive(now):
                 if isinstance(message, s.Collected | s.Floats):
@@ -165,7 +164,7 @@ class Shards:
         """Hand out a version, float32 [size], and what else the next one depends on."""
         (version, vector, _), state = whole
         assert vector is not None, "a server begins with a model"
-        now, ends = time.monotonic(), bounds(vector.size, len(self))
+        now, ends = self.on.clock.monotonic(), bounds(vector.size, len(self))
         rule = json.dumps({"name": outer.name, "wire": wire.name,
                            "options": {key: getattr(outer, key) for key in outer.OPTIONS}})
         for link, start, stop in zip(self._links, ends, ends[1:], strict=False):
@@ -211,12 +210,13 @@ class Shards:
         """The run has ended in good order."""
         self._tell(m.Over(reason))
         with contextlib.suppress(ShardLost):
-            end = time.monotonic() + _LINGER
-            while not all(link.settle() for link in self._links) and time.monotonic() < end:
+            monotonic = self.on.clock.monotonic
+            end = monotonic() + _LINGER
+            while not all(link.settle() for link in self._links) and monotonic() < end:
                 self.serve()
 
     def _tell(self, message: Any) -> None:
-        frames, now = (m.encode(message),), time.monotonic()
+        frames, now = (m.encode(message),), self.on.clock.monotonic()
         for link in self._links:
             link.post(frames, now)
 

@@ -8,7 +8,6 @@ so from a newer state. Which of two may serve says `wbsp.ps.contest`.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable
 
 import zmq
@@ -48,10 +47,10 @@ class Standby:
             m.PROTOCOL, settings, socket.port, own.run if own else "", own.rank if own else 0),
             share)
         self._candidacy: Candidacy | None = None  # while the server is silent
-        self._silent_since = self._noticed = time.monotonic()
+        self._silent_since = self._noticed = self._socket.on.clock.monotonic()
         self._overtaken = False  # who had an older state of this run does not serve, but follows
         self._said = False  # that a copy is held
-        self._began = time.monotonic()
+        self._began = self._socket.on.clock.monotonic()
         self._follower: tuple[bytes, m.Follow, str] | None = None  # takes this one for the server
         self._later = False  # a worker has come from a server with a later state
 
@@ -98,7 +97,7 @@ class Standby:
         while True:
             poller.poll(int(1000 * _POLL))
             self._socket.watch()
-            now = time.monotonic()
+            now = self._socket.on.clock.monotonic()
             self._leader.poll(now)
             self._receive()
             if self._interrupts.first is not None:

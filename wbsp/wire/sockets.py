@@ -22,6 +22,7 @@ import zmq.auth.thread
 import zmq.utils.monitor
 from zmq.utils import z85
 
+from wbsp.host import HOST, Host
 from wbsp.wire.guard import ROOM, ConnectionGuard
 from wbsp.wire.memory import keep_freed
 from wbsp.wire.messages import MAX_MESSAGE
@@ -135,11 +136,12 @@ class ServerSocket:
     """Bound ROUTER with its monitor, which sees peers that fail before their first message."""
 
     def __init__(self, host: str, port: int, token: bytes | None = None, members: int = 1,
-                 most: int = MAX_MESSAGE, flag: str = "--port_base"):
+                 most: int = MAX_MESSAGE, flag: str = "--port_base", on: Host = HOST):
         """
         members: largest number of workers at a time
         most:    bytes of one part of a message; libzmq drops a peer that sends more
         flag:    what a person chooses the port by
+        on:      the host that this process runs on
 
         Raises ValueError for an address beyond loopback without a token, OSError for a taken port.
         """
@@ -149,6 +151,7 @@ class ServerSocket:
                 "Give every process the same secret with --token_file=FILE "
                 "(openssl rand -hex 32 > FILE), or use --host=localhost")
         keep_freed()
+        self.on = on
         self.context = zmq.Context()
         self._token = token
         self._authenticator = None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
 from wbsp.feedback import ErrorFeedback
 from wbsp.formats import FLOAT32, Format, Ranges, parse
+from wbsp.host import HOST, Host
 from wbsp.layout import total_size
 from wbsp.sync.base import Push
 from wbsp.vectors import bounds
@@ -41,7 +40,8 @@ class Attachment:
     held:    version that the server may add differences to; NONE: there is none
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on: Host = HOST):
+        self._on = on
         self.hello: m.Hello | None = None
         self.join: m.Join | None = None
         self.kept: KeptCuts | None = None
@@ -74,7 +74,7 @@ class Attachment:
         if joined.group is not None and not self.wire.lossless and self.join is not None:
             ends = bounds(total_size(self.join.layout), len(joined.group.addresses))
             self.sending = ErrorFeedback(Ranges(self.wire, ends))
-        self._zero = time.monotonic() - joined.now
+        self._zero = self._on.clock.monotonic() - joined.now
         self.kept = KeptCuts(joined.seq)
 
     def reattach(self, channel: ServerChannel, waits: bool) -> None:
@@ -87,7 +87,7 @@ class Attachment:
         channel.post(m.Reattach(
             m.PROTOCOL, self.hello.worker, self._run or "", self._epoch, self.join.layout,
             self._joined.seq, self.kept.answered, self.kept.first, self.version, self.left,
-            waits, time.monotonic() - self._zero, channel.memory.name))
+            waits, self._on.clock.monotonic() - self._zero, channel.memory.name))
 
     def resend(self, seq: int) -> tuple[m.Kept, np.ndarray]:
         """The sum of what was decided from push `seq` on, and the header of its first chunk.

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ import msgspec
 import numpy as np
 import zmq
 
+from wbsp.host import HOST, Host
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import split
 from wbsp.wire.memory import keep_freed
@@ -47,7 +47,8 @@ class ServerChannel:
     """
 
     def __init__(self, address: str, token: bytes | None, bandwidth: float | None,
-                 patience: float, say: Callable[[str], None], share: bool = True):
+                 patience: float, say: Callable[[str], None], share: bool = True,
+                 on: Host = HOST):
         """`address`: as in `Route`; `bandwidth`: bytes per second each way, or None.
 
         patience: as in `ConnectionMonitor`
@@ -57,15 +58,16 @@ class ServerChannel:
         """
         hosts = [host for host, _ in split_addresses(address)]
         keep_freed()
+        self.on = on
         self.context = zmq.Context()
         self._socket = worker_socket(self.context, hosts, os.urandom(16), token)
         self.connection = ConnectionMonitor(self._socket, address, patience, say)
         self.slices: Slices | None = None
-        self.memory = SharedMemory(share and bandwidth is None)
+        self.memory = SharedMemory(share and bandwidth is None, on)
         limiters = RateLimiter(bandwidth), RateLimiter(bandwidth)
         self._slices_of = (lambda group: Slices(self.context, group, self.connection.host, token,
-                                                limiters, patience, say))
-        self._duplex = Duplex(self._socket, *limiters)
+                                                limiters, patience, say, on))
+        self._duplex = Duplex(self._socket, *limiters, on)
         self._poller = self._new_poller()
         self._let_go_at = math.inf  # by the server, of the memory that was shared
         self._enclosed: m.Model | None = None  # in the newest message, and not received yet
@@ -114,7 +116,7 @@ class ServerChannel:
         try:
             self.memory.attach(answer.memory)
         except SharingEnded:
-            self._let_go_at = time.monotonic()
+            self._let_go_at = self.on.clock.monotonic()
 
     def detach(self, memory: int = 0) -> None:
         """Share no memory but that of this number, and speak over the network, until a server
@@ -138,7 +140,7 @@ class ServerChannel:
 
     def poll(self, wakes: int, seconds: float) -> Ready:
         """Wait, for at most `seconds`, until there is something to do or `wakes` can be read."""
-        now = time.monotonic()
+        now = self.on.clock.monotonic()
         wait = min(seconds, self._duplex.register(self._poller, now))
         if self.slices is not None:
             wait = min(wait, self.slices.register(self._poller, now))
@@ -169,13 +171,13 @@ class ServerChannel:
                 frames = self.memory.receive()
             except SharingEnded:
                 self.detach()
-                self._let_go_at = time.monotonic()
+                self._let_go_at = self.on.clock.monotonic()
         if frames is None and self._arriving:
             frames = self._duplex.receive()
             self._arriving = frames is not None
         if frames is None:
             return None if self.slices is None else self.slices.receive()
-        self.connection.received_at = time.monotonic()
+        self.connection.received_at = self.on.clock.monotonic()
         message = m.decode(m.FromServer, frames[0].buffer)
         if isinstance(message, m.Ack):
             self._enclosed = message.model
@@ -192,7 +194,7 @@ class ServerChannel:
 
         All messages that were on their way, and the rest of what was queued, are lost then.
         """
-        renewed = self.connection.event(time.monotonic())
+        renewed = self.connection.event(self.on.clock.monotonic())
         if renewed:
             self._duplex.queue.clear()
         return renewed

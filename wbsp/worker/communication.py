@@ -10,7 +10,6 @@ Reattach, and whatever else there is to send waits until the server and its shar
 from __future__ import annotations
 
 import queue
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -42,7 +41,7 @@ class Communication:
         self.handshake: queue.SimpleQueue[m.Message | TransportError] = queue.SimpleQueue()
         self._channel, self._calls, self._address = channel, calls, address
         self._pending: PendingRequest | None = None
-        self.attachment = Attachment()
+        self.attachment = Attachment(channel.on)
         self._attaching: PendingRequest | None = None  # Reattach, while it is not answered
         self._membership: Membership | None = None
         self._early: list[m.Message] = []  # messages to a member, received before `listen`
@@ -102,7 +101,7 @@ class Communication:
         carried: an earlier message stands for the request; it is sent only if that is lost
         cut:     that the request hands over
         """
-        now = time.monotonic()
+        now = self._channel.on.clock.monotonic()
         self._pending = PendingRequest(answer, number, send, self._counts(), now, now, now, cut)
         if carried and self._membership:  # a part of the answer may have come before
             for early in self._membership.early(number, self._channel.group):
@@ -129,19 +128,19 @@ class Communication:
     # The loop.
 
     def _loop(self) -> None:
-        while not self._closed(time.monotonic()):
+        while not self._closed(self._channel.on.clock.monotonic()):
             ready = self._channel.poll(self._calls.wakes, self.attachment.patience(HEARTBEAT / 4))
             if ready.wake:
                 self._calls.take_wake()
             self._calls.make()
             if ready.event and self._channel.read_event():
-                self._introduce_again(time.monotonic())
+                self._introduce_again(self._channel.on.clock.monotonic())
             if ready.message:
                 self._receive()
             else:
                 self.attachment.settle()  # while the server is busy with a push, or this worker
             self._channel.flush()
-            self._keep_alive(time.monotonic())
+            self._keep_alive(self._channel.on.clock.monotonic())
 
     def _closed(self, now: float) -> bool:
         return self._closes_by is not None and (
@@ -157,7 +156,7 @@ class Communication:
     def _receive(self) -> None:
         try:
             while (received := self._channel.receive()) is not None:
-                self._handle(*received, time.monotonic())
+                self._handle(*received, self._channel.on.clock.monotonic())
                 self._calls.make()  # the listener may have requested a fetch
         except m.WireError as error:
             raise TransportError(f"the server at {self._address} sent {error}") from None

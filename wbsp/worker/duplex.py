@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Any
 
 import zmq
 
+from wbsp.host import HOST, Host
 from wbsp.wire.link import Link
 from wbsp.wire.rate import RateLimitedReceiver, RateLimiter
 from wbsp.wire.send_queue import SendQueue
@@ -21,8 +21,9 @@ class Duplex:
     queue: of messages that have not been sent
     """
 
-    def __init__(self, socket: zmq.Socket | Link, upstream: RateLimiter, downstream: RateLimiter):
-        self._socket = socket
+    def __init__(self, socket: zmq.Socket | Link, upstream: RateLimiter, downstream: RateLimiter,
+                 on: Host = HOST):
+        self._socket, self._clock = socket, on.clock
         # by which a poller names it
         self._polled = socket if isinstance(socket, zmq.Socket) else socket.fileno()
         self.queue = SendQueue(socket, upstream)
@@ -48,12 +49,12 @@ class Duplex:
 
     def receive(self) -> list[zmq.Frame] | None:
         """The next message's frames; None: there is none yet."""
-        return self._receiver.receive(time.monotonic())
+        return self._receiver.receive(self._clock.monotonic())
 
     def post(self, *frames: bytes | memoryview, urgent: bool = False) -> None:
         """Send a message now if possible, else later; an urgent one replaces an older one."""
-        self.queue.post(*frames, now=time.monotonic(), urgent=urgent)
+        self.queue.post(*frames, now=self._clock.monotonic(), urgent=urgent)
 
     def flush(self) -> None:
         """Send all queued messages that the rate limit and the socket allow."""
-        self.queue.flush(time.monotonic())
+        self.queue.flush(self._clock.monotonic())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 
+from wbsp.host import HOST, Host
 from wbsp.runlog.report import Phase, PhaseTimer, Report
 from wbsp.runlog.worker import WorkerLog
 
@@ -17,9 +17,11 @@ class Recorder:
     is the other one that enters its phases.
     """
 
-    def __init__(self, run_time: float, log: WorkerLog | None = None):
+    def __init__(self, run_time: float, log: WorkerLog | None = None,
+                 on: Host = HOST):
         """`run_time`: seconds since the run's time zero, at this moment."""
-        self._offset = time.monotonic() - run_time  # of the run's time zero
+        self._clock = on.clock
+        self._offset = self._clock.monotonic() - run_time  # of the run's time zero
         self._log = log
         self._lock = threading.Lock()  # of the timer
         self._phase: Phase = "wait"
@@ -29,7 +31,7 @@ class Recorder:
 
     def now(self) -> float:
         """Seconds since the run's time zero, which all processes of the run share."""
-        return time.monotonic() - self._offset
+        return self._clock.monotonic() - self._offset
 
     def report(self) -> Report:
         """The totals so far, until `close`."""

@@ -6,7 +6,6 @@ model's variables are read and written by the compute thread alone. Keras is not
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 from wbsp.layout import total_size
@@ -48,7 +47,7 @@ class WorkerRuntime:
         self.transport, self.replica = transport, replica
         self.steps_before = joined.steps
         self._say, self._interrupted, self._usage = say, interrupted, usage
-        self._recorder = Recorder(joined.now, log)
+        self._recorder = Recorder(joined.now, log, transport.on)
         self._update_bytes = transport.update_bytes(total_size(replica.layout))
         self._shared = SharedAgent(Agent(transport.worker, rule, joined.seq, joined.run_steps),
                                    transport, self._recorder, say, assignments, replica.bring)
@@ -154,7 +153,7 @@ class WorkerRuntime:
         Returns early on an interrupt, but not while a push is unacknowledged. Raises
         TransportError when the server is lost.
         """
-        start, notice = time.monotonic(), _NOTICE
+        start, notice = self.transport.on.clock.monotonic(), _NOTICE
         shared = self._shared
         while True:
             if self.agent.waiting is not None or not until():
@@ -171,7 +170,7 @@ class WorkerRuntime:
                                                  f"{self.transport.address} is lost, and with it "
                                                  "what this worker has not handed over")
                     shared.wait(_GRAIN)
-                    waited = time.monotonic() - start
+                    waited = self.transport.on.clock.monotonic() - start
                     if waited > notice:
                         notice += _NOTICE
                         self._say(f"worker {self.transport.worker}: waiting for "

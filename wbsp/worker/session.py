@@ -3,10 +3,10 @@ the seconds that Keras and what it runs on take to start."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from wbsp.cluster import Task, shares_memory, token
+from wbsp.host import HOST, Host
 from wbsp.wire import messages as m
 from wbsp.wire.sockets import split_addresses
 from wbsp.worker.connection import RunOver
@@ -26,10 +26,10 @@ class Session:
     def __init__(self, address: str | None, worker_index: int | None, token_file: str | None,
                  connect_timeout: float, band_width_limit: float | None,
                  expected: dict[str, str] | None, say: Callable[[str], None], patience: float,
-                 transport: str | None):
+                 transport: str | None, on: Host = HOST):
         """The arguments are those of `SyncCallback`. Raises ValueError or OSError for bad ones."""
         self.task = task = Task.complete(address, worker_index, check=split_addresses)
-        self.timeout, self.say = connect_timeout, say
+        self.timeout, self.say, self._on = connect_timeout, say, on
         self.transport: Transport | None = None
         self.welcome: m.Welcome | None = None
         self.interrupted: str | None = None
@@ -38,7 +38,7 @@ class Session:
         rate = None if band_width_limit is None else 1e6 * band_width_limit
         self._new_transport = lambda: Transport(
             task.address, task.worker, secret, rate, say, lambda: self.interrupted is not None,
-            patience, share)
+            patience, share, on)
 
     def connect(self) -> m.Welcome:
         """Introduce this worker over a new connection.
@@ -47,7 +47,7 @@ class Session:
         nothing is left but to save the last version.
         Raises TransportError when there is no server or it refuses.
         """
-        end, left = time.monotonic() + self.timeout, self.timeout
+        end, left = self._on.clock.monotonic() + self.timeout, self.timeout
         patient = self.task in _were_in_run
         while True:
             self.transport = transport = self._new_transport()
@@ -55,10 +55,10 @@ class Session:
                 self.welcome = transport.hello(self._expected, left)
             except BaseException as error:
                 transport.close()
-                left = end - time.monotonic()
+                left = end - self._on.clock.monotonic()
                 if not (patient and isinstance(error, RunOver) and left > 0) or self.interrupted:
                     raise
-                time.sleep(_PAUSE)
+                self._on.clock.sleep(_PAUSE)
             else:
                 _were_in_run.add(self.task)
                 return self.welcome

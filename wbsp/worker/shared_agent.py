@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -168,7 +167,7 @@ class SharedAgent:
     def _say_rejected(self, ack: m.Ack) -> None:
         """Say now and then that pushes were rejected: some models reject by rule, and often."""
         self._rejected += 1
-        now = time.monotonic()
+        now = self._transport.on.clock.monotonic()
         if now - self._rejected_said_at > _NOTICE:
             self._rejected_said_at = now
             self._say(f"worker {self.agent.worker}: push {ack.seq} was rejected: {ack.reason} "

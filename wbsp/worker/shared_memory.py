@@ -7,6 +7,7 @@ from collections import deque
 import numpy as np
 import zmq
 
+from wbsp.host import HOST, Host
 from wbsp.wire.link import Door, Link
 from wbsp.wire.memory import is_held
 from wbsp.wire.message import WireError
@@ -25,7 +26,8 @@ class SharedMemory:
     duplex: for all messages to and from the server; None: nothing is shared (at the moment)
     """
 
-    def __init__(self, wanted: bool):
+    def __init__(self, wanted: bool, on: Host = HOST):
+        self._on = on
         self._door = Door(wanted)
         self.duplex: Duplex | None = None
         self._link: Link | None = None
@@ -51,7 +53,7 @@ class SharedMemory:
             self.refuse()
             raise SharingEnded(f"segment {number} did not come")
         self._link, self._outbox = link, number
-        self.duplex = Duplex(link, RateLimiter(None), RateLimiter(None))
+        self.duplex = Duplex(link, RateLimiter(None), RateLimiter(None), self._on)
 
     def detach(self, number: int = 0) -> None:
         """Share nothing but the memory of this number, until `attach`."""

@@ -8,7 +8,6 @@ that needs them is sent; what was under way when a connection broke is then repe
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 import zmq
 import zmq.utils.monitor
 
+from wbsp.host import HOST, Host
 from wbsp.vectors import bounds
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
@@ -33,12 +33,12 @@ class _Shard:
     """The connection to one shard; times are seconds of the monotonic clock."""
 
     def __init__(self, context: zmq.Context, host: str, port: int, token: bytes | None,
-                 limiters: tuple[RateLimiter, RateLimiter]):
+                 limiters: tuple[RateLimiter, RateLimiter], on: Host):
         self.name = f"{host}:{port}"
         self.socket = worker_socket(context, [host], os.urandom(16), token)
         self.monitor = self.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED
                                                       | zmq.EVENT_DISCONNECTED)
-        self.duplex = Duplex(self.socket, *limiters)
+        self.duplex = Duplex(self.socket, *limiters, on)
         self.connected = self.ready = False
         self.presented_at = 0.0
         self.socket.connect(endpoint(host, port))
@@ -67,17 +67,17 @@ class Slices:
 
     def __init__(self, context: zmq.Context, group: m.Group, here: str, token: bytes | None,
                  limiters: tuple[RateLimiter, RateLimiter], patience: float,
-                 say: Callable[[str], None]):
+                 say: Callable[[str], None], on: Host = HOST):
         """`here`: the host at which the server was reached.
 
         limiters: of what goes out, and of what comes in
         patience: seconds for which to try to reach a shard
         """
-        self.group, self._patience, self._say = group, patience, say
-        self._shards = [_Shard(context, host or here, port, token, limiters)
+        self.group, self._patience, self._say, self._on = group, patience, say, on
+        self._shards = [_Shard(context, host or here, port, token, limiters, on)
                         for host, port in group.addresses]
         self.ready = False
-        self._unready_since = self._notice_at = time.monotonic()
+        self._unready_since = self._notice_at = self._on.clock.monotonic()
 
     @property
     def sent(self) -> int:
@@ -119,7 +119,7 @@ class Slices:
                                    message.size, message.base), frames[1].buffer
                 if isinstance(message, s.Ready) and message.secret == self.group.secret:
                     if shard.ready:  # something came too early for it: all is repeated
-                        self._unready(time.monotonic())
+                        self._unready(self._on.clock.monotonic())
                     shard.ready = True
         return None
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
 
 from wbsp.formats import FLOAT32
+from wbsp.host import HOST, Host
 from wbsp.layout import TensorSpec, total_size
 from wbsp.replica.base import Vector
 from wbsp.sync.base import Push
@@ -44,16 +44,16 @@ class Transport:
     def __init__(self, address: str, worker: int, token: bytes | None = None,
                  bandwidth: float | None = None, say: Callable[[str], None] = print,
                  interrupted: Callable[[], bool] = lambda: False, patience: float = PATIENCE,
-                 share: bool = True):
+                 share: bool = True, on: Host = HOST):
         """`address`: host:port; `bandwidth`: bytes per second each way, or None.
 
         patience: seconds for which to try to reach a server that is lost
         share:    memory is shared with a server of this machine and user, if there is no bandwidth
         """
         self.address, self.worker = address, worker
-        self._say, self._interrupted = say, interrupted
+        self._say, self._interrupted, self.on = say, interrupted, on
         self._channel = ServerChannel(address, token, bandwidth, patience,
-                                      lambda text: say(f"worker {worker}: {text}"), share)
+                                      lambda text: say(f"worker {worker}: {text}"), share, on)
         self._calls = CallQueue()
         self._communication = Communication(self._channel, self._calls, address)
         self._thread: threading.Thread | None = None
@@ -83,15 +83,15 @@ class Transport:
         self._thread = threading.Thread(target=self._communication.run, name="wbsp-communication",
                                         daemon=True)
         self._thread.start()  # after the request: no heartbeat may precede Hello
-        start = time.monotonic()
+        start = self.on.clock.monotonic()
         notice = _FIRST_NOTICE
         while True:
-            waited = time.monotonic() - start
+            waited = self.on.clock.monotonic() - start
             with contextlib.suppress(TimeoutError):
                 welcome = self._await(m.Welcome, min(notice - waited, timeout))
                 self._wire = format_of(welcome)
                 return welcome
-            waited = time.monotonic() - start
+            waited = self.on.clock.monotonic() - start
             if waited >= timeout:
                 self.close()
                 raise TransportError(f"no server answered at {self.address} within {timeout:g} s; "
@@ -167,7 +167,7 @@ class Transport:
         """Send what is queued, for at most `patience` seconds, and end the thread."""
         thread, self._thread = self._thread, None
         if thread is not None:
-            deadline = time.monotonic() + patience
+            deadline = self.on.clock.monotonic() + patience
             self._calls.append(lambda: self._communication.close(deadline))
             self.wake()
             thread.join(patience + 2)
@@ -194,14 +194,14 @@ class Transport:
         Raises TimeoutError or TransportError.
         """
         self.wake()
-        start, left = time.monotonic(), timeout
+        start, left = self.on.clock.monotonic(), timeout
         while True:
             with contextlib.suppress(queue.Empty):
                 message = self._communication.handshake.get(timeout=max(0.0, min(left, _GRAIN)))
                 break
             if self._interrupted():
                 raise TransportError(f"interrupted while waiting for the server at {self.address}")
-            left = max(start, self._communication.progress_at) + timeout - time.monotonic()
+            left = max(start, self._communication.progress_at) + timeout - self.on.clock.monotonic()
             if left <= 0:
                 raise TimeoutError(f"the server at {self.address} sent no {answer.__name__} "
                                    f"within {timeout:g} s")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import psutil
+
+from wbsp.host import HOST
 
 PERIOD = 0.5  # seconds between two samples: processor time is counted in hundredths
 
@@ -17,7 +18,7 @@ class Usage:
     average since the sample before, at least `PERIOD` ago.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, clock: Callable[[], float] = HOST.clock.monotonic):
         self._clock = clock
         self._total, self._idle = _processor_seconds()
         self._shares = 0.0, 0.0

@@ -1,0 +1,25 @@
+"""The world outside a process."""
+
+import time
+
+import pytest
+
+from wbsp.host import HOST, Clock
+
+
+def test_time_counts_while_the_machine_sleeps_where_it_can_tell(monkeypatch):
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        pytest.skip("this system has no such clock")
+    monkeypatch.setattr(time, "clock_gettime", {time.CLOCK_BOOTTIME: 12.5}.__getitem__)
+    assert Clock().monotonic() == 12.5
+
+
+def test_elsewhere_time_is_what_python_has(monkeypatch):
+    monkeypatch.delattr(time, "CLOCK_BOOTTIME", raising=False)
+    assert Clock().monotonic is time.monotonic
+
+
+def test_time_goes_on():
+    before = HOST.clock.monotonic()
+    HOST.clock.sleep(0.01)
+    assert HOST.clock.monotonic() > before
