@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wbsp.layout import TensorSpec, canonical_names, difference
+from wbsp.layout import TensorSpec, canonical_names, check_layout, difference
 
 many = settings(max_examples=3 * settings.default.max_examples)
 
@@ -63,6 +63,31 @@ def test_the_same_variables_in_another_order_are_a_difference(mine, theirs):
 ])
 def test_other_variables_are_named(mine, theirs, says):
     assert difference(*([TensorSpec(*spec) for spec in specs] for specs in (mine, theirs))) == says
+
+
+def test_of_models_of_other_lengths_the_first_other_shape_is_named():
+    mine = [TensorSpec("a", (3,)), TensorSpec("b", (3,))]
+    theirs = [TensorSpec("a", (3,)), TensorSpec("b", (4,)), TensorSpec("c", ())]
+    assert difference(mine, theirs) == (
+        "2 variables here and 3 there; variable 1 is b[3] here and b[4] there")
+
+
+def test_what_a_long_name_costs_grows_with_its_length_alone():
+    """Of 300 KB it was more than a server's hour; a hundredth of a second now."""
+    for name in ("_0" * 150_000 + "x", "_0" * 150_000, "a/" * 150_000, "_" * 300_000,
+                 "_" + "9" * 300_000):
+        assert difference(layout(name, "b"), layout(name, "c"))
+        assert len(canonical_names([name, name])) == 2
+
+
+@pytest.mark.parametrize("spec, says", [
+    (("x" * 1001, (4,)), "1,001 characters"), (("x", (1,) * 33), "33 dimensions"),
+    (("x", (1 << 33, 2)), "17,179,869,184 float values"), (("x", (0,)), "0 float values"),
+    (("x\n", (-4,)), r"'x\\n'")])
+def test_a_layout_that_no_server_takes_is_refused_in_a_line(spec, says):
+    with pytest.raises(ValueError, match=says) as error:
+        check_layout([TensorSpec(*spec)])
+    assert str(error.value).isprintable()
 
 
 def test_a_shape_may_be_a_list():

@@ -6,31 +6,53 @@ Trainable float variables first, then the float non-trainable ones (BatchNorm st
 from __future__ import annotations
 
 import math
-import re
+import os
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-_NUMBERED = re.compile(r"(.*?)((?:_(?:0|[1-9][0-9]*))*)", re.DOTALL)  # "dense_7": "dense", "_7"
+from msgspec import Meta
+
+from wbsp.limits import DIMENSIONS, MAX_FLOATS, NAME, VARIABLES, Name, Shape
+
+_DEPTH = 32  # components of a name that are looked at one by one
+_DIGITS = 18  # of a number that Keras appends, at most
 
 
 class TensorSpec(NamedTuple):
     """One variable."""
 
-    name: str
-    shape: tuple[int, ...]
+    name: Name
+    shape: Shape
 
     @property
     def size(self) -> int:
         return math.prod(self.shape)
 
 
+Layout = Annotated[list[TensorSpec], Meta(max_length=VARIABLES)]  # as a peer sends it
+
+
 def total_size(layout: Sequence[TensorSpec]) -> int:
     """Number of floats in the flat vector. Raises ValueError for a negative dimension."""
     for spec in layout:
         if any(n < 0 for n in spec.shape):
-            raise ValueError(f"variable {spec.name} has shape {spec.shape}")
+            raise ValueError(f"variable {spec.name[:NAME]!r} has shape {spec.shape}")
     return sum(spec.size for spec in layout)
+
+
+def check_layout(layout: Sequence[TensorSpec]) -> None:
+    """Raise ValueError, in one line, for a layout that no server takes."""
+    if len(layout) > VARIABLES:
+        raise ValueError(f"the model has {len(layout):,} variables; at most {VARIABLES:,} can be "
+                         "trained together")
+    for spec in layout:
+        if len(spec.name) > NAME or len(spec.shape) > DIMENSIONS:
+            raise ValueError(f"the variable {spec.name[:40]!r}... has a name of {len(spec.name):,} "
+                             f"characters and {len(spec.shape)} dimensions; at most {NAME:,} and "
+                             f"{DIMENSIONS} are taken: give it a shorter name")
+    if not 0 < (size := total_size(layout)) <= MAX_FLOATS:
+        raise ValueError(f"the model has {size:,} float values; 1 to {MAX_FLOATS:,} can be trained")
 
 
 def difference(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> str | None:
@@ -38,11 +60,18 @@ def difference(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> str 
 
     Variables are compared by shape and canonical name.
     """
+    if mine == theirs:
+        return None
+    if len(mine) != len(theirs):
+        return f"{len(mine)} variables here and {len(theirs)} there" + next(
+            (f"; variable {index} is {_said(a)} here and {_said(b)} there"
+             for index, (a, b) in enumerate(zip(mine, theirs, strict=False))
+             if tuple(a.shape) != tuple(b.shape)), "")
     ours, others = (
         [(name, tuple(spec.shape)) for name, spec in
          zip(canonical_names([spec.name for spec in layout]), layout, strict=True)]
         for layout in (mine, theirs))
-    unlike = [i for i, (a, b) in enumerate(zip(ours, others, strict=False)) if a != b]
+    unlike = [i for i, (a, b) in enumerate(zip(ours, others, strict=True)) if a != b]
     if unlike:
         # in models that differ, the same variable may have two canonical names
         index = next((i for i in unlike if _said(mine[i]) != _said(theirs[i])), unlike[0])
@@ -51,8 +80,6 @@ def difference(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> str 
             text += ("; all are there, but in another order, as where the layers' `trainable` "
                      "flags differ")
         return text
-    if len(mine) != len(theirs):
-        return f"{len(mine)} variables here and {len(theirs)} there"
     return None
 
 
@@ -65,9 +92,10 @@ def canonical_names(names: Sequence[str]) -> list[str]:
     begin with (the model's own name, for example) are left out. The canonical name of a variable
     does not depend on the order of `names`.
     """
-    paths = [name.split("/") for name in names]
-    while len({path[0] for path in paths}) == 1 and min(map(len, paths)) > 1:
-        paths = [path[1:] for path in paths]
+    paths = [name.split("/", _DEPTH) for name in names]
+    if paths:
+        shared = min(len(os.path.commonprefix(paths)), min(map(len, paths)) - 1)
+        paths = [path[shared:] for path in paths]
     numbers = defaultdict(set)  # (depth, word) -> the numbers behind that word
     for path in paths:
         for depth, component in enumerate(path):
@@ -82,10 +110,17 @@ def canonical_names(names: Sequence[str]) -> list[str]:
 
 def _split(component: str) -> tuple[str, tuple[int, ...]]:
     """"block_2_1" -> "block", (2, 1); a user's own number may stand before Keras's."""
-    found = _NUMBERED.fullmatch(component)
-    assert found is not None  # every text matches
-    word, number = found.groups()
-    return word, tuple(map(int, number.split("_")[1:]))
+    parts = component.split("_")
+    end = len(parts)
+    while end > 1 and _is_number(parts[end - 1]):
+        end -= 1
+    return "_".join(parts[:end]), tuple(map(int, parts[end:]))
+
+
+def _is_number(text: str) -> bool:
+    """True for a whole number as Keras writes it."""
+    return (text.isascii() and text.isdigit() and len(text) <= _DIGITS
+            and (text == "0" or text[0] != "0"))
 
 
 def _said(spec: TensorSpec) -> str:

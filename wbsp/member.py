@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from msgspec import Meta
+
+from wbsp.limits import Count, Reason, Seconds
+
+REASONS = 64  # of rejections that are told apart
+OTHERS = "for other reasons"  # what is rejected beyond them
 COUNTED = "steps", "samples", "seconds", "pushes", "base", "rounds", "rejected"
 
 
 class AnsweredWork(NamedTuple):
     """What pushes `first` ... `last` of one worker carried, which the server has answered."""
 
-    first: int
-    last: int
-    steps: int
-    samples: int
-    seconds: float  # of compute
-    base: int  # base version of the last
-    rejected: dict[str, int]  # reason -> pushes
+    first: Count
+    last: Count
+    steps: Count
+    samples: Count
+    seconds: Seconds  # of compute
+    base: Count  # base version of the last
+    rejected: Annotated[dict[Reason, Count], Meta(max_length=REASONS)]  # reason -> pushes
 
     @property
     def pushes(self) -> int:
@@ -26,12 +32,19 @@ class AnsweredWork(NamedTuple):
 
     def then(self, later: AnsweredWork) -> AnsweredWork:
         """Both, where `later` follows on this one."""
-        reasons = {*self.rejected, *later.rejected}
+        rejected = Counter(self.rejected)
+        for reason, pushes in sorted(later.rejected.items()):
+            count_rejected(rejected, reason, pushes)
         return AnsweredWork(
             self.first, later.last, self.steps + later.steps, self.samples + later.samples,
             self.seconds + later.seconds, later.base,
-            {reason: self.rejected.get(reason, 0) + later.rejected.get(reason, 0)
-             for reason in sorted(reasons)})
+            dict(rejected))
+
+
+def count_rejected(rejected: Counter[str], reason: str, pushes: int = 1) -> None:
+    """Add pushes that were rejected for this reason; a model may make a new one of each push."""
+    full = reason not in rejected and len(rejected) >= REASONS - 1
+    rejected[OTHERS if full else reason] += pushes
 
 
 @dataclass

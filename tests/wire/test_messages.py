@@ -4,6 +4,7 @@ import hashlib
 import struct
 from typing import get_args
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -203,6 +204,69 @@ def test_a_claimed_length_is_not_believed(count):
     for data in (layout, shape, claim):
         with pytest.raises(m.WireError):
             m.decode(m.FromWorker, data)
+
+
+# Of the contract of synchronization models, which knows no message: `check_push` bounds a Push, and
+# the others come from the server. A protocol's number is refused by name.
+UNBOUNDED = {Push, Direct, WorkerRule}
+
+
+def unbounded(info, path):
+    """Where in a type a text, bytes, a list, a dict or an integer has no bound."""
+    kinds = msgspec.inspect
+    if isinstance(info, kinds.UnionType):
+        for one in info.types:
+            yield from unbounded(one, path)
+    elif isinstance(info, kinds.StructType | kinds.NamedTupleType | kinds.DataclassType):
+        if info.cls not in UNBOUNDED:
+            for field in info.fields:
+                if field.name != "protocol":
+                    yield from unbounded(field.type, f"{path} {info.cls.__name__}.{field.name}")
+    elif isinstance(info, kinds.IntType):
+        if info.ge is None or (info.le is None and info.lt is None and path.split(".")[-1] not in (
+                "secret", "segment", "memory", "time")):  # of 63 bits
+            yield path
+    elif not isinstance(info, kinds.FloatType | kinds.BoolType | kinds.NoneType):
+        if not isinstance(info, kinds.TupleType) and info.max_length is None:
+            yield path
+        for name in ("key_type", "value_type", "item_type"):
+            if hasattr(info, name):
+                yield from unbounded(getattr(info, name), path)
+        for one in getattr(info, "item_types", ()):
+            yield from unbounded(one, path)
+
+
+@pytest.mark.parametrize("kind", [m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.Read,
+                                  f.News])
+def test_whatever_a_peer_sends_has_bounds(kind):
+    assert list(unbounded(msgspec.inspect.type_info(kind), "")) == []
+
+
+LONG = "x" * 5000
+
+
+@pytest.mark.parametrize("kind, message", [
+    (m.FromWorker, m.Join([TensorSpec(LONG, (4,))])),
+    (m.FromWorker, m.Join([TensorSpec("x", (4,) * 33)])),
+    (m.FromWorker, m.Join([TensorSpec("x", (-4,))])),
+    (m.FromWorker, m.Join([TensorSpec("x", (1 << 62,))])),
+    (m.FromWorker, m.Join([], LONG)),
+    (m.FromWorker, m.Hello(m.PROTOCOL, -(1 << 63), {})),
+    (m.FromWorker, m.Hello(m.PROTOCOL, 1, {str(i): "" for i in range(1000)})),
+    (m.FromWorker, m.Leaving(LONG, True, None)),
+    (m.FromWorker, m.Leaving("", True, Report(steps=1 << 62))),
+    (m.FromWorker, m.Kept(AnsweredWork(0, 0, 1, 1, 0.1, 0, {LONG: 1}), 0, 5)),
+    (m.FromWorker, m.Kept(AnsweredWork(0, 0, 1, 1, 0.1, 0, {str(i): 1 for i in range(65)}), 0, 5)),
+    (m.FromWorker, m.Follow(m.PROTOCOL, {}, -5)),
+    (m.FromWorker, m.Follow(m.PROTOCOL, {}, 65536)),
+    (m.FromWorker, m.Ask(LONG)),
+    (m.FromServer, m.Refused(LONG)),
+    (s.FromShard, s.Misuse(1, LONG)),
+])
+def test_what_is_beyond_the_bounds_is_refused_in_a_short_line(kind, message):
+    with pytest.raises(m.WireError) as error:
+        m.decode(kind, m.encode(message))
+    assert len(str(error.value)) < 200
 
 
 def test_nesting_without_end_is_refused():

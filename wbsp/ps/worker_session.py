@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -257,7 +256,8 @@ def check_reattach(reattach: m.Reattach) -> None:
 
 def check_report(report: Report, worker: int) -> None:
     """Raise WireError for totals that cannot be printed."""
-    if set(report.seconds) != set(PHASES) or not all(map(math.isfinite, report.seconds.values())):
+    if set(report.seconds) != set(PHASES) or not all(
+            abs(seconds) <= _MAX_SECONDS for seconds in report.seconds.values()):
         raise m.WireError(f"worker {worker} sent an impossible report")
 
 

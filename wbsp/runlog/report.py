@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
+
+from msgspec import Meta
 
 Phase = Literal["compute", "push", "pull", "wait", "data"]
 Lane = Literal["compute", "network"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
+# A worker sends its report to the server: what is beyond these bounds does not decode.
+Count = Annotated[int, Meta(ge=0, le=1 << 53)]
+Seconds = Annotated[float, Meta(ge=-1e9, le=1e9)]  # below 0 where a clock was set
+Booked = Annotated[dict[Annotated[str, Meta(max_length=16)], float], Meta(max_length=len(PHASES))]
 _SUMS = "steps", "samples", "pushes", "push_seconds", "pulls", "pull_seconds"
 
 
@@ -39,19 +45,19 @@ class PhaseTimer:
 class Report:
     """Running totals of one worker: seconds, counts and bytes."""
 
-    steps: int = 0
-    samples: int = 0
+    steps: Count = 0
+    samples: Count = 0
     loss: float = float("nan")  # of the newest mini-batch
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))  # booked
-    pushes: int = 0
-    push_seconds: float = 0.0  # from each cut to its Ack, summed; may overlap compute
-    last_push_seconds: float = 0.0
-    pulls: int = 0
-    pull_seconds: float = 0.0
-    last_pull_seconds: float = 0.0
-    push_bytes: int = 0  # of one update
-    control_bytes: int = 0  # of the messages around the newest update
-    pull_bytes: int = 0  # of one model
+    seconds: Booked = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    pushes: Count = 0
+    push_seconds: Seconds = 0.0  # from each cut to its Ack, summed; may overlap compute
+    last_push_seconds: Seconds = 0.0
+    pulls: Count = 0
+    pull_seconds: Seconds = 0.0
+    last_pull_seconds: Seconds = 0.0
+    push_bytes: Count = 0  # of one update
+    control_bytes: Count = 0  # of the messages around the newest update
+    pull_bytes: Count = 0  # of one model
 
     @property
     def wall(self) -> float:

@@ -8,10 +8,14 @@ folder that `order` knows, and is told what of them the other end has.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from wbsp.wire.message import Message
+from msgspec import Meta
 
+from wbsp.limits import Bytes, Count, FileName, Id, Line, Random
+from wbsp.wire.message import MAX_MESSAGE, Message
+
+_FILES = 4096  # in a message
 _ORDER = r"run\.json", r"events\.jsonl", r"events_wk\d{1,6}\.jsonl", r"summary\.json"
 
 
@@ -24,22 +28,23 @@ class Watch(Message, frozen=True):
 class FilesAt(Message, frozen=True):
     """Answer to Watch."""
 
-    port: int  # of the host at which the server was reached; 0: none yet, ask again
-    problem: str = ""  # why it cannot be, in one line
+    # Of the host at which the server was reached; 0: none yet, ask again.
+    port: Annotated[int, Meta(ge=0, le=65535)]
+    problem: Line = ""  # why it cannot be, in one line
 
 
 class Have(NamedTuple):
     """How much of a file is there at the other end."""
 
-    name: str
-    file: str  # as in Piece
-    size: int  # bytes
+    name: FileName
+    file: Id  # as in Piece
+    size: Bytes  # bytes
 
 
 class Read(Message, frozen=True):
     """Request for what is new in the files."""
 
-    have: list[Have]
+    have: Annotated[list[Have], Meta(max_length=_FILES)]
 
 
 class Piece(NamedTuple):
@@ -51,23 +56,23 @@ class Piece(NamedTuple):
     time: at which it was written, ns since 1970
     """
 
-    name: str
-    file: str
-    offset: int
-    size: int
-    time: int
-    data: bytes
+    name: FileName
+    file: Id
+    offset: Bytes
+    size: Bytes
+    time: Random
+    data: Annotated[bytes, Meta(max_length=MAX_MESSAGE)]
 
 
 class News(Message, frozen=True):
     """Answer to Read: what is new, in the order in which the files depend on one another."""
 
-    run: str  # id of the run
-    folder: str  # name of its folder: a standby has another one
-    epoch: int  # of the server
-    server: str  # "lives", "is over" (the run has ended), or "is gone"
+    run: Id  # of the run
+    folder: Line  # name of its folder: a standby has another one
+    epoch: Count  # of the server
+    server: Line  # "lives", "is over" (the run has ended), or "is gone"
     more: bool  # than this answer holds
-    pieces: list[Piece]
+    pieces: Annotated[list[Piece], Meta(max_length=_FILES)]
 
 
 def order(name: str) -> int | None:

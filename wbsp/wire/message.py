@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from wbsp.limits import MAX_FLOATS
+
 PROTOCOL = 12  # to be raised when a message, or a type that a message embeds, changes
 # Floats in one message (1 MiB): a unit for rate limits and turns, and a bound on a peer's messages.
 CHUNK = 1 << 18
 MAX_MESSAGE = 4 * CHUNK + (1 << 20)  # bytes; libzmq drops a peer that sends more
-MAX_MODEL = 1 << 33  # floats (32 GiB)
+MAX_MODEL = MAX_FLOATS
 NONE = -1  # in place of a version
 
 
@@ -17,4 +19,7 @@ class WireError(ValueError):
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Base of all messages. A message is sent as its type's name and its fields' values."""
+    """Base of all messages. A message is sent as its type's name and its fields' values.
+
+    Each number, text, list and dict has its bounds in its type: see `wbsp.limits`.
+    """

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wbsp.limits import Bytes, Random
 from wbsp.wire.memory import BufferPool
 from wbsp.wire.message import WireError
 
@@ -29,9 +30,9 @@ _FUTURE_WRITE = 0x10  # F_SEAL_FUTURE_WRITE of Linux 5.1: mappings made later ca
 class Place(NamedTuple):
     """Where floats lie: number of a segment, and bytes in it; as a peer says."""
 
-    segment: int
-    offset: int
-    nbytes: int
+    segment: Random
+    offset: Bytes
+    nbytes: Bytes
 
     def within(self, vector: np.ndarray) -> memoryview:
         """What lies there in the segment that is `vector`, float32 [size]. Raises WireError."""

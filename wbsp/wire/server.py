@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wbsp.limits import Count, Line, OrNone, Random, Reason, Seconds, Settings, Size
 from wbsp.sync.base import Direct, WorkerRule
 from wbsp.wire.message import NONE, Message
 from wbsp.wire.segments import Place
@@ -14,29 +15,29 @@ class Welcome(Message, frozen=True):
     The rule is all that workers learn of the synchronization model.
     """
 
-    settings: dict[str, str]
-    now: float  # seconds since the run's time zero
+    settings: Settings
+    now: Seconds  # since the run's time zero
     rule: WorkerRule
 
 
 class Joined(Message, frozen=True):
     """Answer to Join: the worker is a member, or is to send W_0 first."""
 
-    seq: int  # number of the worker's next push
-    steps: int  # of this worker in earlier incarnations
+    seq: Count  # number of the worker's next push
+    steps: Count  # of this worker in earlier incarnations
     send_initial: bool  # W_0 is expected of this worker; another Joined follows
-    now: float  # seconds since the run's time zero
-    epoch: int  # number of this start of the run's server
+    now: Seconds  # since the run's time zero
+    epoch: Count  # number of this start of the run's server
     group: Group | None = None  # of shards, where the run has some
-    memory: int = 0  # number of the segment that is shared for what the worker sends; 0: none is
-    run_steps: int = 0  # of all workers in the run so far
+    memory: Random = 0  # number of the segment that is shared for what the worker sends; 0: none is
+    run_steps: Count = 0  # of all workers in the run so far
 
 
 class Refused(Message, frozen=True):
     """Refusal of a worker, with the reason in one line; `over`: since the run has ended, so that
     the next one may welcome it."""
 
-    reason: str
+    reason: Line
     over: bool = False
 
 
@@ -44,47 +45,47 @@ class Model(Message, frozen=True):
     """Chunk of a version, in answer to a Fetch or to an Update that stands for one: of its floats,
     or of the words of one difference after the other that make it of another version."""
 
-    request: int  # number of the fetch
-    version: int
-    offset: int  # floats or words before this chunk
-    size: int  # of all floats or words
-    base: int = NONE  # version that the differences are added to; NONE: the floats come whole
+    request: Count  # number of the fetch
+    version: Count
+    offset: Size  # floats or words before this chunk
+    size: Size  # of all floats or words
+    base: OrNone = NONE  # version that the differences are added to; NONE: the floats come whole
     place: Place | None = None  # as in Update
 
 
 class Ack(Message, frozen=True):
     """Answer to a push: whether it was accepted, and what the worker may do next."""
 
-    seq: int
+    seq: Count
     accepted: bool
-    reason: str | None  # of the rejection
-    granted: int | None  # version that the worker may fetch
+    reason: Reason | None  # of the rejection
+    granted: Count | None  # version that the worker may fetch
     hold: bool  # wait for a grant before the next step
     weight: float  # with which the update was accepted; 0 if it was not
-    mark: int  # of the push: number of checkpoints that were begun before its decision
-    steps: int  # of all workers in the run so far, those of this push included; 0: not known
-    durable: int  # what was decided under a mark below is in a checkpoint
+    mark: Count  # of the push: number of checkpoints that were begun before its decision
+    steps: Count  # of all workers in the run so far, those of this push included; 0: not known
+    durable: Count  # what was decided under a mark below is in a checkpoint
     model: Model | None = None  # that is granted, all of it, where memory is shared
 
 
 class Resend(Message, frozen=True):
     """Answer to Reattach: pushes from `seq` on are lost with an earlier server; send their sum."""
 
-    seq: int
+    seq: Count
     group: Group | None = None
-    memory: int = 0  # as in Joined
+    memory: Random = 0  # as in Joined
 
 
 class Reattached(Message, frozen=True):
     """Answer to Reattach: go on, and repeat what was not answered."""
 
-    epoch: int  # number of this start of the run's server
+    epoch: Count  # number of this start of the run's server
     joined: bool  # the worker has joined the model anew; False: it had never left
-    safe: int  # pushes below this number are durable
-    mark: int  # of the sum that was sent again
+    safe: Count  # pushes below this number are durable
+    mark: Count  # of the sum that was sent again
     ack: Ack | None  # answer to the worker's newest push, which may have been lost
     group: Group | None = None
-    memory: int = 0  # as in Joined
+    memory: Random = 0  # as in Joined
 
 
 class Unknown(Message, frozen=True):
@@ -94,7 +95,7 @@ class Unknown(Message, frozen=True):
 class Granted(Message, frozen=True):
     """Permission to fetch a version, or a newer one."""
 
-    version: int
+    version: Count
 
 
 class Directed(Message, frozen=True):
@@ -106,45 +107,45 @@ class Directed(Message, frozen=True):
 class CutDecision(Message, frozen=True):
     """Answer to CutQuery `number`: cut, or go on."""
 
-    number: int
+    number: Count
     cut: bool
 
 
 class Stop(Message, frozen=True):
     """Order to end the training, with the reason in one line."""
 
-    reason: str
+    reason: Line
 
 
 class Final(Message, frozen=True):
     """Permission to fetch the run's last version, for a worker that has left."""
 
-    version: int
+    version: Count
 
 
 class Elect(Message, frozen=True):
     """Request of a server that cannot reach the other one: to belong to it from now on."""
 
-    epoch: int  # of this server, once enough workers have promised
-    since: int  # epoch of the state that it has; a worker of another one does not answer
+    epoch: Count  # of this server, once enough workers have promised
+    since: Count  # epoch of the state that it has; a worker of another one does not answer
 
 
 class Leading(Message, frozen=True):
     """This server serves, and its epoch is this one now."""
 
-    epoch: int
+    epoch: Count
 
 
 class NotServing(Message, frozen=True):
     """This process does not serve the run, or no longer: try the next address."""
 
-    reason: str
-    released: int = 0  # the promise to belong to this process with that epoch is void
+    reason: Line
+    released: Count = 0  # the promise to belong to this process with that epoch is void
 
 
 class Alive(Message, frozen=True):
     """Sign of life of the server."""
 
     # Received of the vector that the worker sends or awaits; to a standby: the beat it answers.
-    chunks: int = 0
-    durable: int = 0  # what was decided under a mark below is in a checkpoint
+    chunks: Count = 0
+    durable: Count = 0  # what was decided under a mark below is in a checkpoint

@@ -9,6 +9,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from wbsp.limits import (
+    Addresses,
+    Count,
+    Id,
+    Line,
+    OrNone,
+    Random,
+    Size,
+    State,
+    States,
+    Total,
+    Worker,
+)
 from wbsp.wire.message import Message
 from wbsp.wire.standby import Over
 
@@ -20,8 +33,8 @@ class Group(NamedTuple):
     addresses: host, or "" for the one at which the server was reached, and port
     """
 
-    secret: int
-    addresses: list[tuple[str, int]]
+    secret: Random
+    addresses: Addresses
 
 
 # From the server, in this order; then the log.
@@ -31,27 +44,27 @@ class Lead(Message, frozen=True):
     """Request to follow this server and no other."""
 
     protocol: int
-    run: str  # id
-    epoch: int  # of the server; a shard follows the newest of a run
-    workers: int  # how many there are at most
+    run: Id
+    epoch: Count  # of the server; a shard follows the newest of a run
+    workers: Count  # how many there are at most
 
 
 class Begin(Message, frozen=True):
     """A version, of which the floats follow: the range, then the outer step's vectors."""
 
-    start: int  # of the range
-    stop: int
-    size: int  # of the whole vector
-    version: int
-    outer: str  # JSON: {"name", "options"} of the outer step
-    state: dict[str, int]  # of the outer step: name -> floats
+    start: Size  # of the range
+    stop: Size
+    size: Size  # of the whole vector
+    version: Count
+    outer: State  # JSON: {"name", "options"} of the outer step
+    state: States  # of the outer step: name -> floats
 
 
 class Floats(Message, frozen=True):
     """Chunk of the floats of Begin, or of Collected."""
 
-    number: int  # of Collected; 0: of Begin
-    offset: int  # floats before this chunk, in this message's sequence
+    number: Count  # of Collected; 0: of Begin
+    offset: Total  # floats before this chunk, in this message's sequence
 
 
 # The log.
@@ -60,23 +73,23 @@ class Floats(Message, frozen=True):
 class Admit(Message, frozen=True):
     """A worker's new attachment; what was there of an older one is void."""
 
-    worker: int
-    secret: int  # see Group
+    worker: Worker
+    secret: Random  # see Group
 
 
 class Dismiss(Message, frozen=True):
     """The end of an attachment."""
 
-    worker: int
-    secret: int
+    worker: Worker
+    secret: Random
 
 
 class Apply(Message, frozen=True):
     """weight * update goes into the pending sum: of a worker's push `seq`, or of a sum of pushes up
     to that which it has sent `again`."""
 
-    worker: int
-    seq: int
+    worker: Worker
+    seq: Count
     again: bool
     weight: float
 
@@ -84,35 +97,35 @@ class Apply(Message, frozen=True):
 class Drop(Message, frozen=True):
     """The update of a worker's push `seq` is dropped."""
 
-    worker: int
-    seq: int
+    worker: Worker
+    seq: Count
 
 
 class Commit(Message, frozen=True):
     """The pending sum makes this version."""
 
-    version: int
+    version: Count
 
 
 class Send(Message, frozen=True):
     """The newest version, which is this one, goes to a worker in answer to a fetch."""
 
-    worker: int
-    request: int  # number of the fetch
-    version: int
-    held: int = -1  # that the worker has the floats of, as in `messages.Fetch`
+    worker: Worker
+    request: Count  # number of the fetch
+    version: Count
+    held: OrNone = -1  # that the worker has the floats of, as in `messages.Fetch`
 
 
 class Collect(Message, frozen=True):
     """The newest version and the outer step's state go to the server."""
 
-    number: int
+    number: Count
 
 
 class Beat(Message, frozen=True):
     """Sign of life of the server, and the answer to it."""
 
-    number: int
+    number: Count
 
 
 # From a shard to its server.
@@ -121,20 +134,20 @@ class Beat(Message, frozen=True):
 class Led(Message, frozen=True):
     """Answer to Lead: this process follows."""
 
-    epoch: int
+    epoch: Count
 
 
 class Denied(Message, frozen=True):
     """Answer to Lead: this process follows another server, or a newer one of the run."""
 
-    reason: str
+    reason: Line
 
 
 class Holds(Message, frozen=True):
     """A slice is here, whole; it is kept until the log says what becomes of it."""
 
-    secret: int  # see Group
-    seq: int  # see Slice
+    secret: Random  # see Group
+    seq: Count  # see Slice
     again: bool
     finite: bool  # all its values are
 
@@ -142,22 +155,22 @@ class Holds(Message, frozen=True):
 class Arriving(Message, frozen=True):
     """More of a slice that is not whole has come from the worker."""
 
-    secret: int
+    secret: Random
 
 
 class Collected(Message, frozen=True):
     """Answer to Collect, of which the floats follow: the range, then the outer step's vectors."""
 
-    number: int
-    version: int
-    state: dict[str, int]  # of the outer step: name -> floats
+    number: Count
+    version: Count
+    state: States  # of the outer step: name -> floats
 
 
 class Misuse(Message, frozen=True):
     """Messages and connections that no correct peer makes, and that changed nothing."""
 
-    count: int
-    reason: str  # of the last
+    count: Count
+    reason: Line  # of the last
 
 
 # Between a worker and a shard.
@@ -166,14 +179,14 @@ class Misuse(Message, frozen=True):
 class Present(Message, frozen=True):
     """Introduction of a worker, over each new connection."""
 
-    secret: int  # see Group
+    secret: Random  # see Group
 
 
 class Ready(Message, frozen=True):
     """Answer to Present: the server has told this shard of the worker. Unasked: send again what is
     not answered."""
 
-    secret: int
+    secret: Random
 
 
 class Slice(Message, frozen=True):
@@ -182,20 +195,20 @@ class Slice(Message, frozen=True):
     seq: of the push; or, of a sum that is sent `again`, of its last push
     """
 
-    secret: int
-    seq: int
+    secret: Random
+    seq: Count
     again: bool
-    offset: int  # floats or words of this slice before this chunk
+    offset: Size  # floats or words of this slice before this chunk
 
 
 class Version(Message, frozen=True):
     """Chunk of a shard's range of a version; as `messages.Model`."""
 
-    request: int  # number of the fetch
-    version: int
-    offset: int  # float at which the range begins, and floats or words of it before this chunk
-    size: int  # of all floats of the version, or of the words that make this range of another one
-    base: int = -1
+    request: Count  # number of the fetch
+    version: Count
+    offset: Size  # float at which the range begins, and floats or words of it before this chunk
+    size: Size  # of all floats of the version, or of the words that make this range of another one
+    base: OrNone = -1
 
 
 ToShard = (Lead | Begin | Floats | Admit | Dismiss | Apply | Drop | Commit | Send | Collect | Beat

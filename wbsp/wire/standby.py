@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wbsp.limits import Count, Id, Line, Port, Random, Settings, State, Total
 from wbsp.wire.message import Message
 
 # From a standby, or from a server that was restarted and whose standby may serve.
@@ -11,24 +12,25 @@ class Follow(Message, frozen=True):
     """Introduction of a process that does not serve, and wants to hold what the server holds."""
 
     protocol: int
-    settings: dict[str, str]  # that must equal the server's: name -> text
-    port: int  # on which it listens
-    run: str = ""  # id of the run of which it holds a state
-    rank: int = 0  # of that state: twice its epoch, and one more for a standby's; 0: it holds none
-    socket: str = ""  # at which it takes shared memory; "": it takes none
+    settings: Settings  # that must equal the server's: name -> text
+    port: Port  # on which it listens
+    run: Id = ""  # of the run of which it holds a state
+    # Of that state: twice its epoch, and one more for a standby's; 0: it holds none.
+    rank: Count = 0
+    socket: Id = ""  # at which it takes shared memory; "": it takes none
 
 
 class Held(Message, frozen=True):
     """Sign of life of a standby: it holds this copy, whole."""
 
-    number: int  # of the newest; 0: of none
-    beat: int  # number of this message
+    number: Count  # of the newest; 0: of none
+    beat: Count  # number of this message
 
 
 class Ask(Message, frozen=True):
     """Question of a server that has lost its standby: which epoch is served there?"""
 
-    run: str  # id of the run
+    run: Id  # of the run
 
 
 # To a standby. Alive answers each Held.
@@ -37,23 +39,23 @@ class Ask(Message, frozen=True):
 class Following(Message, frozen=True):
     """Answer to Follow: copies will come. `run` is the text of the run's settings, JSON."""
 
-    run: str
+    run: State
 
 
 class Copy(Message, frozen=True):
     """Head of a version and of all that a server needs to go on from it; chunks follow, if any."""
 
-    number: int
-    size: int  # floats of all chunks: the version, then the outer step's vectors
-    state: str  # JSON: {"state", "layout", "outer": name -> floats}
-    segment: int = 0  # in which the version lies, which does not come in chunks then; 0: it does
+    number: Count
+    size: Total  # floats of all chunks: the version, then the outer step's vectors
+    state: State  # JSON: {"state", "layout", "outer": name -> floats}
+    segment: Random = 0  # in which the version lies, which does not come in chunks then; 0: it does
 
 
 class CopyChunk(Message, frozen=True):
     """Chunk of a copy's floats."""
 
-    number: int  # of the copy
-    offset: int  # floats before this chunk
+    number: Count  # of the copy
+    offset: Total  # floats before this chunk
 
 
 class Vacant(Message, frozen=True):
@@ -63,4 +65,4 @@ class Vacant(Message, frozen=True):
 class Over(Message, frozen=True):
     """The run has ended in good order; the standby has nothing to wait for."""
 
-    reason: str
+    reason: Line

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from wbsp.layout import TensorSpec
+from wbsp.layout import Layout
+from wbsp.limits import Count, Id, Line, OrNone, Seconds, Settings, Size, Worker
 from wbsp.member import AnsweredWork
 from wbsp.runlog.report import Report
 from wbsp.sync.base import Push
@@ -14,63 +15,63 @@ class Hello(Message, frozen=True):
     """Introduction of a worker, the first message of its session."""
 
     protocol: int
-    worker: int
-    expected: dict[str, str]  # settings that were given to this worker: name -> text
+    worker: Worker
+    expected: Settings  # settings that were given to this worker: name -> text
 
 
 class Join(Message, frozen=True):
     """Request to become a member, once the worker's model is built."""
 
-    layout: list[TensorSpec]  # of the flat vector
-    socket: str = ""  # at which this worker takes shared memory; "": it takes none
+    layout: Layout  # of the flat vector
+    socket: Id = ""  # at which this worker takes shared memory; "": it takes none
 
 
 class Initial(Message, frozen=True):
     """Chunk of W_0, from the worker that the server has asked for it."""
 
-    offset: int  # floats before this chunk
-    size: int  # floats of the whole vector
+    offset: Size  # floats before this chunk
+    size: Size  # floats of the whole vector
 
 
 class Update(Message, frozen=True):
     """Chunk of a pushed update; each repeats the metadata, so that none depends on another."""
 
     push: Push
-    offset: int  # words before this chunk
-    size: int  # words of all that is sent
-    fetch: int = 0  # number of the Fetch that this push stands for, if its Ack grants; 0: of none
-    held: int = NONE  # as in Fetch
-    returned: int = 0  # as in Fetch
+    offset: Size  # words before this chunk
+    size: Size  # words of all that is sent
+    fetch: Count = 0  # number of the Fetch that this push stands for, if its Ack grants; 0: of none
+    held: OrNone = NONE  # as in Fetch
+    returned: Count = 0  # as in Fetch
     place: Place | None = None  # of the floats, in shared memory
 
 
 class Fetch(Message, frozen=True):
     """Request for the newest version."""
 
-    request: int  # number of this fetch, which the Model names
-    held: int = NONE  # version of this server that the worker has the floats of
-    returned: int = 0  # shared memory that answered fetches below this number is read no more
+    request: Count  # number of this fetch, which the Model names
+    held: OrNone = NONE  # version of this server that the worker has the floats of
+    returned: Count = 0  # shared memory that answered fetches below this number is read no more
 
 
 class CutQuery(Message, frozen=True):
     """Question of a worker at a step's end: shall it cut?"""
 
-    number: int  # of this query, which the CutDecision names
-    steps: int  # uncut
-    seconds: float  # of the newest step
+    number: Count  # of this query, which the CutDecision names
+    steps: Count  # uncut
+    seconds: Seconds  # of the newest step
 
 
 class Heartbeat(Message, frozen=True):
     """Sign of life of a worker, with its totals so far."""
 
     report: Report | None
-    chunks: int = 0  # of models that the worker has received so far
+    chunks: Count = 0  # of models that the worker has received so far
 
 
 class Leaving(Message, frozen=True):
     """Announcement that a worker ends its training, with the reason for the server's log."""
 
-    reason: str
+    reason: Line
     finished: bool  # in good order, everything pushed: the worker may fetch the final version
     report: Report | None
 
@@ -80,26 +81,26 @@ class Reattach(Message, frozen=True):
     worker sends nothing else until Reattached answers."""
 
     protocol: int
-    worker: int
-    run: str  # id of the run
-    epoch: int  # of the server that the worker belonged to
-    layout: list[TensorSpec]  # of the flat vector
-    first: int  # number of this process's first push
-    answered: int  # number behind that of the newest push that was answered
-    kept: int  # the pushes below this number were durable, as far as the worker was told
-    version: int  # newest that the worker has received; 0 also where there is none
+    worker: Worker
+    run: Id  # of the run
+    epoch: Count  # of the server that the worker belonged to
+    layout: Layout  # of the flat vector
+    first: Count  # number of this process's first push
+    answered: Count  # number behind that of the newest push that was answered
+    kept: Count  # the pushes below this number were durable, as far as the worker was told
+    version: Count  # newest that the worker has received; 0 also where there is none
     left: bool  # it has finished, and waits for the final version
     waits: bool  # for a version, with nothing of its own to push first
-    now: float  # seconds since the run's time zero, as the worker knows it
-    socket: str = ""  # as in Join
+    now: Seconds  # since the run's time zero, as the worker knows it
+    socket: Id = ""  # as in Join
 
 
 class Kept(Message, frozen=True):
     """Chunk of the sum of weight * update over pushes that an earlier server had answered."""
 
     work: AnsweredWork
-    offset: int  # floats before this chunk
-    size: int  # floats of the whole vector
+    offset: Size  # floats before this chunk
+    size: Size  # floats of the whole vector
     place: Place | None = None  # as in Update
 
 
@@ -110,4 +111,4 @@ class Goodbye(Message, frozen=True):
 class Elected(Message, frozen=True):
     """Answer to Elect: this worker belongs to no other server that follows on the same epoch."""
 
-    epoch: int  # of Elect
+    epoch: Count  # of Elect

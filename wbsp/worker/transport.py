@@ -16,7 +16,7 @@ import numpy as np
 
 from wbsp.formats import FLOAT32
 from wbsp.host import HOST, Host
-from wbsp.layout import TensorSpec, total_size
+from wbsp.layout import TensorSpec, check_layout, total_size
 from wbsp.replica.base import Vector
 from wbsp.sync.base import Push
 from wbsp.wire import messages as m
@@ -105,9 +105,14 @@ class Transport:
              timeout: float) -> m.Joined:
         """Become a member; `initial` makes W_0 (float32 [size]) if the server has none.
 
-        Raises TransportError when there is no progress for `timeout` seconds.
+        Raises TransportError when there is no progress for `timeout` seconds, and for a layout
+        that no server takes.
         """
         join = m.Join(list(layout), self._channel.memory.name)
+        try:
+            check_layout(layout)
+        except ValueError as error:
+            raise TransportError(str(error)) from None
         self._calls.append(lambda: self._communication.join(join))
         try:
             joined = self._await(m.Joined, timeout)
