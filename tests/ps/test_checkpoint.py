@@ -51,12 +51,14 @@ def test_it_is_readable_elsewhere(tmp_path):
         assert json.loads(file.metadata()["wbsp"]) == STATE
 
 
-def test_a_hundred_variables_keep_their_order(tmp_path):
-    layout = [TensorSpec(f"v{99 - i}", (1,)) for i in range(100)]
-    vector = np.arange(100, dtype=np.float32)
+@pytest.mark.parametrize("count", [100, 100_020])  # numbers of two digits, and of five and six
+def test_many_variables_keep_their_order(tmp_path, count):
+    layout = [TensorSpec(f"v{count - i}", (1,)) for i in range(count)]
+    vector = np.arange(count, dtype=np.float32)
     save(tmp_path / "c", Checkpoint(vector, layout, STATE))
-    assert np.array_equal(load(tmp_path / "c").vector, vector)
-    assert [spec.name for spec in load(tmp_path / "c").layout] == [spec.name for spec in layout]
+    loaded = load(tmp_path / "c")
+    assert np.array_equal(loaded.vector, vector)
+    assert [spec.name for spec in loaded.layout] == [spec.name for spec in layout]
 
 
 @pytest.mark.parametrize("step", ["write", "os.fsync", "os.replace"])

@@ -41,7 +41,7 @@ def open_(request, monkeypatch):
             variables = back_end.OnDevices(chosen, replica.layout, tf.distribute.get_strategy())
         else:
             variables = back_end.OnDevices(chosen, replica.layout)
-        return ModelReplica(variables, replica.layout)
+        return ModelReplica(variables, replica.layout, replica._rounds)
 
     return on_devices if request.param == "on devices" else open_replica
 
@@ -190,6 +190,43 @@ def test_half_precision_variables_take_part_as_float32(open_):
     assert value(model.layers[0].kernel).dtype == np.float16
     replica.stepped()
     assert np.array_equal(replica.read(), np.array([0.5, 0.25, 2], np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_what_a_variable_cannot_hold_of_a_version_is_no_progress(open_, dtype):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, dtype=dtype)])
+    replica = open_(model)
+    w = np.random.default_rng(0).normal(size=16).astype(np.float32)
+    adopt(replica, w, "replace")
+    assert not cut(replica).any() and np.any(replica.read() != w)
+    bias = model.layers[0].bias
+    for how in ("rebase", "rebase", "replace"):
+        bias.assign(bias + 1)
+        replica.stepped()
+        adopt(replica, w, how)
+        if how == "rebase":
+            progress = cut(replica)
+            assert not progress[:12].any() and np.allclose(progress[12:], 1, atol=0.01)
+        assert not cut(replica).any()
+
+
+def test_scalars_and_variables_without_values_take_part(open_):
+    class Odd(keras.layers.Layer):
+        def build(self, shape):
+            self.none = self.add_weight(shape=(0, 3), name="none of it")
+            self.one = self.add_weight(shape=(), name="a \"scalar\" é", initializer="ones")
+            self.twice = self.one
+
+        def call(self, x):
+            return x * self.one
+
+    model = keras.Sequential([keras.Input((3,)), Odd()])
+    replica = open_(model)
+    assert [spec.shape for spec in replica.layout] == [(0, 3), ()]
+    adopt(replica, np.float32([3]), "replace")
+    model.layers[0].one.assign(5.0)
+    replica.stepped()
+    assert cut(replica).tolist() == [2] and float(value(model.layers[0].twice)) == 5
 
 
 def test_a_model_that_is_not_built_is_refused(open_):

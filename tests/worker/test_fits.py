@@ -390,6 +390,14 @@ def test_normalization_computes_with_the_runs_mean_and_variance(jobs, hook):
     assert set(seen[0].ravel()) == {2.0}
 
 
+def test_under_saps_it_is_said_that_a_step_is_a_part_of_a_mini_batch(jobs, hook, said):
+    server = jobs.server(sync="saps", workers=1).listens()
+    fit(hook(server.address))
+    server.ends_well()
+    (line,) = [text for text in said if "micro" in text]
+    assert line.startswith("worker 0: under saps a step of fit is one of 4 micro-batches, and coun")
+
+
 # Signals; the process that gets them is this one.
 
 @pytest.fixture

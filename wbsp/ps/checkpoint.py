@@ -18,7 +18,13 @@ from safetensors import SafetensorError, safe_open
 from wbsp.layout import TensorSpec
 from wbsp.runlog.files import write_whole
 
-_OUTER = "outer/"  # begins the names of the outer step's vectors, which sort behind the numbers
+_OUTER = "outer/"  # begins the names of the outer step's vectors
+
+
+def _place(name: str) -> tuple[bool, int, str]:
+    """Sorts the variables by their numbers, of however many digits, and the outer step's behind."""
+    number = name.partition("/")[0]
+    return not number.isdigit(), int(number) if number.isdigit() else 0, name
 
 
 class Checkpoint(NamedTuple):
@@ -63,7 +69,7 @@ def load(path: pathlib.Path) -> Checkpoint:
     try:
         with safe_open(path, "numpy") as file:
             state = json.loads((file.metadata() or {}).get("wbsp", "null"))
-            names = sorted(file.keys())
+            names = sorted(file.keys(), key=_place)
             tensors = [file.get_tensor(name) for name in names]
             outer = {name.removeprefix(_OUTER): tensor for name, tensor
                      in zip(names, tensors, strict=True) if name.startswith(_OUTER)}

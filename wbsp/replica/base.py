@@ -51,6 +51,9 @@ class Replica(Protocol):
     def adopt(self, vector: Any, how: str) -> None:
         """`replace`: x = W; `rebase`: x = W + (x - anchor); anchor = W.
 
+        Where variables hold fewer digits than float32, x is rounded to theirs, and the anchor is
+        what leaves x - anchor as it was.
+
         vector: W, from `bring`. It is kept; where it is a numpy array, and not read-only, a later
                 cut writes to it.
         """

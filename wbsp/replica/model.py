@@ -1,7 +1,8 @@
 """A Keras model as one flat float32 vector: read, cut, adopt.
 
 The vector holds the trainable float variables first, then the float non-trainable ones, so that
-BatchNorm statistics take part as deltas like the rest. Optimizer state is not in it.
+BatchNorm statistics take part as deltas like the rest. Optimizer state is not in it, nor is what
+`layers` is about.
 
 Anchor, difference and versions lie where the variables lie: in numpy arrays on a CPU, else in
 arrays of the back end, whose operations are only enqueued here. Whoever needs the numbers waits.
@@ -18,6 +19,7 @@ import numpy as np
 
 from wbsp.layout import TensorSpec
 from wbsp.replica.base import Variables, Vector
+from wbsp.replica.layers import trained
 from wbsp.wire.memory import BufferPool
 
 BACK_ENDS = "tensorflow", "jax", "torch"  # Keras's names, and those of the files here
@@ -26,8 +28,9 @@ BACK_ENDS = "tensorflow", "jax", "torch"  # Keras's names, and those of the file
 class ModelReplica:
     """See `base.Replica`."""
 
-    def __init__(self, variables: Variables, layout: Sequence[TensorSpec]):
-        self.layout = layout
+    def __init__(self, variables: Variables, layout: Sequence[TensorSpec], rounds: bool = False):
+        """`rounds`: there are variables that hold fewer digits than float32."""
+        self.layout, self._rounds = layout, rounds
         self._variables = variables
         self._anchor = variables.gather()
         self._x = self._anchor  # None: not known, since a step has changed it
@@ -59,6 +62,9 @@ class ModelReplica:
         return self._variables.bring(vector)
 
     def adopt(self, vector: Any, how: str) -> None:
+        if self._rounds:
+            self._adopt_rounded(vector, how)
+            return
         if how == "replace":
             self._x = vector
             self._variables.scatter(vector)
@@ -69,34 +75,33 @@ class ModelReplica:
             self._variables.scatter(self._x)
         self._anchor = vector
 
+    def _adopt_rounded(self, vector: Any, how: str) -> None:
+        """As `adopt`. What the variables cannot hold of W is no progress: the anchor is what x has
+        become, less the progress that is uncut."""
+        self.hold()
+        progress = None if how == "replace" else self._x - self._anchor
+        self._variables.scatter(vector if progress is None else vector + progress)
+        self._x = self._variables.gather()
+        self._anchor = self._x if progress is None else self._x - progress
+
 
 def open_replica(model: keras.Model, pool: BufferPool | None = None) -> ModelReplica:
     """The replica of a model, on whatever Keras runs on in this process.
 
     pool: source of memory for vectors on a CPU
-    Raises ValueError for a model that is not built or has no float variables, and for a back end
-    that is not known here.
+    Raises ValueError for a model that is not built, has no float variables, or has complex ones to
+    train, and for a back end that is not known here.
     """
     if not model.built:
         raise ValueError(f"model {model.name} is not built; give it an Input layer or call "
                          "model.build(input_shape) before fit")
-    weights = [*model.trainable_weights, *model.non_trainable_weights]
-    chosen = [v for v in weights if "float" in v.dtype]
+    chosen = trained(model)
     if not chosen:
         raise ValueError(f"model {model.name} has no variables of floats: there is nothing to "
                          "train together")
     layout = [TensorSpec(v.path, tuple(v.shape)) for v in chosen]
-    return ModelReplica(_variables(model, chosen, layout, pool or BufferPool()), layout)
-
-
-def derive(model: keras.Model) -> None:
-    """Have layers compute anew what they keep beside the variables that a version has set: after
-    `adapt`, Normalization computes with constants made of its variables."""
-    for layer in model.layers:
-        if isinstance(layer, keras.Model):
-            derive(layer)
-        elif isinstance(layer, keras.layers.Normalization):
-            layer.finalize_state()
+    rounds = any(v.dtype not in ("float32", "float64") for v in chosen)
+    return ModelReplica(_variables(model, chosen, layout, pool or BufferPool()), layout, rounds)
 
 
 def number(model: keras.Model, variable: keras.Variable) -> Callable[[], float]:

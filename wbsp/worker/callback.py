@@ -20,7 +20,7 @@ from wbsp.runlog.console import say
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.wire import messages as m
-from wbsp.worker.batches import batches, check
+from wbsp.worker.batches import advice, batches, check
 from wbsp.worker.fit import Fit
 from wbsp.worker.session import Session
 from wbsp.worker.signals import Signals
@@ -159,6 +159,8 @@ class SyncCallback(keras.callbacks.Callback):
             check(self.model, self._batch_size is not None, welcome.settings["sync"], welcome.rule)
             self._assignments.begin(self._batch_size)
             session = self._session
+            if text := advice(welcome.settings["sync"], welcome.rule):
+                session.say(f"worker {self.worker}: {text}")
             self._training = Training.join(
                 self.model, transport, welcome.rule, session.timeout, self._log, session.say,
                 lambda: session.interrupted is not None, self._assignments)
@@ -201,7 +203,7 @@ class SyncCallback(keras.callbacks.Callback):
     def on_train_end(self, logs=None):
         with self._ending_on_error():
             reason = self._session.interrupted
-            self._begun().runtime.finish(reason or "finished", reason is None)
+            self._begun().finish(self.model, reason or "finished", reason is None)
         self._end(None)
 
     def _connected(self) -> tuple[Transport, m.Welcome]:

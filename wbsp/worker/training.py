@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from wbsp.replica.model import derive, open_replica
+from wbsp.replica.layers import averages, constrain, derive, remarks, statistics
+from wbsp.replica.model import open_replica
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.worker.connection import TransportError
@@ -21,6 +22,7 @@ class Training(NamedTuple):
 
     runtime: WorkerRuntime
     meter: LossMeter
+    say: Callable[[str], None]
 
     @classmethod
     def join(cls, model: Any, transport: Transport, rule: WorkerRule, timeout: float,
@@ -31,15 +33,43 @@ class Training(NamedTuple):
         Raises TransportError; ValueError for a model that cannot be trained together.
         """
         replica, usage = open_replica(model), Usage()
+        for remark in remarks(model):
+            say(f"worker {transport.worker}: {remark}")
         joined = transport.join(replica.layout, replica.read, timeout)
         runtime = WorkerRuntime(transport, replica, rule, joined, log, say, interrupted, usage,
                                 assignments)
-        return cls(runtime, LossMeter(model))
+        return cls(runtime, LossMeter(model), say)
 
     def start(self, model: Any) -> None:
         """Wait for the others and for W, and adopt it. Raises TransportError."""
+        before = statistics(model)
         self.runtime.start()
         derive(model)
+        for one in before:
+            if one.differ:
+                self._say(f"layer {one.layer.name} was adapted to other data than the run's, and "
+                          "computes with the run's mean and variance from here on: have all "
+                          "workers adapt it to the same data")
+
+    def finish(self, model: Any, reason: str, final: bool) -> None:
+        """Hand over the uncut progress and leave; `final`: with the run's final version, and what
+        the model's optimizer and its constraints make of it at the end of `fit`.
+
+        Raises TransportError when the server is lost.
+        """
+        self.runtime.finish(reason, final)
+        if not final:
+            return
+        derive(model)
+        if broken := constrain(model):
+            more = f" and {len(broken) - 1} more" if broken[1:] else ""
+            self._say(f"the final version breaks the constraint of {broken[0].path}{more}: "
+                      "versions are sums of updates, and know none. This model was made to keep "
+                      "it; the server's checkpoint does not")
+        if self.runtime.report().steps and averages(model):
+            self._say("the optimizer has use_ema: fit leaves the averages of this worker's steps, "
+                      "as it does without a server; the run's final version, which all workers "
+                      "share, is in the server's checkpoint")
 
     @property
     def error(self) -> TransportError | None:
@@ -54,6 +84,9 @@ class Training(NamedTuple):
         step = self.meter.step(batch, planned, logs)
         self.runtime.step_done(step.samples, step.loss, self.meter.batches - 1, step.batches)
         return planned is None or self.meter.batches == planned
+
+    def _say(self, text: str) -> None:
+        self.say(f"worker {self.runtime.transport.worker}: {text}")
 
     def progress(self) -> str:
         """Steps, loss, version and share of computing, in one line."""

@@ -1,0 +1,156 @@
+"""What a model has beside the flat vector: constants that are made of variables, and values that an
+optimizer or a constraint puts into the model when training ends.
+
+Layers are looked for at any depth: inside other layers, models, lists and dicts of a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+_NEAR = 1e-3  # relative difference of statistics up to which they are of the same data
+_BROKEN = 1e-5  # relative change by a constraint up to which it holds
+
+
+class Statistics(NamedTuple):
+    """Mean and variance of the data that a Normalization layer was adapted to."""
+
+    layer: keras.layers.Normalization
+    mean: np.ndarray
+    variance: np.ndarray
+
+    @property
+    def differ(self) -> bool:
+        """True if the layer's variables are others now."""
+        now = _statistics(self.layer)
+        deviation = np.sqrt(np.maximum(self.variance, now.variance)) + 1e-12
+        return bool(np.any(np.abs(self.mean - now.mean) > _NEAR * (deviation + np.abs(self.mean)))
+                    or np.any(np.abs(self.variance - now.variance) > _NEAR * deviation ** 2))
+
+
+def every_layer(model: keras.Model) -> list[keras.layers.Layer]:
+    """The model and all layers in it, each once."""
+    return model._flatten_layers()  # no public way leads to layers inside layers that are no models
+
+
+def trained(model: keras.Model) -> list[keras.Variable]:
+    """The variables of the flat vector, in its order.
+
+    A float8 layer's scales are each worker's own: a step replaces them, and a sum of changes would
+    be none of anybody's data.
+    Raises ValueError for a variable that cannot be trained together.
+    """
+    chosen = []
+    for variable in [*model.trainable_weights, *model.non_trainable_weights]:
+        if "complex" in variable.dtype and variable.trainable:
+            raise ValueError(f"variable {variable.path} is {variable.dtype}, and wbsp trains real "
+                             "numbers: keep its real and its imaginary part in two variables")
+        if "float" in variable.dtype and not variable.overwrite_with_gradient:
+            chosen.append(variable)
+    return chosen
+
+
+def derive(model: keras.Model) -> None:
+    """Have layers compute anew what they keep beside the variables that a version has set: after
+    `adapt`, Normalization computes with constants made of its variables.
+
+    What was compiled with the former constants is compiled again.
+    """
+    stale = False
+    for layer in _adapted(model):
+        before = _constants(layer)
+        layer.finalize_state()
+        now = _constants(layer)
+        stale = stale or before is None or now is None or not all(map(np.array_equal, before, now))
+    if stale:
+        for one in every_layer(model):
+            if isinstance(one, keras.Model):
+                for kind in ("train", "test", "predict"):
+                    if getattr(one, f"{kind}_function", None) is not None:
+                        getattr(one, f"make_{kind}_function")(force=True)
+
+
+def statistics(model: keras.Model) -> list[Statistics]:
+    """Those of all layers that were adapted to data."""
+    found = [_statistics(layer) for layer in _adapted(model)]
+    return [one for one in found if one.mean.any() or (one.variance != 1).any()]
+
+
+def averages(model: keras.Model) -> bool:
+    """Put the averages of the optimizer into the model, as Keras does when `fit` ends, if it makes
+    any; return whether it does."""
+    optimizer = getattr(model, "optimizer", None)  # a loop of the user's own may need none
+    if optimizer is None or not any(getattr(one, "use_ema", False)
+                                    for one in _optimizers(optimizer)):
+        return False
+    optimizer.finalize_variable_values(model.trainable_weights)
+    return True
+
+
+def constrain(model: keras.Model) -> list[keras.Variable]:
+    """Apply the constraints of variables that break theirs, as a step does; return those."""
+    broken = []
+    for variable in model.trainable_weights:
+        if variable.constraint is not None:
+            kept = variable.constraint(variable)
+            was, now = (keras.ops.convert_to_numpy(keras.ops.cast(v, "float32"))
+                        for v in (variable, kept))
+            if np.abs(was - now).max(initial=0) > _BROKEN * np.abs(was).max(initial=0):
+                variable.assign(kept)
+                broken.append(variable)
+    return broken
+
+
+def remarks(model: keras.Model) -> Iterator[str]:
+    """What a user should know of a model that is trained together, a line each."""
+    weights = [*model.trainable_weights, *model.non_trainable_weights]
+    if names := [v.path for v in weights if v.dtype == "float64"]:
+        yield (f"{_some(names)} of float64: versions are float32, so that each adoption rounds to "
+               "float32, and so does the final version")
+    if names := [v.path for v in weights if "complex" in v.dtype]:
+        yield f"{_some(names)} of complex numbers: each worker keeps its own values"
+    if names := [layer.name for layer in every_layer(model)
+                 if type(layer).__name__ == "TorchModuleWrapper" and any(layer.module.buffers())]:
+        yield (f"{_some(names, 'layer')} of PyTorch with buffers, such as the statistics of a "
+               "BatchNorm: no version carries them, and each worker keeps its own")
+
+
+def _some(names: Sequence[str], kind: str = "variable") -> str:
+    """"variable a is", "variable a and 2 more are"."""
+    more = f" and {len(names) - 1} more are" if len(names) > 1 else " is"
+    return f"{kind} {names[0]}{more}"
+
+
+def _adapted(model: keras.Model) -> list[keras.layers.Normalization]:
+    """Layers whose mean and variance are variables."""
+    return [layer for layer in every_layer(model) if isinstance(layer, keras.layers.Normalization)
+            and layer.built and layer.input_mean is None]
+
+
+def _statistics(layer: keras.layers.Normalization) -> Statistics:
+    return Statistics(layer, *map(_numbers, (layer.adapt_mean, layer.adapt_variance)))
+
+
+def _constants(layer: keras.layers.Normalization) -> list[np.ndarray] | None:
+    """None: they have no values, since the layer was built while a graph was made."""
+    try:
+        return [_numbers(value) for value in (layer.mean, layer.variance)]
+    except Exception:  # another one on each back end
+        return None
+
+
+def _numbers(value: Any) -> np.ndarray:
+    return np.array(keras.ops.convert_to_numpy(keras.ops.cast(value, "float32")))
+
+
+def _optimizers(optimizer: Any) -> Iterator[Any]:
+    """An optimizer, and those that it wraps."""
+    yield optimizer
+    for inner in [getattr(optimizer, "inner_optimizer", None),
+                  *getattr(optimizer, "_inner_optimizers", ())]:
+        if inner is not None:
+            yield from _optimizers(inner)
