@@ -11,6 +11,7 @@ from wbsp import heterogeneity
 from wbsp.cluster import TRANSPORTS
 from wbsp.formats import FLOAT32, KNOWN
 from wbsp.ps.outer import OUTER_STEPS
+from wbsp.ps.runs import resume_flag
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import sync_name
 from wbsp.sync import find, known_models, parse_options, with_batch_size
@@ -83,7 +84,7 @@ flags.DEFINE_float("weight_decay", 0.0, "L2 on the dense layers (the published c
                    "without effect, for the CNN's convolutions too)", lower_bound=0)
 flags.DEFINE_integer("seed", 0, "of initial weights, shuffling and augmentation", lower_bound=0,
                      upper_bound=2**32 - 1)
-flags.DEFINE_bool("resume", False, "go on from the newest run's last checkpoint (ps)")
+flags.DEFINE_flag(resume_flag(" (ps)"))
 flags.DEFINE_string("standby_of", None, "host:port of the server whose place this process takes "
                     "when that is gone (standby); all else as there, but for the port")
 flags.DEFINE_string("shards", "1", "how many processes share the model's floats, or the addresses, "

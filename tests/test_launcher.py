@@ -164,7 +164,7 @@ def test_refusal_max_steps_no_evaluator_and_resume(jobs):
     assert before["steps"] == {"0": 12} and before["totals"] == [12, 12 * 32]
     assert len(columns(server.folder / "wk_loss_0_bsp.txt")) == 12
 
-    again = ps(jobs, port, *flags, "--resume", "--lr=0.02")
+    again = ps(jobs, port, *flags, "--resume=run-001", "--lr=0.02")  # it has come to its end
     second = worker(jobs, port, 0, "--max_steps=20", "--batch_size=32")
     for job in (second, again):
         job.ends_well()

@@ -178,14 +178,30 @@ def test_a_worker_that_is_missing_comes_back_later(jobs):
     run.ends()
 
 
-def test_a_server_of_another_run_takes_no_members_over(jobs):
+def test_a_server_of_another_run_takes_no_members_over_and_ends_no_training(jobs):
+    """As when the command of a server that has died is typed again, without --resume."""
     run = Run(jobs, "wbsp")
-    worker, other = run.worker(1000, hold_at=5), run.worker(1000, seconds=0.01)
-    worker.until("step 5 done")
+    workers = [run.worker(30, hold_at=5), run.worker(30, hold_at=5)]
+    workers[0].until("step 5 done")
     run.server.kill()
-    run.flags = [KEEPING, "--base_dir=another"]
+    another = run._start()  # run-002
+    for job in workers:
+        job.until(r"is of run \w+, and this server's run is \w+; .* start it again with --resume")
+    another.kill()
+    run.server = run._start("--resume")
+    run.go()
+    run.ends()
+
+
+def test_a_server_that_was_to_go_on_with_a_run_and_has_lost_it_refuses_its_members(jobs):
+    """So that a supervisor starts them again, in the run that begins."""
+    run = Run(jobs, "wbsp")
+    workers = [run.worker(1000, hold_at=5), run.worker(1000, hold_at=5)]
+    workers[0].until("step 5 done")
+    run.server.kill()
+    run.flags = [KEEPING, "--base_dir=another", "--resume"]
     run.server = run._start()
-    for job in (worker, other):
+    for job in workers:
         run.go()
         assert job.ends() == 1
         assert job.find(r"the server refused: worker \d is of run \w+, and this server's run is ")

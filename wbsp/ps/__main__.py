@@ -11,6 +11,7 @@ from absl import app, flags
 from wbsp.cluster import TRANSPORTS, shares_memory, token, worker_num
 from wbsp.formats import FLOAT32, KNOWN, parse
 from wbsp.ps.outer import OUTER_STEPS, create_outer
+from wbsp.ps.runs import resume_flag
 from wbsp.ps.server import ServerConfig
 from wbsp.ps.shard_process import prepare_shard
 from wbsp.ps.start import prepare_server, where_to_listen
@@ -38,7 +39,7 @@ flags.DEFINE_string("token_file", None, "file with a shared secret: encrypts, an
 flags.DEFINE_string("base_dir", None, "folder of the runs' files; relative: below --log_root; "
                     "default: the synchronization model's name")
 flags.DEFINE_string("log_root", "runs", "where runs leave their files")
-flags.DEFINE_bool("resume", False, "go on from the newest run's last checkpoint")
+flags.DEFINE_flag(resume_flag())
 flags.DEFINE_string("standby_of", None, "host:port of a server whose place this one takes when "
                     "that is gone; every other flag as there, but for the port")
 flags.DEFINE_string("shards", "1", "how many processes share the model's floats, or the addresses, "

@@ -144,6 +144,12 @@ class Admission:
     def _readmit(self, identity: bytes, request: m.Reattach) -> None:
         """Let a member in that has no session, unless it is none."""
         worker = request.worker
+        if request.run != self._terms.run and self._terms.others_wait:
+            self._sessions.turn_away(
+                identity, worker, f"worker {worker} is of run {request.run}, and this server's run "
+                f"is {self._terms.run}; the worker waits for its own: to have that, end this "
+                "server and start it again with --resume")
+            return
         if reason := self._objection(identity, request) or self._objection_to_return(
                 identity.hex(), request):
             self._sessions.refuse(identity, worker, reason)

@@ -6,6 +6,7 @@ no torn reads. TensorFlow is never imported here.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import signal
 import traceback
@@ -43,22 +44,23 @@ class Server:
     interrupts: None: no signal ends the run
     hold:       what keeps other servers out of the folder, until this one is closed
     epoch:      number of this start of the run's server
-    record, shards, files: as in `Terms`
+    record, shards, files, others_wait: as in `Terms`
     """
 
     def __init__(self, model: SyncModel, socket: ServerSocket, config: ServerConfig,
                  settings: dict[str, str], outlet: Outlet, evaluator: Evaluator | None = None,
                  interrupts: Interrupts | None = None, hold: IO | None = None, epoch: int = 1,
                  record: Callable[..., dict[str, Any]] = dict, shards: Shards | None = None,
-                 files: RunFiles | None = None):
+                 files: RunFiles | None = None, others_wait: bool = False):
         self._model, self._socket, self._config, self._outlet = model, socket, config, outlet
         self._evaluator, self._hold, self._shards = evaluator, hold, shards
+        self._record = record
         self._clock = Clock(socket.on.clock.monotonic)
         self.dispatcher = Dispatcher(
             socket, Terms(model.rule, config.worker_num, settings,
                           self.begin if evaluator is None else None,
                           settings.get("id", ""), epoch, record, shards, files, config.wire,
-                          None if config.share else "as it was told"),
+                          None if config.share else "as it was told", others_wait),
             config.bandwidth, self._clock, self._say, self._event)
         self.training: Run | None = None  # until there is a W_0
         self._network = False  # the evaluator has built its own
@@ -255,7 +257,11 @@ class Server:
         if self.training is None:
             return code
         written = self.training.finish(code == 0, lambda: self._interrupts.first is None)
-        return (code or self._code) or int(not written)
+        code = (code or self._code) or int(not written)
+        if code == 0:
+            with contextlib.suppress(OSError):
+                self._record(ended=True)
+        return code
 
     def _say(self, text: str) -> None:
         self._outlet.console.line(text, self._clock.run())

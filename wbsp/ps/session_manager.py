@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -22,6 +23,7 @@ from wbsp.wire.sockets import ServerSocket
 PROBE = 1.0  # seconds of silence after which a worker's connection is tried
 GONE = 5.0  # seconds without a connection after which a worker counts as dead
 SILENT = 300.0  # the same for one that is connected but says nothing: it hangs
+_TURNED_AWAY = 64  # reasons that are remembered, so that each is said once
 TELL = 1.0  # seconds between two words to a worker on how much of its vector has come
 
 
@@ -45,6 +47,7 @@ class SessionManager:
         self._pool = BufferPool()  # of updates that are sent
         self._by_secret: dict[int, WorkerSession] = {}  # as in `Group`
         self._refusals = TokenBucket()
+        self._turned_away: deque[str] = deque(maxlen=_TURNED_AWAY)  # reasons
         self.durable: Callable[[], int] = lambda: 0  # as in `Ledger`, once there is one
 
     def __len__(self) -> int:
@@ -218,8 +221,20 @@ class SessionManager:
 
         over: the run has ended
         """
-        reason, now = one_line(reason), self._clock()
-        self.send(identity, m.Refused(reason, over))
+        self._turn_down(m.Refused(one_line(reason), over), identity, worker)
+
+    def turn_away(self, identity: bytes, worker: int, reason: str) -> None:
+        """Have a peer try its other addresses, and this one again; say why, but once."""
+        answer = m.NotServing(one_line(reason))
+        if answer.reason in self._turned_away:
+            self.send(identity, answer)
+        else:
+            self._turned_away.append(answer.reason)
+            self._turn_down(answer, identity, worker)
+
+    def _turn_down(self, answer: m.Refused | m.NotServing, identity: bytes, worker: int) -> None:
+        reason, now = answer.reason, self._clock()
+        self.send(identity, answer)
         if self._refusals.may(now):
             self._say(f"refused: {reason}")
             self._event("refused", worker=worker, reason=reason)

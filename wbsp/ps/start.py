@@ -23,6 +23,7 @@ from wbsp.ps.copies import Copy
 from wbsp.ps.files import RunFiles
 from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.run import Outlet, ServerConfig
+from wbsp.ps.runs import BESIDE, Runs
 from wbsp.ps.server import Server
 from wbsp.ps.shard_link import ShardLost
 from wbsp.ps.shards import ShardPlan, Shards
@@ -33,7 +34,6 @@ from wbsp.runlog.folder import (
     SETTINGS,
     hold_folder,
     read_settings,
-    run_folder,
     sync_name,
     write_settings,
 )
@@ -63,7 +63,6 @@ def where_to_listen(host: str | None, port: int | None, default_port: int) -> tu
     return hosts[0] if all(map(is_loopback, hosts)) else "*", ports[0]
 
 
-BESIDE = "-standby"  # ends the name of the folder of a standby's files
 _MOST_LOST = 20  # shards in a row without a checkpoint between
 
 
@@ -93,8 +92,8 @@ class _Plan:
     host: str
     port: int
     token: bytes | None
-    base_dir: str
-    log_root: str
+    runs: Runs
+    relative_to: str | None  # workers have the run's folder below a log root of their own
     start_evaluator: Callable[[], Evaluator] | None
     shards: ShardPlan
     watch_port: int
@@ -104,13 +103,6 @@ class _Plan:
         """Raises ValueError or OSError in one line."""
         return ServerSocket(self.host, self.port, self.token, self.config.worker_num)
 
-    def folder(self, resume: bool) -> pathlib.Path:
-        """The run's folder; with `resume` that of the newest run, if there is one."""
-        try:
-            return run_folder(self.base_dir, self.log_root, resume)
-        except FileNotFoundError:
-            return run_folder(self.base_dir, self.log_root)
-
     def server(self, socket: ServerSocket, folder: pathlib.Path, hold: IO,
                before: dict[str, Any], saved: Checkpoint | None, resume: bool,
                step: int = 1) -> Server:
@@ -119,10 +111,8 @@ class _Plan:
         before: settings of the run so far
         step:   to the epoch of this start, from the one before
         """
-        # a worker keeps its files in the same folder below its own log root
-        relative = not pathlib.Path(self.base_dir).is_absolute()
-        settings = {**self.settings, "workers": str(self.config.worker_num),
-                    "folder": str(folder.relative_to(self.log_root) if relative else folder)}
+        place = folder if self.relative_to is None else folder.relative_to(self.relative_to)
+        settings = {**self.settings, "workers": str(self.config.worker_num), "folder": str(place)}
         model, config = deepcopy(self.model), self.config  # a server may be followed by another
         now: dict[str, Any] = {
             **settings, "sync": model.name, "options": self.options, "clock": "real",
@@ -143,6 +133,7 @@ class _Plan:
         run["id"] = before.get("id") or secrets.token_hex(4)
         run["epoch"] = before.get("epoch", 0) + step
         run["standby"], run["shards"] = None, self.shards.setting
+        run["port"], run["ended"] = socket.port, False
         write_settings(folder, run)
         settings["id"] = str(run["id"])
         console = Console(f"{model.name} {folder}")
@@ -154,27 +145,28 @@ class _Plan:
                         self.start_evaluator() if self.start_evaluator else None, self.interrupts,
                         hold, run["epoch"], Records(folder, run), shards,
                         RunFiles(folder, (settings["id"], run["epoch"]), self.host,
-                                 self.watch_port, self.token))
+                                 self.watch_port, self.token),
+                        others_wait=saved is not None or not self.runs.asked)
         console.line(f"the files of this run are in {folder}")
         if saved:
             server.begin(*saved)
             console.line(f"going on from version {saved.state['version']}")
             if changes:
                 console.line(f"run.json says how it was begun: {', '.join(changes)}")
-        elif resume:
-            console.line("there is no checkpoint to go on from: beginning afresh")
+        else:
+            self.runs.say_of_others(console.line)
         return server
 
     def take_over(self, socket: ServerSocket, copy: Copy) -> Server:
         """A server in a folder of its own that goes on from a standby's copy."""
-        folder = self.folder(resume=False)
+        folder = self.runs.new()
         hold = hold_folder(folder, _me(socket))
         save(folder / CHECKPOINT, copy.saved)  # before anything is decided
         server = self.server(socket, folder, hold, copy.run, copy.saved, True, STANDBY_STEP)
         server.tell("took_over")
         return server
 
-    def prepare(self, socket: ServerSocket, resume: bool, other: str | None,
+    def prepare(self, socket: ServerSocket, other: str | None,
                 lost: ShardLost | None = None) -> Callable[[], int]:
         """Make ready what serves, or waits to serve, and answers with an exit code.
 
@@ -183,7 +175,8 @@ class _Plan:
 
         Raises ValueError or OSError in one line.
         """
-        folder = self.folder(resume)
+        earlier = self.runs.to_resume()
+        folder, resume = earlier or self.runs.new(), earlier is not None
         hold = hold_folder(folder, _me(socket))
         beside_of(folder / CHECKPOINT).unlink(missing_ok=True)  # of one killed while writing
         saved = load(folder / CHECKPOINT) if resume and (folder / CHECKPOINT).exists() else None
@@ -208,7 +201,7 @@ class _Plan:
 def prepare_server(
         settings: dict[str, str], model: SyncModel, options: dict[str, Any], config: ServerConfig,
         *, host: str, port: int, token_file: str | None, base_dir: str, log_root: str,
-        resume: bool, start_evaluator: Callable[[], Evaluator] | None = None,
+        resume: bool | str, start_evaluator: Callable[[], Evaluator] | None = None,
         standby_of: str | None = None, shards: str = "1",
         watch_port: int = 0) -> Callable[[], int]:
     """Check everything and listen; return what serves, or waits to serve, and answers with an exit
@@ -216,6 +209,7 @@ def prepare_server(
 
     standby_of: address of the server that is followed until it is gone; the files of a standby
                 that takes over lie in a folder beside that of `base_dir`
+    resume:     as in `Runs`
     shards:     how many processes hold the floats, or their addresses; see `ShardPlan.parse`
     watch_port: at which the run's files are handed out; 0: any free one
     From here on the process's signals are the server's. Raises ValueError or OSError in one line.
@@ -227,15 +221,18 @@ def prepare_server(
     interrupts = Interrupts().install()
     if standby_of:
         base_dir = str(pathlib.Path(base_dir).with_name(f"{sync_name(base_dir)}{BESIDE}"))
-    plan = _Plan(settings, model, options, config, host, port, cluster.token(token_file), base_dir,
-                 log_root, start_evaluator, planned, watch_port, interrupts)
+    relative_to = None if pathlib.Path(base_dir).is_absolute() else log_root
+    plan = _Plan(settings, model, options, config, host, port, cluster.token(token_file),
+                 Runs(base_dir, log_root, port, resume if standby_of is None else bool(resume)),
+                 relative_to, start_evaluator, planned,
+                 watch_port, interrupts)
     socket = plan.listen()
-    if standby_of and not (resume and _has_run(plan)):
+    if standby_of and plan.runs.to_resume() is None:
         first = Standby(socket, standby_of, settings,
                         lambda copy: plan.take_over(socket, _there(copy)), interrupts,
                         share=config.share).run
     else:
-        first = plan.prepare(socket, resume, standby_of)
+        first = plan.prepare(socket, standby_of)
     return first if plan.shards.single else lambda: _serve_on(plan, first)
 
 
@@ -260,7 +257,7 @@ def _serve_on(plan: _Plan, serve: Callable[[], int]) -> int:
             return 1
         plan.interrupts.at_once.clear()
         try:
-            serve = plan.prepare(plan.listen(), True, lost.standby, lost)
+            serve = plan.prepare(plan.listen(), lost.standby, lost)
         except (ValueError, OSError) as error:
             say(f"stopping: {error}")
             return 1
@@ -269,15 +266,9 @@ def _serve_on(plan: _Plan, serve: Callable[[], int]) -> int:
 def _newest(plan: _Plan) -> float:
     """Time at which the newest checkpoint was written; 0: there is none."""
     with contextlib.suppress(OSError):
-        folder = run_folder(plan.base_dir, plan.log_root, resume=True)
-        return (folder / CHECKPOINT).stat().st_mtime
+        if plan.runs.current is not None:
+            return (plan.runs.current / CHECKPOINT).stat().st_mtime
     return 0.0
-
-
-def _has_run(plan: _Plan) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        return (run_folder(plan.base_dir, plan.log_root, resume=True) / CHECKPOINT).exists()
-    return False
 
 
 def _there(copy: Copy | None) -> Copy:

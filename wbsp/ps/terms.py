@@ -28,6 +28,8 @@ class Terms(NamedTuple):
     files:      of the run, for who watches it; None: nobody can
     wire:       format of updates and versions
     alone:      why no memory is shared with workers; None: it is, with those that can
+    others_wait: members of another run are to wait for its server, which may be started yet; else
+                they are refused: this server was to go on with their run, and does not have it
     """
 
     rule: WorkerRule
@@ -41,6 +43,7 @@ class Terms(NamedTuple):
     files: RunFiles | None = None
     wire: Format = FLOAT32
     alone: str | None = None
+    others_wait: bool = False
 
 
 @dataclass

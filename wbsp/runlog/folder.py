@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -66,7 +67,7 @@ def hold_folder(folder: str | os.PathLike, who: str) -> IO[str]:
     """
     file = open(Path(folder) / ".server", "a+")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(file)
     except BlockingIOError:
         file.seek(0)
         holder = file.read() or "unknown"
@@ -79,6 +80,32 @@ def hold_folder(folder: str | os.PathLike, who: str) -> IO[str]:
     file.write(who)
     file.flush()
     return file
+
+
+def _lock(file: IO) -> None:
+    """Raises BlockingIOError if another has the lock for longer than `is_held` takes to look."""
+    for pause in (0.02, 0.1):
+        with contextlib.suppress(BlockingIOError):
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        time.sleep(pause)
+    return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def is_held(folder: str | os.PathLike) -> bool:
+    """Whether a server that runs holds this folder, as far as the file system tells."""
+    try:
+        with open(Path(folder) / ".server") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there is no such file, or a file system has no locks
+        pass
+    return False
+
+
+def numbered_folders(experiment: Path) -> list[Path]:
+    """The folders of an experiment's runs, in the order of their numbers."""
+    return [_numbered(experiment, number) for number in sorted(_numbers(experiment))]
 
 
 def folder_of_worker(folder: Path, settings: Mapping[str, Any]) -> Path:
