@@ -11,6 +11,10 @@ from safetensors.numpy import save_file
 
 from wbsp.layout import TensorSpec
 from wbsp.ps.checkpoint import Checkpoint, load, save
+from wbsp.ps.engine import Engine
+from wbsp.ps.saved import SavedState, check_run, check_state
+from wbsp.ps.store import Store
+from wbsp.sync import Push, create
 
 LAYOUT = [TensorSpec("conv/kernel", (3, 2)), TensorSpec("scale", ()), TensorSpec("scale", (4,)),
           TensorSpec("a name / with \"quotes\" and ü", (0,))]
@@ -100,6 +104,69 @@ def test_another_file_is_refused_in_one_line(tmp_path, damage):
     with pytest.raises(ValueError, match="is not a wbsp checkpoint") as caught:
         load(path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("change, says", [
+    ({"elapsed": "x"}, "Expected `float`, got `str` - at `$.elapsed`"),
+    ({"elapsed": float("inf")}, "`$.elapsed`"),
+    ({"version": -1}, "`$.version`"),
+    ({"next_seq": {"a": 1}}, "`$.next_seq`"),
+    ({"answers": {"0": [1]}}, "`$.answers[...]`"),
+    ({"awaited": 3}, "`$.awaited`"),
+    ({"rejected": {"0": 1}}, "`$.rejected[...]`"),
+    ({"reports": {"0": {"steps": "many"}}}, "`$.reports[...].steps`"),
+    ({"staleness": {"pushes": 1}}, "`$.staleness`"),
+    ({"places": {"0": {"owner": 1, "earlier": None}}}, "`$.places[...].owner`")])
+def test_a_state_that_no_server_made_is_refused_in_one_line(tmp_path, change, says):
+    path = tmp_path / "checkpoint.safetensors"
+    save(path, checkpoint()._replace(state=STATE | change))
+    with pytest.raises(ValueError) as caught:
+        load(path)
+    text = str(caught.value)
+    assert text.startswith(f"{path} is not a wbsp checkpoint: its state is damaged: ")
+    assert says in text and "\n" not in text
+
+
+@pytest.mark.parametrize("missing", ["elapsed", "next_seq", "totals"])
+def test_a_state_that_lacks_something_is_refused_in_one_line(tmp_path, missing):
+    path = tmp_path / "checkpoint.safetensors"
+    save(path, checkpoint()._replace(state={k: v for k, v in STATE.items() if k != missing}))
+    with pytest.raises(ValueError, match=f"its state is damaged: .*`{missing}`"):
+        load(path)
+
+
+@pytest.mark.parametrize("name, size", [("velocity", 3), ("versions", 11)])
+def test_an_outer_step_of_another_model_is_refused_in_one_line(tmp_path, name, size):
+    path = tmp_path / "checkpoint.safetensors"
+    save(path, checkpoint()._replace(outer={name: np.zeros(size, np.float32)}))
+    with pytest.raises(ValueError, match=f"its '{name}' is float32.{size}., and not"):
+        load(path)
+
+
+def test_what_a_server_makes_is_what_is_checked(tmp_path):
+    """A field that a state gains is to be checked, too."""
+    engine = Engine(create("bsp"), Store(np.zeros(3, np.float32)), 1)
+    engine.join(0, 0.0)
+    engine.push(Push(0, 0, 0, 2, 16, 0.5), np.full(3, np.nan, np.float32), 1.0)
+    assert set(engine.state()) <= set(SavedState.__annotations__)
+    check_state(json.loads(json.dumps({"elapsed": 1.0, **engine.state()})))
+
+
+@pytest.mark.parametrize("run, says", [
+    ({"id": "ab", "epoch": "x", "workers": 2}, "`$.epoch`"),
+    ({"id": 5}, "`$.id`"),
+    ({"id": "ab", "epoch": 1, "workers": 2, "standby": 5}, "`$.standby`"),
+    ({"id": "ab", "epoch": 1, "standby": "localhost:1"}, "names a standby, and lacks workers"),
+    ({"epoch": 1, "workers": 2, "standby": "localhost:1"}, "names a standby, and lacks id")])
+def test_settings_that_no_server_wrote_are_refused_in_one_line(run, says):
+    with pytest.raises(ValueError) as caught:
+        check_run(run, "runs/x/run.json")
+    assert str(caught.value).startswith("runs/x/run.json ") and says in str(caught.value)
+
+
+def test_settings_of_earlier_releases_are_taken():
+    for run in ({}, {"id": "ab", "epoch": 2, "wire": "float32", "workers": 2, "standby": None}):
+        assert check_run(run, "") is run
 
 
 @pytest.mark.parametrize("tensors, metadata, says", [

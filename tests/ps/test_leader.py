@@ -56,7 +56,9 @@ class Server:
         self.say(m.Following(json.dumps({"id": "ab12", "epoch": epoch, "workers": 2})))
 
     def sends(self, number, whole, segment=0):
-        for frames in messages(number, LAYOUT, {"version": whole.snapshot.version}, whole, segment):
+        state = {"version": whole.snapshot.version, "elapsed": 1.0, "next_seq": {},
+                 "totals": [0, 0]}
+        for frames in messages(number, LAYOUT, state, whole, segment):
             self._socket.socket.send_multipart([self._identity, *frames])
 
     def lends(self, number, version, outer=None):

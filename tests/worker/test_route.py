@@ -1,7 +1,10 @@
 """Host names with several addresses: the one with a server is found."""
 
+import contextlib
 import itertools
 import socket
+import threading
+import time
 
 import pytest
 import zmq
@@ -9,7 +12,7 @@ from crew import Member
 from jobs import Jobs, free_port, until
 
 from wbsp.wire.sockets import worker_socket
-from wbsp.worker.connection import ConnectionMonitor
+from wbsp.worker.connection import SILENT, ConnectionMonitor
 from wbsp.worker.route import Route
 from wbsp.worker.transport import Transport, TransportError
 
@@ -163,3 +166,58 @@ def test_what_happened_at_an_address_is_read_before_the_next_has_its_turn(connec
     connected.check(200.0)
     read_until(connected, lambda: there(connected))
     assert not connected._route.moved
+
+
+class Accepts:
+    """An address that takes connections and ends them, as a forwarder does whose server is away."""
+
+    def __init__(self):
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        with contextlib.suppress(OSError):
+            while True:
+                self._listener.accept()[0].close()
+
+    def close(self):
+        self._listener.close()
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_an_address_that_accepts_and_ends_connections_is_passed(made):
+    """Before the first connection, and when the server behind it has gone."""
+    context, forwarder = zmq.Context(), Accepts()
+    server = context.socket(zmq.ROUTER)
+    port = server.bind_to_random_port("tcp://127.0.0.1")
+    sock = worker_socket(context, ["127.0.0.1"], b"worker")
+    connection = ConnectionMonitor(sock, f"127.0.0.1:{forwarder.port},127.0.0.1:{port}", 600.0,
+                                   print)
+    connection.made = made
+    connection._broken_since = 0.0 if made else None
+    began = time.monotonic()
+    try:
+        while not there(connection):
+            now = time.monotonic() - began
+            assert now < 20, "it had its turn for too long"
+            connection.check(now)
+            if connection.monitor.poll(10):
+                connection.event(now)
+    finally:
+        sock.disable_monitor()
+        context.destroy(0)
+        forwarder.close()
+
+
+def test_a_server_that_is_away_is_waited_for_longer_than_one_that_hangs(connected):
+    """It says nothing either."""
+    read_until(connected, lambda: there(connected))
+    connected.received_at = 0.0
+    connected.check(SILENT)
+    with pytest.raises(TransportError, match="connected, but says nothing"):
+        connected.check(SILENT + 1)
+    connected._broken_since = 0.0
+    connected.check(599.0)
+    with pytest.raises(TransportError, match="no connection for 600 s"):
+        connected.check(601.0)

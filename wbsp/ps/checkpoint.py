@@ -16,6 +16,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from wbsp.layout import TensorSpec
+from wbsp.ps.outer import SINGLE_NUMBERS
+from wbsp.ps.saved import check_state
 from wbsp.runlog.files import write_whole
 
 _OUTER = "outer/"  # begins the names of the outer step's vectors
@@ -80,6 +82,13 @@ def load(path: pathlib.Path) -> Checkpoint:
             if tensor.dtype != np.float32 or not name.partition("/")[0].isdigit():
                 raise ValueError(f"it holds {name!r} of type {tensor.dtype}, and no such thing is "
                                  "in one")
+        check_state(state)
+        size = sum(tensor.size for tensor in tensors)
+        for name, vector in outer.items():
+            due = 1 if name in SINGLE_NUMBERS else size
+            if vector.dtype != np.float32 or vector.shape != (due,):
+                raise ValueError(f"its {name!r} is {vector.dtype}{list(vector.shape)}, and not "
+                                 f"float32[{due}]")
     except (SafetensorError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a wbsp checkpoint: {error}") from None
     layout = [TensorSpec(name.partition("/")[2], tensor.shape)

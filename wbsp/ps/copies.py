@@ -11,6 +11,7 @@ import numpy as np
 from wbsp.layout import TensorSpec, total_size
 from wbsp.ps.checkpoint import Checkpoint
 from wbsp.ps.floats import FloatsReader, floats_of
+from wbsp.ps.saved import check_state
 from wbsp.ps.store import Whole
 from wbsp.wire import messages as m
 from wbsp.wire.link import Door, Link
@@ -70,7 +71,7 @@ class _Arriving:
         """
         try:
             content = json.loads(head.state)
-            self._state, self._outer = content["state"], content["outer"]
+            self._state, self._outer = check_state(content["state"]), content["outer"]
             self._layout = [TensorSpec(name, tuple(shape)) for name, shape in content["layout"]]
             size, sizes = total_size(self._layout), [*self._outer.values()]
             if vector is None:

@@ -134,6 +134,7 @@ class DelayedNesterov(OuterStep):
 
 OUTER_STEPS: dict[str, type[OuterStep]] = {
     step.name: step for step in (OuterStep, Nesterov, DelayedNesterov)}
+SINGLE_NUMBERS = frozenset[str]().union(*(step.NUMBERS for step in OUTER_STEPS.values()))
 
 
 def create_outer(name: str, **options: Any) -> OuterStep:

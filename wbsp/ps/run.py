@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from wbsp.formats import FLOAT32, Format
@@ -182,7 +183,8 @@ class Run:
         """Take up what `_state` left."""
         self.engine.restore(state)
         self._dispatcher.reports.update(
-            {int(worker): Report(**totals) for worker, totals in state.get("reports", {}).items()})
+            {int(worker): msgspec.convert(totals, Report)
+             for worker, totals in state.get("reports", {}).items()})
         self._dispatcher.admission.places.update(
             {int(worker): Place.load(place) for worker, place in state.get("places", {}).items()})
         self._outlet.log.resume(state["elapsed"], state["version"], state.get("staleness", {}),

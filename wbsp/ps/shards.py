@@ -109,16 +109,13 @@ class Shards:
     def gather(self, interrupts: Interrupts) -> int | None:
         """Wait until all follow; the exit code where that comes to nothing.
 
-        Whoever asks for the server meanwhile is told that it does not serve yet.
+        Whoever asks for the server meanwhile is told that it does not serve yet. Raises ShardLost
+        where one that follows is lost while others are waited for.
         """
         poller, began, notice = zmq.Poller(), self.on.clock.monotonic(), _GRACE
         self.register(poller)
         while True:
-            try:
-                self.serve()
-            except ShardLost as error:
-                self._say(f"stopping: {error}")
-                return 1
+            self.serve()
             missing = [str(link) for link in self._links if not link.led]
             if not missing:
                 return None

@@ -24,6 +24,7 @@ from wbsp.ps.files import RunFiles
 from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.run import Outlet, ServerConfig
 from wbsp.ps.runs import BESIDE, Runs
+from wbsp.ps.saved import check_run
 from wbsp.ps.server import Server
 from wbsp.ps.shard_link import ShardLost
 from wbsp.ps.shards import ShardPlan, Shards
@@ -180,7 +181,8 @@ class _Plan:
         hold = hold_folder(folder, _me(socket))
         beside_of(folder / CHECKPOINT).unlink(missing_ok=True)  # of one killed while writing
         saved = load(folder / CHECKPOINT) if resume and (folder / CHECKPOINT).exists() else None
-        before: dict[str, Any] = read_settings(folder) if (folder / SETTINGS).exists() else {}
+        before: dict[str, Any] = check_run(
+            read_settings(folder) if (folder / SETTINGS).exists() else {}, str(folder / SETTINGS))
         other = other or before.get("standby")
 
         def serve(copy: Copy | None) -> Server:

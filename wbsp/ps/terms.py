@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from wbsp.formats import FLOAT32, Format
@@ -56,5 +57,4 @@ class Place:
     @classmethod
     def load(cls, state: dict[str, Any]) -> Place:
         """From what `asdict` made, and JSON."""
-        earlier = state["earlier"]
-        return cls(state["owner"], None if earlier is None else Report(**earlier))
+        return cls(state["owner"], msgspec.convert(state["earlier"], Report | None))

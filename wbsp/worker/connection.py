@@ -6,6 +6,7 @@ server that is merely busy counts as connected.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import zmq
@@ -51,7 +52,8 @@ class ConnectionMonitor:
             | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
         self.made = False
         self.received_at = 0.0
-        self._failures = 0  # of handshakes
+        self._failures = Counter[str]()  # address -> handshakes that failed
+        self._refusal = ""  # why the newest of them may have, for the lines about a lost server
         self._broken_since: float | None = None
         self._unserved_since: float | None = None  # nobody serves, though there are connections
         self._lost = False  # who serves
@@ -68,18 +70,19 @@ class ConnectionMonitor:
         if self._route.left(message["endpoint"].decode()):
             return False
         if event & HANDSHAKE_FAILED:
-            self._fail(event)
+            self._fail(event, now)
         elif event == zmq.EVENT_CONNECT_RETRIED:
             self._route.refused(now)
         elif event == zmq.EVENT_CONNECTED:
             self._route.accepted(now)
         elif event == zmq.EVENT_DISCONNECTED:
+            self._route.ended(now)
             if self.made and self._broken_since is None:
                 self._lost = True
                 self._broken_since, self._notice_at = now, now
         else:
             again, self.made = self.made, True
-            self._broken_since, self.received_at = None, now
+            self._broken_since, self._refusal, self.received_at = None, "", now
             return again or self._route.moved
         return False
 
@@ -126,20 +129,26 @@ class ConnectionMonitor:
             left = since + self._patience - now
             if left < 0:
                 raise TransportError(f"lost the server at {self._address}: no connection for "
-                                     f"{self._patience:g} s; start it again with --resume, then "
-                                     "this worker")
+                                     f"{self._patience:g} s{self._refusal}; start it again with "
+                                     "--resume, then this worker")
             if now >= self._notice_at:
                 self._notice_at += _NOTICE
-                self._say(f"no connection to the server at {self._address}; trying for "
-                          f"{'another ' if left < self._patience - 1 else ''}{left:.0f} s")
-        if self.made and now - self.received_at > SILENT:
+                self._say(f"no connection to the server at {self._address}{self._refusal}; trying "
+                          f"for {'another ' if left < self._patience - 1 else ''}{left:.0f} s")
+        elif self.made and now - self.received_at > SILENT:
             raise TransportError(f"the server at {self._address} is connected, but says nothing "
                                  f"for {SILENT:g} s: it hangs")
 
-    def _fail(self, event: int) -> None:
-        self._failures += 1
+    def _fail(self, event: int, now: float) -> None:
+        """A handshake failed. A forwarder whose server is away ends connections without a reason,
+        as a server does that has another token: so all addresses get their turns."""
         without_reason = event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-        if without_reason and (self.made or self._failures < _HANDSHAKES):
+        self._route.ended(now)
+        self._failures[self._route.address] += 1 if without_reason else _HANDSHAKES
+        self._refusal = (" (it ends connections in their handshake: is its token another one, or "
+                         "is it no wbsp server?)")
+        refusing = [one for one, times in self._failures.items() if times >= _HANDSHAKES]
+        if self.made or len(refusing) < self._route.number:
             return  # perhaps the connection broke; libzmq tries again
         raise TransportError(f"the server at {self._address} refused the connection: either its "
                              "token is another one (--token_file must name the same secret on both "

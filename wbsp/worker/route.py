@@ -29,13 +29,25 @@ class Route:
         self._endpoint: str | None = None  # which is tried at the moment
         self._left = False  # that one is not connected any more
         self._turn_at = 0.0
+        self._number = 0
+        self._ends = False  # it has ended a connection since it has its turn
         self.moved = False
         self.unknown: str | None = None
 
     @property
+    def address(self) -> str:
+        """The address that is tried, or connected to."""
+        return self._endpoint or ""
+
+    @property
+    def number(self) -> int:
+        """How many addresses there are, as far as their names could be resolved."""
+        return max(1, self._number)
+
+    @property
     def host(self) -> str:
         """Address of the host that is tried, or connected to."""
-        return (self._endpoint or "").removeprefix("tcp://").rpartition(":")[0]
+        return self.address.removeprefix("tcp://").rpartition(":")[0]
 
     def turn(self, now: float) -> None:
         """Try the next address, if it is time; to be called while there is no connection."""
@@ -43,12 +55,13 @@ class Route:
             return
         self._turn_at = now + _TRY
         endpoints = self._resolve()
+        self._number = len(endpoints)
         if not endpoints or (endpoints == [self._endpoint] and not self._left):
             return  # libzmq tries this one again by itself
         if self._endpoint:
             self.moved = True
             self._disconnect(self._endpoint)
-        self._left = False
+        self._left = self._ends = False
         index = endpoints.index(self._endpoint) + 1 if self._endpoint in endpoints else 0
         self._endpoint = endpoints[index % len(endpoints)]
         self._socket.connect(self._endpoint)
@@ -72,9 +85,16 @@ class Route:
         """Note that no process listens at this address: the next one is tried soon."""
         self._turn_at = min(self._turn_at, now + _REFUSED)
 
+    def ended(self, now: float) -> None:
+        """Note that a connection to this address was ended: the next one is tried soon, also where
+        this one accepts connections again and again."""
+        self._ends = True
+        self.refused(now)
+
     def accepted(self, now: float) -> None:
         """Note that a process listens at this address: its handshake is given time."""
-        self._turn_at = now + _ACCEPTED
+        if not self._ends:
+            self._turn_at = now + _ACCEPTED
 
     def _disconnect(self, endpoint: str) -> None:
         with contextlib.suppress(zmq.ZMQError):
