@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -10,10 +11,12 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from wbsp.layout import TensorSpec
+from wbsp.ps import saved
 from wbsp.ps.checkpoint import Checkpoint, load, save
 from wbsp.ps.engine import Engine
 from wbsp.ps.saved import SavedState, check_run, check_state
 from wbsp.ps.store import Store
+from wbsp.runlog.report import Report
 from wbsp.sync import Push, create
 
 LAYOUT = [TensorSpec("conv/kernel", (3, 2)), TensorSpec("scale", ()), TensorSpec("scale", (4,)),
@@ -149,6 +152,7 @@ def test_what_a_server_makes_is_what_is_checked(tmp_path):
     engine.join(0, 0.0)
     engine.push(Push(0, 0, 0, 2, 16, 0.5), np.full(3, np.nan, np.float32), 1.0)
     assert set(engine.state()) <= set(SavedState.__annotations__)
+    assert {field.name for field in fields(Report)} == set(saved._Totals.__annotations__)
     check_state(json.loads(json.dumps({"elapsed": 1.0, **engine.state()})))
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from wbsp.formats import FLOAT32, Format
@@ -20,11 +19,11 @@ from wbsp.ps.copies import Source
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.engine import Engine
 from wbsp.ps.outer import OuterStep
+from wbsp.ps.saved import report_of
 from wbsp.ps.sharded_store import ShardedStore
 from wbsp.ps.store import Store
 from wbsp.ps.terms import Place
 from wbsp.runlog.console import Console, Status, say
-from wbsp.runlog.report import Report
 from wbsp.runlog.server import ServerLog
 from wbsp.sync.base import NOT_FINITE, SyncModel
 
@@ -183,7 +182,7 @@ class Run:
         """Take up what `_state` left."""
         self.engine.restore(state)
         self._dispatcher.reports.update(
-            {int(worker): msgspec.convert(totals, Report)
+            {int(worker): report_of(totals)
              for worker, totals in state.get("reports", {}).items()})
         self._dispatcher.admission.places.update(
             {int(worker): Place.load(place) for worker, place in state.get("places", {}).items()})

@@ -11,29 +11,48 @@ from typing import Annotated, Any, TypedDict
 
 import msgspec
 
+from wbsp.limits import Count, Worker
 from wbsp.runlog.report import Report
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-Amount = Annotated[float, msgspec.Meta(ge=0, le=1e15)]  # finite, too
-Worker = Count
+# Sums have no bound above: what a state may hold is no less than what its server may have added up.
+Sum = Annotated[int, msgspec.Meta(ge=0)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1.7e308)]  # finite, too
+
+
+class _Totals(TypedDict, total=False):
+    """As `Report`, which bounds what a worker says."""
+
+    steps: Sum
+    samples: Sum
+    loss: float
+    seconds: dict[str, Amount]
+    pushes: Sum
+    push_seconds: Amount
+    last_push_seconds: Amount
+    pulls: Sum
+    pull_seconds: Amount
+    last_pull_seconds: Amount
+    push_bytes: Sum
+    control_bytes: Sum
+    pull_bytes: Sum
 
 
 class _Place(TypedDict):
     owner: str
-    earlier: Report | None
+    earlier: _Totals | None
 
 
 class _Staleness(TypedDict):
-    pushes: Count
-    sum: Count
-    max: Count
+    pushes: Sum
+    sum: Sum
+    max: Sum
 
 
 class _First(TypedDict):
     version: Count
     elapsed: Amount
     next_seq: dict[Worker, Count]
-    totals: tuple[Count, Amount]
+    totals: tuple[Sum, Sum]
 
 
 class SavedState(_First, total=False):
@@ -49,16 +68,16 @@ class SavedState(_First, total=False):
     awaited: list[Worker] | None
     ended: bool
     over: bool
-    steps: dict[Worker, Count]
-    samples: dict[Worker, Amount]
+    steps: dict[Worker, Sum]
+    samples: dict[Worker, Sum]
     seconds: dict[Worker, Amount]
-    pushes: dict[Worker, Count]
-    base: dict[Worker, Count]
-    rounds: dict[Worker, Count]
-    rejected: dict[Worker, dict[str, Count]]
+    pushes: dict[Worker, Sum]
+    base: dict[Worker, Sum]
+    rounds: dict[Worker, Sum]
+    rejected: dict[Worker, dict[str, Sum]]
     staleness: _Staleness
-    failures: dict[str, Count]
-    reports: dict[Worker, Report]
+    failures: dict[str, Sum]
+    reports: dict[Worker, _Totals]
     places: dict[Worker, _Place]
 
 
@@ -89,6 +108,11 @@ def check_run(run: Any, of: str) -> dict[str, Any]:
     if run.get("standby") is not None and missing:
         raise ValueError(f"{of} names a standby, and lacks {', '.join(missing)}")
     return run
+
+
+def report_of(totals: dict[str, Any]) -> Report:
+    """From a state that was checked."""
+    return Report(**{name: totals[name] for name in _Totals.__annotations__ if name in totals})
 
 
 def _converted(value: Any, kind: Any, of: str) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 
 from wbsp.formats import FLOAT32, Format
 from wbsp.layout import TensorSpec
 from wbsp.ps.files import RunFiles
+from wbsp.ps.saved import report_of
 from wbsp.ps.shards import Shards
 from wbsp.runlog.report import Report
 from wbsp.sync.base import WorkerRule
@@ -57,4 +57,5 @@ class Place:
     @classmethod
     def load(cls, state: dict[str, Any]) -> Place:
         """From what `asdict` made, and JSON."""
-        return cls(state["owner"], msgspec.convert(state["earlier"], Report | None))
+        earlier = state["earlier"]
+        return cls(state["owner"], None if earlier is None else report_of(earlier))
