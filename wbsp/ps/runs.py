@@ -16,6 +16,7 @@ from typing import Any
 from absl import flags
 
 from wbsp.ps.background import CHECKPOINT
+from wbsp.ps.saved import check_run
 from wbsp.runlog.folder import is_held, numbered_folders, read_settings, run_folder
 
 BESIDE = "-standby"  # ends the name of the folder of a standby's files
@@ -52,7 +53,7 @@ class _Past:
     @cached_property
     def settings(self) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError):
-            return read_settings(self.folder)
+            return check_run(read_settings(self.folder), str(self.folder))
         return {}
 
     @property

@@ -88,6 +88,8 @@ class _Run(TypedDict, total=False):
     wire: str
     ranges: str
     standby: str | None
+    port: int
+    ended: bool
     outer: dict[str, Any]
 
 
