@@ -190,11 +190,18 @@ def test_an_index_may_be_a_number_of_numpys():
     ({"cluster": {"ps": ["a:1"], "worker": []}}, "no worker tasks; name each of them"),
     ({"cluster": {"ps": "a:1", "worker": ["a:1"]}}, "'ps' is 'a:1', not a list of addresses"),
     ({"cluster": {"ps": ["a:1"], "worker": [7]}}, "'worker' is [7], not a list of addresses"),
-    ({"cluster": {"ps": ["a:1"], "worker": ["a:1"], "chief": ["c:1"]}},
-     "a chief; wbsp has none: make it a worker"),
+    ({"cluster": {"ps": ["a:1"], "worker": ["a:1"], "chief": "c:1"}},
+     "'chief' is 'c:1', not a list of addresses"),
     ({"cluster": {"ps": ["a:1", "b:1"], "worker": []}}, "2 ps tasks; wbsp needs one"),
     ({"cluster": {"ps": [], "worker": []}}, "0 ps tasks; wbsp needs one"),
-    ({"kind": "chief"}, "a chief; wbsp has none: make it a worker"),
+    ({"kind": "chief"}, "the task is number 2 of type 'chief', and the cluster has 0 of these"),
+    ({"index": 3}, "the task is number 3 of type 'worker', and the cluster has 3 of these, from 0"),
+    ({"text": json.dumps({"cluster": CLUSTER, "task": {"type": "worker"}})}, "it has no 'index'"),
+    ({"text": json.dumps({"cluster": CLUSTER, "task": {}})}, "it has no 'type'"),
+    ({"text": json.dumps({"cluster": CLUSTER, "task": "worker"})}, "no cluster of one ps"),
+    ({"text": json.dumps({"cluster": [], "task": {"type": "worker"}})}, "no cluster of one ps"),
+    ({"text": '{"cluster": {"ps": ["a:1"'}, "no cluster of one ps"),
+    ({"text": "[" * 100_000}, "no cluster of one ps"),
     ({"index": "first"}, "the task's index is 'first': not a whole number of 0 or more"),
     ({"index": -1}, "the task's index is '-1': not a whole number of 0 or more"),
     ({"index": True}, "the task's index is 'True'"),
@@ -205,6 +212,35 @@ def test_a_bad_tf_config_is_one_clear_line(monkeypatch, settings, says):
         tf_config()
     assert says in str(caught.value) and "\n" not in str(caught.value)
     assert re.match("TF_CONFIG is '.*': no cluster of one ps and workers: ", str(caught.value))
+    assert str(caught.value).endswith("; WBSP_SERVER, WBSP_WORKER_INDEX and WBSP_WORKER_NUM go "
+                                      "before it")
+
+
+FULL = {"chief": ["c.example:1"], **CLUSTER, "evaluator": ["e.example:1"]}
+
+
+@pytest.mark.parametrize("cluster, kind, index, worker", [
+    (FULL, "chief", 0, 0), (FULL, "worker", 0, 1), (FULL, "worker", 2, 3),
+    ({**CLUSTER, "master": ["m.example:1"]}, "master", 0, 0),
+    ({**CLUSTER, "master": ["m.example:1"]}, "worker", 2, 3),
+    ({"ps": CLUSTER["ps"], "chief": ["c.example:1"]}, "chief", 0, 0),
+])
+def test_a_chief_is_the_first_worker(monkeypatch, cluster, kind, index, worker):
+    config(monkeypatch, cluster, kind, index)
+    assert Task.complete(None, None) == ("ps.example:2606", worker)
+    spec = SimpleNamespace(as_dict=lambda: cluster)
+    assert Task.of(SimpleNamespace(cluster_spec=lambda: spec, task_type=kind, task_id=index)
+                   ) == ("ps.example:2606", worker)
+    trainers = sum(len(cluster.get(one, [])) for one in ("chief", "master", "worker"))
+    config(monkeypatch, cluster, "ps", 0)
+    assert worker_num() == trainers
+
+
+def test_the_only_task_of_its_type_needs_no_index(monkeypatch):
+    config(monkeypatch, text=json.dumps({"cluster": FULL, "task": {"type": "chief"}}))
+    assert Task.complete(None, None).worker == 0
+    config(monkeypatch, text=json.dumps({"cluster": FULL, "task": {"type": "ps"}}))
+    assert worker_num() == 4
 
 
 @pytest.mark.parametrize("kind", ["ps", "evaluator"])
@@ -215,9 +251,10 @@ def test_only_a_worker_can_take_a_workers_place(monkeypatch, kind):
 
 
 @pytest.mark.parametrize("kind, cluster, says", [
-    ("worker", CLUSTER, "TF_CONFIG makes this process a task of type 'worker', not a ps"),
+    ("worker", CLUSTER, "TF_CONFIG makes this process a task of type 'worker', not a ps: "
+     "python -m wbsp.ps is for the ps, and a script with SyncCallback for the workers"),
     ("ps", {"ps": ["localhost:1"]}, "it has no 'worker'"),
-    ("ps", {"ps": ["localhost:1"], "worker": ["a:1"], "chief": ["b:1"]}, "a chief; wbsp has none"),
+    ("evaluator", {"ps": ["localhost:1"], "worker": ["a:1"]}, "'evaluator', not a ps: it takes"),
     ("ps", {"ps": [""], "worker": ["a:1"]}, "the ps in TF_CONFIG is '': address '' is not host:po"),
     ("ps", None, "say how many workers there are: --worker_num=2, or the environment variable WB"),
 ])

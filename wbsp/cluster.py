@@ -6,7 +6,8 @@ WBSP_WORKER_NUM    how many workers the server waits for
 WBSP_TOKEN_FILE    file with the shared secret
 WBSP_TRANSPORT     tcp: no memory is shared with processes of the same machine; else: auto
 TF_CONFIG          what TensorFlow's users and their schedulers set: {"task": {"type": "worker",
-                   "index": 0}, "cluster": {"ps": ["host:port"], "worker": [...]}}
+                   "index": 0}, "cluster": {"ps": ["host:port"], "worker": [...]}}; a chief or
+                   master is a worker, the first one
 JOB_COMPLETION_INDEX, SLURM_PROCID
                    the index, as an indexed Job of Kubernetes and a step of Slurm number their tasks
 
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple
 from wbsp.wire.sockets import read_token
 
 TRANSPORTS = "auto", "tcp"
+TRAINERS = "chief", "master", "worker"  # types of tasks that train, in the order of their numbers
 _SHOWN = 200  # characters of a variable in a message
 _NOBODY = ('nobody says {}: say SyncCallback("localhost:2606", worker_index=0), or set the '
            "environment variable {}, or TF_CONFIG")
@@ -100,15 +102,16 @@ class Task(NamedTuple):
 
         Raises ValueError where it does not say that this process is a worker of exactly one server.
         """
-        servers = resolver.cluster_spec().as_dict().get("ps", [])
+        cluster = resolver.cluster_spec().as_dict()
+        servers = cluster.get("ps", [])
         if len(servers) != 1:
             raise ValueError(f"the cluster resolver names {len(servers)} ps tasks; wbsp needs one")
-        if resolver.task_type != "worker":
+        if resolver.task_type not in TRAINERS:
             raise ValueError(f"the cluster resolver makes this process a task of type "
                              f"{resolver.task_type!r}, not a worker")
         if resolver.task_id is None:
             raise ValueError("the cluster resolver gives this process no task index")
-        return cls(servers[0], resolver.task_id)
+        return cls(servers[0], _before(cluster, resolver.task_type) + resolver.task_id)
 
 
 def server_address(kind: str | None = None) -> Said | None:
@@ -178,25 +181,32 @@ def _worker_index() -> int | None:
     if said := _variable("WBSP_WORKER_INDEX"):
         return said.number(0)
     if spec := tf_config():
-        return spec.must_be("worker").task_index
+        return spec.must_be("worker").worker
     if said := _variable("JOB_COMPLETION_INDEX", "SLURM_PROCID"):
         return said.number(0)
     return None
 
 
 class Spec(NamedTuple):
-    """The content of TF_CONFIG: the cluster, and this process's task in it."""
+    """The content of TF_CONFIG: the cluster, and this process's task in it.
+
+    kind:   of this task: "ps", "worker" (a chief and a master are workers, too), or another
+    worker: which worker this task is; 0 where it is none
+    """
 
     server: str
     workers: int  # how many
-    kind: str  # of this task: "ps" or "worker"
-    task_index: int
+    kind: str
+    worker: int
 
     def must_be(self, kind: str) -> Spec:
         """This Spec. Raises ValueError where the task is of another kind."""
         if self.kind != kind:
+            way = {"ps": "start python -m wbsp.ps in it", "worker": "python -m wbsp.ps is for the "
+                   "ps, and a script with SyncCallback for the workers"}.get(
+                       self.kind, "it takes no part in the training, which goes on without it")
             raise ValueError(f"TF_CONFIG makes this process a task of type {self.kind!r}, not a "
-                             f"{kind}")
+                             f"{kind}: {way}")
         return self
 
 
@@ -209,22 +219,37 @@ def tf_config() -> Spec | None:
         return _spec(json.loads(said.text))
     except KeyError as error:
         problem = f"it has no {error}"
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
         problem = str(error)
-    raise said.refused(f"no cluster of one ps and workers: {problem}")
+    raise said.refused(f"no cluster of one ps and workers: {problem}; WBSP_SERVER, "
+                       "WBSP_WORKER_INDEX and WBSP_WORKER_NUM go before it")
 
 
 def _spec(config: dict[str, Any]) -> Spec:
     cluster, task = config["cluster"], config["task"]
-    servers, workers = cluster["ps"], cluster["worker"]
-    for kind, tasks in (("ps", servers), ("worker", workers)):
+    servers, kind = cluster["ps"], task["type"]
+    if not any(one in cluster for one in TRAINERS):
+        raise KeyError("worker")
+    for one in ("ps", *TRAINERS):
+        tasks = cluster.get(one, [])
         if not (isinstance(tasks, list) and all(isinstance(task, str) for task in tasks)):
-            raise ValueError(f"{kind!r} is {tasks!r}, not a list of addresses")
+            raise ValueError(f"{one!r} is {tasks!r}, not a list of addresses")
     if len(servers) != 1:
         raise ValueError(f"{len(servers)} ps tasks; wbsp needs one")
-    if "chief" in (*cluster, task["type"]):
-        raise ValueError("a chief; wbsp has none: make it a worker")
+    workers = sum(len(cluster.get(one, [])) for one in TRAINERS)
     if not workers:
         raise ValueError("no worker tasks; name each of them")
-    return Spec(servers[0], len(workers), task["type"],
-                Said("the task's index", str(task["index"])).number(0))
+    if kind not in TRAINERS:
+        return Spec(servers[0], workers, str(kind), 0)
+    tasks = cluster.get(kind, [])
+    index = 0 if "index" not in task and len(tasks) == 1 else Said(
+        "the task's index", str(task["index"])).number(0)
+    if index >= len(tasks):
+        raise ValueError(f"the task is number {index} of type {kind!r}, and the cluster has "
+                         f"{len(tasks)} of these, from 0 on")
+    return Spec(servers[0], workers, "worker", _before(cluster, kind) + index)
+
+
+def _before(cluster: dict[str, Any], kind: str) -> int:
+    """How many workers have lower numbers than those of this type."""
+    return sum(len(cluster.get(one, [])) for one in TRAINERS[:TRAINERS.index(kind)])

@@ -231,7 +231,7 @@ def test_scalars_and_variables_without_values_take_part(open_):
 
 def test_a_model_that_is_not_built_is_refused(open_):
     model = keras.Sequential([keras.layers.Dense(2)], name="later")
-    with pytest.raises(ValueError, match="model later is not built; give it an Input layer or"):
+    with pytest.raises(ValueError, match="later has no variables yet, .*; call the model on a b"):
         open_(model)
 
 
@@ -287,3 +287,38 @@ def move(model, replica, k):
 def moved(k):
     """The update that `move` by k makes; gamma, beta, kernel, bias, mean, variance."""
     return np.repeat(np.float32([0, k, 0]), [6, 11, 3])
+
+
+class Late(keras.Model):
+    """Without an Input layer; `late`: a layer that only a step builds."""
+
+    def __init__(self, late=False):
+        super().__init__(name="late")
+        self.first, self.second, self.late = keras.layers.Dense(2), keras.layers.Dense(1), late
+
+    def call(self, inputs, training=False):
+        x = self.first(inputs)
+        return self.second(x) if training or not self.late else x
+
+
+def test_the_advice_for_a_model_that_is_not_built_works(open_):
+    model = Late()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="late has no variables yet, .*; call the model on a"):
+            open_(model)
+        model.build((None, 3))  # does not build the layers in it
+    model(np.zeros((1, 3), np.float32))
+    assert len(open_(model).layout) == 4
+
+
+def test_variables_that_the_first_step_makes_are_refused_after_it(open_):
+    from wbsp.replica.model import check_whole
+
+    model = Late(late=True)
+    model(np.zeros((1, 3), np.float32))
+    layout = open_(model).layout
+    check_whole(model, layout)
+    model(np.zeros((1, 3), np.float32), training=True)
+    with pytest.raises(ValueError, match="the first step of fit has made variable .*dense.* and 1 "
+                                         "more, in which the other workers have no part"):
+        check_whole(model, layout)

@@ -19,9 +19,10 @@ import numpy as np
 
 from wbsp.layout import TensorSpec
 from wbsp.replica.base import Variables, Vector
-from wbsp.replica.layers import trained
+from wbsp.replica.layers import every_layer, trained
 from wbsp.wire.memory import BufferPool
 
+_CALL = "call the model on a batch of your data before fit, such as model(x[:1])"
 BACK_ENDS = "tensorflow", "jax", "torch"  # Keras's names, and those of the files here
 
 
@@ -89,19 +90,30 @@ def open_replica(model: keras.Model, pool: BufferPool | None = None) -> ModelRep
     """The replica of a model, on whatever Keras runs on in this process.
 
     pool: source of memory for vectors on a CPU
-    Raises ValueError for a model that is not built, has no float variables, or has complex ones to
-    train, and for a back end that is not known here.
+    Raises ValueError for a model that has no float variables (yet), or has complex ones to train,
+    and for a back end that is not known here.
     """
-    if not model.built:
-        raise ValueError(f"model {model.name} is not built; give it an Input layer or call "
-                         "model.build(input_shape) before fit")
     chosen = trained(model)
+    if not chosen and not all(layer.built for layer in every_layer(model)):
+        raise ValueError(f"model {model.name} has no variables yet, since Keras makes them in the "
+                         f"first step of fit; {_CALL}")
     if not chosen:
         raise ValueError(f"model {model.name} has no variables of floats: there is nothing to "
                          "train together")
     layout = [TensorSpec(v.path, tuple(v.shape)) for v in chosen]
     rounds = any(v.dtype not in ("float32", "float64") for v in chosen)
     return ModelReplica(_variables(model, chosen, layout, pool or BufferPool()), layout, rounds)
+
+
+def check_whole(model: keras.Model, layout: Sequence[TensorSpec]) -> None:
+    """Raises ValueError for a model that has got more variables than those of `layout`: the layer
+    that made them in the first step was not built when the worker joined."""
+    paths = [variable.path for variable in trained(model)]
+    if len(paths) > len(layout):
+        late = [path for path in paths if path not in {spec.name for spec in layout}] or paths[-1:]
+        more = f" and {len(late) - 1} more" if late[1:] else ""
+        raise ValueError(f"the first step of fit has made variable {late[0]}{more}, in which the "
+                         f"other workers have no part; {_CALL}")
 
 
 def number(model: keras.Model, variable: keras.Variable) -> Callable[[], float]:

@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from copy import copy
 from typing import Any
 
 import keras
@@ -22,6 +23,7 @@ from wbsp.sync.base import WorkerRule
 from wbsp.wire import messages as m
 from wbsp.worker.batches import advice, batches, check
 from wbsp.worker.fit import Fit
+from wbsp.worker.plain import in_one_line
 from wbsp.worker.session import Session
 from wbsp.worker.signals import Signals
 from wbsp.worker.stream import Assignments
@@ -60,9 +62,16 @@ class SyncCallback(keras.callbacks.Callback):
         Raises ValueError or OSError for bad arguments.
         """
         super().__init__()
-        self._session = session or Session(
-            address, worker_index, token_file, connect_timeout, band_width_limit, expected, say,
-            patience, transport)
+        with in_one_line():
+            self._session = session or Session(
+                address, worker_index, token_file, connect_timeout, band_width_limit, expected, say,
+                patience, transport)
+        self._begin()
+        if session is not None:
+            self._take_place()
+
+    def _begin(self) -> None:
+        """Set what belongs to this callback alone, and to no copy of it."""
         self._training: Training | None = None  # the newest
         self._log: WorkerLog | None = None
         self._assignments = Assignments()
@@ -70,8 +79,23 @@ class SyncCallback(keras.callbacks.Callback):
         self._fit: Fit | None = None  # from on_train_begin until this worker has left the run
         self._signals = Signals(self.interrupt)
         self._ending = threading.RLock()
-        if session is not None:
-            self._take_place()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Of a copy, as what runs one `fit` after the other makes of each callback: it has not
+        connected, and has seen no model. Raises TypeError where two cannot be."""
+        if _in_run.get(self._session.task) is self:
+            raise TypeError(f"worker {self.worker} is in a run, and a copy of its SyncCallback "
+                            "would be a second worker in its place; make a new one")
+        if self._batch_size is not None:
+            raise TypeError("the dataset of this SyncCallback's stream() belongs to it alone; copy "
+                            "it before, or make a new one")
+        shared = {"_training", "_log", "_assignments", "_batch_size", "_fit", "_signals", "_ending"}
+        return {**{name: value for name, value in self.__dict__.items() if name not in shared},
+                "_session": copy(self._session), "_model": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
 
     @property
     def worker(self) -> int:
@@ -89,13 +113,15 @@ class SyncCallback(keras.callbacks.Callback):
 
         `fit` connects by itself. Raises TransportError when there is no server or it refuses.
         """
-        _, welcome = self._connected()
+        with in_one_line():
+            _, welcome = self._connected()
         return welcome.settings
 
     @property
     def rule(self) -> WorkerRule:
         """What the run's synchronization model lets every worker do on its own; connects."""
-        _, welcome = self._connected()
+        with in_one_line():
+            _, welcome = self._connected()
         return welcome.rule
 
     def stream(self, examples: Callable[[Any, Any], Any], batch_size: int) -> Any:
@@ -179,7 +205,7 @@ class SyncCallback(keras.callbacks.Callback):
         with self._ending_on_error():
             training = self._checked()
             model = self.model  # JAX's trainer puts the values of this step into it now
-            last = training.step_done(batch, (self.params or {}).get("steps"), logs or {})
+            last = training.step_done(model, batch, (self.params or {}).get("steps"), logs or {})
             self._stop_if_due()
             if model.stop_training or last:
                 training.runtime.hold()
@@ -231,7 +257,8 @@ class SyncCallback(keras.callbacks.Callback):
         training = self._begun()
         if error := training.error:
             self._end(_FAILED)
-            raise error
+            with in_one_line():
+                raise error
         return training
 
     def _clear_place(self) -> None:
@@ -259,7 +286,8 @@ class SyncCallback(keras.callbacks.Callback):
     def _ending_on_error(self) -> Iterator[None]:
         """Leave the run if the body raises."""
         try:
-            yield
+            with in_one_line():
+                yield
         except BaseException:
             self._end(self._session.interrupted or _FAILED)
             raise

@@ -4,6 +4,7 @@ the seconds that Keras and what it runs on take to start."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from wbsp.cluster import Task, shares_memory, token
 from wbsp.host import HOST, Host
@@ -28,17 +29,29 @@ class Session:
                  expected: dict[str, str] | None, say: Callable[[str], None], patience: float,
                  transport: str | None, on: Host = HOST):
         """The arguments are those of `SyncCallback`. Raises ValueError or OSError for bad ones."""
-        self.task = task = Task.complete(address, worker_index, check=split_addresses)
+        self.task = Task.complete(address, worker_index, check=split_addresses)
         self.timeout, self.say, self._on = connect_timeout, say, on
         self.transport: Transport | None = None
         self.welcome: m.Welcome | None = None
         self.interrupted: str | None = None
-        self._expected = expected or {}
-        secret, share = token(token_file), shares_memory(transport)
-        rate = None if band_width_limit is None else 1e6 * band_width_limit
-        self._new_transport = lambda: Transport(
-            task.address, task.worker, secret, rate, say, lambda: self.interrupted is not None,
-            patience, share, on)
+        self._expected, self._patience = expected or {}, patience
+        self._token_file, self._secret = token_file, token(token_file)
+        self._share = shares_memory(transport)
+        self._rate = None if band_width_limit is None else 1e6 * band_width_limit
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Of a copy, which is not connected. The secret stays in its file."""
+        return {**self.__dict__, "transport": None, "welcome": None, "interrupted": None,
+                "_secret": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._secret = token(self._token_file)
+
+    def _new_transport(self) -> Transport:
+        return Transport(self.task.address, self.task.worker, self._secret, self._rate, self.say,
+                         lambda: self.interrupted is not None, self._patience, self._share,
+                         self._on)
 
     def connect(self) -> m.Welcome:
         """Introduce this worker over a new connection.

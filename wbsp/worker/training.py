@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from wbsp.replica.layers import averages, constrain, derive, remarks, statistics
-from wbsp.replica.model import open_replica
+from wbsp.replica.model import check_whole, open_replica
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.worker.connection import TransportError
@@ -76,12 +76,15 @@ class Training(NamedTuple):
         """Why the connection has ended; None while it has not."""
         return self.runtime.transport.error
 
-    def step_done(self, batch: int, planned: int | None, logs: dict) -> bool:
+    def step_done(self, model: Any, batch: int, planned: int | None, logs: dict) -> bool:
         """A step has ended with the epoch's `batch` of `planned` (None: not known).
 
         Returns True if that was the epoch's last step, or may have been.
+        Raises TransportError; ValueError for a model that got new variables in it.
         """
-        step = self.meter.step(batch, planned, logs)
+        first, step = self.meter.batches == 0, self.meter.step(batch, planned, logs)
+        if first:
+            check_whole(model, self.runtime.replica.layout)
         self.runtime.step_done(step.samples, step.loss, self.meter.batches - 1, step.batches)
         return planned is None or self.meter.batches == planned
 

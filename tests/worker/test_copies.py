@@ -1,0 +1,106 @@
+"""Copies of a callback, and errors that a script ends with."""
+
+import copy
+import pickle
+import sys
+
+import pytest
+
+import wbsp
+from wbsp.worker import callback as module
+from wbsp.worker.connection import TransportError
+from wbsp.worker.plain import in_one_line
+
+pytestmark = pytest.mark.slow  # Keras takes its seconds to start
+
+
+class Own(wbsp.SyncCallback):
+    """As a user may derive one."""
+
+    def __init__(self, notes):
+        super().__init__("localhost:1", 3, patience=7.0)
+        self.notes = notes
+
+
+@pytest.fixture
+def hook():
+    return Own(["a"])
+
+
+@pytest.mark.parametrize("copied", [
+    copy.copy, copy.deepcopy, lambda hook: pickle.loads(pickle.dumps(hook))])
+def test_a_callback_can_be_copied_and_the_copy_is_one_of_its_own(hook, copied):
+    other = copied(hook)
+    assert type(other) is Own and other.worker == 3 and other.notes == ["a"]
+    assert other._session is not hook._session and other._session.task == hook._session.task
+    assert other._ending is not hook._ending and other._signals is not hook._signals
+    hook.interrupt("only this one")
+    assert hook.stop_reason == "only this one" and other.stop_reason is None
+
+
+def test_a_copy_knows_the_secret_and_a_pickle_does_not_hold_it(tmp_path):
+    path = tmp_path / "token"
+    path.write_text("0123456789abcdef")
+    hook = wbsp.SyncCallback("localhost:1", 0, token_file=str(path))
+    assert b"0123456789abcdef" not in pickle.dumps(hook)
+    assert copy.deepcopy(hook)._session._secret == b"0123456789abcdef"
+
+
+def test_one_that_is_in_a_run_is_not_copied(hook, monkeypatch):
+    monkeypatch.setitem(module._in_run, hook._session.task, hook)
+    with pytest.raises(TypeError, match="worker 3 is in a run, and a copy of its SyncCallback wou"):
+        copy.deepcopy(hook)
+    module._in_run.clear()
+    copy.deepcopy(hook)
+
+
+def test_one_with_a_dataset_is_not_copied(hook):
+    hook.stream(lambda start, count: (start, count), 8)
+    with pytest.raises(TypeError, match=r"the dataset of this SyncCallback's stream\(\) belongs"):
+        pickle.dumps(hook)
+
+
+@pytest.fixture
+def hooks(monkeypatch):
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+
+
+def show(error):
+    sys.excepthook(type(error), error, error.__traceback__)
+
+
+def raised(error):
+    with pytest.raises(type(error)), in_one_line():
+        raise error
+    return error
+
+
+@pytest.mark.parametrize("error", [TransportError("the server refused: no"), ValueError("bad"),
+                                   FileNotFoundError("gone")])
+def test_an_error_that_says_all_is_one_line(hooks, capsys, error):
+    show(raised(error))
+    assert capsys.readouterr().err == f"wbsp: {error}\n"
+
+
+def test_others_and_those_of_others_come_with_their_traceback(hooks, capsys):
+    raised(ValueError("ours"))
+    show(raised(ZeroDivisionError("a fault")))
+    show(ValueError("of the script"))
+    shown = capsys.readouterr().err
+    assert "ZeroDivisionError: a fault" in shown and "Traceback" in shown
+    assert "ValueError: of the script" in shown
+
+
+def test_a_hook_of_the_users_own_stays(hooks):
+    def own(*_):
+        """Shows errors otherwise."""
+
+    sys.excepthook = own
+    raised(ValueError("bad"))
+    assert sys.excepthook is own
+
+
+def test_a_bad_argument_says_all():
+    with pytest.raises(ValueError) as caught:
+        wbsp.SyncCallback("nowhere", 0)
+    assert caught.value._wbsp_says_all

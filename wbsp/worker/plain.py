@@ -1,0 +1,36 @@
+"""Errors that say in one line all that there is to say end a script with that line.
+
+Who trains a model of their own wrote none of the thirty lines that Python would show above it. As
+with signals, only where Python's own way of showing errors is set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from types import TracebackType
+
+from wbsp.worker.connection import TransportError
+
+_PLAIN = "_wbsp_says_all"  # attribute of such errors
+
+
+@contextlib.contextmanager
+def in_one_line() -> Iterator[None]:
+    """Around what a script calls: a TransportError, ValueError or OSError of the body is such an
+    error, if nothing catches it."""
+    try:
+        yield
+    except (TransportError, ValueError, OSError) as error:
+        setattr(error, _PLAIN, True)
+        if sys.excepthook is sys.__excepthook__:
+            sys.excepthook = _show
+        raise
+
+
+def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if getattr(error, _PLAIN, False):
+        print(f"wbsp: {error}", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
