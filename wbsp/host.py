@@ -1,4 +1,4 @@
-"""The world outside a process, as servers, shards and workers use it: first of all, its clock.
+"""The world outside a process, as servers, shards and workers use it.
 
 Each component is handed the `Host` that its process runs on. The tests' simulation hands over
 another one, and so runs whole trainings in one thread, in virtual time.
@@ -7,9 +7,24 @@ another one, and so runs whole trainings in one thread, in virtual time.
 from __future__ import annotations
 
 import functools
+import os
+import queue as _queue
+import select
+import signal as _signal
+import socket as _socket
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+import zmq
+import zmq.utils.monitor
+
+from wbsp.disk import DISK, Disk
+
+Thread = threading.Thread
 
 
 def _monotonic() -> Callable[[], float]:
@@ -33,11 +48,67 @@ class Clock:
     sleep: Callable[[float], None] = time.sleep
 
 
+class Scheduler:
+    """Threads, what they wait for, and what else makes one run unlike another."""
+
+    condition = staticmethod(threading.Condition)
+    lock = staticmethod(threading.Lock)
+    queue: Callable[[], _queue.SimpleQueue[Any]] = staticmethod(_queue.SimpleQueue)
+    future: Callable[[], Future] = staticmethod(Future)
+    random = staticmethod(os.urandom)  # so many bytes
+    exit = staticmethod(os._exit)  # at once, with a code
+    signal = staticmethod(_signal.signal)  # takes a signal from here on
+
+    def thread(self, target: Callable[[], object], name: str) -> threading.Thread:
+        """A thread that is not started, and does not keep the process from ending."""
+        return threading.Thread(target=target, name=name, daemon=True)
+
+    def pool(self, name: str) -> ThreadPoolExecutor:
+        """One thread that makes one call after another."""
+        return ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    def done(self, future: Future, seconds: float) -> bool:
+        """Whether `future` is done within so many seconds."""
+        return bool(wait([future], seconds).done)
+
+    def number(self) -> int:
+        """A random whole number of 63 bits."""
+        return int.from_bytes(self.random(8), "little") >> 1
+
+
+class Network:
+    """ZeroMQ, and what is used of the system's sockets beside it."""
+
+    context: Callable[[], zmq.Context] = staticmethod(zmq.Context)
+    poller: Callable[[], zmq.Poller] = staticmethod(zmq.Poller)
+    socket = staticmethod(_socket.socket)
+    pair = staticmethod(_socket.socketpair)
+    # None: this system has none
+    epoll: Callable[[], Any] | None = staticmethod(select.epoll) if hasattr(
+        select, "epoll") else None
+
+    def event(self, monitor: zmq.Socket) -> dict[str, Any]:
+        """The next event of a socket's monitor, which has one."""
+        return dict(zmq.utils.monitor.recv_monitor_message(monitor))
+
+    def resolve(self, host: str, port: int) -> list[tuple[int, int, Any]]:
+        """Family, kind and address of all that a host's name stands for. Raises OSError."""
+        return [(family, kind, where) for family, kind, _, _, where in _socket.getaddrinfo(
+            host.strip("[]"), port, type=_socket.SOCK_STREAM)]
+
+
 @dataclass(frozen=True)
 class Host:
-    """What a process uses of the machine that it runs on."""
+    """What a process uses of the machine that it runs on.
+
+    stderr: where its lines for a person go; None: to standard error
+    """
 
     clock: Clock = field(default_factory=Clock)
+    scheduler: Scheduler = field(default_factory=Scheduler)
+    network: Network = field(default_factory=Network)
+    disk: Disk = DISK
+    stderr: TextIO | None = None
 
 
 HOST = Host()  # the real one

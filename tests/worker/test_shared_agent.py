@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 
+from wbsp.host import HOST
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync import WorkerRule
 from wbsp.wire import messages as m
@@ -34,7 +35,7 @@ def test_each_report_writes_the_log_off_the_compute_thread(tmp_path):
 class Transport:
     """Takes requests."""
 
-    fetches = 0
+    on, fetches = HOST, 0
 
     def fetch(self, number, carried):
         self.fetches += 1

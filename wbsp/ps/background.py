@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -66,7 +66,7 @@ class Checkpoints:
         self._alone, self.wanted, self._on = alone, False, on
         self._folder, self._layout, self._engine = folder, layout, engine
         self._period, self._state, self._say = period, state, say
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="wbsp-checkpoint")
+        self._pool = on.scheduler.pool("wbsp-checkpoint")
         self._writing: Future | None = None
         self._written = engine.store.latest.version
         self._write_at = 0.0
@@ -190,12 +190,13 @@ class Evaluations:
     """
 
     def __init__(self, engine: Engine, evaluator: Evaluator | None, period: float,
-                 take: Callable[[float, int, Evaluation], None], lost: Callable[[str], None]):
+                 take: Callable[[float, int, Evaluation], None], lost: Callable[[str], None],
+                 on: Host = HOST):
         self._engine, self._evaluator, self._period = engine, evaluator, period
-        self._take, self._lost = take, lost
+        self._take, self._lost, self._on = take, lost, on
         self.newest: Evaluation | None = None
         self.missing: str | None = None  # why the final version is not evaluated and saved
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="wbsp-evaluation")
+        self._pool = on.scheduler.pool("wbsp-evaluation")
         self._under_way: _UnderWay | None = None
         self._evaluated = -1  # newest version that was
         self._due = 0.0
@@ -224,11 +225,11 @@ class Evaluations:
         try:
             while self._under_way or self._newer:
                 under_way = self._under_way or self._start(self._evaluator, now)
-                _wait(under_way.result, wanted)
+                self._wait(under_way.result, wanted)
                 self._finish(under_way)
             saving = self._pool.submit(self._evaluator.save,
                                        self._engine.store.whole().result().snapshot, path)
-            _wait(saving, wanted)
+            self._wait(saving, wanted)
             saving.result()
         except EvaluatorError as error:
             self.stop(str(error))
@@ -260,9 +261,8 @@ class Evaluations:
         self.newest, self._evaluated = under_way.result.result(), under_way.version
         self._take(under_way.time, self._evaluated, self.newest)
 
-
-def _wait(future: Future, wanted: Callable[[], bool]) -> None:
-    """Wait until `future` is done. Raises EvaluatorError once it is no longer `wanted`."""
-    while not wait([future], _GRAIN).done:
-        if not wanted():
-            raise EvaluatorError("interrupted")
+    def _wait(self, future: Future, wanted: Callable[[], bool]) -> None:
+        """Wait until `future` is done. Raises EvaluatorError once it is no longer `wanted`."""
+        while not self._on.scheduler.done(future, _GRAIN):
+            if not wanted():
+                raise EvaluatorError("interrupted")

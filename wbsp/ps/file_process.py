@@ -116,7 +116,7 @@ class FileServer:
 
     def run(self) -> None:
         """Answer until the server has ended, or nobody asks any more."""
-        poller, guard = zmq.Poller(), self._socket.guard
+        poller, guard = self._socket.on.network.poller(), self._socket.guard
         poller.register(self._socket.socket, zmq.POLLIN)
         poller.register(self._socket.monitor, zmq.POLLIN)
         poller.register(self._lifeline, zmq.POLLIN)

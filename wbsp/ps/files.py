@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
-from wbsp.host import HOST, Host
+from wbsp.host import HOST, Host, Thread
 from wbsp.ps.child import ChildProcess
 from wbsp.ps.file_process import LINGER
 from wbsp.wire.files import FilesAt
@@ -30,7 +29,7 @@ class RunFiles:
         self._on = on
         self._settings = {"folder": str(folder), "about": (about[0], name, about[1]),
                           "host": host, "port": port, "token": token and token.hex()}
-        self._starting: threading.Thread | None = None
+        self._starting: Thread | None = None
         self._started = -_AGAIN
         self._process: ChildProcess | None = None
         self._at = FilesAt(0)
@@ -46,7 +45,7 @@ class RunFiles:
         if now - self._started < _AGAIN:
             return FilesAt(0, problem)
         self._started, self._at = now, FilesAt(0)
-        self._starting = threading.Thread(target=self._start, name="wbsp-files", daemon=True)
+        self._starting = self._on.scheduler.thread(self._start, "wbsp-files")
         self._starting.start()
         return FilesAt(0)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 from collections.abc import Callable
 from typing import Any
+
+from wbsp.host import HOST, Host
 
 SIGNALS = signal.SIGINT, signal.SIGTERM
 
@@ -20,14 +21,15 @@ class Interrupts:
     for the event loop to see, and the second ends the process without Python's own exit.
     """
 
-    def __init__(self):
+    def __init__(self, on: Host = HOST):
+        self._on = on
         self.first: int | None = None
         self.at_once: list[Callable[[], object]] = []  # called before the end; must not wait
 
     def install(self) -> Interrupts:
         """Take the process's signals from here on."""
         for signum in SIGNALS:
-            signal.signal(signum, self.take)
+            self._on.scheduler.signal(signum, self.take)
         return self
 
     def take(self, signum: int, frame: Any = None) -> None:
@@ -38,4 +40,4 @@ class Interrupts:
         for act in self.at_once:
             with contextlib.suppress(Exception):
                 act()
-        os._exit(128 + signum)
+        self._on.scheduler.exit(128 + signum)

@@ -55,7 +55,7 @@ class Leader:
         self.address = f"{host}:{port}"
         self.socket = server.dealer(host)
         self.refused = False
-        self._probe = Probe(self.socket, host, port)
+        self._probe = Probe(self.socket, host, port, server.on)
         self.socket.connect(endpoint(host, port))
         self._follow = follow
         self._told = -_TELL

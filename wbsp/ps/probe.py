@@ -8,8 +8,8 @@ import errno
 import socket
 
 import zmq
-import zmq.utils.monitor
 
+from wbsp.host import HOST, Host
 from wbsp.wire import messages as m
 from wbsp.wire.sockets import ServerSocket, endpoint
 
@@ -25,10 +25,11 @@ class Probe:
     connect: to a server it would be a peer that does not speak its protocol.
     """
 
-    def __init__(self, dealer: zmq.Socket, host: str, port: int):
+    def __init__(self, dealer: zmq.Socket, host: str, port: int,
+                 on: Host = HOST):
         """`dealer`: a socket that is to be connected to that address."""
         self._host, self._port = host, port
-        self._dealer = dealer
+        self._dealer, self._network = dealer, on.network
         self._monitor = dealer.get_monitor_socket(zmq.EVENT_CONNECT_RETRIED
                                                   | zmq.EVENT_HANDSHAKE_SUCCEEDED
                                                   | zmq.EVENT_DISCONNECTED)
@@ -40,7 +41,7 @@ class Probe:
     def refused(self, now: float) -> bool:
         """True if the newest attempt was refused; `now` in seconds of any clock."""
         while self._monitor.poll(0):
-            event = zmq.utils.monitor.recv_monitor_message(self._monitor)["event"]
+            event = self._network.event(self._monitor)["event"]
             self.connections += event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             self._failed = event == zmq.EVENT_CONNECT_RETRIED
         if self._socket is None:
@@ -66,9 +67,8 @@ class Probe:
     def _connect(self, now: float) -> bool:
         self._since = now
         with contextlib.suppress(OSError):
-            family, kind, _, _, where = socket.getaddrinfo(self._host.strip("[]"), self._port,
-                                                           type=socket.SOCK_STREAM)[0]
-            self._socket = socket.socket(family, kind)
+            family, kind, where = self._network.resolve(self._host, self._port)[0]
+            self._socket = self._network.socket(family, kind)
             self._socket.setblocking(False)
             if self._socket.connect_ex(where) == errno.ECONNREFUSED:
                 self._give_up()
@@ -92,7 +92,7 @@ class Inquiry:
     def __init__(self, server: ServerSocket, host: str, port: int, run: str):
         """`server`: whose token the question needs; `run`: the run's id."""
         self._socket = server.dealer(host)
-        self._probe = Probe(self._socket, host, port)
+        self._probe = Probe(self._socket, host, port, server.on)
         self.refused = self._probe.refused
         self._socket.connect(endpoint(host, port))
         self._question = m.encode(m.Ask(run))

@@ -94,7 +94,8 @@ class Run:
         if state is None:
             self.checkpoints.write(clock.run())
         self.evaluations = Evaluations(self.engine, evaluator, config.check_period,
-                                       self._take_evaluation, self._go_without_evaluations)
+                                       self._take_evaluation, self._go_without_evaluations,
+                                       dispatcher.on)
         self._hasty = False  # a signal or a failure ends the run early
         self._alone_since = clock.now()  # no worker is there since then
         self._stopping_since: float | None = None

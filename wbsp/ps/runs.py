@@ -15,6 +15,7 @@ from typing import Any
 
 from absl import flags
 
+from wbsp.disk import disk_of
 from wbsp.ps.background import CHECKPOINT
 from wbsp.ps.saved import check_run
 from wbsp.runlog.folder import is_held, numbered_folders, read_settings, run_folder
@@ -76,9 +77,9 @@ class Runs:
     current: folder of the run that this process serves, or served last
     """
 
-    def __init__(self, base_dir: str, log_root: str, port: int, resume: bool | str = False):
+    def __init__(self, base_dir: str, log_root: str | Path, port: int, resume: bool | str = False):
         self._base_dir, self._log_root, self._port, self._resume = base_dir, log_root, port, resume
-        self._experiment = Path(log_root) / base_dir
+        self._experiment = disk_of(log_root).path(log_root) / base_dir
         self.current: Path | None = None
 
     def new(self) -> Path:

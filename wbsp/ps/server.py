@@ -164,7 +164,7 @@ class Server:
 
     def _serve(self) -> int:
         """The event loop, until the run is over; return the exit code so far."""
-        poller = zmq.Poller()
+        poller = self._socket.on.network.poller()
         poller.register(self._socket.socket, zmq.POLLIN)
         poller.register(self._socket.monitor, zmq.POLLIN)
         if self._shards is not None:

@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator
 
 import zmq
-import zmq.utils.monitor
 
 from wbsp.ps.child import ChildProcess
 from wbsp.wire import messages as m
@@ -61,6 +60,7 @@ class ShardLink:
         self.address = ("" if process or is_loopback(host) else host, port)
         self._name = f"{host}:{port}"
         self._process = process
+        self._network = server.on.network
         self.socket = server.dealer(host)
         self._monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._queue = SendQueue(self.socket, RateLimiter(None))
@@ -104,7 +104,7 @@ class ShardLink:
         """Ask to be followed, or tell that this server lives. Raises ShardLost."""
         broken = False
         while self._monitor.poll(0):
-            zmq.utils.monitor.recv_monitor_message(self._monitor)
+            self._network.event(self._monitor)
             broken = self.led
         if self._process is not None:
             code = self._process.ended(_END if broken else 0.0)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-import os
 import traceback
 from collections import deque
 from collections.abc import Iterator
@@ -68,7 +67,7 @@ class ShardServer:
 
     def run(self) -> int:
         """Follow one server after another; return the exit code."""
-        poller = zmq.Poller()
+        poller = self._socket.on.network.poller()
         poller.register(self._socket.socket, zmq.POLLIN)
         poller.register(self._socket.monitor, zmq.POLLIN)
         if self._lifeline is not None:
@@ -90,7 +89,8 @@ class ShardServer:
         if delay is None:
             found = dict(poller.poll(math.ceil(1000 * wait)))
             if self._lifeline in found:
-                os._exit(0)  # the server is gone: nothing here is of use to anybody
+                # the server is gone: nothing here is of use to anybody
+                self._socket.on.scheduler.exit(0)
             if strangers or self._socket.monitor in found:
                 self._watch()
         else:

@@ -24,8 +24,9 @@ _GRAIN = 0.005  # seconds between two looks meanwhile
 class _Collection:
     """A version on its way from all shards."""
 
-    def __init__(self, version: int, size: int, shards: int, outer: OuterStep):
-        self.version, self.future = version, Future[Whole]()
+    def __init__(self, version: int, size: int, shards: int, outer: OuterStep,
+                 future: Future[Whole]):
+        self.version, self.future = version, future
         self._vector, self._bounds = np.empty(size, np.float32), bounds(size, shards)
         self._states: dict[int, dict[str, np.ndarray]] = {}  # shard -> of the outer step
         self._numbers = outer.NUMBERS
@@ -99,7 +100,8 @@ class ShardedStore(Store):
         if version == self.latest.version:
             return future
         self._number += 1
-        one = _Collection(self.latest.version, self._vector_size, len(self._shards), self.outer)
+        one = _Collection(self.latest.version, self._vector_size, len(self._shards), self.outer,
+                          self._shards.on.scheduler.future())
         self._collections[self._number] = one
         self._whole = one.version, one.future
         self._shards.collect(self._number)

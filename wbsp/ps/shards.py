@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import secrets
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -112,7 +111,7 @@ class Shards:
         Whoever asks for the server meanwhile is told that it does not serve yet. Raises ShardLost
         where one that follows is lost while others are waited for.
         """
-        poller, began, notice = zmq.Poller(), self.on.clock.monotonic(), _GRACE
+        poller, began, notice = self.on.network.poller(), self.on.clock.monotonic(), _GRACE
         self.register(poller)
         while True:
             self.serve()
@@ -175,7 +174,7 @@ class Shards:
 
     def admit(self, worker: int) -> m.Group:
         """A new attachment of a worker: what it needs to know."""
-        group = m.Group(secrets.randbits(63), [link.address for link in self._links])
+        group = m.Group(self.on.scheduler.number(), [link.address for link in self._links])
         self._tell(s.Admit(worker, group.secret))
         return group
 

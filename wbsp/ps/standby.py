@@ -91,7 +91,7 @@ class Standby:
 
     def _wait(self) -> int | str:
         """Follow until it is time to serve: why, in one line; or an exit code."""
-        poller = zmq.Poller()
+        poller = self._socket.on.network.poller()
         for one in (self._socket.socket, self._socket.monitor, self._leader.socket):
             poller.register(one, zmq.POLLIN)
         while True:

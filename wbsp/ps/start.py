@@ -6,7 +6,6 @@ import contextlib
 import os
 import pathlib
 import platform
-import secrets
 import sys
 from collections.abc import Callable
 from copy import deepcopy
@@ -15,6 +14,7 @@ from typing import IO, Any
 
 from wbsp import cluster
 from wbsp.formats import FLOAT32
+from wbsp.host import HOST, Host
 from wbsp.ps.background import CHECKPOINT, Evaluator
 from wbsp.ps.candidacy import State
 from wbsp.ps.checkpoint import Checkpoint, load, save
@@ -99,10 +99,11 @@ class _Plan:
     shards: ShardPlan
     watch_port: int
     interrupts: Interrupts
+    on: Host = HOST
 
     def listen(self) -> ServerSocket:
         """Raises ValueError or OSError in one line."""
-        return ServerSocket(self.host, self.port, self.token, self.config.worker_num)
+        return ServerSocket(self.host, self.port, self.token, self.config.worker_num, on=self.on)
 
     def server(self, socket: ServerSocket, folder: pathlib.Path, hold: IO,
                before: dict[str, Any], saved: Checkpoint | None, resume: bool,
@@ -131,14 +132,15 @@ class _Plan:
             raise ValueError(f"--shards: this run was begun with {before.get('ranges')} of them, "
                              f"and with --wire={settings['wire']} its workers go on so; give as "
                              "many")
-        run["id"] = before.get("id") or secrets.token_hex(4)
+        run["id"] = before.get("id") or self.on.scheduler.random(4).hex()
         run["epoch"] = before.get("epoch", 0) + step
         run["standby"], run["shards"] = None, self.shards.setting
         run["port"], run["ended"] = socket.port, False
         write_settings(folder, run)
         settings["id"] = str(run["id"])
-        console = Console(f"{model.name} {folder}")
-        log = ServerLog(folder, model.name, append=resume, say=console.line)
+        console = Console(f"{model.name} {folder}", self.on.stderr)
+        log = ServerLog(folder, model.name, self.start_evaluator is not None,
+                        append=resume, say=console.line)
         shards = None if self.shards.single else Shards(
             self.shards, socket, self.host, self.token, config.bandwidth,
             Lead(PROTOCOL, settings["id"], run["epoch"], config.worker_num), console.line)
@@ -146,7 +148,7 @@ class _Plan:
                         self.start_evaluator() if self.start_evaluator else None, self.interrupts,
                         hold, run["epoch"], Records(folder, run), shards,
                         RunFiles(folder, (settings["id"], run["epoch"]), self.host,
-                                 self.watch_port, self.token),
+                                 self.watch_port, self.token, self.on),
                         others_wait=saved is not None or not self.runs.asked)
         console.line(f"the files of this run are in {folder}")
         if saved:
@@ -205,7 +207,7 @@ def prepare_server(
         *, host: str, port: int, token_file: str | None, base_dir: str, log_root: str,
         resume: bool | str, start_evaluator: Callable[[], Evaluator] | None = None,
         standby_of: str | None = None, shards: str = "1",
-        watch_port: int = 0) -> Callable[[], int]:
+        watch_port: int = 0, on: Host = HOST) -> Callable[[], int]:
     """Check everything and listen; return what serves, or waits to serve, and answers with an exit
     code.
 
@@ -214,20 +216,21 @@ def prepare_server(
     resume:     as in `Runs`
     shards:     how many processes hold the floats, or their addresses; see `ShardPlan.parse`
     watch_port: at which the run's files are handed out; 0: any free one
+    on:         the host that this process runs on
     From here on the process's signals are the server's. Raises ValueError or OSError in one line.
     """
     planned = ShardPlan.parse(shards)
     settings = {**settings, "wire": config.wire.name}
     if not config.wire.lossless:  # each range is encoded by itself, and kept so for a later server
         settings["ranges"] = str(planned.number)
-    interrupts = Interrupts().install()
+    interrupts = Interrupts(on).install()
     if standby_of:
         base_dir = str(pathlib.Path(base_dir).with_name(f"{sync_name(base_dir)}{BESIDE}"))
     relative_to = None if pathlib.Path(base_dir).is_absolute() else log_root
     plan = _Plan(settings, model, options, config, host, port, cluster.token(token_file),
-                 Runs(base_dir, log_root, port, resume if standby_of is None else bool(resume)),
-                 relative_to, start_evaluator, planned,
-                 watch_port, interrupts)
+                 Runs(base_dir, on.disk.path(log_root), port,
+                      resume if standby_of is None else bool(resume)),
+                 relative_to, start_evaluator, planned, watch_port, interrupts, on)
     socket = plan.listen()
     if standby_of and plan.runs.to_resume() is None:
         first = Standby(socket, standby_of, settings,

@@ -18,6 +18,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from wbsp.disk import disk_of
+
 FLUSH_SECONDS = 1.0  # of the run's time
 MIB = 1 << 20  # bytes
 BUFFER = 1 << 16  # bytes of lines that are written before the second is over
@@ -59,12 +61,12 @@ class LineFile:
 
     def __init__(self, path: str | os.PathLike, append: bool = False,
                  say: Callable[[str], None] = print):
-        self._path, self._say = Path(path), say
+        self._path, self._say = disk_of(path).path(path), say
         self._path.parent.mkdir(parents=True, exist_ok=True)
         if append and self._path.exists():
             cut_torn_line(self._path)
         try:
-            self._file = open(path, "ab" if append else "xb", buffering=0)
+            self._file = self._path.open("ab" if append else "xb", buffering=0)
         except FileExistsError:
             raise FileExistsError(f"{path} holds an earlier run; choose another folder, or resume "
                                   "that run") from None
@@ -96,7 +98,7 @@ class LineFile:
 
     def cut(self, valid: Callable[[bytes], bool]) -> None:
         """Cut off the first line that is not `valid`, and all lines behind it."""
-        with self._lock, open(self._path, "rb") as file:
+        with self._lock, self._path.open("rb") as file:
             self._truncate(sum(map(len, itertools.takewhile(valid, file))))
 
     def close(self) -> None:
@@ -145,12 +147,11 @@ def write_whole(path: Path, *parts: Any) -> None:
     """
     beside = beside_of(path)
     try:
-        with open(beside, "wb") as file:
+        with beside.open("wb") as file:
             for part in parts:
                 file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
+            disk_of(path).sync(file)
+        beside.replace(path)
     except OSError:
         beside.unlink(missing_ok=True)
         raise
@@ -177,7 +178,7 @@ def read_document(path: Path) -> dict[str, Any]:
 def cut_torn_line(path: Path) -> int:
     """Cut off what follows the last whole line, if anything does; return the bytes that are left.
     """
-    with open(path, "rb+") as file:
+    with path.open("rb+") as file:
         end = file.seek(0, os.SEEK_END)
         while end:
             start = max(0, end - (1 << 16))

@@ -10,11 +10,11 @@ import contextlib
 import fcntl
 import os
 import re
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from wbsp.disk import disk_of
 from wbsp.runlog.files import read_document, write_document
 
 SETTINGS = "run.json"
@@ -40,7 +40,7 @@ def run_folder(base_dir: str | os.PathLike, log_root: str | os.PathLike = "runs"
     Raises ValueError for a base_dir without a name, FileNotFoundError if there is no run to resume.
     """
     sync_name(base_dir)
-    experiment = Path(log_root) / base_dir
+    experiment = _path(log_root, base_dir)
     numbers = _numbers(experiment)
     if resume:
         if not numbers:
@@ -65,9 +65,9 @@ def hold_folder(folder: str | os.PathLike, who: str) -> IO[str]:
 
     Raises ValueError, with the `who` of the holder, if another server holds the folder.
     """
-    file = open(Path(folder) / ".server", "a+")
+    file = _path(folder, ".server").open("a+")
     try:
-        _lock(file)
+        disk_of(folder).lock(file)
     except BlockingIOError:
         file.seek(0)
         holder = file.read() or "unknown"
@@ -82,20 +82,11 @@ def hold_folder(folder: str | os.PathLike, who: str) -> IO[str]:
     return file
 
 
-def _lock(file: IO) -> None:
-    """Raises BlockingIOError if another has the lock for longer than `is_held` takes to look."""
-    for pause in (0.02, 0.1):
-        with contextlib.suppress(BlockingIOError):
-            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        time.sleep(pause)
-    return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
 def is_held(folder: str | os.PathLike) -> bool:
     """Whether a server that runs holds this folder, as far as the file system tells."""
     try:
-        with open(Path(folder) / ".server") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with _path(folder, ".server").open() as file:
+            disk_of(folder).lock(file, shared=True)
     except BlockingIOError:
         return True
     except OSError:  # there is no such file, or a file system has no locks
@@ -125,7 +116,7 @@ def folder_of_worker(folder: Path, settings: Mapping[str, Any]) -> Path:
 def write_settings(folder: str | os.PathLike, settings: dict[str, Any]) -> None:
     """Write the settings of a run to run.json: sync, options, workers, model, dataset, seed, batch,
     clock ("real" or "virtual"), command line, versions of software. Replaces the file whole."""
-    write_document(Path(folder) / SETTINGS, settings)
+    write_document(_path(folder, SETTINGS), settings)
 
 
 def read_settings(folder: str | os.PathLike) -> dict[str, Any]:
@@ -133,7 +124,7 @@ def read_settings(folder: str | os.PathLike) -> dict[str, Any]:
 
     Raises, in one line, FileNotFoundError for a folder without them, ValueError for damaged ones.
     """
-    folder = Path(folder)
+    folder = _path(folder)
     try:
         return read_document(folder / SETTINGS)
     except (FileNotFoundError, NotADirectoryError):
@@ -157,6 +148,10 @@ def _claim(folder: Path, settings: Mapping[str, Any]) -> bool:
         return read_settings(folder).get("id") == settings["id"]
     finally:
         os.close(here)
+
+
+def _path(folder: str | os.PathLike, *names: str | os.PathLike) -> Path:
+    return disk_of(folder).path(folder).joinpath(*names)
 
 
 def _numbered(experiment: Path, number: int) -> Path:

@@ -6,9 +6,9 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
+from wbsp.disk import disk_of
 from wbsp.member import Member
 from wbsp.runlog.files import MIB, LineFile, columns, to_json, write_document, write_whole
 from wbsp.runlog.report import Report
@@ -33,7 +33,7 @@ class ServerLog:
 
     def __init__(self, folder: str | os.PathLike, sync: str, tensorboard: bool = True,
                  append: bool = False, virtual: bool = False, say: Callable[[str], None] = print):
-        self.folder, self.sync, self._say = Path(folder), sync, say
+        self.folder, self.sync, self._say = disk_of(folder).path(folder), sync, say
         self._events = LineFile(self.folder / "events.jsonl", append, say)
         self._evaluations = LineFile(self.folder / f"ps_global_loss_{sync}.txt", append, say)
         self._scalars = None

@@ -18,6 +18,7 @@ import termios
 from collections import Counter
 from dataclasses import dataclass
 
+from wbsp.host import HOST, Network
 from wbsp.wire.messages import MAX_MESSAGE
 
 ROOM = 8  # messages that libzmq holds for a connection, each way
@@ -86,12 +87,12 @@ class ConnectionGuard:
     A connection is a stranger's until a worker's message comes through it.
     """
 
-    def __init__(self, members: int):
+    def __init__(self, members: int, network: Network = HOST.network):
         """`members`: largest number of workers at a time."""
         self.expect(members)
         self._members: dict[int, _Connection] = {}
         self._strangers: dict[int, _Connection] = {}  # in the order in which they came
-        self._arrivals = _Arrivals()
+        self._arrivals = _Arrivals(network)
         self._due: set[int] = set()  # connections to be looked at, beside those of the arrivals
         self._read: set[int] = set()  # of members; a message was read since the last `check`
         _raise_file_limit()
@@ -182,8 +183,8 @@ class ConnectionGuard:
 class _Arrivals:
     """Of which connections something has come; of none where the system does not tell."""
 
-    def __init__(self) -> None:
-        self._poll = select.epoll() if hasattr(select, "epoll") else None
+    def __init__(self, network: Network):
+        self._poll = network.epoll() if network.epoll is not None else None
         self._names: dict[int, int] = {}  # by the descriptor that is watched
 
     def expect(self, connection: socket.socket, name: int) -> None:

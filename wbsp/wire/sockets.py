@@ -10,19 +10,16 @@ import functools
 import hashlib
 import hmac
 import ipaddress
-import os
 import pathlib
-import socket
 from collections import Counter
 from typing import NamedTuple
 
 import zmq
 import zmq.auth
 import zmq.auth.thread
-import zmq.utils.monitor
 from zmq.utils import z85
 
-from wbsp.host import HOST, Host
+from wbsp.host import HOST, Host, Network
 from wbsp.wire.guard import ROOM, ConnectionGuard
 from wbsp.wire.memory import keep_freed
 from wbsp.wire.messages import MAX_MESSAGE
@@ -98,13 +95,13 @@ def plain_address(text: str) -> str:
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
-def endpoints(host: str, port: int) -> list[str]:
+def endpoints(host: str, port: int, network: Network = HOST.network) -> list[str]:
     """The addresses that a host's name has: libzmq by itself tries the first one only, an IPv6
     address where there are both kinds. Raises OSError for a name that is not known."""
     if host == "localhost":
         return [endpoint(host, port)]
-    found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(endpoint(str(where[0]), port) for *_, where in found))
+    return list(dict.fromkeys(endpoint(str(where[0]), port)
+                              for *_, where in network.resolve(host, port)))
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -152,7 +149,7 @@ class ServerSocket:
                 "(openssl rand -hex 32 > FILE), or use --host=localhost")
         keep_freed()
         self.on = on
-        self.context = zmq.Context()
+        self.context = on.network.context()
         self._token = token
         self._authenticator = None
         self.socket = self.context.socket(zmq.ROUTER)
@@ -168,7 +165,7 @@ class ServerSocket:
             self.socket.curve_server = True
             self.socket.curve_publickey = keys.server_public
             self.socket.curve_secretkey = keys.server_secret
-        self.guard = ConnectionGuard(members)
+        self.guard = ConnectionGuard(members, on.network)
         self._strangers: Counter[str] = Counter()  # peers that failed, by the reason
         self.monitor = self.socket.get_monitor_socket(
             zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
@@ -194,7 +191,8 @@ class ServerSocket:
 
     def dealer(self, host: str) -> zmq.Socket:
         """An unconnected socket of this server's own for another server on `host`."""
-        return worker_socket(self.context, [host], os.urandom(16), self._token)
+        return worker_socket(self.context, [host], self.on.scheduler.random(16),
+                             self._token)
 
     def received(self, frame: zmq.Frame, from_member: bool) -> None:
         """Note that a message was read; `frame` is its first after the peer's identity."""
@@ -217,7 +215,7 @@ class ServerSocket:
 
     def _read_monitor(self) -> None:
         while self.monitor.poll(0):
-            event = zmq.utils.monitor.recv_monitor_message(self.monitor)
+            event = self.on.network.event(self.monitor)
             if event["event"] == zmq.EVENT_ACCEPTED:
                 self.guard.accepted(event["value"])
             elif event["event"] == zmq.EVENT_DISCONNECTED:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections import deque
 from collections.abc import Callable
+
+from wbsp.host import HOST, Host
 
 
 class CallQueue:
@@ -19,9 +20,9 @@ class CallQueue:
     wakes: a file descriptor, readable after a `wake`
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on: Host = HOST):
         self._calls: deque[Callable[[], None]] = deque()
-        self._waker, self._woken = socket.socketpair()
+        self._waker, self._woken = on.network.pair()
         for end in (self._waker, self._woken):
             end.setblocking(False)
         self.wakes = self._woken.fileno()

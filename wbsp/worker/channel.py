@@ -4,7 +4,6 @@ the memory that is shared with a server of the same machine."""
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -59,9 +58,9 @@ class ServerChannel:
         hosts = [host for host, _ in split_addresses(address)]
         keep_freed()
         self.on = on
-        self.context = zmq.Context()
-        self._socket = worker_socket(self.context, hosts, os.urandom(16), token)
-        self.connection = ConnectionMonitor(self._socket, address, patience, say)
+        self.context = on.network.context()
+        self._socket = worker_socket(self.context, hosts, on.scheduler.random(16), token)
+        self.connection = ConnectionMonitor(self._socket, address, patience, say, on)
         self.slices: Slices | None = None
         self.memory = SharedMemory(share and bandwidth is None, on)
         limiters = RateLimiter(bandwidth), RateLimiter(bandwidth)
@@ -255,6 +254,6 @@ class ServerChannel:
         self.context.destroy(0)
 
     def _new_poller(self) -> zmq.Poller:
-        poller = zmq.Poller()
+        poller = self.on.network.poller()
         poller.register(self.connection.monitor, _IN)
         return poller

@@ -38,7 +38,8 @@ class Communication:
 
     def __init__(self, channel: ServerChannel, calls: CallQueue, address: str):
         self.error: TransportError | None = None
-        self.handshake: queue.SimpleQueue[m.Message | TransportError] = queue.SimpleQueue()
+        self.handshake: queue.SimpleQueue[m.Message | TransportError] = (
+            channel.on.scheduler.queue())
         self._channel, self._calls, self._address = channel, calls, address
         self._pending: PendingRequest | None = None
         self.attachment = Attachment(channel.on)

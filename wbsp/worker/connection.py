@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 
 import zmq
-import zmq.utils.monitor
 
+from wbsp.host import HOST, Host
 from wbsp.wire.sockets import HANDSHAKE_FAILED
 from wbsp.worker.route import Route
 
@@ -44,9 +44,10 @@ class ConnectionMonitor:
     """
 
     def __init__(self, socket: zmq.Socket, address: str, patience: float,
-                 say: Callable[[str], None]):
+                 say: Callable[[str], None], on: Host = HOST):
         self._address, self._patience, self._say = address, patience, say
-        self._route = Route(socket, address)
+        self._network = on.network
+        self._route = Route(socket, address, on)
         self.monitor = socket.get_monitor_socket(
             zmq.EVENT_CONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED
             | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
@@ -65,7 +66,7 @@ class ConnectionMonitor:
         True: the connection is a new one, after a break or to another address, and messages on
         their way may be lost. Raises TransportError when the server refuses the connection.
         """
-        message = zmq.utils.monitor.recv_monitor_message(self.monitor)
+        message = self._network.event(self.monitor)
         event = message["event"]
         if self._route.left(message["endpoint"].decode()):
             return False

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 from wbsp.host import HOST, Host
 from wbsp.runlog.report import Phase, PhaseTimer, Report
 from wbsp.runlog.worker import WorkerLog
@@ -23,7 +21,7 @@ class Recorder:
         self._clock = on.clock
         self._offset = self._clock.monotonic() - run_time  # of the run's time zero
         self._log = log
-        self._lock = threading.Lock()  # of the timer
+        self._lock = on.scheduler.lock()  # of the timer
         self._phase: Phase = "wait"
         self._timer = PhaseTimer(self.now(), self._phase)
         self._totals = Report()

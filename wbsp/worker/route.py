@@ -7,6 +7,7 @@ import contextlib
 
 import zmq
 
+from wbsp.host import HOST, Host
 from wbsp.wire.sockets import endpoints, plain_address, split_addresses
 
 # Seconds until the next address is tried, where there are several: without an answer, after the
@@ -22,9 +23,9 @@ class Route:
     unknown: why the host name cannot be resolved; None if it can be
     """
 
-    def __init__(self, socket: zmq.Socket, address: str):
+    def __init__(self, socket: zmq.Socket, address: str, on: Host = HOST):
         """`address`: host:port, or several of them, with commas between. Raises ValueError."""
-        self._socket = socket
+        self._socket, self._network = socket, on.network
         self._servers = split_addresses(address)
         self._endpoint: str | None = None  # which is tried at the moment
         self._left = False  # that one is not connected any more
@@ -107,7 +108,7 @@ class Route:
 
     def _endpoints(self, host: str, port: int) -> list[str]:
         try:
-            return endpoints(host, port)
+            return endpoints(host, port, self._network)
         except OSError as error:  # a scheduler may register the name later
             self.unknown = f"the host name {host} is not known ({error.strerror})"
             return []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,7 +38,7 @@ class SharedAgent:
         bring: the replica's, which takes a version to where the model lives
         """
         self.agent = agent
-        self.changed = threading.Condition()
+        self.changed = transport.on.scheduler.condition()
         self.commands: list[Command] = []
         self._transport, self._recorder, self._say = transport, recorder, say
         self._assignments, self._bring = assignments, bring

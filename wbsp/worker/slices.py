@@ -7,13 +7,11 @@ that needs them is sent; what was under way when a connection broke is then repe
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import zmq
-import zmq.utils.monitor
 
 from wbsp.host import HOST, Host
 from wbsp.vectors import bounds
@@ -34,8 +32,8 @@ class _Shard:
 
     def __init__(self, context: zmq.Context, host: str, port: int, token: bytes | None,
                  limiters: tuple[RateLimiter, RateLimiter], on: Host):
-        self.name = f"{host}:{port}"
-        self.socket = worker_socket(context, [host], os.urandom(16), token)
+        self.name, self._network = f"{host}:{port}", on.network
+        self.socket = worker_socket(context, [host], on.scheduler.random(16), token)
         self.monitor = self.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED
                                                       | zmq.EVENT_DISCONNECTED)
         self.duplex = Duplex(self.socket, *limiters, on)
@@ -47,7 +45,7 @@ class _Shard:
         """Read what the monitor says; True: there is a new connection."""
         renewed = False
         while self.monitor.poll(0):
-            event = zmq.utils.monitor.recv_monitor_message(self.monitor)["event"]
+            event = self._network.event(self.monitor)["event"]
             self.connected = renewed = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             self.ready = False
             self.duplex.queue.clear()

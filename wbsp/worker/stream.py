@@ -8,13 +8,15 @@ iterates, in a thread of its own, which must never wait for ever. TensorFlow is 
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterator
+
+from wbsp.host import HOST, Host
 
 LOOK = 0, 64  # the piece outside training: as many as divide among the devices of a strategy
 NOTHING = 0, 0  # the piece that says that there is none yet
 _GRAIN = 1.0  # seconds of waiting until a NOTHING
+
 
 
 class Assignments:
@@ -30,9 +32,9 @@ class Assignments:
                begins
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on: Host = HOST):
         self.on_demand = False
-        self._changed = threading.Condition()
+        self._changed = on.scheduler.condition()
         self._pieces: deque[tuple[int, int]] = deque()  # not yielded yet
         self._newest = -1, 1
         self._own: int | None = None  # examples in a step of the own stream

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
 
 from wbsp.formats import FLOAT32
-from wbsp.host import HOST, Host
+from wbsp.host import HOST, Host, Thread
 from wbsp.layout import TensorSpec, check_layout, total_size
 from wbsp.replica.base import Vector
 from wbsp.sync.base import Push
@@ -54,9 +53,9 @@ class Transport:
         self._say, self._interrupted, self.on = say, interrupted, on
         self._channel = ServerChannel(address, token, bandwidth, patience,
                                       lambda text: say(f"worker {worker}: {text}"), share, on)
-        self._calls = CallQueue()
+        self._calls = CallQueue(on)
         self._communication = Communication(self._channel, self._calls, address)
-        self._thread: threading.Thread | None = None
+        self._thread: Thread | None = None
         self._wire = FLOAT32
 
     @property
@@ -80,8 +79,7 @@ class Transport:
         """
         hello = m.Hello(m.PROTOCOL, self.worker, expected)
         self._calls.append(lambda: self._communication.hello(hello))
-        self._thread = threading.Thread(target=self._communication.run, name="wbsp-communication",
-                                        daemon=True)
+        self._thread = self.on.scheduler.thread(self._communication.run, "wbsp-communication")
         self._thread.start()  # after the request: no heartbeat may precede Hello
         start = self.on.clock.monotonic()
         notice = _FIRST_NOTICE
