@@ -81,4 +81,5 @@ class Member:
         self.samples += work.samples
         self.seconds += work.seconds
         self.base = work.base
-        self.rejected.update(work.rejected)
+        for reason, pushes in work.rejected.items():
+            count_rejected(self.rejected, reason, pushes)

@@ -23,6 +23,10 @@ from wbsp.wire import messages as m
 from wbsp.wire.link import check_name
 from wbsp.wire.memory import BufferPool
 
+# How far workers may be ahead of the checkpoint that this server began with: seconds of the run's
+# time, pushes and versions. No claim goes beyond, or a few would use up what numbers there are.
+_AHEAD, _AHEAD_NUMBERS = 86_400.0, 1 << 32
+
 
 class Admission:
     """From a worker's first message to its membership; used by the event loop.
@@ -40,6 +44,8 @@ class Admission:
         self.layout: list[TensorSpec] | None = None  # of the run's model, once there is one
         self._members: Members | None = None  # the same
         self._initial = InitialModel(BufferPool())
+        self._began = 0.0  # time of the run at which there was one
+        self._known = 0  # highest number of a version or push then
         self._over: str | None = None  # why nobody can join any more
         self.places: dict[int, Place] = {}
         self.epoch = terms.epoch
@@ -47,6 +53,8 @@ class Admission:
     def begin(self, members: Members, layout: list[TensorSpec]) -> None:
         """There is a model; admit the workers that wait for it."""
         self._members, self.layout = members, layout
+        self._began, store = self._clock.run(), members.engine.store
+        self._known = max(store.latest.version, *members.engine.ledger.state().values(), 0)
         for session in list(self._sessions):
             if session.joined:
                 self._admit(session)
@@ -61,6 +69,9 @@ class Admission:
         if old is not None and old.identity != identity:
             self._lose(old, "its connection is gone, and another has come in its place")
         if self._sessions.get(identity) is None:
+            if not self._sessions.may_come(hello.worker):
+                self._put_off(identity, hello.worker)
+                return
             self._sessions.open(identity, hello.worker, self._reports.get(hello.worker))
         self._sessions.send(identity,
                             m.Welcome(self._terms.settings, self._clock.run(), self._terms.rule))
@@ -155,13 +166,16 @@ class Admission:
             self._sessions.refuse(identity, worker, reason)
             return
         assert self._members is not None and self.layout is not None
+        if not self._sessions.may_come(worker):
+            self._put_off(identity, worker)
+            return
         if (old := self._sessions.of(worker)) is not None:
             self._lose(old, "its connection is gone, and another has come in its place")
         place, owner = self.places.get(worker), identity.hex()
         if place is None or place.owner != owner:
             place = self.places[worker] = Place(owner, self._reports.get(worker))
         if not self._members.engine.started:  # later, a leap would fool the model
-            self._clock.go_on(request.now)
+            self._clock.go_on(min(request.now, self._began + _AHEAD))
         session = self._sessions.open(identity, worker, place.earlier)
         session.request = request
         self._sessions.attach(session, total_size(self.layout), request.socket)
@@ -179,6 +193,10 @@ class Admission:
                     "the server)")
         engine, place = self._members.engine, self.places.get(worker)
         ledger = engine.ledger
+        newest = engine.store.latest.version
+        if request.version > newest and request.epoch == self.epoch or max(
+                request.version, request.answered) > max(newest, self._known) + _AHEAD_NUMBERS:
+            return f"{me} names a version or a push that no server of this run can have made"
         due = ledger.next_seq(worker)
         # A process that the checkpoint does not know is a later one, or gave up its place.
         if place is not None and place.owner != owner and request.first < due:
@@ -191,6 +209,12 @@ class Admission:
         except ValueError as error:
             return str(error)
         return None
+
+    def _put_off(self, identity: bytes, worker: int) -> None:
+        """This worker comes and goes too fast."""
+        reason = f"worker {worker} has come too often in the last seconds: once more in a moment"
+        self._sessions.told.tell(f"worker {worker}, too often here", reason)
+        self._sessions.send(identity, m.NotServing(reason))
 
     def _objection(self, identity: bytes, hello: m.Hello | m.Reattach) -> str | None:
         """Why this worker may not take part, in one line for both sides; None if it may."""
@@ -231,6 +255,8 @@ class Admission:
         if self._terms.on_initial is None:
             return
         if session := self._initial.choose(self._sessions, self._clock.now()):
+            assert session.layout is not None
+            self._sessions.expect(total_size(session.layout))
             self._answer(session, send_initial=True)
 
     def _answer(self, session: WorkerSession, send_initial: bool) -> None:

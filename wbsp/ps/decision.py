@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from wbsp.member import AnsweredWork
+from wbsp.runlog.console import one_line
 from wbsp.sync.base import (
     NOT_FINITE,
     Accept,
@@ -141,7 +142,7 @@ def decide_cut(model: SyncModel, actions: Iterable[Action], version: int, member
 def _judged(model: SyncModel, action: Accept | Reject, finite: bool) -> Accepted | Rejected:
     push = action.push
     if isinstance(action, Reject):
-        return Rejected(push.worker, push.seq, action.reason)
+        return Rejected(push.worker, push.seq, one_line(action.reason))
     if not math.isfinite(action.weight):
         raise ContractError(f"{model.name} accepted {push!r} with weight {action.weight}")
     if not finite:

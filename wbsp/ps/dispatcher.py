@@ -12,7 +12,7 @@ from functools import partial
 
 import zmq
 
-from wbsp.layout import TensorSpec
+from wbsp.layout import TensorSpec, total_size
 from wbsp.ps.admission import Admission
 from wbsp.ps.clock import Clock
 from wbsp.ps.delivery import Delivery
@@ -25,9 +25,9 @@ from wbsp.ps.worker_session import (
     WorkerSession,
     body_of,
     check_report,
-    one_line,
     other_protocol,
 )
+from wbsp.runlog.console import one_line
 from wbsp.runlog.report import Report
 from wbsp.sync.base import ContractError
 from wbsp.wire import messages as m
@@ -35,6 +35,7 @@ from wbsp.wire import shards as s
 from wbsp.wire.rate import RateLimitedReceiver, RateLimiter
 from wbsp.wire.sockets import ServerSocket, peer_address
 
+_FRAMES = 20  # of a traceback, in the log
 _LOOK = 0.25  # seconds between two looks at all workers, which take a while where they are many
 
 
@@ -66,8 +67,8 @@ class Dispatcher:
     def begin(self, engine: Engine, layout: list[TensorSpec]) -> Members:
         """There is a model: admit the workers that wait for it."""
         delivery = Delivery(engine, self.sessions, lambda: self.admission.epoch, self.shards)
-        self.members = Members(engine, self.sessions, delivery, self._clock, self._say,
-                               self.shards)
+        self.sessions.expect(0 if self.shards else total_size(layout))
+        self.members = Members(engine, self.sessions, delivery, self._clock, self.shards)
         self.sessions.durable = lambda: engine.ledger.durable
         self.admission.begin(self.members, layout)
         return self.members
@@ -79,9 +80,11 @@ class Dispatcher:
 
     def receive(self) -> None:
         """Take what has come in, but come back often enough for the timers."""
+        self._socket.guard.behind = True
         for _ in range(64):
             message = self._receiver.receive(self._clock.now())
             if message is None:
+                self._socket.guard.behind = self.delay is not None  # a rate limit holds it back
                 return
             identity, *frames = message
             self._carefully(identity.bytes, partial(self._handle, identity.bytes, frames))
@@ -131,11 +134,26 @@ class Dispatcher:
         """Give up workers that are gone, and count peers that never spoke properly."""
         self.sessions.watch()
         self.sessions.errors.flush(self._clock.now())
+        self.sessions.told.flush()
         self.admission.check()
         if (now := self._clock.now()) >= self._look_at:
             self._look_at = now + _LOOK
-            for session, reason in self.sessions.lost():
-                self.lose(session, reason)
+            for session in list(self.sessions):
+                self._carefully(session.identity, partial(self._lose_if_gone, session))
+
+    def poll_standby(self) -> None:
+        """What time brings about at the standby; a fault costs it, and not the run."""
+        try:
+            self.replication.poll()
+        except Exception as error:
+            self.sessions.told.tell(
+                "faults of the server", f"looking after the standby failed: {error!r}; trying "
+                "again (events.jsonl has the traceback)", "error",
+                traceback=traceback.format_exception(error)[-_FRAMES:])
+
+    def _lose_if_gone(self, session: WorkerSession) -> None:
+        if reason := self.sessions.lost(session):
+            self.lose(session, reason)
 
     def lose_idle(self, since: float, patience: float) -> None:
         """Give up workers without progress for `patience` seconds, from `since` on."""
@@ -162,7 +180,7 @@ class Dispatcher:
         session = self.sessions.get(identity)
         if frames:
             self._socket.received(frames[0], session is not None
-                                  or self.replication.knows(identity))
+                                  or self.replication.knows(identity), frames[1:])
         message, body = self._decoded(frames, session)
         if isinstance(message, m.Hello):
             self.admission.hello(identity, message)
@@ -262,7 +280,8 @@ class Dispatcher:
     def _fail(self, identity: bytes, error: Exception) -> None:
         """A message was one too many for the server: go on without the worker that sent it."""
         reason = one_line(f"handling its message failed: {error!r}")
-        self._event("error", traceback=traceback.format_exception(error))
+        self.sessions.told.tell("faults of the server", kind="error",
+                                traceback=traceback.format_exception(error)[-_FRAMES:])
         if session := self.sessions.get(identity):
             reason = f"worker {session.worker}: {reason} (events.jsonl has the traceback)"
             self.sessions.refuse(identity, session.worker, reason)

@@ -11,19 +11,22 @@ what each worker is to be told, in order. It never blocks, and reads no clock.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from wbsp.member import AnsweredWork, Member
+from wbsp.member import AnsweredWork, Member, count_rejected
 from wbsp.ps.decision import Committed, Granted, Record, Rejected, Resent, decide, decide_cut
 from wbsp.ps.effects import Ack, CutDecision, Effect, Final, Model, Stop, acknowledge, resume, tell
 from wbsp.ps.gathering import Gathering
 from wbsp.ps.journal import event_of, restore, state_of
 from wbsp.ps.store import Ledger, Store
-from wbsp.sync.base import Action, Push, SyncModel
+from wbsp.sync.base import NOT_FINITE, Action, Push, SyncModel
 from wbsp.vectors import is_finite
+
+BEFORE = "by an earlier server"  # the reason of rejections that this one knows from workers alone
 
 
 class Engine:
@@ -95,6 +98,7 @@ class Engine:
         finite = finite if update is None else is_finite(update)
         if work.first != due or work.pushes < 1 or not finite:
             raise ValueError(f"worker {worker} sent {work} again, but push {due} is due")
+        work = work._replace(rejected=self._given(work.rejected))
         self.members.setdefault(worker, Member()).count_all(work)
         self.steps += work.steps
         self.samples += work.samples
@@ -237,6 +241,15 @@ class Engine:
         """Go on from a `state` that may have been JSON, or lack what an older release left out."""
         restore(self, state)
 
+    def _given(self, rejected: dict[str, int]) -> dict[str, int]:
+        """The same, by reasons that this server, or the checkpoint that it began with, has given: a
+        worker that says what it was told has no words of its own."""
+        known = {NOT_FINITE}.union(*(member.rejected for member in self.members.values()))
+        given = Counter[str]()
+        for reason, pushes in rejected.items():
+            given[reason if reason in known else BEFORE] += pushes
+        return dict(given)
+
     def _rest(self, now: float) -> None:
         """An event has ended: do what waits for a moment at which nothing is pending."""
         if self._at_rest and not self.store.accepted:
@@ -294,7 +307,7 @@ class Engine:
             if isinstance(record, Granted):
                 self.gathering.ahead.discard(record.worker)
             elif isinstance(record, Rejected):
-                self.members[record.worker].rejected[record.reason] += 1
+                count_rejected(self.members[record.worker].rejected, record.reason)
             event = event_of(record, push, self.store.latest.version, merged, self.ledger.mark)
             if event is not None:
                 self.log(now, event[0], **event[1])

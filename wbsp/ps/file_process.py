@@ -132,9 +132,9 @@ class FileServer:
                 poller.unregister(self._lifeline)
                 self._server = "is over" if os.read(self._lifeline, 1) else "is gone"
                 end = self._clock.monotonic() + LINGER
-            if self._socket.socket in found:
-                with contextlib.suppress(zmq.Again):
-                    self._read()
+            guard.behind = self._socket.socket in found
+            if guard.behind:
+                self._read_all()
             if self._asked and self._clock.monotonic() >= self._next:
                 with contextlib.suppress(m.WireError, OSError):  # the folder was taken away
                     self._answer()
@@ -143,11 +143,19 @@ class FileServer:
         self._socket.close(1.0)
         self._folder.close()
 
+    def _read_all(self) -> None:
+        """Read the requests that are there, but come back often enough for the answers."""
+        with contextlib.suppress(zmq.Again):
+            for _ in range(64):
+                self._read()
+            return
+        self._socket.guard.behind = False
+
     def _read(self) -> None:
         """Read one request, if it is one."""
         identity, *frames = self._socket.socket.recv_multipart(zmq.NOBLOCK, copy=False)
         if frames:
-            self._socket.received(frames[0], False)
+            self._socket.received(frames[0], False, frames[1:])
         if len(frames) == 1:
             self._asked[identity.bytes] = frames[0].bytes
         if len(self._asked) > _MOST_WAITING:

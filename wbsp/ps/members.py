@@ -7,7 +7,6 @@ answers is delivered.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
@@ -16,7 +15,8 @@ from wbsp.ps.delivery import Delivery
 from wbsp.ps.engine import Engine
 from wbsp.ps.session_manager import SessionManager
 from wbsp.ps.shards import Shards
-from wbsp.ps.worker_session import Returning, Sharing, WorkerSession, one_line
+from wbsp.ps.worker_session import Returning, Sharing, WorkerSession
+from wbsp.runlog.console import one_line
 from wbsp.wire import messages as m
 from wbsp.wire.shards import Holds
 
@@ -29,18 +29,18 @@ class Members:
     """
 
     def __init__(self, engine: Engine, sessions: SessionManager, delivery: Delivery,
-                 clock: Clock, say: Callable[[str], None], shards: Shards | None = None):
+                 clock: Clock, shards: Shards | None = None):
         """`shards`: None: floats come here."""
         self.engine, self.sessions, self.delivery = engine, sessions, delivery
         self._shards = shards
-        self._clock, self._say = clock, say
+        self._clock = clock
         self.first_came = math.inf
         self.returned = False
 
     def join(self, session: WorkerSession) -> None:
         """A worker was admitted."""
         self.first_came = min(self._clock.now(), self.first_came)
-        self._say(f"worker {session.worker} joined over {session.way and session.way.name}")
+        self._tell(session.worker, f" joined over {session.way and session.way.name}")
         self.delivery.send(self.engine.join(session.worker, self._clock.run()))
 
     def come_back(self, session: WorkerSession, reattach: m.Reattach) -> None:
@@ -53,8 +53,8 @@ class Members:
         # by a server, lost with its standby, that they were safe there.
         if first > due:
             self.engine.log(now, "lost", worker=worker, first=due, last=first - 1)
-            self._say(f"worker {worker}: pushes {due} to {first - 1} are lost, with the processes "
-                      "that had them")
+            self._tell(worker, f": pushes {due} to {first - 1} are lost, with the processes that "
+                               "had them")
             ledger.skip_to(worker, first)
         if not self.returned:
             self.returned, self.first_came = True, self._clock.now()
@@ -90,7 +90,7 @@ class Members:
                                  "without it")
             self.sessions.close(session)
             return
-        session.check_kept(kept)
+        session.check_kept(kept, back.request.answered)
         if body is None:
             self._headed(session, kept, kept.work.last)
             return
@@ -113,9 +113,9 @@ class Members:
     def _attach(self, session: WorkerSession, back: Returning) -> None:
         """Nothing that this member was answered is lacking any more."""
         request, worker = back.request, session.worker
-        self._say(f"worker {worker} is back"
-                  + (", and has finished" if request.left else f" with version {request.version}")
-                  + f", over {session.way and session.way.name}")
+        self._tell(worker, " is back" + (", and has finished" if request.left
+                                        else f" with version {request.version}")
+                   + f", over {session.way and session.way.name}")
         session.joined = not request.left
         # who is yet to hear that its push was decided waits from then on
         waits = request.waits or self.engine.ledger.next_seq(worker) > request.answered
@@ -209,14 +209,17 @@ class Members:
         if not session.joined:  # a repetition, since Final is not there yet
             return
         reason = one_line(leaving.reason)
-        self._say(f"worker {session.worker} left: {reason}")
+        self._tell(session.worker, f" left: {reason}")
         session.joined = False
         answer = self.engine.leave(session.worker, self._clock.run(), reason, leaving.finished)
         if not leaving.finished:
             self.sessions.close(session)
         self.delivery.send(answer)
 
+    def _tell(self, worker: int, text: str) -> None:
+        self.sessions.told.tell(f"worker {worker}", f"worker {worker}{text}")
+
     def lose(self, session: WorkerSession, reason: str) -> None:
         """A member is gone without a word; its session is closed."""
-        self._say(f"worker {session.worker} was lost: {reason}; the others go on without it")
+        self._tell(session.worker, f" was lost: {reason}; the others go on without it")
         self.delivery.send(self.engine.leave(session.worker, self._clock.run(), reason))

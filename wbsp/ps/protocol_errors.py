@@ -1,11 +1,17 @@
-"""Protocol errors of peers: counted, and logged without flooding the log."""
+"""What peers bring about, for the log: protocol errors are counted, and nobody floods it."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
+from typing import Any
+
+from wbsp.runlog.console import one_line
 
 _PERIOD = 1.0  # seconds between two lines
+AT_ONCE = 32  # lines and events of one cause; more come one a second
+_SUMMED = 10.0  # the same on what was left out
 
 
 class ProtocolErrors:
@@ -22,7 +28,7 @@ class ProtocolErrors:
     def count(self, reason: str, now: float, times: int = 1) -> None:
         self.total += times
         self._unlogged += times
-        self._last = reason[:200]
+        self._last = one_line(reason, 200)
         self.flush(now)
 
     def flush(self, now: float, at_once: bool = False) -> None:
@@ -49,3 +55,39 @@ class TokenBucket:
             return False
         self._used += 1
         return True
+
+
+class PeerLog:
+    """Lines and events that peers bring about: each in one line, and not without end.
+
+    Each cause has a bucket of its own. What it leaves out is counted, and that is said now and
+    then. Causes are few: a worker's index, the standby. `line` and `event` are the server's, and
+    `clock` its own time; `flush` must be called now and then.
+    """
+
+    def __init__(self, line: Callable[[str], None], event: Callable[..., None],
+                 clock: Callable[[], float]):
+        self._line, self._event, self._clock = line, event, clock
+        self._buckets: dict[str, TokenBucket] = {}
+        self._left: Counter[str] = Counter()  # cause -> what was left out
+        self._summed_at = -math.inf
+
+    def tell(self, cause: str, text: str = "", kind: str = "", **facts: Any) -> None:
+        """Print a line and log an event, or one of these, on what `cause` names."""
+        if self._buckets.setdefault(cause, TokenBucket(AT_ONCE)).may(self._clock()):
+            if text:
+                self._line(one_line(text))
+            if kind:
+                self._event(kind, **facts)
+        else:
+            self._left[cause] += 1
+
+    def flush(self, at_once: bool = False) -> None:
+        """Say how much was left out since the last time."""
+        now = self._clock()
+        if self._left and (at_once or now - self._summed_at >= _SUMMED):
+            self._summed_at = now
+            left, self._left = self._left, Counter()
+            for cause, count in left.items():
+                self._line(f"{cause}: {count:,} more of such lines or events were left out")
+                self._event("left_out", cause=cause, count=count)

@@ -18,9 +18,11 @@ from wbsp.ps.clock import Clock
 from wbsp.ps.contest import PROOF, SERVER_STEP, Ballot
 from wbsp.ps.copies import Source, messages, voters
 from wbsp.ps.follower import Contest, Follower, Made, objection
+from wbsp.ps.protocol_errors import PeerLog
 from wbsp.ps.session_manager import SessionManager
 from wbsp.ps.store import Whole
-from wbsp.ps.worker_session import WorkerSession, one_line
+from wbsp.ps.worker_session import WorkerSession
+from wbsp.runlog.console import one_line
 from wbsp.wire import messages as m
 from wbsp.wire.link import check_name
 from wbsp.wire.sockets import ServerSocket
@@ -47,6 +49,7 @@ class Replication:
         self._terms, self._socket, self._sessions = terms, socket, sessions
         self._admission = admission
         self._clock, self._say, self._event = clock, say, event
+        self._told = PeerLog(say, event, clock.now)
         self._source: Source | None = None
         self._standby: Follower | None = None
         self._copies: dict[int, Made] = {}  # number -> copy that the standby may hold
@@ -93,6 +96,7 @@ class Replication:
 
     def end(self, reason: str) -> None:
         """The run has ended in good order."""
+        self._told.flush(at_once=True)
         if self._standby is not None and self._contest is None:
             self._send(m.Over(reason))
 
@@ -105,7 +109,7 @@ class Replication:
             return
         if reason := objection(request, self._terms):
             self._sessions.send(identity, m.Refused(one_line(reason)))
-            self._say(f"refused: {one_line(reason)}")
+            self._tell(f"refused: {reason}")
             return
         if old is not None and old.identity != identity:
             again = (old.host, old.port) == (host, request.port)  # one process can listen there
@@ -113,7 +117,7 @@ class Replication:
                 self._forget(now)
                 if self._standby is not None:
                     return  # it will ask again
-                self._say(f"the standby at {old} was started again")
+                self._tell(f"the standby at {old} was started again")
             elif self._contest is not None or self._reaches(old):
                 self._sessions.send(identity, m.NotServing(f"there is a standby at {old}"))
                 return
@@ -127,8 +131,8 @@ class Replication:
         self._standby = Follower(identity, host, request.port, now, now, held, again, again)
         self._sessions.queues.drop_transfer(identity)
         way = self._sessions.lending.follow(request.socket)
-        self._say(f"standby at {self._standby}, over {way}")
-        self._event("standby", address=str(self._standby))
+        self._tell(f"standby at {self._standby}, over {way}", "standby",
+                   address=str(self._standby))
         self._send(m.Following(json.dumps(self._terms.record())))
 
     def held(self, identity: bytes, held: m.Held) -> None:
@@ -151,7 +155,7 @@ class Replication:
         if not standby.held:  # a later server of this folder must ask there first
             if not self._record(standby=str(standby)):
                 return
-            self._say(f"the standby at {standby} holds version {copy.version}")
+            self._tell(f"the standby at {standby} holds version {copy.version}")
         standby.held, standby.receiving, standby.returned = held.number, False, False
         self._copies = {held.number: copy}
         self._source.engine.ledger.durable = copy.mark
@@ -170,6 +174,7 @@ class Replication:
     def poll(self) -> None:
         """Everything that time alone brings about."""
         standby, source, now = self._standby, self._source, self._clock.now()
+        self._told.flush()
         if standby is None or self.superseded is not None:
             return
         if self._contest is not None:
@@ -215,12 +220,13 @@ class Replication:
     def _lose(self, now: float) -> None:
         standby = self._standby
         assert standby is not None
-        self._event("standby_lost", address=str(standby))
         if self.alone:
-            self._say(f"the standby at {standby} is gone before it held anything")
+            self._tell(f"the standby at {standby} is gone before it held anything",
+                       "standby_lost", address=str(standby))
             self._standby = None
             return
-        self._say(f"the standby at {standby} is out of reach; finding out whether it has ended")
+        self._tell(f"the standby at {standby} is out of reach; finding out whether it has ended",
+                   "standby_lost", address=str(standby))
         self._contest = Contest(
             standby, Ballot(self._admission.epoch, SERVER_STEP,
                             [copy.voters for copy in self._copies.values()]),
@@ -234,11 +240,11 @@ class Replication:
         elif reason := contest.why_alone(now):
             self._forget(now)
             if self._contest is None:
-                self._say(f"{reason}; going on without one")
+                self._tell(f"{reason}; going on without one")
         elif contest.due(now):
             self._tell_members(m.Elect(contest.ballot.epoch, contest.ballot.since))
             if line := contest.notice(now):
-                self._say(line)
+                self._tell(line)
 
     def _end_contest(self) -> None:
         if self._contest is not None:
@@ -289,6 +295,9 @@ class Replication:
         for session in self._sessions:
             if session.updates is not None:
                 self._sessions.send(session.identity, message)
+
+    def _tell(self, text: str, kind: str = "", **facts: Any) -> None:
+        self._told.tell("the standby", text, kind, **facts)
 
     def _send(self, message: m.Message) -> None:
         assert self._standby is not None

@@ -118,7 +118,7 @@ class Run:
         engine, now, run_time = self.engine, self._clock.now(), self._clock.run()
         if len(self._dispatcher.sessions):
             self._alone_since = now
-        self._replication.poll()
+        self._dispatcher.poll_standby()
         if self._replication.superseded is not None:
             self._say(f"stopping: {self._replication.superseded}")
             return False
@@ -279,6 +279,10 @@ class Run:
 
     def _log(self, t: float, kind: str, /, **fields: Any) -> None:
         """An event of the engine, for the run's log; people are told of updates with NaN."""
+        if kind == "duplicate":
+            self._dispatcher.sessions.told.tell(f"worker {fields['worker']}, repeated pushes",
+                                                kind=kind, **fields)
+            return
         self._outlet.log.event(t, kind, **fields)
         if kind == "reject" and fields["reason"] == NOT_FINITE and t >= self._notice_at:
             self._notice_at = t + _NOTICE

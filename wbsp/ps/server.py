@@ -129,6 +129,7 @@ class Server:
     def close(self) -> None:
         """Let go of everything, in whatever state."""
         self.dispatcher.sessions.errors.flush(self._clock.now(), at_once=True)
+        self.dispatcher.sessions.told.flush(at_once=True)
         if self._evaluator is not None:
             self._evaluator.close()
         if self._shards is not None:

@@ -9,9 +9,10 @@ import numpy as np
 
 from wbsp.formats import FLOAT32, Format
 from wbsp.ps.lending import Lending
-from wbsp.ps.protocol_errors import ProtocolErrors, TokenBucket
+from wbsp.ps.protocol_errors import AT_ONCE, PeerLog, ProtocolErrors, TokenBucket
 from wbsp.ps.shards import Shards
-from wbsp.ps.worker_session import Sharing, UpdateReassembler, Way, WorkerSession, one_line
+from wbsp.ps.worker_session import Sharing, UpdateReassembler, Way, WorkerSession
+from wbsp.runlog.console import one_line
 from wbsp.runlog.report import Report
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import split
@@ -38,6 +39,8 @@ class SessionManager:
                  shards: Shards | None = None, wire: Format = FLOAT32, alone: str | None = None):
         """`alone`: why no memory is shared with workers; None: it is, with those that can."""
         self.errors = ProtocolErrors(say, event)
+        self.told = PeerLog(say, event, clock)
+        self._comings: dict[int, TokenBucket] = {}  # worker -> sessions that it may open
         self.queues = PeerQueues(socket.socket, RateLimiter(bandwidth))
         self._socket, self._clock, self._say, self._event = socket, clock, say, event
         self._by_identity: dict[bytes, WorkerSession] = {}
@@ -63,6 +66,10 @@ class SessionManager:
     def of(self, worker: int) -> WorkerSession | None:
         """The session of that worker, if it has one."""
         return self._by_worker.get(worker)
+
+    def may_come(self, worker: int) -> bool:
+        """False if the sessions of this worker, which there is, come too fast: each is an event."""
+        return self._comings.setdefault(worker, TokenBucket(AT_ONCE)).may(self._clock())
 
     def open(self, identity: bytes, worker: int, earlier: Report | None) -> WorkerSession:
         """A worker has introduced itself; its `earlier` incarnations had reported so much."""
@@ -95,6 +102,10 @@ class SessionManager:
             self.lending.end(session.way.link)
             session.way.link, session.way.failed = None, failed
 
+    def expect(self, size: int) -> None:
+        """Workers send vectors of at most so many floats here."""
+        self._socket.guard.allow(4 * size)
+
     def attached(self, secret: int) -> WorkerSession | None:
         """The session of which a shard speaks, if it is open."""
         return self._by_secret.get(secret)
@@ -122,27 +133,24 @@ class SessionManager:
         return self._socket.reaches(session.identity,
                                     m.encode(session.alive(self.durable())))
 
-    def lost(self) -> Iterator[tuple[WorkerSession, str]]:
-        """Sessions whose worker is gone, each with the reason.
+    def lost(self, session: WorkerSession) -> str | None:
+        """Why the worker of this session counts as gone; None: it does not.
 
         Slow is not dead: a worker whose Python thread is held up for long, by a compiler say, is
         silent but connected.
         """
         now = self._clock()
-        for session in list(self):
-            if now - session.heard > PROBE and now - session.probed > PROBE:
-                session.probed = now
-                if self.reaches(session):
-                    session.gone_since = None
-                elif session.gone_since is None:
-                    session.gone_since = now
-                elif now - session.gone_since > GONE:
-                    yield session, f"no connection for {now - session.gone_since:.0f} s"
-                    continue
-            if now - session.heard > SILENT:
-                yield session, f"connected, but nothing heard for {SILENT:g} s"
-            elif session.deaf:
-                yield session, "it does not read what it is sent"
+        if now - session.heard > PROBE and now - session.probed > PROBE:
+            session.probed = now
+            if self.reaches(session):
+                session.gone_since = None
+            elif session.gone_since is None:
+                session.gone_since = now
+            elif now - session.gone_since > GONE:
+                return f"no connection for {now - session.gone_since:.0f} s"
+        if now - session.heard > SILENT:
+            return f"connected, but nothing heard for {SILENT:g} s"
+        return "it does not read what it is sent" if session.deaf else None
 
     def idle(self, since: float, patience: float) -> list[WorkerSession]:
         """Sessions in which nothing came through for `patience` seconds, from `since` on."""

@@ -132,9 +132,12 @@ class ShardServer:
     # Messages.
 
     def _receive(self) -> None:
+        self._socket.guard.behind = True
         for _ in range(64):
             message = self._receiver.receive(self._clock.monotonic())
-            if message is None:
+            if message is None:  # a rate limit may hold it back
+                self._socket.guard.behind = (
+                    self._receiver.delay(self._clock.monotonic()) is not None)
                 return
             identity, *frames = message
             try:
@@ -142,7 +145,7 @@ class ShardServer:
             except m.WireError as error:
                 self._misused(str(error))
             if frames:
-                self._socket.received(frames[0], self._knows(identity.bytes))
+                self._socket.received(frames[0], self._knows(identity.bytes), frames[1:])
 
     def _knows(self, identity: bytes) -> bool:
         """True for the server, and for workers that it has told of."""
@@ -229,8 +232,9 @@ class ShardServer:
                 self._over = True
             case s.Begin():
                 leader.begin = message
-                leader.floats = FloatsReader([message.stop - message.start,
-                                              *message.state.values()])
+                sizes = [message.stop - message.start, *message.state.values()]
+                leader.floats = FloatsReader(sizes)
+                self._socket.guard.allow(4 * sum(sizes))
             case s.Floats() if leader.begin and leader.floats and body is not None:
                 if vectors := leader.floats.add(message, body):
                     state = dict(zip(leader.begin.state, vectors[1:], strict=True))

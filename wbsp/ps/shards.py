@@ -220,11 +220,15 @@ class Shards:
 def _turn_away(server: ServerSocket, reason: str) -> None:
     """Tell whoever asks that nobody serves here, yet."""
     server.watch()
-    with contextlib.suppress(zmq.Again):
-        for _ in range(64):
+    server.guard.behind = True
+    for _ in range(64):
+        try:
             identity, *frames = server.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            with contextlib.suppress(m.WireError, IndexError):
-                server.received(frames[0], False)
-                message = m.decode(m.FromWorker, frames[0].buffer)
-                if isinstance(message, m.Hello | m.Reattach | m.Follow | m.Ask | m.Watch):
-                    server.reaches(identity.bytes, m.encode(m.NotServing(reason)))
+        except zmq.Again:
+            server.guard.behind = False
+            return
+        with contextlib.suppress(m.WireError, IndexError):
+            server.received(frames[0], False, frames[1:])
+            message = m.decode(m.FromWorker, frames[0].buffer)
+            if isinstance(message, m.Hello | m.Reattach | m.Follow | m.Ask | m.Watch):
+                server.reaches(identity.bytes, m.encode(m.NotServing(reason)))

@@ -178,17 +178,22 @@ class Standby:
     # Messages of workers, and of others in waiting.
 
     def _receive(self) -> None:
-        with contextlib.suppress(zmq.Again):
-            for _ in range(64):
+        self._socket.guard.behind = True
+        for _ in range(64):
+            try:
                 identity, *frames = self._socket.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-                with contextlib.suppress(m.WireError):
-                    self._handle(identity.bytes, frames)
+            except zmq.Again:
+                self._socket.guard.behind = False
+                return
+            with contextlib.suppress(m.WireError):
+                self._handle(identity.bytes, frames)
 
     def _handle(self, identity: bytes, frames: list[zmq.Frame]) -> None:
         candidacy = self._candidacy
         if not frames:
             return
-        self._socket.received(frames[0], candidacy is not None and identity in candidacy.requests)
+        self._socket.received(frames[0], candidacy is not None and identity in candidacy.requests,
+                              frames[1:])
         message = m.decode(m.FromWorker, frames[0].buffer)
         match message:
             case m.Reattach():

@@ -20,7 +20,6 @@ from wbsp.wire.memory import BufferPool
 
 _MAX_COUNT = 1 << 40  # steps or samples in one push; sums of them stay 64-bit integers
 _MAX_SECONDS = 1e9  # thirty years; what models make of it stays finite
-_MAX_NUMBER = 1 << 40  # of pushes and versions
 
 
 class _Floats(Reassembler):
@@ -217,12 +216,12 @@ class WorkerSession:
                 and all(use is None or 0 <= use <= 1 for use in (push.cpu, push.memory))):
             raise m.WireError(f"worker {self.worker} pushed with impossible metadata {push}")
 
-    def check_kept(self, kept: m.Kept) -> None:
-        """Raise WireError for a sum of pushes that this worker cannot have."""
+    def check_kept(self, kept: m.Kept, answered: int) -> None:
+        """Raise WireError for a sum of pushes that this worker cannot have; `answered`: number
+        behind its newest push that was, as it has said."""
         work = kept.work
-        counts = work.first, work.last, work.steps, work.samples, work.base, *work.rejected.values()
-        if not (all(0 <= count <= _MAX_COUNT for count in counts)
-                and 0 <= work.seconds <= _MAX_SECONDS):
+        if not (work.first <= work.last < answered and max(work.steps, work.samples) <= _MAX_COUNT
+                and sum(work.rejected.values()) <= work.pushes):
             raise m.WireError(f"worker {self.worker} sent impossible metadata again: {work}")
 
     def check_query(self, query: m.CutQuery) -> None:
@@ -246,10 +245,7 @@ def body_of(message: m.Message, frames: list[zmq.Frame],
 
 def check_reattach(reattach: m.Reattach) -> None:
     """Raise WireError for numbers that no worker can have."""
-    numbers = (reattach.epoch, reattach.first, reattach.answered, reattach.kept,
-               reattach.version)
-    if not (all(0 <= number <= _MAX_NUMBER for number in numbers)
-            and 0 <= reattach.now <= _MAX_SECONDS):
+    if max(reattach.first, reattach.kept) > reattach.answered:
         raise m.WireError(f"worker {reattach.worker} attached again with impossible numbers")
     check_name(reattach.socket)
 
@@ -259,11 +255,6 @@ def check_report(report: Report, worker: int) -> None:
     if set(report.seconds) != set(PHASES) or not all(
             abs(seconds) <= _MAX_SECONDS for seconds in report.seconds.values()):
         raise m.WireError(f"worker {worker} sent an impossible report")
-
-
-def one_line(text: str) -> str:
-    """Text that a peer wrote, fit for a line of a log."""
-    return "".join(c if c.isprintable() else "?" for c in text[:400])
 
 
 def other_protocol(who: str, protocol: int) -> str | None:

@@ -30,6 +30,11 @@ NAMED_WORKERS = 8  # more than these are summed up in a plain line
 _SHOW_CURSOR = b"\x1b[?25h\n"  # which a live table hides
 
 
+def one_line(text: str, most: int = 400) -> str:
+    """Text that a peer wrote, fit for a line: at most so many characters, all of them printable."""
+    return "".join(c if c.isprintable() else "?" for c in text[:most])
+
+
 def say(text: str, stream: TextIO | None = None) -> None:
     """Log `text` as a record of the logger "wbsp", level INFO; `stream` is where it is printed
     (default: standard error) unless the program has configured that logger."""

@@ -1,8 +1,10 @@
 """Limits on the memory and file descriptors that a server's unread connections take.
 
 libzmq accepts connections until the process has no file descriptor left, and buffers a message of
-many parts until all have come, however many they are. So the server counts, connection by
-connection, and closes those above a limit.
+many parts until all have come, however many they are. A limit of libzmq's own on the messages that
+it holds would not do: where a connection breaks while it is held up by that limit, and a ZMTP PING
+was sent behind, libzmq (4.3.5) aborts the process. So the server counts the bytes that libzmq has
+taken and the server has not read, connection by connection, and closes those above a limit.
 """
 
 from __future__ import annotations
@@ -21,10 +23,14 @@ from dataclasses import dataclass
 from wbsp.host import HOST, Network
 from wbsp.wire.messages import MAX_MESSAGE
 
-ROOM = 8  # messages that libzmq holds for a connection, each way
+ROOM = 8  # messages that libzmq holds for a connection on their way out
 _STRANGERS = 64  # connections without a worker, beyond two for each worker
-_OF_STRANGERS = 2 * MAX_MESSAGE  # unread bytes of all of them together
-_OF_MEMBER = 2 * ROOM * MAX_MESSAGE  # unread bytes of one worker; sending a model takes half
+# Bytes of memory that what is unread of all of them takes together, and of one worker beside two
+# models: one may be sent again before it is read.
+_OF_STRANGERS, _OF_MEMBER = 2 * MAX_MESSAGE, 16 * MAX_MESSAGE
+_UNKNOWN = 16 * MAX_MESSAGE  # bytes of two models, while there is none
+_FRAME = 80  # bytes of memory that a message's frame takes beside its own
+_ENOUGH = 64  # frames that were read, to judge by them of those that were not
 _FILES = 4096  # file descriptors that a server requests, if its hard limit allows them
 _BYTES_RECEIVED = 128  # offset in Linux's tcp_info
 _SO_BUF_LOCK = 72  # of Linux 5.14 and later: whether the kernel may choose the buffers' sizes again
@@ -39,15 +45,18 @@ class _Connection:
 
     socket: socket.socket  # a duplicate, which stays valid when libzmq closes the connection
     delivered: bool = False  # the server has read a message from it since the last `look`
-    unread: int = 0  # bytes that libzmq has taken since the server last read a message
-    read: int = 0  # those that it had taken by then
+    drains: int = 0  # of the guard, at the last `look`
+    anew: bool = False  # the next `look` takes all before it as read
+    unread: int = 0  # bytes that libzmq has taken and the server has not read
+    read: int = 0  # bytes that it has read
+    frames: int = 0  # that were read since `weight` was found
+    since: int = 0  # bytes of these
+    weight: float = 1.0  # bytes of memory that one unread byte takes, to judge by what was read
 
     def look(self, most: int = 0) -> bool:
         """Count what is unread; return whether libzmq has more to take.
 
         most: so much may be unread, and up to it what libzmq has yet to take may be counted as well
-
-        The count begins anew with each message, so that framing and pings do not add up.
         """
         queued = 0
         if hasattr(socket, "TCP_INFO"):  # only Linux counts
@@ -58,9 +67,17 @@ class _Connection:
                     (queued,) = struct.unpack("i", fcntl.ioctl(self.socket, termios.FIONREAD,
                                                                bytes(4)))
                 self.unread = received - queued - self.read
-        if self.delivered:
-            self.delivered, self.read, self.unread = False, self.read + self.unread, 0
+        if self.frames >= _ENOUGH:
+            self.weight = 1 + _FRAME * self.frames / max(self.since, 1)
+            self.frames = self.since = 0
+        if self.anew:
+            self.anew, self.read, self.unread = False, self.read + self.unread, 0
         return queued > 0
+
+    @property
+    def takes(self) -> int:
+        """Bytes of memory that what is unread takes, about."""
+        return int(self.weight * max(0, self.unread))
 
     def slow_down(self) -> None:
         """Make the receive buffer small."""
@@ -85,11 +102,17 @@ class ConnectionGuard:
     """Limits of a listener's connections, named by file descriptor; used by one thread.
 
     A connection is a stranger's until a worker's message comes through it.
+
+    behind: the server has not read all that is there. As long as it has, each count begins anew
+            with each message, so that pings do not add up.
     """
 
     def __init__(self, members: int, network: Network = HOST.network):
         """`members`: largest number of workers at a time."""
         self.expect(members)
+        self.behind, self._drains = False, 0  # how often it was seen not to be
+        self._of_member = _OF_MEMBER + _UNKNOWN
+        self._left = 0  # bytes of memory that what is unread of those takes that are gone
         self._members: dict[int, _Connection] = {}
         self._strangers: dict[int, _Connection] = {}  # in the order in which they came
         self._arrivals = _Arrivals(network)
@@ -100,6 +123,10 @@ class ConnectionGuard:
     def expect(self, members: int) -> None:
         """There may be so many workers at a time from here on."""
         self._most_strangers = _STRANGERS + 2 * members
+
+    def allow(self, size: int) -> None:
+        """A worker sends vectors of at most `size` bytes from here on."""
+        self._of_member = 2 * size + _OF_MEMBER
 
     @property
     def strangers(self) -> int:
@@ -122,6 +149,7 @@ class ConnectionGuard:
         """Forget a connection."""
         for connections in (self._members, self._strangers):
             if connection := connections.pop(fd, None):
+                connection.look()
                 self._forget(connection)
 
     def close(self) -> None:
@@ -130,14 +158,20 @@ class ConnectionGuard:
             self.closed(fd)
         self._arrivals.close()
 
-    def delivered(self, fd: int, from_member: bool) -> None:
-        """Note that a message of this connection was read."""
+    def delivered(self, fd: int, from_member: bool, size: int = 0, frames: int = 0) -> None:
+        """Note that a message of this connection was read, of so many frames, and of `size` bytes
+        on the line."""
         if from_member and fd in self._strangers:
             self._members[fd] = self._strangers.pop(fd)
             self._members[fd].speed_up()
         if connection := self._members.get(fd) or self._strangers.get(fd):
             connection.delivered = True
+            connection.read += size
+            connection.since += size
+            connection.frames += frames
             (self._read if fd in self._members else self._due).add(fd)
+        else:
+            self._left = max(0, self._left - size - frames * _FRAME)
 
     def check(self) -> Counter[str]:
         """Cut the connections above a limit; return their number, by reason."""
@@ -147,26 +181,35 @@ class ConnectionGuard:
             cut["one connection too many without a worker"] += 1
         due, self._due = self._due | self._arrivals.since(), set()
         read, self._read = self._read, set()
+        if not self.behind:
+            self._drains, self._left = self._drains + 1, 0
         for fd in due:
             if member := self._members.get(fd):
                 # Of a thousand members each sends a sign of life a second; to look at one takes as
                 # long as to read that, and a message of which the end was read is not endless.
-                more = fd not in read and member.look(_OF_MEMBER)
+                more = (self.behind or fd not in read) and self._look(member, self._of_member)
             else:
-                more = fd in self._strangers and self._strangers[fd].look()
+                more = fd in self._strangers and self._look(self._strangers[fd])
             if more:
                 self._due.add(fd)  # nothing may come any more, and yet more be taken
-        unread = {fd: connection.unread for fd, connection in self._strangers.items()}
-        while sum(unread.values()) > _OF_STRANGERS:
-            worst = max(unread, key=unread.__getitem__)
-            del unread[worst]
+        takes = {fd: connection.takes for fd, connection in self._strangers.items()
+                 if connection.unread > 0}
+        while takes and sum(takes.values()) + self._left > _OF_STRANGERS:
+            worst = max(takes, key=takes.__getitem__)
+            del takes[worst]
             self._cut(self._strangers, worst)
             cut["an endless message"] += 1
         for fd in due & self._members.keys():
-            if self._members[fd].unread > _OF_MEMBER:
+            if self._members[fd].takes > self._of_member:
                 self._cut(self._members, fd)
                 cut["an endless message of a worker"] += 1
         return cut
+
+    def _look(self, connection: _Connection, most: int = 0) -> bool:
+        """As `_Connection.look`."""
+        connection.anew |= connection.delivered and connection.drains != self._drains
+        connection.delivered, connection.drains = False, self._drains
+        return connection.look(int(most / connection.weight))
 
     def _cut(self, connections: dict[int, _Connection], fd: int) -> None:
         """Cut a connection and forget it at once: when libzmq reports that it is closed, `fd` may
@@ -176,6 +219,7 @@ class ConnectionGuard:
         self._forget(connection)
 
     def _forget(self, connection: _Connection) -> None:
+        self._left += connection.takes  # what is whole can still be read
         self._arrivals.forget(connection.socket)
         connection.socket.close()
 

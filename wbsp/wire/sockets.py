@@ -12,6 +12,7 @@ import hmac
 import ipaddress
 import pathlib
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import zmq
@@ -156,7 +157,9 @@ class ServerSocket:
         _prepare(self.socket, [host], most)
         self.socket.router_mandatory = True  # a message to a peer that is gone raises, not vanishes
         self.socket.router_handover = True  # a worker that reconnects keeps its identity
-        self.socket.rcvhwm = ROOM
+        self.socket.rcvhwm = 0  # the guard has the limits, and says why
+        # Bytes on the line around a short frame and a long one; CURVE adds to both.
+        self._around = (2, 9) if token is None else (35, 42)
         if token is not None:
             keys = derive_keys(token)
             self._authenticator = zmq.auth.thread.ThreadAuthenticator(self.context)
@@ -194,7 +197,8 @@ class ServerSocket:
         return worker_socket(self.context, [host], self.on.scheduler.random(16),
                              self._token)
 
-    def received(self, frame: zmq.Frame, from_member: bool) -> None:
+    def received(self, frame: zmq.Frame, from_member: bool,
+                 more: Sequence[zmq.Frame] = ()) -> None:
         """Note that a message was read; `frame` is its first after the peer's identity."""
         try:
             fd = frame.get(zmq.SRCFD)
@@ -202,7 +206,10 @@ class ServerSocket:
             return
         if not self.guard.knows(fd):
             self._read_monitor()
-        self.guard.delivered(fd, from_member)
+        short, long = self._around
+        frames = (frame, *more)
+        self.guard.delivered(fd, from_member, sum(
+            len(one) + (short if len(one) < 256 else long) for one in frames), len(frames))
 
     def watch(self) -> Counter[str]:
         """Hold connections to their limits.
@@ -256,9 +263,9 @@ def worker_socket(context: zmq.Context, hosts: list[str], identity: bytes,
     socket = context.socket(zmq.DEALER)
     _prepare(socket, hosts)
     socket.routing_id = identity
+    socket.rcvhwm = 0  # a limit would have the other side's pings end this process: see the guard
     # libzmq's own threads answer pings: a process whose Python is busy for a minute is not dead.
-    # Only workers ping, for both sides: a server's libzmq (4.3.5) would abort its process on a ping
-    # over a connection that broke while nobody read from it.
+    # Workers ping, for both sides.
     socket.heartbeat_ivl, socket.heartbeat_timeout = _PING_MS, _PONG_MS
     socket.heartbeat_ttl = _PONG_MS
     socket.reconnect_ivl, socket.reconnect_ivl_max = 100, 2000  # milliseconds
