@@ -116,6 +116,7 @@ def test_servers_and_workers_use_the_world_outside_through_their_host(path):
 def test_a_back_end_is_imported_where_a_keras_model_is_at_hand(path):
     allowed = {
         "wbsp/replica/model.py": {"keras"}, "wbsp/replica/layers.py": {"keras"},
+        "wbsp/replica/states.py": {"keras"},
         "wbsp/replica/tensorflow.py": {"keras", "tensorflow"},
         "wbsp/replica/jax.py": {"keras", "jax"}, "wbsp/replica/torch.py": {"keras", "torch"},
         "wbsp/worker/callback.py": {"keras"}, "wbsp/worker/batches.py": {"keras", "jax"},

@@ -13,9 +13,11 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
-from wbsp.limits import DIMENSIONS, MAX_FLOATS, NAME, VARIABLES, Name, Shape
+from wbsp.limits import DIMENSIONS, MAX_FLOATS, NAME, VARIABLES, Id, Name, Real, Shape
 
 _DEPTH = 32  # components of a name that are looked at one by one
+STATES = 256  # of layers, that are told apart
+_NEAR = 1e-5  # relative difference of sums up to which they are of the same numbers
 _DIGITS = 18  # of a number that Keras appends, at most
 
 
@@ -30,7 +32,22 @@ class TensorSpec(NamedTuple):
         return math.prod(self.shape)
 
 
+class LayerState(NamedTuple):
+    """Digest of what a layer, or a variable that is not of floats, has and no version carries."""
+
+    name: Name  # "layer ..." or "variable ..."
+    digest: Id  # of all but its real numbers
+    sums: tuple[Real, Real, Real]  # of its real numbers: root of their squares, two weighted sums
+
+    def same(self, other: LayerState) -> bool:
+        """Whether both are of the same values, whatever the names, up to rounding."""
+        near = _NEAR * max(self.sums[0], other.sums[0])
+        return self.digest == other.digest and all(
+            abs(mine - theirs) <= near for mine, theirs in zip(self.sums, other.sums, strict=True))
+
+
 Layout = Annotated[list[TensorSpec], Meta(max_length=VARIABLES)]  # as a peer sends it
+LayerStates = Annotated[list[LayerState], Meta(max_length=STATES)]
 
 
 def total_size(layout: Sequence[TensorSpec]) -> int:
@@ -80,6 +97,18 @@ def difference(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> str 
             text += ("; all are there, but in another order, as where the layers' `trainable` "
                      "flags differ")
         return text
+    return None
+
+
+def other_state(mine: Sequence[LayerState], theirs: Sequence[LayerState]) -> str | None:
+    """The first difference of what layers of two models have, in words; None if they agree."""
+    for here, there in zip(mine, theirs, strict=False):
+        if not here.same(there):
+            other = "in the run" if here.name == there.name else f"{there.name} of the run"
+            return f"{here.name} has other values than {other}"
+    if len(mine) != len(theirs):
+        more = max(mine, theirs, key=len)[min(len(mine), len(theirs))]
+        return f"{more.name} is {'not in the run' if len(mine) > len(theirs) else 'missing'}"
     return None
 
 

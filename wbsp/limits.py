@@ -24,6 +24,7 @@ Total = Annotated[int, Meta(ge=0, le=1 << 40)]  # floats of a version and what i
 Bytes = Annotated[int, Meta(ge=0, le=1 << 53)]
 Random = Annotated[int, Meta(ge=0)]  # 63 bits that name something; 0: nothing
 Worker = Annotated[int, Meta(ge=-(1 << 31), lt=1 << 31)]  # index, as the process was told it
+Real = Annotated[float, Meta(ge=-1e300, le=1e300)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]  # up to thirty years
 Port = Annotated[int, Meta(ge=1, le=65535)]
 

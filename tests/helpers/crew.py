@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from integers import IntegerReplica
 from jobs import PATIENCE
 
+from wbsp.layout import LayerState
 from wbsp.worker.agent import Agent
 from wbsp.worker.runtime import WorkerRuntime
 from wbsp.worker.transport import Transport
@@ -26,13 +27,14 @@ class Member:
     def __init__(self, address: str, worker: int, steps: int, *, replica=None,
                  seconds: float = 0.0, token: bytes | None = None, bandwidth: float | None = None,
                  expected: dict[str, str] | None = None, timeout: float = 60.0,
-                 after_step: Callable[[int], object] = lambda step: None, share: bool = True):
+                 after_step: Callable[[int], object] = lambda step: None, share: bool = True,
+                 layers: list[LayerState] | None = None):
         self.replica = replica if replica is not None else IntegerReplica(worker)
         self.said: list[str] = []
         self.error: Exception | None = None
         self._transport = Transport(address, worker, token, bandwidth, self.said.append,
                                     share=share)
-        self._leaving = threading.Event()
+        self._leaving, self._layers = threading.Event(), layers
         self._plan = steps, seconds, expected or {}, timeout, after_step
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -66,7 +68,8 @@ class Member:
 
     def _train(self, steps, seconds, expected, timeout, after_step) -> None:
         welcome = self._transport.hello(expected, timeout)
-        joined = self._transport.join(self.replica.layout, self.replica.read, timeout)
+        joined = self._transport.join(self.replica.layout, self.replica.read, timeout,
+                                      self._layers)
         self.runtime = runtime = WorkerRuntime(self._transport, self.replica, welcome.rule,
                                                joined, None, self.said.append)
         runtime.start()

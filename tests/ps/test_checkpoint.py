@@ -119,7 +119,8 @@ def test_another_file_is_refused_in_one_line(tmp_path, damage):
     ({"rejected": {"0": 1}}, "`$.rejected[...]`"),
     ({"reports": {"0": {"steps": "many"}}}, "`$.reports[...].steps`"),
     ({"staleness": {"pushes": 1}}, "`$.staleness`"),
-    ({"places": {"0": {"owner": 1, "earlier": None}}}, "`$.places[...].owner`")])
+    ({"places": {"0": {"owner": 1, "earlier": None}}}, "`$.places[...].owner`"),
+    ({"layers": [["layer words", "aa", [0, 1]]]}, "`$.layers[0][2]`")])
 def test_a_state_that_no_server_made_is_refused_in_one_line(tmp_path, change, says):
     path = tmp_path / "checkpoint.safetensors"
     save(path, checkpoint()._replace(state=STATE | change))

@@ -16,7 +16,8 @@ ON_TORCH = pytest.mark.skipif(importlib.util.find_spec("torch") is None,
 def test_another_back_end_passes_the_same_tests(jobs, back_end):
     job = jobs.start("pytest", "-m", "pytest", "-q", "-p", "no:cacheprovider",
                      f"--basetemp={jobs.folder / 'inner'}", ROOT / "tests/replica/test_model.py",
-                     ROOT / "tests/replica/test_layers.py", KERAS_BACKEND=back_end)
+                     ROOT / "tests/replica/test_layers.py", ROOT / "tests/replica/test_states.py",
+                     KERAS_BACKEND=back_end)
     job.ends_well()
     assert job.find(r"\d\d passed")
 

@@ -1,6 +1,7 @@
 """The schema: what is sent arrives as it was, and nothing else decodes."""
 
 import hashlib
+import math
 import struct
 from typing import get_args
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wbsp.layout import TensorSpec
+from wbsp.layout import STATES, LayerState, TensorSpec
 from wbsp.member import AnsweredWork
 from wbsp.runlog.report import Report
 from wbsp.sync.base import Direct, Push, WorkerRule
@@ -23,6 +24,7 @@ FROM_WORKER = [
     m.Hello(m.PROTOCOL, 3, {"sync": "wbsp", "lr": "0.1"}),
     m.Join([TensorSpec("conv/kernel", (5, 5, 3, 64)), TensorSpec("scale", ())]),
     m.Join([TensorSpec("scale", ())], "wbsp-" + 32 * "0"),
+    m.Join([TensorSpec("scale", ())], "", [LayerState("layer words", 32 * "0", (1.5, 0.5, -1.0))]),
     m.Initial(m.CHUNK, 2 * m.CHUNK),
     m.Update(Push(3, 7, 2, 4, 512, 0.25), 0, 10),
     m.Update(Push(3, 8, 2, 4, 512, 0.25, loss=1.5, cpu=0.5, memory=0.25), 0, 10),
@@ -134,7 +136,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {12: "db0b2a6bed63c1ee42349b3481bb22c4df4c323b70519a3e7d8f38df2c460ed4"}
+BYTES = {13: "910bfed2630bec1c0a32bb54ee9f65b22ab798f1b2bd20735809c5c34b01bfed"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():
@@ -251,6 +253,9 @@ LONG = "x" * 5000
     (m.FromWorker, m.Join([TensorSpec("x", (-4,))])),
     (m.FromWorker, m.Join([TensorSpec("x", (1 << 62,))])),
     (m.FromWorker, m.Join([], LONG)),
+    (m.FromWorker, m.Join([], "", [LayerState(LONG, "", (0.0, 0.0, 0.0))])),
+    (m.FromWorker, m.Join([], "", [LayerState("", "", (0.0, math.inf, math.nan))])),
+    (m.FromWorker, m.Join([], "", (STATES + 1) * [LayerState("", "", (0.0, 0.0, 0.0))])),
     (m.FromWorker, m.Hello(m.PROTOCOL, -(1 << 63), {})),
     (m.FromWorker, m.Hello(m.PROTOCOL, 1, {str(i): "" for i in range(1000)})),
     (m.FromWorker, m.Leaving(LONG, True, None)),

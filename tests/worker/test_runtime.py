@@ -15,7 +15,7 @@ from integers import IntegerReplica, conserved, pattern
 from jobs import free_port, until
 from proxy import Proxy
 
-from wbsp.layout import TensorSpec
+from wbsp.layout import LayerState, TensorSpec
 from wbsp.ps import checkpoint
 from wbsp.sync import BSP
 from wbsp.wire import messages as m
@@ -278,6 +278,28 @@ def test_what_does_not_fit_is_refused_on_both_sides_and_the_rest_go_on(jobs):
     for reason in (other_shape, no_index, expected):
         assert reason.removeprefix("the server refused: ") in server.text
     assert len(server.events("refused")) == 4
+
+
+def test_whose_layers_have_other_values_is_refused_also_after_the_servers_death(jobs):
+    mine, other = ([LayerState("layer words", digest, (0.0, 0.0, 0.0))] for digest in ("aa", "bb"))
+    flags, port = ["--base_dir=run", "--check_period=0.2"], free_port()
+    server = jobs.server(*flags, sync="asp", workers=3, port=port).listens()
+    go_on = threading.Event()
+    first = Member(server.address, 0, steps=2, layers=mine,
+                   after_step=lambda step: step < 1 or go_on.wait(60))
+    server.until("worker 0 joined")
+    told = _refusal(server.address, 1, layers=other)
+    assert "worker 1 has another model than the others: layer words has other values " in told
+    assert server.find("worker 1 has another model than the others")
+    server.kill()
+    again = jobs.server(*flags, "--resume", sync="asp", workers=3, port=port).listens()
+    again.until("worker 0 is back")
+    assert "layer words has other" in _refusal(again.address, 1, layers=other)
+    members = [Member(again.address, 1, steps=1, layers=mine),
+               Member(again.address, 2, steps=1)]  # of a framework whose layers are not known
+    go_on.set()
+    all_end([first, *members])
+    again.ends_well()
 
 
 def test_the_server_starts_with_those_who_came(jobs):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from wbsp.layout import TensorSpec, difference, total_size
+from wbsp.layout import LayerState, TensorSpec, difference, other_state, total_size
 from wbsp.ps.clock import Clock
 from wbsp.ps.initial import INITIAL_PATIENCE, InitialModel
 from wbsp.ps.members import Members
@@ -43,6 +43,9 @@ class Admission:
         self._clock, self._lose = clock, lose
         self.layout: list[TensorSpec] | None = None  # of the run's model, once there is one
         self._members: Members | None = None  # the same
+        # What layers have and no version carries, as the worker that brought W_0, or was first, has
+        # it; None: not known yet.
+        self.layers: list[LayerState] | None = None
         self._initial = InitialModel(BufferPool())
         self._began = 0.0  # time of the run at which there was one
         self._known = 0  # highest number of a version or push then
@@ -123,10 +126,12 @@ class Admission:
         try:
             vector = self._initial.add(initial, body, now)
             if vector is not None:
+                self._note_layers(session)
                 take(vector, session.layout)
         except m.WireError:
             raise
         except (ValueError, MemoryError) as error:
+            self.layers = None
             self._refuse(session, f"worker {session.worker}: {error}")
         else:
             for waiting in self._sessions:
@@ -245,10 +250,27 @@ class Admission:
                                   f"{reason} (here: the worker, there: the server); use the same "
                                   "model")
             return
+        self._note_layers(session)
+        if reason := self._other_layers(session):
+            self._refuse(session, f"worker {session.worker} has another model than the others: "
+                                  f"{reason} (a vocabulary, boundaries or constants), and no "
+                                  "version carries them; make them the same on all workers, say "
+                                  "by adapting to the same data")
+            return
         self._sessions.attach(session, total_size(self.layout), session.request.socket)
         self.places[session.worker] = Place(session.identity.hex(), session.earlier)
         self._answer(session, send_initial=False)
         self._members.join(session)
+
+    def _note_layers(self, session: WorkerSession) -> None:
+        """The run's layers are this worker's, where they are not known."""
+        if self.layers is None and isinstance(session.request, m.Join):
+            self.layers = session.request.layers
+
+    def _other_layers(self, session: WorkerSession) -> str | None:
+        """What its layers have that is not the run's, in words; None: nothing that is known."""
+        layers = session.request.layers if isinstance(session.request, m.Join) else None
+        return None if layers is None or self.layers is None else other_state(layers, self.layers)
 
     def _ask_for_initial(self) -> None:
         """Have a worker bring W_0, where nobody else makes it."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from wbsp.formats import FLOAT32, Format
-from wbsp.layout import TensorSpec
+from wbsp.layout import LayerState, TensorSpec
 from wbsp.ps.background import CHECKPOINT, Checkpoints, Evaluation, Evaluations, Evaluator
 from wbsp.ps.clock import Clock
 from wbsp.ps.copies import Source
@@ -187,6 +187,9 @@ class Run:
              for worker, totals in state.get("reports", {}).items()})
         self._dispatcher.admission.places.update(
             {int(worker): Place.load(place) for worker, place in state.get("places", {}).items()})
+        if (layers := state.get("layers")) is not None:
+            self._dispatcher.admission.layers = [
+                LayerState(name, digest, tuple(sums)) for name, digest, sums in layers]
         self._outlet.log.resume(state["elapsed"], state["version"], state.get("staleness", {}),
                                 state.get("failures"))
 
@@ -204,7 +207,8 @@ class Run:
                 "failures": dict(log.failures),
                 "reports": {worker: asdict(report) for worker, report in reports.items()},
                 "places": {worker: asdict(place) for worker, place
-                           in self._dispatcher.admission.places.items()}}
+                           in self._dispatcher.admission.places.items()},
+                "layers": self._dispatcher.admission.layers}
 
     def _start_or_tick(self, now: float, run_time: float) -> None:
         engine, config = self.engine, self._config

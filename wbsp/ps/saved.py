@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypedDict
 
 import msgspec
 
+from wbsp.layout import LayerStates
 from wbsp.limits import Count, Worker
 from wbsp.runlog.report import Report
 
@@ -79,6 +80,7 @@ class SavedState(_First, total=False):
     failures: dict[str, Sum]
     reports: dict[Worker, _Totals]
     places: dict[Worker, _Place]
+    layers: LayerStates | None
 
 
 class _Run(TypedDict, total=False):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wbsp.layout import Layout
+from wbsp.layout import LayerStates, Layout
 from wbsp.limits import Count, Id, Line, OrNone, Seconds, Settings, Size, Worker
 from wbsp.member import AnsweredWork
 from wbsp.runlog.report import Report
@@ -24,6 +24,8 @@ class Join(Message, frozen=True):
 
     layout: Layout  # of the flat vector
     socket: Id = ""  # at which this worker takes shared memory; "": it takes none
+    # What its layers have and no version carries; None: not known, since the model is not Keras's.
+    layers: LayerStates | None = None
 
 
 class Initial(Message, frozen=True):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from wbsp.replica.layers import averages, constrain, derive, remarks, statistics
 from wbsp.replica.model import check_whole, open_replica
+from wbsp.replica.states import states
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.worker.connection import TransportError
@@ -35,7 +36,7 @@ class Training(NamedTuple):
         replica, usage = open_replica(model), Usage()
         for remark in remarks(model):
             say(f"worker {transport.worker}: {remark}")
-        joined = transport.join(replica.layout, replica.read, timeout)
+        joined = transport.join(replica.layout, replica.read, timeout, states(model))
         runtime = WorkerRuntime(transport, replica, rule, joined, log, say, interrupted, usage,
                                 assignments)
         return cls(runtime, LossMeter(model), say)

@@ -15,7 +15,7 @@ import numpy as np
 
 from wbsp.formats import FLOAT32
 from wbsp.host import HOST, Host, Thread
-from wbsp.layout import TensorSpec, check_layout, total_size
+from wbsp.layout import LayerState, TensorSpec, check_layout, total_size
 from wbsp.replica.base import Vector
 from wbsp.sync.base import Push
 from wbsp.wire import messages as m
@@ -100,13 +100,15 @@ class Transport:
             notice += _NEXT_NOTICE
 
     def join(self, layout: Sequence[TensorSpec], initial: Callable[[], np.ndarray],
-             timeout: float) -> m.Joined:
+             timeout: float, layers: list[LayerState] | None = None) -> m.Joined:
         """Become a member; `initial` makes W_0 (float32 [size]) if the server has none.
+
+        layers: what this worker's layers have and no version carries; None: not known
 
         Raises TransportError when there is no progress for `timeout` seconds, and for a layout
         that no server takes.
         """
-        join = m.Join(list(layout), self._channel.memory.name)
+        join = m.Join(list(layout), self._channel.memory.name, layers)
         try:
             check_layout(layout)
         except ValueError as error:
