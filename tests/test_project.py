@@ -119,7 +119,8 @@ def test_a_back_end_is_imported_where_a_keras_model_is_at_hand(path):
         "wbsp/replica/states.py": {"keras"},
         "wbsp/replica/tensorflow.py": {"keras", "tensorflow"},
         "wbsp/replica/jax.py": {"keras", "jax"}, "wbsp/replica/torch.py": {"keras", "torch"},
-        "wbsp/worker/callback.py": {"keras"}, "wbsp/worker/batches.py": {"keras", "jax"},
+        "wbsp/worker/callback.py": {"keras"}, "wbsp/worker/surround.py": {"keras"},
+        "wbsp/worker/batches.py": {"keras", "jax"},
         "wbsp/worker/pipeline.py": {"tensorflow"}, "wbsp/ps/evaluate.py": {"keras", "tensorflow"},
         "wbsp/simulate/training.py": {"keras", "tensorflow"}}
     assert roots(path) & ACCELERATED <= allowed.get(name(path), set())

@@ -67,8 +67,8 @@ class IntegerReplica:
     def hold(self) -> None:
         pass
 
-    def put_back(self) -> None:
-        pass
+    def put_back(self) -> bool:
+        return False
 
     def bring(self, vector: np.ndarray) -> np.ndarray:
         return vector

@@ -11,12 +11,23 @@ pytestmark = pytest.mark.slow  # a back end takes its seconds to start
 ON_TORCH = pytest.mark.skipif(importlib.util.find_spec("torch") is None,
                               reason="PyTorch is not installed: scripts/test_torch.sh")
 
+WEIGHTS = "put_into or in_a_batch or swap_ema or early or backup"
+
 
 @pytest.mark.parametrize("back_end", ["jax", pytest.param("torch", marks=ON_TORCH)])
 def test_another_back_end_passes_the_same_tests(jobs, back_end):
     job = jobs.start("pytest", "-m", "pytest", "-q", "-p", "no:cacheprovider",
                      f"--basetemp={jobs.folder / 'inner'}", ROOT / "tests/replica/test_model.py",
                      ROOT / "tests/replica/test_layers.py", ROOT / "tests/replica/test_states.py",
+                     KERAS_BACKEND=back_end)
+    job.ends_well()
+    assert job.find(r"\d\d passed")
+
+
+@pytest.mark.parametrize("back_end", ["jax", pytest.param("torch", marks=ON_TORCH)])
+def test_there_too_callbacks_change_weights_in_steps_only(jobs, back_end):
+    job = jobs.start("pytest", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", WEIGHTS,
+                     f"--basetemp={jobs.folder / 'inner'}", ROOT / "tests/worker/test_callbacks.py",
                      KERAS_BACKEND=back_end)
     job.ends_well()
     assert job.find(r"\d\d passed")

@@ -328,13 +328,17 @@ def test_what_others_put_back_at_the_end_is_not_pushed(jobs, hook, how, options)
     assert accepted["steps"] == (11 if how == "stopped in mid-epoch" else 16)
 
 
-def test_what_others_put_back_after_the_hook_stays(jobs, hook):
-    server = jobs.server(sync="pcc", workers=1).listens()
-    model = fit(hook(server.address), Restores())
+@pytest.mark.parametrize("sync", ["pcc", "asp"])
+def test_workers_that_each_go_back_to_their_best_hold_the_final_version(jobs, hook, said, sync):
+    server = jobs.server(sync=sync).listens()
+    first = other(server.address, 1, steps=20, seconds=0.01)
+    stops = keras.callbacks.EarlyStopping("loss", mode="max", patience=1, restore_best_weights=True)
+    model = fit(stops, hook(server.address), Restores(), epochs=4)
+    first.ends()
     server.ends_well()
-    assert set(vector(model)) == {100.0}
-    saved = checkpoint.load(server.folder / "checkpoint.safetensors")
-    assert np.abs(saved.vector).max() < 10
+    saved = checkpoint.load(server.folder / "checkpoint.safetensors").vector.tobytes()
+    assert vector(model).tobytes() == first.replica.x.tobytes() == saved
+    assert len([text for text in said if "EarlyStopping(restore_best_weights=True)" in text]) == 1
 
 
 def test_what_others_restore_before_the_first_step_is_not_trained_from(jobs, hook):

@@ -35,8 +35,11 @@ class Replica(Protocol):
         """Until the next `stepped` or `adopt`, x is what it is now, whatever other code writes to
         the variables."""
 
-    def put_back(self) -> None:
-        """Set the variables to x, where it is held, whatever other code has written to them."""
+    def put_back(self) -> bool:
+        """Set the variables to x, where it is held, whatever other code has written to them.
+
+        Returns True if they were different, by more than a swap there and back makes by rounding.
+        """
 
     def stepped(self) -> None:
         """Note that a step has changed x."""

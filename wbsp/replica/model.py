@@ -24,6 +24,7 @@ from wbsp.wire.memory import BufferPool
 
 _CALL = "call the model on a batch of your data before fit, such as model(x[:1])"
 BACK_ENDS = "tensorflow", "jax", "torch"  # Keras's names, and those of the files here
+_ROUNDING = 2e-6  # of the largest weight
 
 
 class ModelReplica:
@@ -38,15 +39,20 @@ class ModelReplica:
 
     def read(self) -> np.ndarray:
         self.hold()
-        return np.asarray(self._variables.send(self._x))
+        return self._host(self._x)
 
     def hold(self) -> None:
         if self._x is None:
             self._x = self._variables.gather()
 
-    def put_back(self) -> None:
-        if self._x is not None:
-            self._variables.scatter(self._x)
+    def put_back(self) -> bool:
+        if self._x is None:
+            return False
+        found = self._variables.gather()
+        if not self._host(found != self._x).any():
+            return False
+        self._variables.scatter(self._x)
+        return _differs(self._host(found), self._host(self._x))
 
     def stepped(self) -> None:
         self._x = None
@@ -84,6 +90,18 @@ class ModelReplica:
         self._variables.scatter(vector if progress is None else vector + progress)
         self._x = self._variables.gather()
         self._anchor = self._x if progress is None else self._x - progress
+
+    def _host(self, vector: Any) -> np.ndarray:
+        return np.asarray(self._variables.send(vector))
+
+
+def _differs(found: np.ndarray, x: np.ndarray) -> bool:
+    """True if `found` is not x, rounding aside. On TensorFlow `SwapEMAWeights` swaps by additions.
+    """
+    where = (found != x) & ~(np.isnan(found) & np.isnan(x))
+    with np.errstate(invalid="ignore"):
+        gap = np.abs(found[where] - x[where]).max(initial=0)
+    return not gap <= _ROUNDING * np.abs(x, where=np.isfinite(x), out=np.zeros_like(x)).max()
 
 
 def open_replica(model: keras.Model, pool: BufferPool | None = None) -> ModelReplica:

@@ -17,6 +17,7 @@ from typing import Any
 import keras
 
 from wbsp.cluster import Task
+from wbsp.replica.layers import derive
 from wbsp.runlog.console import say
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
@@ -27,10 +28,27 @@ from wbsp.worker.plain import in_one_line
 from wbsp.worker.session import Session
 from wbsp.worker.signals import Signals
 from wbsp.worker.stream import Assignments
+from wbsp.worker.surround import Edge, surround
 from wbsp.worker.training import Training
 from wbsp.worker.transport import PATIENCE, Transport
 
 _FAILED = "its fit was interrupted or failed"
+# What a worker says of weights that are written outside of a step.
+_NOT_BEGUN_FROM = (
+    "a callback set the weights before the first step; that is undone: this worker begins from the "
+    "run's version. To have a run begin from such weights, load them on all workers before fit")
+_UNDONE = (
+    "a callback changed the weights between two epochs; that is undone, each time: what steps have "
+    "done is all that a worker adds to the run's model. What a callback writes in "
+    "on_train_batch_begin or on_train_batch_end is part of the step")
+_REPLACED = (
+    "weights that a callback set at the end of training are not kept: the model that fit leaves is "
+    "of the run's final version, on every worker. To keep them, have a callback save them to a "
+    "file in its on_epoch_end")
+_NO_BEST = (
+    "EarlyStopping(restore_best_weights=True) ends this worker's training as always, but after fit "
+    "the model holds the run's final version, not the weights of this worker's best epoch; "
+    "ModelCheckpoint(save_best_only=True) saves those to a file")
 _in_run: dict[Task, SyncCallback] = {}  # members of a run in this process
 
 
@@ -79,6 +97,8 @@ class SyncCallback(keras.callbacks.Callback):
         self._fit: Fit | None = None  # from on_train_begin until this worker has left the run
         self._signals = Signals(self.interrupt)
         self._ending = threading.RLock()
+        self._surrounds = False  # all callbacks of the fit under way: see `_surround`
+        self._said: set[str] = set()  # in this fit
 
     def __getstate__(self) -> dict[str, Any]:
         """Of a copy, as what runs one `fit` after the other makes of each callback: it has not
@@ -191,35 +211,28 @@ class SyncCallback(keras.callbacks.Callback):
                 self.model, transport, welcome.rule, session.timeout, self._log, session.say,
                 lambda: session.interrupted is not None, self._assignments)
             self._training.start(self.model)
+            self._said.clear()
+            self._surrounds = self._surround()
             self._stop_if_due()
 
     def on_epoch_begin(self, epoch, logs=None):
         self._checked().meter.reset()
 
     def on_train_batch_begin(self, batch, logs=None):
-        training = self._checked()
-        self._assignments.step_begins()
-        training.runtime.step_begins()
+        if not self._surrounds:
+            self._step_begins(batch, logs)
 
     def on_train_batch_end(self, batch, logs=None):
-        with self._ending_on_error():
-            training = self._checked()
-            model = self.model  # JAX's trainer puts the values of this step into it now
-            last = training.step_done(model, batch, (self.params or {}).get("steps"), logs or {})
-            self._stop_if_due()
-            if model.stop_training or last:
-                training.runtime.hold()
+        if not self._surrounds:
+            self._step_ends(batch, logs)
 
     def on_epoch_end(self, epoch, logs=None):
-        # Changes by other callbacks from here on are not training: EarlyStopping restores the
-        # weights of its best epoch, others set averages.
-        self._begun().runtime.hold()
+        if not self._surrounds:
+            self._epoch_ends(epoch, logs)
 
     def on_test_begin(self, logs=None):
-        if self._fit is not None:
-            runtime = self._begun().runtime
-            runtime.hold()
-            runtime.transport.wake()  # the last step's push need not wait for the validation
+        if not self._surrounds:
+            self._test_begins(logs)
 
     def on_test_batch_end(self, batch, logs=None):
         if self._signals.caught is not None:
@@ -229,8 +242,68 @@ class SyncCallback(keras.callbacks.Callback):
     def on_train_end(self, logs=None):
         with self._ending_on_error():
             reason = self._session.interrupted
-            self._begun().finish(self.model, reason or "finished", reason is None)
+            training = self._begun()
+            replaced = training.runtime.put_back()
+            averages = training.finish(self.model, reason or "finished", reason is None)
+            training.runtime.keep()
+            if replaced and training.runtime.has_final and not averages:
+                self._say(_REPLACED)
         self._end(None)
+
+    def _surround(self) -> bool:
+        """Have a step begin before the first callback of Keras's list, and end after the last one,
+        so that the order in which a user has put them does not matter.
+
+        Returns False where there is no such list: then all is done in this callback's own place.
+        """
+        first = Edge(on_train_batch_begin=self._step_begins, on_epoch_end=self._epoch_ends,
+                     on_test_begin=self._test_begins)
+        last = Edge(on_train_batch_end=self._step_ends, on_train_end=self._fit_ends)
+        callbacks = surround(first, last)
+        for callback in callbacks or ():
+            if getattr(callback, "restore_best_weights", False):
+                self._say(_NO_BEST)
+        return callbacks is not None
+
+    def _step_begins(self, batch, logs=None):
+        training = self._checked()
+        self._assignments.step_begins()
+        runtime = training.runtime
+        if runtime.step_begins():
+            self._put_right(_UNDONE if runtime.report().steps else _NOT_BEGUN_FROM)
+
+    def _step_ends(self, batch, logs=None):
+        with self._ending_on_error():
+            training = self._checked()
+            model = self.model  # JAX's trainer puts the values of this step into it now
+            training.step_done(model, batch, (self.params or {}).get("steps"), logs or {})
+            self._stop_if_due()
+
+    def _epoch_ends(self, epoch, logs=None):
+        self._begun().runtime.hold()
+
+    def _test_begins(self, logs=None):
+        if self._fit is not None:
+            runtime = self._begun().runtime
+            runtime.hold()
+            runtime.transport.wake()  # the last step's push need not wait for the validation
+
+    def _fit_ends(self, logs=None):
+        """Whatever a callback behind this one did, the model is of the run's final version."""
+        runtime = self._begun().runtime
+        if runtime.has_final and runtime.put_back():
+            self._put_right(_REPLACED)
+
+    def _put_right(self, text: str) -> None:
+        """What a callback wrote has been undone: say so, once in a fit."""
+        derive(self.model)
+        self._say(text)
+
+    def _say(self, text: str) -> None:
+        """Say it once in a fit."""
+        if text not in self._said:
+            self._said.add(text)
+            self._session.say(f"worker {self.worker}: {text}")
 
     def _connected(self) -> tuple[Transport, m.Welcome]:
         """The connection to the run, and the server's answer when it was made."""

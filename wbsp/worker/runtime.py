@@ -29,6 +29,7 @@ class WorkerRuntime:
     """Driver of one worker in one run; used by the compute thread.
 
     steps_before: steps of this worker in earlier incarnations
+    has_final:    the model is the run's last version
     """
 
     def __init__(self, transport: Transport, replica: Replica, rule: WorkerRule, joined: m.Joined,
@@ -52,8 +53,8 @@ class WorkerRuntime:
         self._shared = SharedAgent(Agent(transport.worker, rule, joined.seq, joined.run_steps),
                                    transport, self._recorder, say, assignments, replica.bring)
         self._reason, self._wants_final = "finished", True
-        self._has_final = False
-        self._trains = False  # a step has begun
+        self.has_final = False
+        self._trains = False  # the variables are what steps have made of them
 
     @property
     def agent(self) -> Agent:
@@ -74,25 +75,27 @@ class WorkerRuntime:
         self.transport.listen(self._shared, self.replica.layout)
         self._wait("the other workers to join")
 
-    def step_begins(self) -> None:
-        """The compute thread computes from here on: the first time from the version that it has
-        adopted, whatever other code, such as a callback that restores a backup, has written since.
+    def step_begins(self) -> bool:
+        """The compute thread computes from here on: after `start` and `hold`, from what the model
+        was then.
+
+        Returns True if other code has written to the variables since, which is undone.
         """
-        if not self._trains:
-            self._trains = True
-            self.replica.put_back()
+        undone = not self._trains and self.replica.put_back()
+        self._trains = True
         self._recorder.step_begins()
         self.transport.wake()
+        return undone
 
     def step_done(self, samples: int, loss: float, epoch_step: int = 0, steps: int = 1) -> None:
         """A mini-batch (or `steps` at once) was trained: act as the rule says.
 
         Raises TransportError when the server is lost.
         """
+        self.replica.stepped()
         if self.agent.version is None:
             return  # the run ended before this worker got a model: the step changed no version
         seconds = self._recorder.enter("push")
-        self.replica.stepped()
         self._recorder.step_done(steps, samples, loss)
         with self._shared.changed:
             commands = self.agent.step_done(samples, seconds, steps, loss)
@@ -104,8 +107,19 @@ class WorkerRuntime:
         self._recorder.log_step(epoch_step, seconds)
 
     def hold(self) -> None:
-        """Until the next step, changes of the model's variables are no progress."""
+        """Until the next step begins, changes of the model's variables are no progress."""
         self.replica.hold()
+        self._trains = False
+
+    def keep(self) -> None:
+        """As `hold`, of what the model is now, whoever has written to it."""
+        self.replica.stepped()
+        self.hold()
+
+    def put_back(self) -> bool:
+        """Undo what other code has written to the variables since `hold`. Returns True if there was
+        something."""
+        return self.replica.put_back()
 
     def finish(self, reason: str = "finished", final: bool = True) -> None:
         """Push the uncut progress and leave; with `final` wait for the run's last version.
@@ -121,7 +135,7 @@ class WorkerRuntime:
         self._wait("the last push to be answered")
         if final:
             self._recorder.enter("wait")
-            self._wait("the other workers to finish", lambda: self._has_final)
+            self._wait("the other workers to finish", lambda: self.has_final)
             self.transport.goodbye()
 
     def _carry_out(self, commands: Sequence[Command]) -> None:
@@ -132,7 +146,7 @@ class WorkerRuntime:
                 case Adopt():
                     self._recorder.enter("pull")
                     self.replica.adopt(self._shared.take_version(command.version), command.how)
-                    self._has_final = self.agent.finished
+                    self.has_final = self.agent.finished
                 case Fetch():
                     self.transport.fetch(*command)
                 case CutQuery():

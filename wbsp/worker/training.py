@@ -52,42 +52,42 @@ class Training(NamedTuple):
                           "computes with the run's mean and variance from here on: have all "
                           "workers adapt it to the same data")
 
-    def finish(self, model: Any, reason: str, final: bool) -> None:
+    def finish(self, model: Any, reason: str, final: bool) -> bool:
         """Hand over the uncut progress and leave; `final`: with the run's final version, and what
         the model's optimizer and its constraints make of it at the end of `fit`.
 
-        Raises TransportError when the server is lost.
+        Returns True if the model holds the optimizer's averages. Raises TransportError when the
+        server is lost.
         """
         self.runtime.finish(reason, final)
         if not final:
-            return
+            return False
         derive(model)
         if broken := constrain(model):
             more = f" and {len(broken) - 1} more" if broken[1:] else ""
             self._say(f"the final version breaks the constraint of {broken[0].path}{more}: "
                       "versions are sums of updates, and know none. This model was made to keep "
                       "it; the server's checkpoint does not")
-        if self.runtime.report().steps and averages(model):
+        if averaged := bool(self.runtime.report().steps) and averages(model):
             self._say("the optimizer has use_ema: fit leaves the averages of this worker's steps, "
                       "as it does without a server; the run's final version, which all workers "
                       "share, is in the server's checkpoint")
+        return averaged
 
     @property
     def error(self) -> TransportError | None:
         """Why the connection has ended; None while it has not."""
         return self.runtime.transport.error
 
-    def step_done(self, model: Any, batch: int, planned: int | None, logs: dict) -> bool:
+    def step_done(self, model: Any, batch: int, planned: int | None, logs: dict) -> None:
         """A step has ended with the epoch's `batch` of `planned` (None: not known).
 
-        Returns True if that was the epoch's last step, or may have been.
         Raises TransportError; ValueError for a model that got new variables in it.
         """
         first, step = self.meter.batches == 0, self.meter.step(batch, planned, logs)
         if first:
             check_whole(model, self.runtime.replica.layout)
         self.runtime.step_done(step.samples, step.loss, self.meter.batches - 1, step.batches)
-        return planned is None or self.meter.batches == planned
 
     def _say(self, text: str) -> None:
         self.say(f"worker {self.runtime.transport.worker}: {text}")

@@ -1,0 +1,386 @@
+"""What callbacks do to the weights, before and behind SyncCallback in the list: docs/callbacks.md.
+
+On whatever Keras runs on in this process. Each fit is the only worker of its run, so that what it
+leaves must be what the same steps leave without a server.
+"""
+
+import json
+import os
+import re
+
+import numpy as np
+import pytest
+from jobs import ROOT
+
+from wbsp.ps import checkpoint
+
+pytestmark = pytest.mark.slow  # a back end takes its seconds to start
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+keras = pytest.importorskip("keras")
+import wbsp  # noqa: E402
+from wbsp.replica.model import open_replica  # noqa: E402
+
+C = keras.callbacks
+X = np.random.default_rng(0).normal(size=(32, 4)).astype(np.float32)
+Y = X.sum(1, keepdims=True)
+EPOCHS, BATCHES = 3, 4
+STEPS = EPOCHS * BATCHES
+START = [np.full((4, 1), 0.5, np.float32), np.zeros(1, np.float32)]
+BEST = "EarlyStopping.* after fit the model holds the run's final version"
+BEFORE = "set the weights before the first step; that is undone"
+BETWEEN = "changed the weights between two epochs; that is undone"
+END = "set at the end of training are not kept: .* the run's final version"
+AVERAGES = "fit leaves the averages of this worker's steps"
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """Makes models, each kind once: what a back end traces for one is used again."""
+    made = {}
+
+    def make(**optimizer):
+        key = json.dumps(optimizer)
+        if key not in made:
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+            model.compile(keras.optimizers.SGD(0.05, **optimizer), "mse", jit_compile=False)
+            model.optimizer.build(model.trainable_variables)
+            made[key] = model, [np.array(v) for v in model.optimizer.variables]
+        model, states = made[key]
+        for variable, state in zip(model.optimizer.variables, states, strict=True):
+            variable.assign(state)
+        model.optimizer.learning_rate = 0.05
+        model.set_weights(START)
+        model._initial_epoch = None  # BackupAndRestore leaves one to the next fit
+        return model
+
+    return make
+
+
+def vector(model):
+    return np.concatenate([np.array(w).ravel() for w in model.get_weights()])
+
+
+def expected(steps=STEPS, start=None, added=0.0, rate=lambda step: 0.05):
+    """The weights after so many steps; `added`: to each weight, by a callback, in each step."""
+    kernel, bias = start or START
+    for step in range(steps):
+        at = slice(step % BATCHES * 8, step % BATCHES * 8 + 8)
+        gap = X[at] @ kernel + bias - Y[at]
+        kernel = kernel - rate(step) * (2 * X[at].T @ gap / 8) + added
+        bias = bias - rate(step) * 2 * gap.mean(0) + added
+    return np.concatenate([kernel.ravel(), bias])
+
+
+class Fits:
+    """What a test has at hand: `fit` is one with a server, and checks what holds of all."""
+
+    def __init__(self, jobs, compiled):
+        self.jobs, self.compiled, self.said = jobs, compiled, []
+
+    def fit(self, where, *callbacks, sync="pcc", optimizer=None, among=None, **options):
+        """`where`: the callbacks stand before or behind SyncCallback."""
+        server = self.jobs.server(sync=sync, workers=1).listens()
+        hook = wbsp.SyncCallback(server.address, 0, say=self.said.append)
+        self.model = model = self.compiled(**optimizer or {})
+        them = [*callbacks, hook] if where == "before" else [hook, *callbacks]
+        try:
+            self.history = model.fit(**{
+                "x": X, "y": Y, "batch_size": 8, "epochs": EPOCHS, "shuffle": False, "verbose": 0,
+                "callbacks": among(them, model) if among else them, **options})
+        finally:
+            hook.close()
+        server.ends_well()
+        self.final = checkpoint.load(server.folder / "checkpoint.safetensors").vector
+        if not (optimizer or {}).get("use_ema"):
+            assert vector(model).tobytes() == self.final.tobytes(), "fit leaves the last version"
+        self.steps = sum(event["steps"] for event in server.events("accept"))
+        return self.final
+
+    def says(self, *patterns):
+        """Each of them once, and of callbacks nothing else."""
+        lines = [line for line in self.said if re.search("callback|EarlyStop|averages", line)]
+        assert len(lines) == len(patterns), lines
+        for pattern in patterns:
+            assert sum(bool(re.search(pattern, line)) for line in lines) == 1, (pattern, lines)
+
+
+@pytest.fixture
+def fits(jobs, compiled):
+    return Fits(jobs, compiled)
+
+
+@pytest.fixture(params=["before", "behind"])
+def where(request):
+    return request.param
+
+
+def near(found, wanted):
+    return np.allclose(found, wanted, atol=1e-5)
+
+
+def put(model, value=100.0):
+    model.set_weights([np.full_like(w, value) for w in START])
+
+
+class Puts(C.Callback):
+    """Puts weights into the model when the method of that name is called."""
+
+    def __init__(self, name, value=100.0, only_epoch=None):
+        super().__init__()
+        self.epoch = 0
+
+        def method(*_, logs=None):
+            if only_epoch in (None, self.epoch):
+                put(self.model, value)
+        setattr(self, name, method)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+
+# Weights that change outside of a step.
+
+@pytest.mark.parametrize(
+    "name", ["on_epoch_end", "on_test_begin", "on_test_batch_end", "on_test_end"])
+def test_what_is_put_into_the_model_between_steps_is_undone(fits, where, name):
+    final = fits.fit(where, Puts(name), validation_data=(X, Y))
+    assert near(final, expected()) and fits.steps == STEPS
+    fits.says(BETWEEN, END)
+
+
+@pytest.mark.parametrize("name", ["on_epoch_begin", "on_train_begin", "on_train_end"])
+def test_what_is_put_into_the_model_as_an_epoch_or_fit_begins_or_ends(fits, where, name):
+    final = fits.fit(where, Puts(name, value=0.25), sync="localsgd")
+    if (name, where) == ("on_train_begin", "before"):  # as in front of fit: the run begins with it
+        assert near(final, expected(start=[np.full_like(w, 0.25) for w in START]))
+        fits.says()
+    else:
+        assert near(final, expected())
+        fits.says(*{"on_epoch_begin": [BEFORE, BETWEEN], "on_train_begin": [BEFORE],
+                    "on_train_end": [END]}[name])
+
+
+def test_the_variables_are_looked_at_once_an_epoch_and_not_in_a_step(fits, where, monkeypatch):
+    """Also where any step may be the last: the length of the data is not known."""
+    counts = []
+
+    def opened(model):
+        replica = open_replica(model)
+        gather = replica._variables.gather
+        replica._variables.gather = lambda: (counts.append(len(seen)), gather())[1]
+        return replica
+
+    def batches():
+        for _ in range(20):
+            yield X[:8], Y[:8]
+
+    monkeypatch.setattr("wbsp.worker.training.open_replica", opened)
+    seen = []
+    steps = C.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(batch))
+    fits.fit(where, steps, Puts("on_test_begin"), sync="localsgd", x=batches(), y=None,
+             batch_size=None, epochs=1, validation_data=(X, Y))
+    assert len(seen) == 20 and not [count for count in counts if 1 < count < 20]
+    fits.says(END)
+
+
+@pytest.mark.parametrize("name", ["on_train_batch_begin", "on_train_batch_end"])
+@pytest.mark.parametrize("sync", ["pcc", "localsgd"])
+def test_what_a_callback_does_in_a_batch_is_part_of_the_step(fits, where, name, sync):
+    class Adds(C.Callback):
+        pass
+
+    def add(self, batch, logs=None):
+        self.model.set_weights([w + np.float32(0.01) for w in self.model.get_weights()])
+
+    setattr(Adds, name, add)
+    final = fits.fit(where, Adds(), sync=sync)
+    wanted = expected(added=np.float32(0.01))
+    if name == "on_train_batch_begin":
+        start = [w + np.float32(0.01) for w in START]
+        wanted = expected(start=start, added=np.float32(0.01)) - np.float32(0.01)
+    assert near(final, wanted)
+    fits.says()
+
+
+def test_a_loop_of_ones_own_that_calls_the_callback(fits, jobs):
+    server = jobs.server(sync="pcc", workers=1).listens()
+    hook = wbsp.SyncCallback(server.address, 0, say=fits.said.append)
+    model = fits.compiled()
+    hook.set_model(model)
+    hook.on_train_begin()
+    for epoch in range(EPOCHS):
+        hook.on_epoch_begin(epoch)
+        for batch in range(BATCHES):
+            hook.on_train_batch_begin(batch)
+            at = slice(8 * batch, 8 * batch + 8)
+            logs = model.train_on_batch(X[at], Y[at], return_dict=True)
+            hook.on_train_batch_end(batch, logs)
+        hook.on_epoch_end(epoch)
+        put(model)
+    hook.on_train_end()
+    server.ends_well()
+    assert near(vector(model), expected())
+    fits.says(BETWEEN, END)
+
+
+# Keras's own, in the order of the alphabet: the rows of the table.
+
+def test_backup_and_restore(fits, where, tmp_path):
+    fits.fit(where, C.BackupAndRestore(tmp_path / "backup", delete_checkpoint=False))
+    assert near(fits.final, expected())
+    fits.says()
+    model = fits.compiled()
+    put(model, 0.25)
+    model.save_weights(tmp_path / "backup" / "latest.weights.h5", overwrite=True)
+    (tmp_path / "backup" / "training_metadata.json").write_text('{"epoch": 2, "batch": 0}')
+    fits.fit(where, C.BackupAndRestore(tmp_path / "backup"))
+    assert fits.steps == BATCHES, "it goes on with the epoch after those that it has done"
+    if where == "before":
+        assert near(fits.final, expected(BATCHES, start=[np.full_like(w, 0.25) for w in START]))
+        fits.says()
+    else:
+        assert near(fits.final, expected(BATCHES))
+        fits.says(BEFORE)
+
+
+def test_callback_list(fits, where):
+    """Given as such, with another in it."""
+    puts = C.CallbackList([Puts("on_epoch_end")])
+    final = fits.fit(where, puts, among=lambda them, model: C.CallbackList(
+        them, add_history=True, model=model, epochs=EPOCHS, steps=BATCHES))
+    assert near(final, expected())
+    fits.says(BETWEEN, END)
+
+
+def test_csv_logger(fits, where, tmp_path):
+    final = fits.fit(where, C.CSVLogger(tmp_path / "log.csv"))
+    assert near(final, expected())
+    assert len((tmp_path / "log.csv").read_text().splitlines()) == 1 + EPOCHS
+    fits.says()
+
+
+@pytest.mark.parametrize("best", [False, True])
+def test_early_stopping(fits, where, best):
+    rises = C.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update(rising=epoch))
+    stops = C.EarlyStopping("rising", mode="min", patience=1, restore_best_weights=best)
+    final = fits.fit(where, rises, stops)
+    assert fits.steps == 2 * BATCHES, "it stops"
+    assert near(final, expected(2 * BATCHES)), "and what it puts back is not in the final version"
+    fits.says(*([BEST, END] if best else []))
+
+
+def test_history(fits, where):
+    history = C.History()
+    final = fits.fit(where, history)
+    assert near(final, expected()) and len(history.history["loss"]) == EPOCHS
+    fits.says()
+
+
+def test_lambda_callback(fits, where):
+    final = fits.fit(where, C.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: put(fits.model) if epoch else None,
+        on_train_end=lambda logs: put(fits.model)))
+    assert near(final, expected())
+    fits.says(BETWEEN, END)
+
+
+def test_learning_rate_scheduler(fits, where):
+    final = fits.fit(where, C.LearningRateScheduler(lambda epoch: 0.05 / (1 + epoch)))
+    assert near(final, expected(rate=lambda step: 0.05 / (1 + step // BATCHES)))
+    fits.says()
+
+
+def test_model_checkpoint(fits, where, tmp_path):
+    saves = C.ModelCheckpoint(tmp_path / "{epoch}.weights.h5", save_weights_only=True)
+    best = C.ModelCheckpoint(tmp_path / "best.keras", "loss", save_best_only=True)
+    loads = C.LambdaCallback(  # as one that goes back to its checkpoint does
+        on_epoch_end=lambda epoch, logs: fits.model.load_weights(tmp_path / "1.weights.h5"))
+    final = fits.fit(where, saves, best, loads)
+    assert near(final, expected())
+    assert near(vector(keras.saving.load_model(tmp_path / "best.keras")), expected())
+    fits.model.load_weights(tmp_path / "1.weights.h5")
+    assert near(vector(fits.model), expected(BATCHES))
+    fits.says(BETWEEN, END)
+
+
+def test_orbax_checkpoint(fits, where, tmp_path):
+    pytest.importorskip("orbax.checkpoint")
+    final = fits.fit(where, C.OrbaxCheckpoint(tmp_path / "orbax", max_to_keep=None))
+    assert near(final, expected())
+    assert {path.name for path in (tmp_path / "orbax").iterdir()} >= {"0", "1", "2"}
+    fits.says()
+
+
+def test_progbar_logger(fits, where, capsys):
+    final = fits.fit(where, C.ProgbarLogger(), verbose=2)
+    assert near(final, expected()) and f"Epoch {EPOCHS}/{EPOCHS}" in capsys.readouterr().out
+    fits.says()
+
+
+def test_reduce_lr_on_plateau(fits, where):
+    reduces = C.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=1e9)
+    final = fits.fit(where, reduces)
+    assert near(final, expected(rate=lambda step: 0.05 * 0.5 ** max(0, step // BATCHES - 1)))
+    fits.says()
+
+
+def test_remote_monitor(fits, where):
+    with pytest.warns(UserWarning, match="Could not reach RemoteMonitor"):
+        final = fits.fit(where, C.RemoteMonitor("http://127.0.0.1:9"))
+    assert near(final, expected())
+    fits.says()
+
+
+@pytest.mark.parametrize("on_epoch", [False, True])
+def test_swap_ema_weights(fits, where, on_epoch):
+    seen = []
+
+    class Looks(C.Callback):
+        def on_test_batch_end(self, batch, logs=None):
+            seen.append(vector(self.model))
+
+    averaging = {"use_ema": True, "ema_momentum": 0.9}
+    alone = fits.compiled(**averaging)
+    alone.fit(X, Y, batch_size=8, epochs=EPOCHS, shuffle=False, verbose=0,
+              callbacks=[C.SwapEMAWeights(on_epoch)], validation_data=(X, Y))
+    averages = vector(alone)
+    final = fits.fit(where, C.SwapEMAWeights(on_epoch), Looks(), validation_data=(X, Y),
+                     optimizer=averaging)
+    assert near(final, expected()), "the average is no progress"
+    assert near(seen[-1], averages) and not near(averages, final), "it is evaluated"
+    assert near(vector(fits.model), averages), "and left, as without a server"
+    fits.says(AVERAGES)
+
+
+def test_tensor_board(fits, where, tmp_path):
+    pytest.importorskip("tensorflow")
+    final = fits.fit(where, C.TensorBoard(tmp_path / "logs", histogram_freq=1, write_graph=False))
+    assert near(final, expected())
+    assert any(path.is_file() for path in (tmp_path / "logs").rglob("events*"))
+    fits.says()
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_terminate_on_nan(fits, where, raises):
+    class Breaks(C.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == 2:
+                put(self.model, np.nan)
+
+    stops = C.TerminateOnNaN(raise_error=raises)
+    if raises:
+        with pytest.raises(RuntimeError, match="NaN or Inf loss"):
+            fits.fit(where, Breaks(), stops)
+    else:
+        final = fits.fit(where, Breaks(), stops, sync="bsp")
+        assert near(final, expected(2)) and fits.steps == 2, "the last that was finite"
+
+
+def test_each_callback_of_keras_has_its_test_and_its_row():
+    page = (ROOT / "docs/callbacks.md").read_text()
+    names = {name for name in dir(C) if isinstance(getattr(C, name), type)}
+    tested = {name.removeprefix("test_").replace("_", "") for name in globals()}
+    for name in names - {"Callback"}:
+        assert name.lower() in tested, name
+        assert f"| `{name}" in page, name
