@@ -48,10 +48,10 @@ class World:
             self.clock, self.said.append, lambda kind, **fields: self.events.append(kind))
         self.replication.begin(Source(self.engine, [TensorSpec("x", (2,))],
                                       lambda now: self.engine.state(), self.checkpoints))
-        self.seq = 0
+        self.seq, self.members = 0, []  # sessions of workers
 
     def __iter__(self):
-        return iter(())  # no worker has a session
+        return iter(self.members)
 
     def send(self, identity, message):
         self.sent.append(message)
@@ -88,8 +88,13 @@ class World:
         self.replication.poll()
         self.held(1)
 
-    def held(self, number, beat=1):
-        self.replication.held(STANDBY, m.Held(number, beat))
+    def held(self, number, beat=1, answered=0):
+        self.replication.held(STANDBY, m.Held(number, beat, answered))
+
+    def in_touch(self):
+        """The standby has just heard of this server, and says so."""
+        self.held(1, beat=100)
+        self.held(1, beat=101, answered=100)
 
 
 @pytest.fixture
@@ -131,14 +136,16 @@ def test_what_the_standby_holds_is_durable_and_nothing_else(world):
 
 def test_nothing_is_durable_where_a_later_server_would_not_know_of_the_standby(world):
     world.follow()
-    world.replication.poll()
     world.full = True
     for _ in range(3):
-        world.held(1)
-    assert world.engine.ledger.durable == 0
+        world.replication.poll()
+    assert world.copies() == [] and world.replication.alone
     assert world.said[-1] == "cannot write run.json: No space left on device; trying again"
     assert len(world.said) == 2, "once"
     world.full = False
+    world.replication.poll()
+    assert world.copies() == [1] and world.noted["standby"] == "127.0.0.1:2607"
+    assert world.engine.ledger.durable == 0
     world.held(1)
     assert world.engine.ledger.durable == 1
 
@@ -192,6 +199,7 @@ def test_a_name_that_no_standby_gives_its_socket(world):
 
 def test_a_standby_that_was_started_again_at_once_ends_what_was_before(world):
     world.holds_one()
+    world.in_touch()
     world.now += 1
     assert isinstance(world.follow(identity=b"another"), m.Following)
     assert world.admission.epoch == 3 and "alone" in world.events
@@ -252,7 +260,10 @@ def test_a_server_that_slept_goes_on_with_a_standby_that_did_not(world, inquirie
     world.now = 40.0
     world.replication.poll()
     assert world.events[-1] == "standby_lost"
-    world.held(1, beat=2)
+    world.held(1, beat=2)  # may have lain in the socket all the time
+    world.replication.poll()
+    assert world.copies() == [1]
+    world.held(1, beat=3, answered=2)
     world.replication.poll()
     assert world.copies() == [1, 2]
     world.held(2)
@@ -273,6 +284,163 @@ def test_once_workers_are_asked_they_decide(world, inquiries):
     world.now = 41.0
     world.replication.poll()
     assert "going on without one" in world.said[-1] and world.noted["epoch"] == 3
+
+
+class Refuses(Inquiry):
+    """The standby's address refuses connections; to see that takes `world.takes` seconds."""
+
+    world = None
+
+    def refused(self, now):
+        self.world.now += self.world.takes
+        return True
+
+
+@pytest.fixture
+def dead(world, monkeypatch):
+    """A world whose standby has ended, and it will be noticed when its silence is."""
+    world.holds_one()
+    world.takes = 0.0
+    monkeypatch.setattr(Refuses, "world", world)
+    monkeypatch.setattr(follower, "Inquiry", Refuses)
+    world.replication._socket.reaches = lambda identity, message: False
+    return world
+
+
+def quiet(world):
+    """Time passes, without a word of the standby; is the server alone then?"""
+    for _ in range(12):
+        world.replication.poll()
+        world.now += 0.25
+    return "alone" in world.events
+
+
+def test_the_standby_s_end_is_proof_while_the_two_were_in_touch_just_now(dead):
+    dead.in_touch()
+    assert quiet(dead)
+
+
+def test_a_word_of_the_standby_is_as_old_as_what_it_answers(dead):
+    """The server was stopped for 40 s; what the standby said before that is read now."""
+    dead.in_touch()
+    dead.held(1, beat=102, answered=101)
+    dead.now += 40
+    dead.held(1, beat=103, answered=101)
+    dead.held(1, beat=104, answered=101)
+    assert not quiet(dead)
+
+
+def test_a_word_that_answers_nothing_is_no_touch(dead):
+    for beat in range(7, 12):
+        dead.held(1, beat)
+    dead.held(1, 12, answered=99)
+    assert not quiet(dead)
+
+
+def test_proof_counts_by_the_time_at_which_it_is_seen(dead):
+    """The server sleeps between a look at the clock and the look at the standby's address."""
+    dead.in_touch()
+    dead.takes = 30.0
+    assert not quiet(dead)
+
+
+def test_who_has_slept_asks_anew_before_anything_is_proof(dead):
+    dead.in_touch()
+    dead.replication.woke(dead.now)
+    assert not quiet(dead)
+
+
+def test_what_another_may_act_on_is_noted_before_it_leaves(world):
+    """Killed at any later moment, the next server of this folder asks at the standby first."""
+    world.follow()
+    noted = []
+    world.queues.transfer = lambda *_: noted.append(world.noted.get("standby"))
+    world.replication.poll()
+    assert noted == ["127.0.0.1:2607"]
+
+
+def test_where_the_standby_is_back_promises_to_the_server_are_given_back(world, inquiries):
+    """Else workers that were asked in vain could never promise themselves to the standby."""
+    world.holds_one()
+    world.members.append(SimpleNamespace(identity=b"w", worker=0, attached_at=None, updates=1))
+    world.now = 40.0
+    world.replication.poll()
+    world.replication.poll()
+    assert m.Elect(3, 1, 0) in world.sent
+    world.follow()  # over a new connection
+    world.in_touch()
+    assert world.sent[-1] == m.Leading(1) or m.Leading(1) in world.sent
+
+
+def test_a_worker_that_knows_a_later_server_makes_this_one_ask(world, monkeypatch):
+    monkeypatch.setattr(Inquiry, "epoch", lambda self, now: 2 if self.asked else None)
+    monkeypatch.setattr(Inquiry, "asked", True, raising=False)
+    monkeypatch.setattr(follower, "Inquiry", Inquiry)
+    world.holds_one()
+    world.replication.hear_of(2, 0)
+    assert world.replication.superseded is None, "a word is no proof"
+    assert "knows a server of this run of epoch 2" in world.said[-1]
+    world.replication.poll()
+    assert "has taken over (epoch 2, here 1)" in world.replication.superseded
+
+
+def test_while_it_is_not_known_who_serves_none_begins_here(world, inquiries):
+    """A worker's next process has not heard of the other server; this one takes none meanwhile."""
+    world.holds_one()
+    assert world.replication.doubt is None
+    world.now = 40.0
+    world.replication.poll()
+    assert "the standby at 127.0.0.1:2607 is silent" in world.replication.doubt
+    world.held(1, beat=2)
+    world.held(1, beat=3, answered=2)
+    assert world.replication.doubt is None
+
+
+def test_a_standby_that_follows_puts_an_end_to_such_a_rumour(world, inquiries):
+    world.holds_one()
+    said = len(world.said)
+    for _ in range(5):
+        world.replication.hear_of(2, 0)
+    assert len(world.said) == said + 1, "once"
+    world.now += 0.5
+    world.in_touch()
+    world.push()
+    world.replication.poll()
+    assert world.copies() == [1, 2] and world.replication.superseded is None
+
+
+def test_without_a_standby_there_is_nothing_to_ask(world):
+    world.replication.hear_of(7, 3)
+    assert "worker 3 knows a server of this run of epoch 7" in world.said[-1]
+    assert "start that server again" in world.said[-1]
+    world.replication.poll()
+    assert world.replication.superseded is None
+
+
+def test_who_has_come_back_may_promise_anew_once_the_standby_follows(world):
+    """It may have promised itself to the standby, which has heard of this server since."""
+    world.holds_one()
+    back = SimpleNamespace(identity=b"w", worker=0, attached_at=5.0, updates=None)
+    world.members.append(back)
+    world.now = 4.0
+    world.in_touch()
+    assert m.Leading(1) not in world.sent
+    world.now = 5.5
+    world.held(1, beat=102, answered=101)
+    assert m.Leading(1) not in world.sent, "the standby's word is older"
+    world.held(1, beat=103, answered=102)
+    world.held(1, beat=104, answered=103)
+    assert world.sent.count(m.Leading(1)) == 1
+
+
+def test_workers_are_asked_with_what_this_server_has_of_them(world, inquiries):
+    world.push()
+    world.holds_one()
+    world.members.append(SimpleNamespace(identity=b"w", worker=0, attached_at=None, updates=1))
+    world.now = 40.0
+    world.replication.poll()
+    world.replication.poll()
+    assert world.sent[-1] == m.Elect(3, 1, 1)
 
 
 def test_a_second_standby_is_to_wait(world):

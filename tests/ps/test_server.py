@@ -1,6 +1,7 @@
 """A server under fire: whatever is sent to its port, the run is the one that its workers made."""
 
 import contextlib
+import functools
 import json
 import os
 import random
@@ -48,18 +49,22 @@ FROM_STRANGERS = [  # each is refused or not understood, without the sender bein
 OVERSIZED = (UPDATE, bytes(m.MAX_MESSAGE + 1))  # libzmq drops the peer
 
 
-def impossible(worker: int, version: int) -> list[tuple]:
-    """What a member may not say. Its next seq is 0, and the newest version `version`."""
-    def push(body: bytes = BODY, offset: int = 0, size: int = SIZE, **wrong):
-        good = Push(worker, 0, 0, 1, 1, 0.1)
-        return m.Update(good._replace(**wrong), offset, size), body
+def pushed(member, body=BODY, offset=0, size=SIZE, **wrong):
+    """A push of a member, whose next seq is 0."""
+    return m.Update(Push(member, 0, 0, 1, 1, 0.1)._replace(**wrong), offset, size), body
+
+
+# What a member says of its push, and cannot be: it would wait for the answer for ever.
+ENDS = [{"worker": 1}, {"worker": -1}, {"seq": -1}, {"seq": 1}, {"seq": 2**30},
+        {"base_version": -1}, {"base_version": 1 << 30}, {"steps": 0}, {"steps": -5},
+        {"samples": -1}, {"seconds": -1.0}, {"seconds": float("nan")}, {"seconds": float("inf")}]
+
+
+def impossible(worker: int) -> list[tuple]:
+    """What no member sends: it is counted, and changes nothing."""
+    push = functools.partial(pushed, worker)
     bad_report = Report(seconds={"compute": 1.0})
     return [
-        push(worker=worker - 1), push(worker=-1), push(worker=2**40), push(seq=-1), push(seq=1),
-        push(seq=2**62), push(base_version=-1), push(base_version=version + 1_000_000),
-        push(steps=0),
-        push(steps=-5), push(steps=2**63), push(samples=-1), push(samples=2**63),
-        push(seconds=float("nan")), push(seconds=float("inf")), push(seconds=-1.0),
         push(body=b""), push(body=BODY[:-1]), push(body=BODY + BODY), push(offset=1),
         push(offset=-SIZE), push(offset=2**40), push(size=SIZE + 1), push(size=0), push(size=-1),
         push(size=2**33, body=bytes(4 * m.CHUNK)), push(size=2**62),
@@ -151,7 +156,7 @@ def test_a_member_that_says_impossible_things(training):
     server, members = training
     with Peer(server.address) as liar:
         assert liar.joins(2).seq == 0
-        messages = impossible(2, members[0].agent.version)
+        messages = impossible(2)
         for _ in range(10):
             for frames in messages:
                 liar.send(*frames)
@@ -164,6 +169,37 @@ def test_a_member_that_says_impossible_things(training):
     counted = sum(event["count"] for event in server.events("malformed"))
     assert counted == 10 * len(messages)
     quiet(server)
+
+
+def test_a_member_whose_push_cannot_be_is_told_so(training):
+    """It would wait for ever; what it had pushed before stays."""
+    server, members = training
+    for wrong in ENDS:
+        with Peer(server.address) as worker:
+            worker.joins(2)
+            worker.send(*pushed(2, **wrong))
+            reason = worker.hears(m.Refused).reason
+            assert reason.startswith("worker 2 was given up: worker 2 pushed"), reason
+            worker.send(m.Heartbeat(None))
+            worker.hears(m.Unknown)
+    finish(server, members)
+    assert len(server.find("worker 2 was lost: worker 2 pushed")) == len(ENDS)
+
+
+def test_a_worker_that_knows_a_later_server_is_not_taken(training):
+    server, members = training
+    with Peer(server.address) as worker:
+        worker.send(m.Hello(m.PROTOCOL, 2, {}))
+        run = worker.hears(m.Welcome).settings["id"]
+    layout = IntegerReplica(2).layout
+    for message in (m.Hello(m.PROTOCOL, 2, {}, run, 5),
+                    m.Reattach(m.PROTOCOL, 2, run, 5, layout, 0, 0, 0, 0, False, True, 1.0)):
+        with Peer(server.address) as worker:
+            worker.send(message)
+            assert ("a later server of this run, of epoch 5; this one is of epoch 1"
+                    in worker.hears(m.NotServing).reason)
+    server.until("worker 2 knows a server of this run of epoch 5, and this one is of epoch 1")
+    finish(server, members)
 
 
 def test_a_push_that_is_not_finite_is_rejected_and_answered(training):

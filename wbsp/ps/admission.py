@@ -35,6 +35,8 @@ class Admission:
     reports: each worker's totals, over all its incarnations
     places:  worker -> its newest process that was a member
     epoch:   number of this start of the run's server, or a later one, if its standby was lost
+    hear_of: hears of a later server of this run: its epoch, and the worker that knows it
+    doubt:   says why it is not certain that this server serves; None: it is
     """
 
     def __init__(self, terms: Terms, sessions: SessionManager, reports: dict[int, Report],
@@ -52,6 +54,8 @@ class Admission:
         self._over: str | None = None  # why nobody can join any more
         self.places: dict[int, Place] = {}
         self.epoch = terms.epoch
+        self.hear_of: Callable[[int, int], None] = lambda epoch, worker: None
+        self.doubt: Callable[[], str | None] = lambda: None
 
     def begin(self, members: Members, layout: list[TensorSpec]) -> None:
         """There is a model; admit the workers that wait for it."""
@@ -64,6 +68,12 @@ class Admission:
 
     def hello(self, identity: bytes, hello: m.Hello) -> None:
         """A worker introduces itself."""
+        if self._is_late(identity, hello):
+            return
+        if self._over is None and (doubt := self.doubt()) is not None:
+            # the server that serves takes it; where that is this one, it comes again
+            self._sessions.turn_away(identity, hello.worker, doubt)
+            return
         reason = self._objection(identity, hello)
         if reason:
             self._sessions.refuse(identity, hello.worker, reason, self._over is not None)
@@ -77,11 +87,14 @@ class Admission:
                 return
             self._sessions.open(identity, hello.worker, self._reports.get(hello.worker))
         self._sessions.send(identity,
-                            m.Welcome(self._terms.settings, self._clock.run(), self._terms.rule))
+                            m.Welcome(self._terms.settings, self._clock.run(), self._terms.rule,
+                                      self.epoch))
 
     def reattach(self, identity: bytes, request: m.Reattach) -> None:
         """A member has a new connection, and perhaps the run a new server. Raises WireError."""
         check_reattach(request)
+        if self._is_late(identity, request):
+            return
         session = self._sessions.get(identity)
         if session is None:
             self._readmit(identity, request)
@@ -90,6 +103,7 @@ class Admission:
                               f"worker {session.worker}")
         else:
             session.note_message(self._clock.now())
+            session.attached_at = self._clock.now()
             self._members.come_again(session, request)
 
     def join(self, session: WorkerSession, join: m.Join) -> None:
@@ -157,6 +171,19 @@ class Admission:
         for session in [s for s in self._sessions if s.updates is None]:
             self._refuse(session, f"worker {session.worker} comes too late: {reason}")
 
+    def _is_late(self, identity: bytes, worker: m.Hello | m.Reattach) -> bool:
+        """True for a worker that knows a later server of this run: it has no place here, and what
+        it keeps is for that one."""
+        if worker.run != self._terms.run or worker.epoch <= self.epoch:
+            return False
+        if session := self._sessions.get(identity):
+            self._sessions.unshare(session)  # it hears what comes over the network alone
+        self._sessions.turn_away(identity, worker.worker,
+                                 f"there is a later server of this run, of epoch {worker.epoch}; "
+                                 f"this one is of epoch {self.epoch}")
+        self.hear_of(worker.epoch, worker.worker)
+        return True
+
     def _readmit(self, identity: bytes, request: m.Reattach) -> None:
         """Let a member in that has no session, unless it is none."""
         worker = request.worker
@@ -182,7 +209,7 @@ class Admission:
         if not self._members.engine.started:  # later, a leap would fool the model
             self._clock.go_on(min(request.now, self._began + _AHEAD))
         session = self._sessions.open(identity, worker, place.earlier)
-        session.request = request
+        session.request, session.attached_at = request, self._clock.now()
         self._sessions.attach(session, total_size(self.layout), request.socket)
         self._members.come_back(session, request)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from wbsp.ps.contest import STANDBY_STEP, Ballot
@@ -15,13 +17,15 @@ _ASK = 1.0  # seconds between two questions to the workers
 class State(NamedTuple):
     """The state of a run that a process could serve from, and how new it is.
 
-    step: from this epoch to its own
+    step:     from this epoch to its own
+    next_seq: worker -> number of its first push that is not in it; as in `Ledger`
     """
 
     run: str  # id
     epoch: int
     voters: frozenset[int]
     step: int
+    next_seq: Mapping[int, int] = MappingProxyType({})
 
     @property
     def rank(self) -> int:
@@ -31,7 +35,8 @@ class State(NamedTuple):
     @classmethod
     def of(cls, run: dict[str, Any], state: dict[str, Any], step: int) -> State:
         """From a run's settings and a checkpoint's state."""
-        return cls(run["id"], run["epoch"], voters(state, run["workers"]), step)
+        return cls(run["id"], run["epoch"], voters(state, run["workers"]), step,
+                   {int(worker): seq for worker, seq in state.get("next_seq", {}).items()})
 
 
 class Candidacy:
@@ -41,7 +46,7 @@ class Candidacy:
     """
 
     def __init__(self, state: State, socket: ServerSocket):
-        self._socket, self._run = socket, state.run
+        self._socket, self._state = socket, state
         self.ballot = Ballot(state.epoch, state.step, [state.voters])
         self.requests: dict[bytes, m.Reattach] = {}
         self._asked = 0.0
@@ -50,12 +55,12 @@ class Candidacy:
         """Ask the workers that have come; `now` in seconds of the monotonic clock."""
         if now - self._asked > _ASK:
             self._asked = now
-            for identity in self.requests:
-                self._ask(identity)
+            for identity, request in self.requests.items():
+                self._ask(identity, request.worker)
 
     def come(self, identity: bytes, request: m.Reattach) -> bool:
         """A worker cannot reach the server; False if it is none of those who have a say here."""
-        if (request.protocol, request.run, request.epoch) != (m.PROTOCOL, self._run,
+        if (request.protocol, request.run, request.epoch) != (m.PROTOCOL, self._state.run,
                                                              self.ballot.since):
             return False
         for other in [i for i, r in self.requests.items() if r.worker == request.worker]:
@@ -74,5 +79,6 @@ class Candidacy:
         for identity in self.requests:
             self._socket.reaches(identity, m.encode(m.NotServing(reason, self.ballot.epoch)))
 
-    def _ask(self, identity: bytes) -> None:
-        self._socket.reaches(identity, m.encode(m.Elect(self.ballot.epoch, self.ballot.since)))
+    def _ask(self, identity: bytes, worker: int) -> None:
+        self._socket.reaches(identity, m.encode(m.Elect(
+            self.ballot.epoch, self.ballot.since, self._state.next_seq.get(worker, 0))))

@@ -6,8 +6,8 @@ would have two histories. So one of these is needed to serve alone:
 
 - proof that the other's process has ended: its machine refuses a connection to its port, or another
   process has taken the port. It counts for `PROOF` seconds from the last moment for which it is
-  certain that the two were in touch: a process that had been silent for longer may have served
-  alone before it ended;
+  certain that the two were in touch (`Beats`): a process that had been silent for longer may have
+  served alone before it ended;
 - promises of workers: of half of them or more for the server that serves, of more than half for the
   other. A worker promises itself to one server only of those that follow on the same epoch, so that
   not both can have enough.
@@ -18,11 +18,44 @@ e + 2.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 
 STANDBY_STEP, SERVER_STEP = 1, 2  # from the epoch of the state to one's own
 SILENT = 5.0  # seconds without a word after which workers are asked for promises
 PROOF = 4.0  # less, by what clocks may differ and a look may take
+_BEATS = 64  # that may be unanswered, and are remembered
+
+
+class Beats:
+    """Signs of life that were sent to the other one, by number, and that it has answered.
+
+    An answer is as old as what it answers: this process may have slept since it came.
+
+    touch: time of sending of the newest that was answered. The other one has heard of this process
+           since then, and has waited for `SILENT` seconds more before it did anything alone.
+    """
+
+    def __init__(self, touch: float = -math.inf):
+        self.touch = touch
+        self._sent: dict[int, float] = {}  # number -> time
+
+    def sent(self, number: int, now: float) -> None:
+        """One leaves now; numbers ascend."""
+        self._sent[number] = now
+        if len(self._sent) > _BEATS:
+            del self._sent[next(iter(self._sent))]
+
+    def answered(self, number: int) -> None:
+        """This one was, and all before are; of a number that was never sent: nothing was."""
+        if number in self._sent:
+            self.touch = max(self.touch, self._sent[number])
+            self._sent = {n: sent for n, sent in self._sent.items() if n > number}
+
+    def doubt(self) -> None:
+        """This process has slept: only what is sent from here on counts."""
+        self.touch = -math.inf
+        self._sent.clear()
 
 
 class Ballot:

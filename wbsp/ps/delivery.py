@@ -80,7 +80,8 @@ class Delivery:
         back = session.returning
         answer = m.Reattached(self._epoch(), False, 0, 0, None, session.group, session.inbox)
         if back is not None and back.answer and epoch < back.answer.epoch:  # it did not arrive
-            answer = msgspec.structs.replace(back.answer, memory=session.inbox)
+            answer = msgspec.structs.replace(back.answer, epoch=self._epoch(),
+                                             memory=session.inbox)
         self._sessions.send(session.identity, answer)
         self._sessions.repeat(session)
 

@@ -61,6 +61,8 @@ class Dispatcher:
         self.members: Members | None = None  # until there is a W_0
         self.replication = Replication(terms, socket, self.sessions, self.admission, clock, say,
                                        event)
+        self.admission.hear_of = self.replication.hear_of
+        self.admission.doubt = lambda: self.replication.doubt
         self._receiver = RateLimitedReceiver(socket.socket, RateLimiter(bandwidth))
         self._look_at = -math.inf  # own time of the next look at all workers
 
@@ -123,6 +125,8 @@ class Dispatcher:
         """Do what a message of this peer asks for; one that is wrong costs nobody else."""
         try:
             act()
+        except m.Impossible as error:
+            self._give_up(identity, str(error))
         except m.WireError as error:
             self.sessions.errors.count(str(error), self._clock.now())
         except ContractError:  # the sender has no part in it
@@ -154,6 +158,11 @@ class Dispatcher:
     def _lose_if_gone(self, session: WorkerSession) -> None:
         if reason := self.sessions.lost(session):
             self.lose(session, reason)
+
+    def woke(self, now: float) -> None:
+        """This process has slept: what it has not heard meanwhile it may still hear."""
+        self.replication.woke(now)
+        self.sessions.woke(now)
 
     def lose_idle(self, since: float, patience: float) -> None:
         """Give up workers without progress for `patience` seconds, from `since` on."""
@@ -276,6 +285,12 @@ class Dispatcher:
     def _close(self, session: WorkerSession) -> None:
         self.sessions.close(session)
         self.admission.forget(session)
+
+    def _give_up(self, identity: bytes, reason: str) -> None:
+        """A member has said what cannot be, and would wait for an answer for ever."""
+        self.sessions.errors.count(reason, self._clock.now())
+        if session := self.sessions.get(identity):
+            self.send_off(session, reason)
 
     def _fail(self, identity: bytes, error: Exception) -> None:
         """A message was one too many for the server: go on without the worker that sent it."""

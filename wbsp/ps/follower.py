@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from wbsp.ps.contest import PROOF, SILENT, Ballot
+from wbsp.ps.contest import PROOF, SILENT, Ballot, Beats
 from wbsp.ps.probe import Inquiry
 from wbsp.ps.terms import Terms
 from wbsp.ps.worker_session import disagreement, other_protocol
@@ -24,12 +25,12 @@ class Follower:
     identity: bytes  # of its socket
     host: str
     port: int
-    heard: float  # time of its newest message
-    told: float  # time of the newest message to it
+    heard: float  # time at which its newest message was read
     held: int  # number of the newest copy that it holds
     receiving: bool  # a copy is on its way, or may be; then its next word says
     returned: bool  # over a new connection; it has not said since what it holds
     probed: float = 0.0
+    beats: Beats = field(default_factory=Beats)
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -63,6 +64,7 @@ class Contest:
     """A standby that is out of reach and holds a copy: it may take over, or have done so.
 
     ballot: the promises of the workers to this server
+    since:  when it began
     asked:  whether they have been asked for any; then they decide, whoever is heard
     """
 
@@ -71,15 +73,18 @@ class Contest:
         self._follower, self.ballot = follower, ballot
         self._inquiry = Inquiry(socket, follower.host, follower.port, run)
         self.asked, self._asked_at, self._noticed = False, 0.0, now
+        self.since = now
 
     def served(self, now: float) -> int | None:
         """The epoch that is served there; None: nobody says so."""
         return self._inquiry.epoch(now)
 
-    def why_alone(self, now: float) -> str | None:
+    def why_alone(self, clock: Callable[[], float]) -> str | None:
         """Why this server serves, and the standby does not, in one line; None: that is not known.
+
+        clock: it may be later when it is seen that the standby's address refuses connections
         """
-        if self._inquiry.refused(now) and now < self._follower.told + PROOF:
+        if self._inquiry.refused(clock()) and clock() < self._follower.beats.touch + PROOF:
             return f"the standby at {self._follower} has ended"
         if self.ballot.won:
             return f"{self.ballot} stay with this server"

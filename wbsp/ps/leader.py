@@ -9,32 +9,13 @@ import zmq
 from msgspec import structs
 
 from wbsp.ps.candidacy import State
-from wbsp.ps.contest import STANDBY_STEP
+from wbsp.ps.contest import STANDBY_STEP, Beats
 from wbsp.ps.copies import Copy, CopyReader
 from wbsp.ps.probe import Probe
 from wbsp.wire import messages as m
 from wbsp.wire.sockets import ServerSocket, endpoint
 
-_TELL = 1.0  # seconds between two signs of life
-
-
-class _Beats:
-    """Signs of life that were sent and are answered; `touch` is the time of the newest that was."""
-
-    def __init__(self, now: float):
-        self.touch = now
-        self._sent: dict[int, float] = {}  # number -> time
-        self._number = 0
-
-    def next(self, now: float) -> int:
-        """The number of one that is sent now."""
-        self._number += 1
-        self._sent[self._number] = now
-        return self._number
-
-    def answered(self, number: int) -> None:
-        self.touch = self._sent.get(number, self.touch)
-        self._sent = {n: sent for n, sent in self._sent.items() if n > number}
+_TELL = 0.5  # seconds between two signs of life
 
 
 class Leader:
@@ -62,7 +43,9 @@ class Leader:
         self.follows, self.epoch = False, 0
         self._copies = CopyReader(share)
         self.heard = server.on.clock.monotonic()
-        self._beats = _Beats(self.heard)
+        self._beats = Beats()
+        self._beat = self._answered = 0  # numbers of the newest, and of the newest with an answer
+        self._asked_at: float | None = None  # when the question left that Following may answer
         self._connections = 0
         self.vacant = False
         self.refusal: str | None = None
@@ -90,6 +73,13 @@ class Leader:
             while self.refusal is None and self.over is None:
                 self._take(self.socket.recv_multipart(zmq.NOBLOCK, copy=False), now)
 
+    def woke(self, now: float) -> None:
+        """This process has slept until `now`: what it finds is no proof, until it has asked anew.
+        """
+        self._beats.doubt()
+        self.heard, self.vacant, self.refused = max(self.heard, now), False, False
+        self._told = -_TELL
+
     def close(self) -> None:
         """Nothing that was said and has not left is sent any more."""
         self._probe.close()
@@ -100,15 +90,19 @@ class Leader:
         self._told = now
         if self.follows:
             held = self.copy.number if self.copy else 0
-            message = m.encode(m.Held(held, self._beats.next(now)))
+            self._beat += 1
+            self._beats.sent(self._beat, now)
+            message = m.encode(m.Held(held, self._beat, self._answered))
         else:
+            if self._asked_at is None:
+                self._asked_at = now
             message = m.encode(structs.replace(self._follow, socket=self._copies.socket))
         with contextlib.suppress(zmq.Again):
             self.socket.send(message, zmq.NOBLOCK)
 
     def _ask_again(self) -> None:
         """Introduce this process anew: what was on its way may be lost."""
-        self.follows = False
+        self.follows, self._asked_at = False, None
         self._copies.drop()
         self._told = -_TELL
 
@@ -126,7 +120,9 @@ class Leader:
                 run = json.loads(message.run)
                 self._copies.follow(run)
                 self.follows, self.epoch = True, run["epoch"]
-                self._beats = _Beats(now)
+                if self._asked_at is not None:  # as old as the first question, perhaps
+                    self._beats = Beats(self._asked_at)
+                    self._asked_at = None
                 self._tell(now)
             case m.Copy() if self.follows:
                 if self._copies.begin(message):
@@ -138,6 +134,7 @@ class Leader:
                 self._ask_again()
             case m.Alive():
                 self._beats.answered(message.chunks)
+                self._answered = max(self._answered, message.chunks)
             case m.Vacant():
                 self.vacant = True
             case m.Refused():

@@ -106,7 +106,7 @@ class Members:
         try:
             self.engine.resend(session.worker, kept.work, vector, self._clock.run(), finite)
         except ValueError as error:
-            raise m.WireError(str(error)) from None
+            raise m.Impossible(str(error)) from None
         back.lacks = None
         self._attach(session, back)
 
@@ -150,7 +150,7 @@ class Members:
             answer = self.engine.push(update.push, vector, self._clock.run(), update.fetch,
                                       finite)
         except ValueError as error:
-            raise m.WireError(str(error)) from None
+            raise m.Impossible(str(error)) from None
         self.delivery.send(answer)
 
     # Where there are shards: heads come from workers, and floats are where the shards say.
@@ -203,7 +203,7 @@ class Members:
             self.delivery.send(self.engine.query(session.worker, query.number, query.steps,
                                            query.seconds, self._clock.run()))
         except ValueError as error:
-            raise m.WireError(str(error)) from None
+            raise m.Impossible(str(error)) from None
 
     def leave(self, session: WorkerSession, leaving: m.Leaving) -> None:
         if not session.joined:  # a repetition, since Final is not there yet

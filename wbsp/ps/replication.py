@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     from wbsp.ps.admission import Admission
     from wbsp.ps.terms import Terms
 
-_QUIET = 1.5  # seconds without a word of the standby after which its connection is tried
+_QUIET = 1.0  # seconds without a word of the standby after which its connection is tried
 _LOOK = 0.25  # seconds between two attempts
 _BACK = 3.0  # seconds in which a process that was killed is there again
 _LOST = 30.0  # seconds without a word of one that is connected
+_AGAIN = 10.0  # seconds for which a word of a later server is not looked into again
 
 
 class Replication:
@@ -56,6 +57,7 @@ class Replication:
         self._contest: Contest | None = None
         self._number, self._full = 0, False  # of the newest copy; the disk
         self._lost_at = -math.inf
+        self._doubted_at = -math.inf  # a worker spoke of a later server
         self.superseded: str | None = None
 
     @property
@@ -67,6 +69,14 @@ class Replication:
     def holder(self) -> str | None:
         """Address of the standby, if it may hold something."""
         return None if self.alone or self._standby is None else str(self._standby)
+
+    @property
+    def doubt(self) -> str | None:
+        """Why it is not certain that this server serves, in one line; None: it is."""
+        if self._contest is None:
+            return None
+        return (f"the standby at {self._standby} is silent, and may have taken over: finding out "
+                "who serves")
 
     @property
     def settled(self) -> bool:
@@ -113,7 +123,7 @@ class Replication:
             return
         if old is not None and old.identity != identity:
             again = (old.host, old.port) == (host, request.port)  # one process can listen there
-            if again and (self.alone or now < old.told + PROOF):
+            if again and (self.alone or now < old.beats.touch + PROOF):
                 self._forget(now)
                 if self._standby is not None:
                     return  # it will ask again
@@ -128,7 +138,7 @@ class Replication:
         self._end_contest()
         again = old is not None and old.identity == identity
         held = old.held if old is not None and again else 0
-        self._standby = Follower(identity, host, request.port, now, now, held, again, again)
+        self._standby = Follower(identity, host, request.port, now, held, again, again)
         self._sessions.queues.drop_transfer(identity)
         way = self._sessions.lending.follow(request.socket)
         self._tell(f"standby at {self._standby}, over {way}", "standby",
@@ -141,9 +151,13 @@ class Replication:
         if standby is None or standby.identity != identity:
             self._sessions.send(identity, m.Unknown())
             return
-        standby.heard = standby.told = now
+        standby.heard = now
         self._send(m.Alive(held.beat))
-        if self._contest is not None and not self._contest.asked:
+        standby.beats.sent(held.beat, now)
+        standby.beats.answered(held.answered)
+        if (contest := self._contest) is None:
+            self._release(standby.beats.touch)
+        elif not contest.asked and standby.beats.touch >= contest.since:
             self._end_contest()  # it was this server that slept
         if held.number <= standby.held:
             if standby.returned:  # half of what was on its way is lost
@@ -152,9 +166,7 @@ class Replication:
         copy = self._copies.get(held.number)
         if copy is None or self._source is None:
             raise m.WireError(f"the standby holds copy {held.number}, which was never made")
-        if not standby.held:  # a later server of this folder must ask there first
-            if not self._record(standby=str(standby)):
-                return
+        if not standby.held:
             self._tell(f"the standby at {standby} holds version {copy.version}")
         standby.held, standby.receiving, standby.returned = held.number, False, False
         self._copies = {held.number: copy}
@@ -165,6 +177,26 @@ class Replication:
         serves = ask.run == self._terms.run and self._source is not None
         self._sessions.send(identity, m.Leading(self._admission.epoch) if serves
                             else m.NotServing("another run is served here"))
+
+    def hear_of(self, epoch: int, worker: int) -> None:
+        """A worker knows a later server of this run, of that epoch: find out whether it serves."""
+        now = self._clock.now()
+        if (self.superseded is not None or self._contest is not None
+                or now < self._doubted_at + _AGAIN):
+            return
+        self._doubted_at = now
+        self._tell(f"worker {worker} knows a server of this run of epoch {epoch}, and this one is "
+                  f"of epoch {self._admission.epoch}: "
+                  + ("it is not taken back here; start that server again" if self.alone
+                     else f"asking the standby at {self._standby}"))
+        if not self.alone:
+            self._doubt(now)
+
+    def woke(self, now: float) -> None:
+        """This process has slept until `now`: nothing that it heard before is proof of anything."""
+        if self._standby is not None:
+            self._standby.beats.doubt()
+            self._standby.heard = max(self._standby.heard, now)
 
     def elected(self, session: WorkerSession, elected: m.Elected) -> None:
         """A member has promised itself to this server."""
@@ -197,6 +229,9 @@ class Replication:
         if (source is None or standby is None or standby.receiving or self._contest is not None
                 or (self.alone and source.checkpoints.writing)):
             return
+        # First: a later server of this folder must ask there, whatever becomes of this one.
+        if self.alone and not self._record(standby=str(standby)):
+            return
         standby.receiving = True
         engine = source.engine
         engine.ledger.mark += 1  # whatever is decided from here on is not in this copy
@@ -227,6 +262,12 @@ class Replication:
             return
         self._tell(f"the standby at {standby} is out of reach; finding out whether it has ended",
                    "standby_lost", address=str(standby))
+        self._doubt(now)
+
+    def _doubt(self, now: float) -> None:
+        """Find out which of the two serves."""
+        standby = self._standby
+        assert standby is not None
         self._contest = Contest(
             standby, Ballot(self._admission.epoch, SERVER_STEP,
                             [copy.voters for copy in self._copies.values()]),
@@ -237,18 +278,25 @@ class Replication:
         epoch = contest.served(now)
         if epoch is not None and epoch > self._admission.epoch:
             self._supersede(epoch, str(standby))
-        elif reason := contest.why_alone(now):
+        elif reason := contest.why_alone(self._clock.now):
             self._forget(now)
             if self._contest is None:
                 self._tell(f"{reason}; going on without one")
         elif contest.due(now):
-            self._tell_members(m.Elect(contest.ballot.epoch, contest.ballot.since))
+            ledger = self._source.engine.ledger if self._source is not None else None
+            self._tell_members(lambda worker: m.Elect(
+                contest.ballot.epoch, contest.ballot.since,
+                0 if ledger is None else ledger.next_seq(worker)))
             if line := contest.notice(now):
                 self._tell(line)
 
     def _end_contest(self) -> None:
-        if self._contest is not None:
-            self._contest.close()
+        if self._contest is None:
+            return
+        if self._contest.asked:  # promises to this server count no more, either: see `_release`
+            for session in self._sessions:
+                session.attached_at = self._clock.now()
+        self._contest.close()
         self._contest = None
 
     def _forget(self, now: float) -> None:
@@ -264,7 +312,7 @@ class Replication:
         self.lost()
         self._admission.epoch = epoch
         self._event("alone", epoch=epoch)
-        self._tell_members(m.Leading(epoch))
+        self._tell_members(lambda worker: m.Leading(epoch))
         if self._source is not None:
             self._source.checkpoints.write_soon()
 
@@ -274,7 +322,7 @@ class Replication:
             self._terms.record(**changes)
         except OSError as error:
             if not self._full:
-                self._say(f"cannot write run.json: {error.strerror}; trying again")
+                self._tell(f"cannot write run.json: {error.strerror}; trying again")
             self._full = True
             return False
         self._full = False
@@ -287,14 +335,20 @@ class Replication:
             self._sessions.send(session.identity, m.NotServing(self.superseded))
 
     def _reaches(self, standby: Follower) -> bool:
-        if reached := self._socket.reaches(standby.identity, m.encode(m.Alive())):
-            standby.told = self._clock.now()
-        return reached
+        return self._socket.reaches(standby.identity, m.encode(m.Alive()))
 
-    def _tell_members(self, message: m.Message) -> None:
+    def _release(self, touch: float) -> None:
+        """The standby followed this server at that time: what workers that have come back since
+        had promised it counts no more, and they may promise themselves anew."""
+        for session in self._sessions:
+            if session.attached_at is not None and session.attached_at <= touch:
+                session.attached_at = None
+                self._sessions.send(session.identity, m.Leading(self._admission.epoch))
+
+    def _tell_members(self, message: Callable[[int], m.Message]) -> None:
         for session in self._sessions:
             if session.updates is not None:
-                self._sessions.send(session.identity, message)
+                self._sessions.send(session.identity, message(session.worker))
 
     def _tell(self, text: str, kind: str = "", **facts: Any) -> None:
         self._told.tell("the standby", text, kind, **facts)

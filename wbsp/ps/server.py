@@ -18,7 +18,7 @@ import zmq
 
 from wbsp.layout import TensorSpec, difference
 from wbsp.ps.background import Evaluator, EvaluatorError
-from wbsp.ps.clock import Clock
+from wbsp.ps.clock import Clock, Nap
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.engine import Engine
 from wbsp.ps.files import RunFiles
@@ -56,6 +56,7 @@ class Server:
         self._evaluator, self._hold, self._shards = evaluator, hold, shards
         self._record = record
         self._clock = Clock(socket.on.clock.monotonic)
+        self._nap = Nap(self._clock.now())
         self.dispatcher = Dispatcher(
             socket, Terms(model.rule, config.worker_num, settings,
                           self.begin if evaluator is None else None,
@@ -224,6 +225,8 @@ class Server:
         """Everything that time alone brings about; the exit code when the run is over."""
         if not self._hasty and (self._interrupts.first or self._failure) is not None:
             self._hasten()
+        if self._nap.over(now):
+            self.dispatcher.woke(now)
         self.dispatcher.check_silence()
         if self.training is not None:
             well = self.training.timers(self._network)

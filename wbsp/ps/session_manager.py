@@ -128,6 +128,11 @@ class SessionManager:
         for reason, count in self._socket.watch().items():
             self.errors.count(reason, self._clock(), count)
 
+    def woke(self, now: float) -> None:
+        """This process has slept until `now`: silence counts from here on."""
+        for session in self:
+            session.heard = max(session.heard, now)
+
     def reaches(self, session: WorkerSession) -> bool:
         """False when the worker's connection is gone."""
         return self._socket.reaches(session.identity,

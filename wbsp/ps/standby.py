@@ -13,6 +13,7 @@ from collections.abc import Callable
 import zmq
 
 from wbsp.ps.candidacy import Candidacy, State
+from wbsp.ps.clock import Nap
 from wbsp.ps.contest import PROOF, SILENT, STANDBY_STEP
 from wbsp.ps.copies import Copy
 from wbsp.ps.interrupt import Interrupts
@@ -51,6 +52,7 @@ class Standby:
         self._overtaken = False  # who had an older state of this run does not serve, but follows
         self._said = False  # that a copy is held
         self._began = self._socket.on.clock.monotonic()
+        self._nap = Nap(self._began)
         self._follower: tuple[bytes, m.Follow, str] | None = None  # takes this one for the server
         self._later = False  # a worker has come from a server with a later state
 
@@ -98,13 +100,21 @@ class Standby:
             poller.poll(int(1000 * _POLL))
             self._socket.watch()
             now = self._socket.on.clock.monotonic()
+            if self._nap.over(now):
+                self._woke(now)
             self._leader.poll(now)
             self._receive()
             if self._interrupts.first is not None:
                 return 128 + self._interrupts.first
-            verdict = self._verdict(now)
+            verdict = self._verdict(self._socket.on.clock.monotonic())  # it may be later by now
             if verdict is not None:
                 return verdict
+
+    def _woke(self, now: float) -> None:
+        """This process has slept until `now`: silence, patience and proof count from here on."""
+        self._leader.woke(now)
+        self._began = now
+        self._silent_since += self._nap.seconds
 
     def _verdict(self, now: float) -> int | str | None:
         """Why to serve now, or the exit code; None: wait on."""

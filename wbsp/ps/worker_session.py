@@ -152,6 +152,8 @@ class WorkerSession:
     returning: Returning | None = None  # it has attached again
     progress: Progress = field(default_factory=Progress)
     deaf: bool = False  # too many messages wait for it: it reads nothing
+    # When it attached again, until it is certain that no other server has its promise.
+    attached_at: float | None = None
     earlier: Report | None = None  # totals of the worker's earlier incarnations
     # the newest message of each kind that it may have missed, but for answers to pushes
     retained: dict[type[m.Message], m.Message] = field(default_factory=dict)
@@ -209,26 +211,26 @@ class WorkerSession:
             self.memory.returned(request)
 
     def check_push(self, push: Push, newest: int) -> None:
-        """Raise WireError for metadata that this worker cannot have; `newest` is a version."""
+        """Raise Impossible for metadata that this worker cannot have; `newest` is a version."""
         if not (push.worker == self.worker and push.seq >= 0
                 and 1 <= push.steps <= _MAX_COUNT and 0 <= push.samples <= _MAX_COUNT
                 and 0 <= push.base_version <= newest and 0 <= push.seconds <= _MAX_SECONDS
                 and all(use is None or 0 <= use <= 1 for use in (push.cpu, push.memory))):
-            raise m.WireError(f"worker {self.worker} pushed with impossible metadata {push}")
+            raise m.Impossible(f"worker {self.worker} pushed with impossible metadata {push}")
 
     def check_kept(self, kept: m.Kept, answered: int) -> None:
-        """Raise WireError for a sum of pushes that this worker cannot have; `answered`: number
+        """Raise Impossible for a sum of pushes that this worker cannot have; `answered`: number
         behind its newest push that was, as it has said."""
         work = kept.work
         if not (work.first <= work.last < answered and max(work.steps, work.samples) <= _MAX_COUNT
                 and sum(work.rejected.values()) <= work.pushes):
-            raise m.WireError(f"worker {self.worker} sent impossible metadata again: {work}")
+            raise m.Impossible(f"worker {self.worker} sent impossible metadata again: {work}")
 
     def check_query(self, query: m.CutQuery) -> None:
-        """Raise WireError for a query that this worker cannot have."""
+        """Raise Impossible for a query that this worker cannot have."""
         if not (query.number >= 0 and 1 <= query.steps <= _MAX_COUNT
                 and 0 <= query.seconds <= _MAX_SECONDS):
-            raise m.WireError(f"worker {self.worker} asked with impossible metadata {query}")
+            raise m.Impossible(f"worker {self.worker} asked with impossible metadata {query}")
 
 
 def body_of(message: m.Message, frames: list[zmq.Frame],

@@ -18,6 +18,10 @@ class WireError(ValueError):
     """A message that no correct peer sends; it changed nothing."""
 
 
+class Impossible(WireError):
+    """What a member says of itself, and cannot be: to go on with it would be to wait in vain."""
+
+
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Base of all messages. A message is sent as its type's name and its fields' values.
 

@@ -15,7 +15,16 @@ from typing import Any
 import msgspec
 
 from wbsp.wire.files import FilesAt, News, Read, Watch
-from wbsp.wire.message import CHUNK, MAX_MESSAGE, MAX_MODEL, NONE, PROTOCOL, Message, WireError
+from wbsp.wire.message import (
+    CHUNK,
+    MAX_MESSAGE,
+    MAX_MODEL,
+    NONE,
+    PROTOCOL,
+    Impossible,
+    Message,
+    WireError,
+)
 from wbsp.wire.server import (
     Ack,
     Alive,
@@ -52,7 +61,8 @@ from wbsp.wire.worker import (
     Update,
 )
 
-__all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "NONE", "PROTOCOL", "Group", "WireError"]
+__all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "NONE", "PROTOCOL", "Group", "Impossible",
+           "WireError"]
 
 FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | Leaving
               | Reattach | Kept | Goodbye | Elected | Follow | Held | Ask | Watch)

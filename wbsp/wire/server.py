@@ -18,6 +18,7 @@ class Welcome(Message, frozen=True):
     settings: Settings
     now: Seconds  # since the run's time zero
     rule: WorkerRule
+    epoch: Count = 0  # number of this start of the run's server
 
 
 class Joined(Message, frozen=True):
@@ -128,10 +129,11 @@ class Elect(Message, frozen=True):
 
     epoch: Count  # of this server, once enough workers have promised
     since: Count  # epoch of the state that it has; a worker of another one does not answer
+    due: Count = 0  # that state has this worker's pushes below; who knows more to be safe waits
 
 
 class Leading(Message, frozen=True):
-    """This server serves, and its epoch is this one now."""
+    """This server serves, and its epoch is this one now; a promise to the other one is void."""
 
     epoch: Count
 

@@ -25,6 +25,7 @@ class Held(Message, frozen=True):
 
     number: Count  # of the newest; 0: of none
     beat: Count  # number of this message
+    answered: Count = 0  # the newest beat that the server has answered; 0: none
 
 
 class Ask(Message, frozen=True):

@@ -17,6 +17,8 @@ class Hello(Message, frozen=True):
     protocol: int
     worker: Worker
     expected: Settings  # settings that were given to this worker: name -> text
+    run: Id = ""  # id of the run that this process knows; "": of none yet
+    epoch: Count = 0  # highest of that run that this process knows; a server of a lower one is late
 
 
 class Join(Message, frozen=True):
@@ -85,7 +87,7 @@ class Reattach(Message, frozen=True):
     protocol: int
     worker: Worker
     run: Id  # of the run
-    epoch: Count  # of the server that the worker belonged to
+    epoch: Count  # highest that the worker knows: of the server that it belonged to
     layout: Layout  # of the flat vector
     first: Count  # number of this process's first push
     answered: Count  # number behind that of the newest push that was answered

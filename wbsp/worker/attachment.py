@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+from msgspec import structs
 
 from wbsp.feedback import ErrorFeedback
 from wbsp.formats import FLOAT32, Format, Ranges, parse
@@ -16,6 +19,7 @@ from wbsp.worker.connection import TransportError
 from wbsp.worker.kept import KeptCuts
 
 _SETTLE = 0.005  # seconds of silence after which there is time to add up what is kept
+_LONGER = 60.0  # seconds for which a server that lacks what was durable gets no promise
 
 
 def format_of(welcome: m.Welcome) -> Format:
@@ -29,6 +33,9 @@ def format_of(welcome: m.Welcome) -> Format:
 class Attachment:
     """A worker's place in a run; used by the communication thread.
 
+    A worker never goes back to a server of a lower epoch than the highest that it knows: that one
+    has been replaced, whether it has heard of it or not.
+
     hello:   None before the first
     join:    None before the first
     kept:    decided cuts that a server which dies would lose; None: this worker is no member yet
@@ -40,8 +47,9 @@ class Attachment:
     held:    version that the server may add differences to; NONE: there is none
     """
 
-    def __init__(self, on: Host = HOST):
-        self._on = on
+    def __init__(self, say: Callable[[str], None] = lambda text: None, on: Host = HOST) -> None:
+        """`say`: prints one line for a person."""
+        self._say, self._on = say, on
         self.hello: m.Hello | None = None
         self.join: m.Join | None = None
         self.kept: KeptCuts | None = None
@@ -53,9 +61,24 @@ class Attachment:
         self.held = m.NONE
         self._run: str | None = None  # id
         self._joined: m.Joined | None = None
-        self._epoch = 0  # of the server that this worker belongs to
+        self._epoch = 0  # of the server that this worker belongs to: the highest that it knows
         self._promised = 0  # epoch of the one that it has promised to belong to; 0: of none
+        self._doubted: dict[int, float] = {}  # epoch -> time of the first wish that got no promise
         self._zero = 0.0  # of the run's time, in seconds of the monotonic clock
+
+    @property
+    def introduction(self) -> m.Hello:
+        """Hello, with what this worker knows of the run by now."""
+        assert self.hello is not None
+        return self.hello if not self._epoch else structs.replace(
+            self.hello, run=self._run or "", epoch=self._epoch)
+
+    def outdated(self, epoch: int) -> str | None:
+        """Why this worker does not go to a server of this epoch, in one line; None: it does."""
+        if epoch >= self._epoch:
+            return None
+        return (f"the server there is of epoch {epoch}, and this worker knows a later one of epoch "
+                f"{self._epoch}: looking for that")
 
     def welcomed(self, welcome: m.Welcome) -> None:
         """A server answered Hello. Raises TransportError where it serves another run."""
@@ -67,10 +90,12 @@ class Attachment:
             self.wire = format_of(welcome)
             self.sending = ErrorFeedback(self.wire)
         self._run = run
+        self.leads(welcome.epoch)
 
     def admitted(self, joined: m.Joined) -> None:
         """This worker is a member."""
-        self._joined, self._epoch = joined, joined.epoch
+        self._joined = joined
+        self.leads(joined.epoch)
         if joined.group is not None and not self.wire.lossless and self.join is not None:
             ends = bounds(total_size(self.join.layout), len(joined.group.addresses))
             self.sending = ErrorFeedback(Ranges(self.wire, ends))
@@ -119,7 +144,7 @@ class Attachment:
         """The server knows this worker again."""
         assert self.kept is not None
         self.lacks, self.held = None, m.NONE  # another server knows its own versions alone
-        if answer.epoch != self._epoch:
+        if answer.joined and answer.epoch > self._epoch:  # else its ledger is the same as before
             self.kept.replayed(answer.safe, answer.mark)
         self.leads(answer.epoch)
 
@@ -139,21 +164,31 @@ class Attachment:
             self.kept.settle()
 
     def leads(self, epoch: int) -> None:
-        """The server that this worker belongs to has this epoch."""
-        self._epoch, self._promised = epoch, 0
+        """The server that this worker belongs to has this epoch. A promise that was made to the
+        other one that follows on the epoch before is void."""
+        if epoch > self._epoch:
+            self._epoch, self._promised = epoch, 0
+            self._doubted.clear()
 
     def saved(self, durable: int) -> None:
         """The server says that what was decided under a mark below is."""
         if self.kept is not None:
             self.kept.drop(durable)
 
-    def choose(self, message: m.Elect | m.Leading | m.NotServing) -> m.Elected | None:
+    def choose(self, message: m.Elect | m.Leading | m.NotServing,
+               attached: bool = True) -> m.Elected | None:
         """A server says whether it serves, or wants to be the one that does: the answer, if any.
 
-        A worker promises itself to one only of those that follow on the same epoch, so that no two
-        can have enough workers; one that does not serve may give the promise back.
+        A worker promises itself to one server only of those that follow on the same epoch, so that
+        no two can have enough workers. The promise stays, wherever the worker goes, until the
+        server that has it gives it back, or the other one says that it serves, and that the first
+        one knows.
+
+        attached: a server has answered over this connection; else what it says may be an old word
         """
         if isinstance(message, m.Leading):
+            if message.epoch == self._epoch and attached:
+                self._promised = 0
             self.leads(message.epoch)
         elif isinstance(message, m.Elect):
             return self._promise(message)
@@ -164,5 +199,21 @@ class Attachment:
     def _promise(self, elect: m.Elect) -> m.Elected | None:
         if elect.since != self._epoch or self._promised not in (0, elect.epoch):
             return None
+        if not self._promised and self._lacks(elect):
+            return None
         self._promised = elect.epoch
         return m.Elected(elect.epoch)
+
+    def _lacks(self, elect: m.Elect) -> bool:
+        """True for a server that would go on from less than was durable, while there is still hope
+        for the one that has it: that may be silent for a moment only."""
+        durable = 0 if self.kept is None else self.kept.durable
+        if elect.due >= durable:
+            return False
+        now = self._on.clock.monotonic()
+        if elect.epoch not in self._doubted:
+            self._doubted[elect.epoch] = now
+            self._say(f"a server that was started again holds this worker's pushes below "
+                      f"{elect.due}, and another one holds those below {durable}: waiting up to "
+                      f"{_LONGER:g} s for that; start it again if it has ended")
+        return now - self._doubted[elect.epoch] < _LONGER

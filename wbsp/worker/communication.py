@@ -36,13 +36,15 @@ class Communication:
     attachment: this worker's place in the run
     """
 
-    def __init__(self, channel: ServerChannel, calls: CallQueue, address: str):
+    def __init__(self, channel: ServerChannel, calls: CallQueue, address: str,
+                 say: Callable[[str], None] = lambda text: None):
+        """`say`: prints one line for a person."""
         self.error: TransportError | None = None
         self.handshake: queue.SimpleQueue[m.Message | TransportError] = (
             channel.on.scheduler.queue())
         self._channel, self._calls, self._address = channel, calls, address
         self._pending: PendingRequest | None = None
-        self.attachment = Attachment(channel.on)
+        self.attachment = Attachment(say, channel.on)
         self._attaching: PendingRequest | None = None  # Reattach, while it is not answered
         self._membership: Membership | None = None
         self._early: list[m.Message] = []  # messages to a member, received before `listen`
@@ -79,7 +81,7 @@ class Communication:
     def hello(self, hello: m.Hello) -> None:
         """Introduce this worker."""
         self.attachment.hello = hello
-        self.request(m.Welcome, lambda: self._channel.post(hello))
+        self.request(m.Welcome, lambda: self._channel.post(self.attachment.introduction))
 
     def join(self, join: m.Join) -> None:
         """Ask for membership."""
@@ -169,7 +171,7 @@ class Communication:
                 if self._attaching is None:  # a new server counts marks of its own until it answers
                     self.attachment.saved(message.durable)
             case m.Elect() | m.Leading() | m.NotServing():
-                if promise := self.attachment.choose(message):
+                if promise := self.attachment.choose(message, self._attaching is None):
                     self._channel.post(promise)
                 if isinstance(message, m.NotServing):
                     self._channel.connection.turn_away(message.reason, now)
@@ -184,12 +186,15 @@ class Communication:
                     self.attachment.lacks = message.seq
                     self.attachment.resend_lacking(self._channel)
             case m.Reattached():
-                if self._attaching is not None:
+                if self._attaching is not None and not self._turned_away(message.epoch, now):
                     self._go_on(message, now)
             case m.Welcome() | m.Joined():
                 if isinstance(message, m.Welcome):
-                    self._channel.connection.served()
                     self.attachment.welcomed(message)
+                if self._turned_away(message.epoch, now):
+                    return
+                if isinstance(message, m.Welcome):
+                    self._channel.connection.served()
                 if self._take_answered(message):  # else: answered twice
                     self.handshake.put(message)
                     if isinstance(message, m.Joined) and not message.send_initial:
@@ -198,6 +203,13 @@ class Communication:
             case _:
                 if self._attaching is None:  # else: left by the broken connection; it comes again
                     self._pass_on(message, chunk, now)
+
+    def _turned_away(self, epoch: int, now: float) -> bool:
+        """True for a server of a lower epoch than one that this worker knows: it is left."""
+        reason = self.attachment.outdated(epoch)
+        if reason is not None:
+            self._channel.connection.turn_away(reason, now)
+        return reason is not None
 
     def _pass_on(self, message: m.Message, chunk: memoryview | None, now: float) -> None:
         """Pass a message to a member on, now or when it listens."""
@@ -244,7 +256,7 @@ class Communication:
             self._attaching.send()
             return
         if self._introduced and attachment.hello is not None:
-            self._channel.post(attachment.hello)
+            self._channel.post(attachment.introduction)
         if self._pending and self._pending.answer is m.Joined and attachment.join is not None:
             self.join(attachment.join)  # also where W_0 was under way: another may be asked for it
         else:

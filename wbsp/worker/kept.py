@@ -64,7 +64,7 @@ class KeptCuts:
 
     def __init__(self, first: int = 0):
         """`first`: number of this process's first push."""
-        self.answered = first
+        self.answered = self._begin = first
         self._sums: list[_Sum] = []
         self._late: _Answered | None = None
         self._pool = BufferPool()  # of sums: with a standby, each version begins one
@@ -84,6 +84,11 @@ class KeptCuts:
         """Number of the first push that is kept; all before are durable, or of another process."""
         self.settle()
         return self._sums[0].work.first if self._sums else self.answered
+
+    @property
+    def durable(self) -> int:
+        """The pushes below this number were durable, as this process was told; 0: of none."""
+        return self.first if self.first > self._begin else 0
 
     def add(self, push: Push, update: np.ndarray, weight: float, mark: int, durable: int,
             reason: str | None = None) -> None:

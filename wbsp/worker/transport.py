@@ -51,10 +51,10 @@ class Transport:
         """
         self.address, self.worker = address, worker
         self._say, self._interrupted, self.on = say, interrupted, on
-        self._channel = ServerChannel(address, token, bandwidth, patience,
-                                      lambda text: say(f"worker {worker}: {text}"), share, on)
+        told = lambda text: say(f"worker {worker}: {text}")  # noqa: E731
+        self._channel = ServerChannel(address, token, bandwidth, patience, told, share, on)
         self._calls = CallQueue(on)
-        self._communication = Communication(self._channel, self._calls, address)
+        self._communication = Communication(self._channel, self._calls, address, told)
         self._thread: Thread | None = None
         self._wire = FLOAT32
 
