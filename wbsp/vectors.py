@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+_ROUNDED = 1e-18  # what is smaller may be 0 in a sum of squares
 _BLOCK = 1 << 16  # floats; they stay in the second-level cache
 
 
@@ -14,16 +15,36 @@ def bounds(size: int, parts: int) -> list[int]:
     return [part * size // parts for part in range(parts + 1)]
 
 
-def is_finite(vector: np.ndarray) -> bool:
-    """True if no value of `vector`, float32 [size], is NaN or infinite."""
+def magnitude(vector: np.ndarray) -> float:
+    """A number that no value of `vector`, float32 [size], is above or below the negative of, and
+    that is at most the length of one of its blocks; infinite where a value is NaN or infinite."""
+    most = _ROUNDED
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, vector.size, _BLOCK):
             block = vector[start:start + _BLOCK]
             # One pass without a temporary: NaN and infinity survive a sum of squares, which may
             # also be too large to hold.
-            if not math.isfinite(np.dot(block, block)) and not np.isfinite(block).all():
-                return False
-    return True
+            square = float(np.dot(block, block))
+            if math.isfinite(square):
+                most = max(most, 1.01 * math.sqrt(square))
+            elif np.isfinite(block).all():
+                most = max(most, float(np.abs(block).max()))
+            else:
+                return math.inf
+    return most
+
+
+def is_finite(vector: np.ndarray) -> bool:
+    """True if no value of `vector`, float32 [size], is NaN or infinite."""
+    return math.isfinite(magnitude(vector))
+
+
+def largest(vector: np.ndarray | None) -> float:
+    """The largest magnitude of the values of `vector`, float32 [size]; 0: there are none."""
+    if vector is None:
+        return 0.0
+    return max((float(np.abs(vector[start:start + _BLOCK]).max())
+                for start in range(0, vector.size, _BLOCK)), default=0.0)
 
 
 def add_weighted(total: np.ndarray, update: np.ndarray, weight: float) -> None:

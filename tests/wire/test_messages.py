@@ -115,7 +115,7 @@ TO_SHARD = [
 FROM_SHARD = [
     s.Led(3),
     s.Denied("the shard follows another"),
-    s.Holds(1 << 62, 7, True, False),
+    s.Holds(1 << 62, 7, True, 0.5),
     s.Arriving(1 << 62),
     s.Collected(2, 8, {"velocity": 5}),
     s.Floats(2, m.CHUNK),
@@ -136,7 +136,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {13: "a8ff37804a6e1bf79722ef965289f36681834c87cf0bc635744887fd50c0e4a3"}
+BYTES = {13: "a6ab8334eeb9997ecf19fa8b7d4d7be5c7a4b8c62c1c20a5ee2389d3ba2e6d87"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

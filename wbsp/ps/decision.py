@@ -7,13 +7,12 @@ that cannot refuse. So whoever follows the records (the store, a log) comes to t
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import NamedTuple
 
 from wbsp.member import AnsweredWork
 from wbsp.runlog.console import one_line
 from wbsp.sync.base import (
-    NOT_FINITE,
     Accept,
     Action,
     Commit,
@@ -75,14 +74,16 @@ Record = Accepted | Resent | Rejected | Committed | Granted | Directed
 
 
 def decide(model: SyncModel, actions: Iterable[Action], version: int, members: Container[int],
-           push: Push | None = None, finite: bool = True) -> list[Record]:
+           push: Push | None = None,
+           objection: Callable[[float], str | None] = lambda weight: None) -> list[Record]:
     """The records of a model's answer to one event.
 
     version: the newest one before the event
     members: the workers that ever joined. To speak of one that has left is no error: a peer that
              pushes without having been granted may bring a model to that.
-    push:    the push that was the event, if it was one; an update that is not `finite` is rejected,
-             whatever the model makes of it
+    push:    the push that was the event, if it was one
+    objection: why its update cannot be accepted with that weight, whatever the model makes of it;
+             None: it can be
 
     Raises ContractError where the answer is not one that `SyncModel` allows.
     """
@@ -110,7 +111,7 @@ def decide(model: SyncModel, actions: Iterable[Action], version: int, members: C
             if answered:
                 raise ContractError(f"{model.name} answered a second time with {action!r}")
             answered = True
-            records.append(_judged(model, action, finite))
+            records.append(_judged(model, action, objection))
         else:
             raise ContractError(f"{model.name} answered with {action!r}, which is no action")
     if not answered:
@@ -139,12 +140,13 @@ def decide_cut(model: SyncModel, actions: Iterable[Action], version: int, member
     return cut, decide(model, others, version, members)
 
 
-def _judged(model: SyncModel, action: Accept | Reject, finite: bool) -> Accepted | Rejected:
+def _judged(model: SyncModel, action: Accept | Reject,
+            objection: Callable[[float], str | None]) -> Accepted | Rejected:
     push = action.push
     if isinstance(action, Reject):
         return Rejected(push.worker, push.seq, one_line(action.reason))
     if not math.isfinite(action.weight):
         raise ContractError(f"{model.name} accepted {push!r} with weight {action.weight}")
-    if not finite:
-        return Rejected(push.worker, push.seq, NOT_FINITE)
+    if reason := objection(action.weight):
+        return Rejected(push.worker, push.seq, reason)
     return Accepted(push.worker, push.seq, action.weight)

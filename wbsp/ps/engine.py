@@ -23,8 +23,8 @@ from wbsp.ps.effects import Ack, CutDecision, Effect, Final, Model, Stop, acknow
 from wbsp.ps.gathering import Gathering
 from wbsp.ps.journal import event_of, restore, state_of
 from wbsp.ps.store import Ledger, Store
-from wbsp.sync.base import NOT_FINITE, Action, Push, SyncModel
-from wbsp.vectors import is_finite
+from wbsp.sync.base import UNFIT, Action, Push, SyncModel
+from wbsp.vectors import magnitude
 
 BEFORE = "by an earlier server"  # the reason of rejections that this one knows from workers alone
 
@@ -88,22 +88,26 @@ class Engine:
         return effects + self._stop_if_due(now)
 
     def resend(self, worker: int, work: AnsweredWork, update: np.ndarray | None,
-               now: float, finite: bool = True) -> None:
+               now: float, most: float = 0.0) -> None:
         """What was decided and is lost came again: the sum of weight * update, float32 [size].
+
+        most: as of `push`
 
         Nobody is asked: that was done. Raises ValueError for a sum that no member could have sent.
         """
         self.store.check(update)
         due = self.ledger.next_seq(worker)
-        finite = finite if update is None else is_finite(update)
-        if work.first != due or work.pushes < 1 or not finite:
+        most = most if update is None else magnitude(update)
+        if work.first != due or work.pushes < 1:
             raise ValueError(f"worker {worker} sent {work} again, but push {due} is due")
+        if reason := self.store.objection(1.0, most):
+            raise ValueError(f"worker {worker} sent a sum of pushes again that is {reason}")
         work = work._replace(rejected=self._given(work.rejected))
         self.members.setdefault(worker, Member()).count_all(work)
         self.steps += work.steps
         self.samples += work.samples
         self.ledger.replay(worker, work.last)
-        self._apply([Resent(worker, work)], now, update=update)
+        self._apply([Resent(worker, work)], now, update=update, most=most)
 
     def attach(self, worker: int, newest: int, left: bool, waits: bool, now: float) -> list[Effect]:
         """A worker of this run goes on where it is; `resend` came before.
@@ -153,11 +157,11 @@ class Engine:
         return effects
 
     def push(self, push: Push, update: np.ndarray | None, now: float, fetch: int = 0,
-             finite: bool | None = None) -> list[Effect]:
+             most: float | None = None) -> list[Effect]:
         """An update arrived whole; `update`, float32 [store.size], is the engine's from here on.
 
         fetch:  number of the fetch that the push carries: if the answer grants, the model follows
-        finite: whether all values of the update are; None: not known yet
+        most:   how large the values of the update are, as of `magnitude`; None: not known yet
 
         Raises ValueError for a push that no member could have sent; nothing has changed then.
         Raises ContractError when the model answers what it must not.
@@ -170,12 +174,13 @@ class Engine:
             repeated = ack is not None and ack.seq == push.seq
             return [ack, *self._send_along(ack, fetch)] if repeated else []
         member = self._started(worker, "pushed")
-        finite = (update is None or is_finite(update)) if finite is None else finite
-        records = self._decide(self.model.push(push, now), push, finite)
+        if most is None:
+            most = 0.0 if update is None else magnitude(update)
+        records = self._decide(self.model.push(push, now), push, most)
         member.count(push.steps, push.samples, push.seconds, push.base_version)
         self.steps += push.steps
         self.samples += push.samples
-        self._apply(records, now, push, update)
+        self._apply(records, now, push, update, most)
         ack = acknowledge(push, records, self.ledger.mark, self.steps)
         self.ledger.record(worker, push.seq, ack)
         self._rest(now)
@@ -244,7 +249,7 @@ class Engine:
     def _given(self, rejected: dict[str, int]) -> dict[str, int]:
         """The same, by reasons that this server, or the checkpoint that it began with, has given: a
         worker that says what it was told has no words of its own."""
-        known = {NOT_FINITE}.union(*(member.rejected for member in self.members.values()))
+        known = UNFIT.union(*(member.rejected for member in self.members.values()))
         given = Counter[str]()
         for reason, pushes in rejected.items():
             given[reason if reason in known else BEFORE] += pushes
@@ -287,9 +292,10 @@ class Engine:
         return [Final(w, version) for w, m in sorted(self.members.items()) if m.finished]
 
     def _decide(self, actions: Iterable[Action], push: Push | None = None,
-                finite: bool = True) -> list[Record]:
+                most: float = 0.0) -> list[Record]:
         actions = self.gathering.due(actions, push)
-        return decide(self.model, actions, self.store.latest.version, self.members, push, finite)
+        return decide(self.model, actions, self.store.latest.version, self.members, push,
+                      lambda weight: self.store.objection(weight, most))
 
     def _carry_out(self, actions: Iterable[Action], now: float) -> list[Effect]:
         """The model's answer to an event that is no push, from its records to what it tells."""
@@ -299,11 +305,13 @@ class Engine:
         return tell(records)
 
     def _apply(self, records: Iterable[Record], now: float, push: Push | None = None,
-               update: np.ndarray | None = None) -> None:
-        """Make the store what the records say, and log it; `update` is what they are about."""
+               update: np.ndarray | None = None, most: float = 0.0) -> None:
+        """Make the store what the records say, and log it; `update` is what they are about, and
+        `most` as of `push`."""
         for record in records:
             merged = self.store.accepted
             self.store.apply(record, update)
+            self.store.reach.follow(record, most)
             if isinstance(record, Granted):
                 self.gathering.ahead.discard(record.worker)
             elif isinstance(record, Rejected):

@@ -98,13 +98,13 @@ class Members:
         if vector is None:
             self.sessions.note_chunk(session)
         else:
-            self._resend(session, back, kept, vector, True)
+            self._resend(session, back, kept, vector, 0.0)
 
     def _resend(self, session: WorkerSession, back: Returning, kept: m.Kept,
-                vector: np.ndarray | None, finite: bool) -> None:
+                vector: np.ndarray | None, most: float) -> None:
         """All of it is here; `vector`: None: in the shards."""
         try:
-            self.engine.resend(session.worker, kept.work, vector, self._clock.run(), finite)
+            self.engine.resend(session.worker, kept.work, vector, self._clock.run(), most)
         except ValueError as error:
             raise m.Impossible(str(error)) from None
         back.lacks = None
@@ -131,7 +131,7 @@ class Members:
         session.progress.held = update.held
         if body is None:
             if update.push.seq < self.engine.ledger.next_seq(session.worker):
-                self._push(session, update, None, True)  # again: the shards have no part in it
+                self._push(session, update, None, 0.0)  # again: the shards have no part in it
             else:
                 self._headed(session, update, update.push.seq)
             return
@@ -139,16 +139,16 @@ class Members:
         if vector is None:
             self.sessions.note_chunk(session)
         else:
-            self._push(session, update, vector, session.updates.finite)
+            self._push(session, update, vector, session.updates.most)
 
     def _push(self, session: WorkerSession, update: m.Update, vector: np.ndarray | None,
-              finite: bool) -> None:
+              most: float) -> None:
         """All of it is here; `vector`: None: in the shards."""
         if update.push.seq >= self.engine.ledger.next_seq(session.worker):
             session.note_push()  # a repeated one says nothing of what came after it
         try:
             answer = self.engine.push(update.push, vector, self._clock.run(), update.fetch,
-                                      finite)
+                                      most)
         except ValueError as error:
             raise m.Impossible(str(error)) from None
         self.delivery.send(answer)
@@ -167,7 +167,7 @@ class Members:
         if session.sharing is not None:
             arrival = session.sharing.arriving(notice.seq, notice.again)
             arrival.shards.add(shard)
-            arrival.finite = arrival.finite and notice.finite
+            arrival.most = max(arrival.most, notice.most)
             self._decide_if_whole(session, session.sharing)
 
     def _decide_if_whole(self, session: WorkerSession, sharing: Sharing) -> None:
@@ -177,10 +177,10 @@ class Members:
         head = arrival.head
         if isinstance(head, m.Update):
             sharing.arrival = None
-            self._push(session, head, None, arrival.finite)
+            self._push(session, head, None, arrival.most)
         elif isinstance(head, m.Kept) and back is not None and back.lacks is not None:
             sharing.arrival = None
-            self._resend(session, back, head, None, arrival.finite)
+            self._resend(session, back, head, None, arrival.most)
 
     def fetch(self, session: WorkerSession, fetch: m.Fetch) -> None:
         if session.updates is None:

@@ -35,6 +35,11 @@ class OuterStep:
         """The change of W, float32 [size]; it may be made in the memory of `pending`."""
         return pending
 
+    def reach(self, pending: float, state: dict[str, float]) -> tuple[float, dict[str, float]]:
+        """How large the values of a change of W can be, and those of the state after it by their
+        names, where those of the pending sum, and of the state before, are at most so large."""
+        return pending, {}
+
     def state(self) -> dict[str, np.ndarray]:
         """Name -> float32 [size], or [1] for `NUMBERS`, never written again: what the next step
         depends on."""
@@ -75,6 +80,10 @@ class Nesterov(OuterStep):
         pending += np.float32(self.momentum) * m
         pending *= np.float32(self.rate)
         return pending
+
+    def reach(self, pending: float, state: dict[str, float]) -> tuple[float, dict[str, float]]:
+        m = self.momentum * state.get("velocity", 0.0) + pending
+        return max(1.0, self.rate) * (pending + self.momentum * m), {"velocity": m}
 
     def state(self) -> dict[str, np.ndarray]:
         return {} if self._velocity is None else {"velocity": self._velocity}
@@ -121,6 +130,15 @@ class DelayedNesterov(OuterStep):
             pending += np.float32(self.momentum) * m
         pending *= np.float32(self.rate)
         return pending
+
+    def reach(self, pending: float, state: dict[str, float]) -> tuple[float, dict[str, float]]:
+        velocity, total = state.get("velocity", 0.0), state.get("sum", 0.0) + pending
+        versions = state.get("versions", 0.0) + 1
+        if versions < self.delay:
+            return max(1.0, self.rate) * pending, {"velocity": velocity, "sum": total,
+                                                   "versions": versions}
+        m = self.momentum * velocity + total
+        return max(1.0, self.rate) * (pending + self.momentum * m), {"velocity": m}
 
     def state(self) -> dict[str, np.ndarray]:
         held = {"velocity": self._velocity, "sum": self._sum}

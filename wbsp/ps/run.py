@@ -25,7 +25,7 @@ from wbsp.ps.store import Store
 from wbsp.ps.terms import Place
 from wbsp.runlog.console import Console, Status, say
 from wbsp.runlog.server import ServerLog
-from wbsp.sync.base import NOT_FINITE, SyncModel
+from wbsp.sync.base import UNFIT, SyncModel
 
 # Seconds without progress: for finishing a step and pushing it, for fetching the final version.
 STOP_PATIENCE, GOODBYE_PATIENCE = 120.0, 60.0
@@ -282,17 +282,18 @@ class Run:
             self._say(f"{what}: {reason}; {CHECKPOINT} holds the final version")
 
     def _log(self, t: float, kind: str, /, **fields: Any) -> None:
-        """An event of the engine, for the run's log; people are told of updates with NaN."""
+        """An event of the engine, for the run's log; people are told of updates with NaN, and of
+        those that are too large."""
         if kind == "duplicate":
             self._dispatcher.sessions.told.tell(f"worker {fields['worker']}, repeated pushes",
                                                 kind=kind, **fields)
             return
         self._outlet.log.event(t, kind, **fields)
-        if kind == "reject" and fields["reason"] == NOT_FINITE and t >= self._notice_at:
+        if kind == "reject" and fields["reason"] in UNFIT and t >= self._notice_at:
             self._notice_at = t + _NOTICE
-            worker = fields["worker"]
-            self._say(f"worker {worker}: push {fields['seq']} was rejected: {NOT_FINITE} "
-                      f"({self.engine.members[worker].rejected[NOT_FINITE]:,} so far)")
+            worker, reason = fields["worker"], fields["reason"]
+            self._say(f"worker {worker}: push {fields['seq']} was rejected: {reason} "
+                      f"({self.engine.members[worker].rejected[reason]:,} so far)")
 
     def _say(self, text: str) -> None:
         self._outlet.console.line(text, self._clock.run())

@@ -118,7 +118,7 @@ class Shard:
             raise m.WireError("a slice from one who is not attached (any more)")
         if not attachment.take(message, body):
             return None
-        return s.Holds(message.secret, message.seq, message.again, attachment.updates.finite)
+        return s.Holds(message.secret, message.seq, message.again, attachment.updates.most)
 
     # The log.
 

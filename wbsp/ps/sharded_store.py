@@ -10,10 +10,11 @@ from wbsp.formats import FLOAT32, Format
 from wbsp.ps.decision import Record
 from wbsp.ps.floats import FloatsReader
 from wbsp.ps.outer import OuterStep
+from wbsp.ps.reach import Reach
 from wbsp.ps.shard_link import ShardLost
 from wbsp.ps.shards import Shards
 from wbsp.ps.store import UNSENT, Snapshot, Store, Whole, initial_vector
-from wbsp.vectors import bounds
+from wbsp.vectors import bounds, largest
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 
@@ -81,6 +82,7 @@ class ShardedStore(Store):
         vector = initial_vector(initial)
         state = outer.state() | ({} if unsent is None else {UNSENT: unsent})
         whole = Whole(Snapshot(version, vector), state)
+        self.reach = Reach(outer, vector, state, wire.lossless)
         self._vector_size, self._shards = vector.size, shards
         shards.begin(whole, outer, wire)
         shards.take = self._take
@@ -95,6 +97,9 @@ class ShardedStore(Store):
         self._shards.log(record)
         super().apply(record, None)
 
+    def _measure(self) -> None:
+        """The shards have the values; each version that they send is measured."""
+
     def whole(self) -> Future[Whole]:
         version, future = self._whole
         if version == self.latest.version:
@@ -103,6 +108,7 @@ class ShardedStore(Store):
         one = _Collection(self.latest.version, self._vector_size, len(self._shards), self.outer,
                           self._shards.on.scheduler.future())
         self._collections[self._number] = one
+        self.reach.since = 0.0
         self._whole = one.version, one.future
         self._shards.collect(self._number)
         return one.future
@@ -130,3 +136,7 @@ class ShardedStore(Store):
             raise ShardLost(f"shard {shard} sent version number {number} unasked")
         if one.take(shard, message, body):
             del self._collections[number]
+            if number == self._number:
+                whole = one.future.result()
+                self.reach.measured(largest(whole.snapshot.vector)
+                                    + largest(whole.outer.get(UNSENT)))

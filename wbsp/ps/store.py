@@ -6,6 +6,7 @@ counts versions and holds no tensor, for timing studies of thousands of workers.
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -15,7 +16,9 @@ from wbsp.feedback import ErrorFeedback
 from wbsp.formats import FLOAT32, Format
 from wbsp.ps.decision import Accepted, Committed, Record, Resent
 from wbsp.ps.outer import OuterStep
-from wbsp.vectors import add_weighted, is_finite
+from wbsp.ps.reach import Reach
+from wbsp.sync.base import NOT_FINITE, TOO_LARGE
+from wbsp.vectors import add_weighted, is_finite, largest
 
 UNSENT = "unsent"  # name of what is pending because a version's format lost it, in a `Whole`
 _NOTHING = np.empty(0, np.float32)
@@ -104,6 +107,7 @@ class Store:
         if initial is not None:
             vector = initial_vector(initial)
         self.latest = Snapshot(version, vector)
+        self.reach = Reach(self.outer, vector, self.state(), wire.lossless)
 
     @property
     def size(self) -> int:
@@ -132,6 +136,22 @@ class Store:
         if update.shape != vector.shape or update.dtype != np.float32:
             raise ValueError(f"update is {update.dtype}{list(update.shape)}, the model "
                              f"float32{list(vector.shape)}")
+
+    def objection(self, weight: float, most: float) -> str | None:
+        """Why weight * update, of values up to `most` or not finite, cannot be part of a version:
+        the reason of a rejection; None: it can."""
+        if not math.isfinite(most):
+            return NOT_FINITE
+        if self.reach.fits(weight, most):
+            return None
+        self._measure()
+        return None if self.reach.fits(weight, most) else TOO_LARGE
+
+    def _measure(self) -> None:
+        """Find out how large the values really are; bounds only grow."""
+        unsent = largest(self._sending.unsent)
+        self.reach.since = 0.0
+        self.reach.measured(largest(self.latest.vector) + unsent, largest(self._pending))
 
     def apply(self, record: Record, update: np.ndarray | None) -> None:
         """Do what a decision says of the global model; `update` is what it is about."""

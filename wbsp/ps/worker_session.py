@@ -12,7 +12,7 @@ from wbsp.layout import TensorSpec
 from wbsp.ps.lending import SharedLink
 from wbsp.runlog.report import PHASES, Report
 from wbsp.sync.base import Push
-from wbsp.vectors import is_finite
+from wbsp.vectors import magnitude
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import Reassembler
 from wbsp.wire.link import check_name
@@ -25,19 +25,19 @@ _MAX_SECONDS = 1e9  # thirty years; what models make of it stays finite
 class _Floats(Reassembler):
     """Looks at what it has taken, while that is in the processor's caches."""
 
-    finite = True  # all values of the newest vector, so far
+    most = 0.0  # as of `magnitude`, of the newest vector so far
 
     def _took(self, part: np.ndarray, offset: int) -> None:
-        self.finite = (self.finite or offset == 0) and is_finite(part)
+        self.most = max(self.most if offset else 0.0, magnitude(part))
 
 
 class UpdateReassembler:
     """Puts a worker's updates together, and sums of them, which come as float32 in any run.
 
-    finite: all values of the newest one, so far
+    most: as of `magnitude`, of the newest one so far
     """
 
-    finite = True
+    most = 0.0
 
     def __init__(self, size: int, pool: BufferPool, wire: Format = FLOAT32, shared: bool = False):
         """`size` in floats; `pool`: source of the vectors' memory; `wire`: the run's format;
@@ -55,7 +55,7 @@ class UpdateReassembler:
         """As `Reassembler.add`, of a push or, `again`, of a sum; what is returned are floats."""
         if self._words is None or again:
             vector = self._floats.add(offset, size, data)
-            self.finite = self._floats.finite
+            self.most = self._floats.most
             return vector
         words = self._words.add(offset, size, data)
         if words is None:
@@ -64,7 +64,7 @@ class UpdateReassembler:
             vector = self._wire.decode(words, self.size, self._pool.take(self.size))
         except ValueError as error:
             raise m.WireError(f"an update of {error}") from None
-        self.finite = is_finite(vector)
+        self.most = magnitude(vector)
         return vector
 
 
@@ -108,7 +108,7 @@ class Arrival:
     key: tuple[int, bool]  # seq, again: as in `wbsp.wire.shards.Slice`
     head: m.Update | m.Kept | None = None  # once it is here
     shards: set[int] = field(default_factory=set)  # that have all of their slice
-    finite: bool = True  # all values in these
+    most: float = 0.0  # as of `magnitude`, in these
 
 
 @dataclass

@@ -110,7 +110,10 @@ class Direct(NamedTuple):
 
 Action = Accept | Reject | Commit | Grant | Direct
 
-NOT_FINITE = "not finite"  # the reason of a rejection that is not the model's
+# Reasons of rejections that are not the model's: values that are NaN or infinite, and values of
+# which a version would be.
+NOT_FINITE, TOO_LARGE = "not finite", "too large"
+UNFIT = frozenset({NOT_FINITE, TOO_LARGE})
 
 
 @dataclass(frozen=True)

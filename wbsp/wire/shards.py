@@ -149,7 +149,8 @@ class Holds(Message, frozen=True):
     secret: Random  # see Group
     seq: Count  # see Slice
     again: bool
-    finite: bool  # all its values are
+    # A number that no value is above, or below the negative of; infinite where one is not finite.
+    most: float
 
 
 class Arriving(Message, frozen=True):

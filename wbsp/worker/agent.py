@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from wbsp.sync.base import NOT_FINITE, Direct, Push, WorkerRule
+from wbsp.sync.base import UNFIT, Direct, Push, WorkerRule
 from wbsp.worker.agent_state import Cuts, Network, Progress
 
 
@@ -145,7 +145,7 @@ class Agent:
         reason:    of its rejection; None: there is none, or it is not known
         """
         self._network.sending = False
-        if reason == NOT_FINITE:
+        if reason in UNFIT:
             self._cuts.not_finite(self.seq - 1)
         self.run_steps = max(self.run_steps, run_steps + self._progress.steps)
         if self.rule.push == "every_step":
