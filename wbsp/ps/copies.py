@@ -23,10 +23,16 @@ if TYPE_CHECKING:
     from wbsp.ps.engine import Engine
 
 
-def voters(state: dict[str, Any], workers: int) -> frozenset[int]:
-    """The workers that there were when an engine's `state` was made, in a run of `workers`."""
+Voter = tuple[int, str]  # a worker, and its process, as in `Place`; "": it was no member yet
+
+
+def voters(state: dict[str, Any], workers: int) -> frozenset[Voter]:
+    """The workers' processes that there were when the state of a checkpoint or a copy was made, in
+    a run of `workers`."""
     awaited = state.get("awaited")
-    return frozenset(range(workers) if awaited is None else awaited)
+    owners = {int(worker): place["owner"] for worker, place in state.get("places", {}).items()}
+    return frozenset((worker, owners.get(worker, ""))
+                     for worker in (range(workers) if awaited is None else awaited))
 
 
 def messages(number: int, layout: list[TensorSpec], state: dict[str, Any],

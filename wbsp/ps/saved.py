@@ -85,6 +85,7 @@ class SavedState(_First, total=False):
 
 class _Run(TypedDict, total=False):
     id: str
+    secret: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     epoch: Count
     workers: Annotated[int, msgspec.Meta(ge=1)]
     wire: str

@@ -29,6 +29,7 @@ from wbsp.ps.shards import Shards
 from wbsp.ps.store import UNSENT
 from wbsp.ps.terms import Terms
 from wbsp.sync.base import ContractError, SyncModel
+from wbsp.wire.proof import SIZE
 from wbsp.wire.sockets import ServerSocket
 
 _LINGER = 1.0  # seconds for the last messages to leave
@@ -44,14 +45,15 @@ class Server:
     interrupts: None: no signal ends the run
     hold:       what keeps other servers out of the folder, until this one is closed
     epoch:      number of this start of the run's server
-    record, shards, files, others_wait: as in `Terms`
+    record, shards, files, others_wait, secret: as in `Terms`
     """
 
     def __init__(self, model: SyncModel, socket: ServerSocket, config: ServerConfig,
                  settings: dict[str, str], outlet: Outlet, evaluator: Evaluator | None = None,
                  interrupts: Interrupts | None = None, hold: IO | None = None, epoch: int = 1,
                  record: Callable[..., dict[str, Any]] = dict, shards: Shards | None = None,
-                 files: RunFiles | None = None, others_wait: bool = False):
+                 files: RunFiles | None = None, others_wait: bool = False,
+                 secret: bytes | None = None):
         self._model, self._socket, self._config, self._outlet = model, socket, config, outlet
         self._evaluator, self._hold, self._shards = evaluator, hold, shards
         self._record = record
@@ -61,7 +63,8 @@ class Server:
             socket, Terms(model.rule, config.worker_num, settings,
                           self.begin if evaluator is None else None,
                           settings.get("id", ""), epoch, record, shards, files, config.wire,
-                          None if config.share else "as it was told", others_wait),
+                          None if config.share else "as it was told", others_wait,
+                          secret or socket.on.scheduler.random(SIZE)),
             config.bandwidth, self._clock, self._say, self._event)
         self.training: Run | None = None  # until there is a W_0
         self._network = False  # the evaluator has built its own

@@ -45,7 +45,17 @@ from wbsp.wire.server import (
     Welcome,
 )
 from wbsp.wire.shards import FromShard, Group, ToShard
-from wbsp.wire.standby import Ask, Copy, CopyChunk, Follow, Following, Held, Over, Vacant
+from wbsp.wire.standby import (
+    Ask,
+    Challenge,
+    Copy,
+    CopyChunk,
+    Follow,
+    Following,
+    Held,
+    Over,
+    Vacant,
+)
 from wbsp.wire.worker import (
     CutQuery,
     Elected,
@@ -68,7 +78,7 @@ FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | L
               | Reattach | Kept | Goodbye | Elected | Follow | Held | Ask | Watch)
 FromServer = (Welcome | Joined | Refused | Ack | Granted | Directed | CutDecision | Model | Stop
               | Final | Alive | Resend | Reattached | Unknown | Elect | Leading | NotServing
-              | Following | Copy | CopyChunk | Vacant | Over | FilesAt)
+              | Following | Copy | CopyChunk | Vacant | Over | FilesAt | Challenge)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoders = {kind: msgspec.msgpack.Decoder(kind)
