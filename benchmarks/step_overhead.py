@@ -118,7 +118,8 @@ def _resident_hook(address: str, network: Any) -> Any:
 
     class ResidentHook(wbsp.SyncCallback):
         def __init__(self, *args):
-            super().__init__(*args)
+            # It would say that the turns without it have changed the weights.
+            super().__init__(*args, say=lambda text: None)
             self.seconds = []  # spent here at each step's end
             self.set_model(network)
             super().on_train_begin()

@@ -152,6 +152,31 @@ def test_what_others_write_while_x_is_held_is_no_progress(model, replica, how):
         assert np.array_equal(cut(replica), kept)
 
 
+def test_what_others_wrote_is_put_back_and_said_rounding_aside(model, replica):
+    adopt(replica, np.arange(20, dtype=np.float32), "replace")
+    assert not replica.put_back()
+    bias = model.layers[2].bias
+    bias.assign(bias + np.float32(1e-5))  # of 19
+    assert not replica.put_back() and np.array_equal(replica.read(), np.arange(20))
+    assert np.array_equal(value(bias), [12, 13])
+    bias.assign(np.array([12, np.nan], np.float32))
+    assert replica.put_back() and np.array_equal(value(bias), [12, 13])
+    move(model, replica, 1)
+    assert not replica.put_back(), "what a step has done stays"
+    assert np.array_equal(cut(replica), moved(1))
+    bias.assign(2 * bias)
+    assert replica.put_back(), "a cut is of what is known from there on"
+
+
+def test_a_model_that_is_not_finite_is_put_back_too(model, replica):
+    vector = np.arange(20, dtype=np.float32)
+    vector[3], vector[4] = np.nan, np.inf
+    adopt(replica, vector, "replace")
+    assert not replica.put_back()
+    model.layers[2].bias.assign(np.zeros(2, np.float32))
+    assert replica.put_back() and np.array_equal(replica.read(), vector, equal_nan=True)
+
+
 def test_a_step_ends_the_hold(model, replica):
     adopt(replica, np.zeros(20, np.float32), "replace")
     replica.hold()

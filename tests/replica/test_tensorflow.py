@@ -62,6 +62,13 @@ replica.adopt(replica.bring(new), "rebase")
 assert same_everywhere(everything) and np.array_equal(on_first(everything), new + progress)
 assert np.array_equal(np.asarray(replica.cut()), replica.read() - new)
 assert not np.asarray(replica.cut()).any()
+replica.hold()
+held = on_first(everything)
+assert not replica.put_back()
+model.set_weights([np.full_like(value, 50) for value in model.get_weights()])
+assert replica.put_back() and not replica.put_back()
+assert same_everywhere(everything) and np.array_equal(on_first(everything), held)
+assert not np.asarray(replica.cut()).any()
 print("all is as it should be")
 """
 

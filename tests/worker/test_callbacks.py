@@ -29,7 +29,7 @@ STEPS = EPOCHS * BATCHES
 START = [np.full((4, 1), 0.5, np.float32), np.zeros(1, np.float32)]
 BEST = "EarlyStopping.* after fit the model holds the run's final version"
 BEFORE = "set the weights before the first step; that is undone"
-BETWEEN = "changed the weights between two epochs; that is undone"
+BETWEEN = "a callback, .* changed the weights between two epochs; that is undone"
 END = "set at the end of training are not kept: .* the run's final version"
 AVERAGES = "fit leaves the averages of this worker's steps"
 
@@ -200,6 +200,23 @@ def test_what_a_callback_does_in_a_batch_is_part_of_the_step(fits, where, name, 
         start = [w + np.float32(0.01) for w in START]
         wanted = expected(start=start, added=np.float32(0.01)) - np.float32(0.01)
     assert near(final, wanted)
+    fits.says()
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow",
+                    reason="only there a batch begins before it is known that the data has ended")
+def test_what_a_callback_does_as_a_batch_begins_that_does_not_come(fits, where):
+    import tensorflow as tf
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8).filter(lambda x, y: True)
+
+    class Adds(C.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == BATCHES:
+                self.model.set_weights([w + 1 for w in self.model.get_weights()])
+
+    final = fits.fit(where, Adds(), sync="localsgd", x=data, y=None, batch_size=None, epochs=2)
+    then = expected(BATCHES) + 1
+    assert near(final, expected(BATCHES, start=[then[:4].reshape(4, 1), then[4:]]))
     fits.says()
 
 

@@ -60,6 +60,7 @@ class ModelReplica:
     def cut(self) -> Vector:
         if self._x is None:
             update, self._anchor = self._variables.cut(self._anchor)
+            self._x = self._anchor
         else:
             update = self._variables.difference(self._x, self._anchor)
             self._anchor = self._x

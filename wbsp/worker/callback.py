@@ -38,9 +38,9 @@ _NOT_BEGUN_FROM = (
     "a callback set the weights before the first step; that is undone: this worker begins from the "
     "run's version. To have a run begin from such weights, load them on all workers before fit")
 _UNDONE = (
-    "a callback changed the weights between two epochs; that is undone, each time: what steps have "
-    "done is all that a worker adds to the run's model. What a callback writes in "
-    "on_train_batch_begin or on_train_batch_end is part of the step")
+    "a callback, or a layer in a validation, changed the weights between two epochs; that is "
+    "undone, each time: what steps have done is all that a worker adds to the run's model. What a "
+    "callback writes in on_train_batch_begin or on_train_batch_end is part of the step")
 _REPLACED = (
     "weights that a callback set at the end of training are not kept: the model that fit leaves is "
     "of the run's final version, on every worker. To keep them, have a callback save them to a "

@@ -55,6 +55,7 @@ class WorkerRuntime:
         self._reason, self._wants_final = "finished", True
         self.has_final = False
         self._trains = False  # the variables are what steps have made of them
+        self._computes = False  # a step has begun, and not ended
 
     @property
     def agent(self) -> Agent:
@@ -82,7 +83,7 @@ class WorkerRuntime:
         Returns True if other code has written to the variables since, which is undone.
         """
         undone = not self._trains and self.replica.put_back()
-        self._trains = True
+        self._trains = self._computes = True
         self._recorder.step_begins()
         self.transport.wake()
         return undone
@@ -93,6 +94,7 @@ class WorkerRuntime:
         Raises TransportError when the server is lost.
         """
         self.replica.stepped()
+        self._computes = False
         if self.agent.version is None:
             return  # the run ended before this worker got a model: the step changed no version
         seconds = self._recorder.enter("push")
@@ -108,8 +110,10 @@ class WorkerRuntime:
 
     def hold(self) -> None:
         """Until the next step begins, changes of the model's variables are no progress."""
+        if self._computes:  # the data has ended where a step was to begin: the next one has it all
+            self.replica.stepped()
         self.replica.hold()
-        self._trains = False
+        self._trains = self._computes = False
 
     def keep(self) -> None:
         """As `hold`, of what the model is now, whoever has written to it."""
