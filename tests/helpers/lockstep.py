@@ -7,7 +7,6 @@ checkpoint begins and ends, and when the server dies. Only sockets, threads and 
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections import Counter
 from dataclasses import asdict
@@ -26,9 +25,8 @@ from wbsp.ps.engine import Engine
 from wbsp.ps.store import UNSENT, Store
 from wbsp.ps.terms import Place, Terms
 from wbsp.sync import create
-from wbsp.wire.proof import Challenges
 
-SETTINGS, SECRET = {"id": "ab12"}, bytes(32)
+SETTINGS = {"id": "ab12"}
 
 
 class Life:
@@ -40,8 +38,7 @@ class Life:
         self.writing = None  # a checkpoint under way
         wire = parse(world.wire)
         terms = Terms(world.model().rule, world.workers_num, SETTINGS | {"wire": wire.name}, None,
-                      SETTINGS["id"], epoch, wire=wire, secret=SECRET)
-        self.challenges = Challenges(os.urandom)
+                      SETTINGS["id"], epoch, wire=wire)
         self.dispatcher = Dispatcher(self, terms, None, Clock(lambda: world.now), world.said.append,
                                      partial(self.event, world.now))
         model = world.model()
@@ -160,10 +157,12 @@ class World:
                 return self
             self.now += self.draw.uniform(0, 0.2)
             self.life.timers()
+            faults = list(self._faults())
             acts = list(self._possible())
+            if faults or acts:
+                self.draw.choice([*faults, *acts])()
             if acts:
                 idle = 0
-                self.draw.choice(acts)()
             else:  # time alone helps: an alarm, a patience
                 idle += 1
                 self.now += 1.0
@@ -175,7 +174,6 @@ class World:
         raise AssertionError("the run does not end")
 
     def _possible(self):
-        yield from self._faults()
         for worker in self.workers:
             if worker.ended:
                 continue

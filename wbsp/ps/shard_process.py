@@ -42,8 +42,7 @@ def main() -> int:
     token = settings["token"] and bytes.fromhex(settings["token"])
     socket = ServerSocket(settings["host"], 0, token)
     print(socket.port, flush=True)
-    return ShardServer(socket, settings["bandwidth"], Interrupts(), 0,
-                       bytes.fromhex(settings["key"])).run()
+    return ShardServer(socket, settings["bandwidth"], Interrupts(), 0).run()
 
 
 if __name__ == "__main__":
