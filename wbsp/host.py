@@ -23,6 +23,7 @@ import zmq
 import zmq.utils.monitor
 
 from wbsp.disk import DISK, Disk
+from wbsp.user_key import user_key
 
 Thread = threading.Thread
 
@@ -102,6 +103,7 @@ class Host:
     """What a process uses of the machine that it runs on.
 
     stderr: where its lines for a person go; None: to standard error
+    user_key: a secret that all processes of this user have, and no others
     """
 
     clock: Clock = field(default_factory=Clock)
@@ -109,6 +111,7 @@ class Host:
     network: Network = field(default_factory=Network)
     disk: Disk = DISK
     stderr: TextIO | None = None
+    user_key: Callable[[], bytes] = user_key
 
 
 HOST = Host()  # the real one

@@ -30,6 +30,8 @@ Port = Annotated[int, Meta(ge=1, le=65535)]
 
 Id = Annotated[str, Meta(max_length=64)]  # of a run, a socket, a file
 Host = Annotated[str, Meta(max_length=255)]  # as in DNS
+Mac = Annotated[bytes, Meta(max_length=32)]  # or a nonce, or a key; empty: there is none
+Macs = Annotated[list[Mac], Meta(max_length=4)]
 Line = Annotated[str, Meta(max_length=4096)]  # for people
 Reason = Annotated[str, Meta(max_length=400)]  # by which rejections are counted
 FileName = Annotated[str, Meta(max_length=255)]

@@ -7,6 +7,7 @@ checkpoint begins and ends, and when the server dies. Only sockets, threads and 
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections import Counter
 from dataclasses import asdict
@@ -25,8 +26,9 @@ from wbsp.ps.engine import Engine
 from wbsp.ps.store import UNSENT, Store
 from wbsp.ps.terms import Place, Terms
 from wbsp.sync import create
+from wbsp.wire.proof import Challenges
 
-SETTINGS = {"id": "ab12"}
+SETTINGS, SECRET = {"id": "ab12"}, bytes(32)
 
 
 class Life:
@@ -38,7 +40,8 @@ class Life:
         self.writing = None  # a checkpoint under way
         wire = parse(world.wire)
         terms = Terms(world.model().rule, world.workers_num, SETTINGS | {"wire": wire.name}, None,
-                      SETTINGS["id"], epoch, wire=wire)
+                      SETTINGS["id"], epoch, wire=wire, secret=SECRET)
+        self.challenges = Challenges(os.urandom)
         self.dispatcher = Dispatcher(self, terms, None, Clock(lambda: world.now), world.said.append,
                                      partial(self.event, world.now))
         model = world.model()
@@ -157,12 +160,10 @@ class World:
                 return self
             self.now += self.draw.uniform(0, 0.2)
             self.life.timers()
-            faults = list(self._faults())
             acts = list(self._possible())
-            if faults or acts:
-                self.draw.choice([*faults, *acts])()
             if acts:
                 idle = 0
+                self.draw.choice(acts)()
             else:  # time alone helps: an alarm, a patience
                 idle += 1
                 self.now += 1.0
@@ -174,6 +175,7 @@ class World:
         raise AssertionError("the run does not end")
 
     def _possible(self):
+        yield from self._faults()
         for worker in self.workers:
             if worker.ended:
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import struct
 
@@ -11,6 +12,7 @@ from integers import IntegerReplica
 
 from benchmarks.contenders.zmtp import greet
 from wbsp.wire import messages as m
+from wbsp.wire.proof import Claim, ticket
 
 
 class Peer(contextlib.AbstractContextManager):
@@ -41,6 +43,14 @@ class Peer(contextlib.AbstractContextManager):
         self.hears(m.Welcome)
         self.send(m.Join(IntegerReplica(worker).layout))
         return self.hears(m.Joined)
+
+    def reattaches(self, request: m.Reattach, secret: bytes) -> None:
+        """Say this as a worker that has its ticket of the run with this secret."""
+        key = ticket(secret, request.worker, request.place, request.epoch)
+        claim = Claim(os.urandom, key)
+        self.send(claim.sealed(request))
+        assert claim.meets(self.hears(m.Challenge))
+        self.send(claim.sealed(request))
 
     def gets_through(self) -> None:
         """Wait until the server has handled all that was sent before."""

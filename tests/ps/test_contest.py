@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wbsp.host import HOST
 from wbsp.layout import TensorSpec
 from wbsp.ps.contest import SERVER_STEP, STANDBY_STEP, Ballot, Beats
 from wbsp.sync import create
@@ -73,7 +74,7 @@ def test_a_worker_promises_itself_once_an_epoch():
     assert worker.choose(m.Elect(6, since=4)) is None
     worker.choose(m.NotServing("", 5))
     assert worker.choose(m.Elect(6, since=4)) == m.Elected(6)
-    worker.choose(m.Leading(6))
+    worker.choose(m.Leading(6, bytes(32)))
     assert worker.choose(m.Elect(7, since=6)) == m.Elected(7)
 
 
@@ -106,7 +107,7 @@ class Time:
     """A host whose clock stands."""
 
     def __init__(self):
-        self.clock, self.now = self, 1000.0
+        self.clock, self.now, self.scheduler = self, 1000.0, HOST.scheduler
 
     def monotonic(self):
         return self.now

@@ -16,6 +16,7 @@ from peers import Peer
 
 from wbsp.layout import TensorSpec
 from wbsp.ps import checkpoint
+from wbsp.runlog.folder import SECRET, read_settings
 from wbsp.runlog.report import Report
 from wbsp.sync.base import Push
 from wbsp.wire import messages as m
@@ -192,10 +193,12 @@ def test_a_worker_that_knows_a_later_server_is_not_taken(training):
         worker.send(m.Hello(m.PROTOCOL, 2, {}))
         run = worker.hears(m.Welcome).settings["id"]
     layout = IntegerReplica(2).layout
-    for message in (m.Hello(m.PROTOCOL, 2, {}, run, 5),
-                    m.Reattach(m.PROTOCOL, 2, run, 5, layout, 0, 0, 0, 0, False, True, 1.0)):
+    again = m.Reattach(m.PROTOCOL, 2, run, 5, layout, 0, 0, 0, 0, False, True, 1.0)
+    secret = read_settings(server.folder, with_secret=True)[SECRET]
+    for say in (lambda worker: worker.send(m.Hello(m.PROTOCOL, 2, {}, run, 5)),
+                lambda worker: worker.reattaches(again, bytes.fromhex(secret))):
         with Peer(server.address) as worker:
-            worker.send(message)
+            say(worker)
             assert ("a later server of this run, of epoch 5; this one is of epoch 1"
                     in worker.hears(m.NotServing).reason)
     server.until("worker 2 knows a server of this run of epoch 5, and this one is of epoch 1")

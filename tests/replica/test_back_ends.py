@@ -17,8 +17,9 @@ WEIGHTS = "put_into or in_a_batch or swap_ema or early or backup"
 @pytest.mark.parametrize("back_end", ["jax", pytest.param("torch", marks=ON_TORCH)])
 def test_another_back_end_passes_the_same_tests(jobs, back_end):
     job = jobs.start("pytest", "-m", "pytest", "-q", "-p", "no:cacheprovider",
-                     f"--basetemp={jobs.folder / 'inner'}", ROOT / "tests/replica/test_model.py",
-                     ROOT / "tests/replica/test_layers.py", ROOT / "tests/replica/test_states.py",
+                     f"--basetemp={jobs.folder / 'inner'}", *(
+                         ROOT / f"tests/replica/test_{of}.py"
+                         for of in ("model", "layers", "states", "every_layer")),
                      KERAS_BACKEND=back_end)
     job.ends_well()
     assert job.find(r"\d\d passed")

@@ -43,13 +43,18 @@ FROM_WORKER = [
     m.Kept(AnsweredWork(4, 8, 20, 640, 1.5, 6, {"stale": 1}), 0, 10),
     m.Kept(AnsweredWork(4, 8, 20, 640, 1.5, 6, {}), 0, 10, Place(1 << 62, 0, 40)),
     m.Goodbye(),
+    m.Reattach(m.PROTOCOL, 3, "ab12", 2, [TensorSpec("scale", ())], 4, 9, 6, 7, False, True,
+               2.5, "", "place", bytes(32), bytes(32)),
+    m.Hello(m.PROTOCOL, 3, {}, own=bytes(16)),
     m.Elected(3),
     m.Follow(m.PROTOCOL, {"sync": "wbsp"}, 2607),
     m.Follow(m.PROTOCOL, {}, 2607, "ab12", 5),
     m.Follow(m.PROTOCOL, {}, 2607, socket="wbsp-ab12"),
+    m.Follow(m.PROTOCOL, {}, 2607, "ab12", 5, "", bytes(32), bytes(32)),
     m.Held(4, 9),
-    m.Held(4, 10, chunks=2),
+    m.Held(4, 9, 8, bytes(32)),
     m.Ask("ab12"),
+    m.Ask("ab12", bytes(32)),
     m.Watch(m.PROTOCOL),
 ]
 FROM_SERVER = [
@@ -77,14 +82,17 @@ FROM_SERVER = [
     m.Unknown(),
     m.Elect(3, 1),
     m.Leading(3),
+    m.Leading(3, bytes(32), bytes(32)),
     m.NotServing("in waiting"),
     m.NotServing("in waiting", 3),
+    m.NotServing("in waiting", rank=3),
+    m.Challenge(bytes(32), bytes(32), [bytes(32)]),
     m.Following('{"id": "ab12"}'),
     m.Copy(4, 10, "{}"),
     m.Copy(4, 0, "{}", 1 << 62),
     m.CopyChunk(4, 0),
-    m.AllHave(4),
     m.Vacant(),
+    m.Vacant(bytes(32)),
     m.Over("all workers finished"),
     m.FilesAt(2607),
     m.FilesAt(0, "no"),
@@ -93,13 +101,16 @@ GROUP = m.Group(1 << 62, [("", 2701), ("10.0.0.2", 2702)])
 FROM_SERVER += [
     m.Joined(4, 40, False, 2.5, 1, GROUP),
     m.Joined(4, 40, False, 2.5, 1, None, 1 << 62, 90),
+    m.Joined(4, 40, False, 2.5, 1, None, 1 << 62, 90, "place", bytes(32)),
     m.Resend(5, GROUP),
     m.Resend(5, None, 1 << 62),
     m.Reattached(2, True, 5, 3, None, GROUP),
     m.Reattached(2, True, 5, 3, None, None, 1 << 62),
+    m.Reattached(2, True, 5, 3, None, None, 1 << 62, bytes(32)),
 ]
 TO_SHARD = [
     s.Lead(m.PROTOCOL, "ab12", 3, 8),
+    s.Lead(m.PROTOCOL, "ab12", 3, 8, bytes(32), bytes(32), bytes(32)),
     s.Begin(5, 10, 20, 7, '{"name": "nesterov", "options": {"rate": 0.7}}', {"velocity": 5}),
     s.Floats(0, m.CHUNK),
     s.Admit(3, 1 << 62),
@@ -117,6 +128,7 @@ TO_SHARD = [
 FROM_SHARD = [
     s.Led(3),
     s.Denied("the shard follows another"),
+    m.Challenge(bytes(32), bytes(32), [bytes(32)]),
     s.Holds(1 << 62, 7, True, 0.5),
     s.Arriving(1 << 62),
     s.Collected(2, 8, {"velocity": 5}),
@@ -138,7 +150,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {13: "988618a64617ef8b644e08b2e874dff375c29a0a07a750f1ef0b2626bcd06c13"}
+BYTES = {13: "26c32be8ad72dd83a53a9264d85eec2aa4449ccf6dab2dc8119fdd2fa080ae60"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

@@ -1,5 +1,6 @@
 """The communication thread without a socket: requests, answers, and a broken connection."""
 
+import os
 from collections import deque
 
 import numpy as np
@@ -11,6 +12,7 @@ from wbsp.layout import TensorSpec
 from wbsp.member import AnsweredWork
 from wbsp.sync.base import Push, WorkerRule
 from wbsp.wire import messages as m
+from wbsp.wire.proof import Challenges
 from wbsp.worker import communication
 from wbsp.worker.channel import Ready
 from wbsp.worker.communication import Communication
@@ -21,20 +23,25 @@ PUSH = Push(0, 4, 0, 1, 1, 1.0)
 ACK = m.Ack(4, True, None, None, False, 0.5, 0, 0, 0)
 # Among the events of a channel: the connection is a new one; the server shares its memory no more.
 BREAK, UNSHARED = object(), object()
+TICKET = bytes(32)
 
 
 class Channel(Plain):
     """A channel to a server that sends what `events` says, one at a poll, and then nothing."""
 
     broken = unshared = False
+    proves = True  # the server knows this worker's ticket
     returned = 0
 
     def __init__(self, events):
         self.connection = self
         self.events, self.posted, self.vectors = deque(events), [], []
         self._messages = deque()
+        self._challenges = Challenges(os.urandom)
 
     def poll(self, wakes, seconds):
+        if not self.events and self._messages:
+            return Ready(True, False, False)
         if not self.events:
             raise EOFError  # ends the thread
         event = self.events.popleft()
@@ -64,7 +71,9 @@ class Channel(Plain):
         return message if isinstance(message, tuple) else (message, None)
 
     def post(self, message, chunk=None, urgent=False):
-        if not urgent:
+        if isinstance(message, m.Reattach) and not message.proof and self.proves:
+            self._messages.append(self._challenges.challenge(b"", message.nonce, TICKET))
+        elif not urgent:
             self.posted.append(message)
 
     def post_chunks(self, vector, header, parts=()):
@@ -150,14 +159,14 @@ WELCOME = m.Welcome({"id": "ab12"}, 0.0, WorkerRule("every_step", "model", "repl
 JOIN = m.Join([TensorSpec("x", (2,))])
 # What makes this worker a member, whose next push is number 4.
 JOINING = [["hello", m.Hello(m.PROTOCOL, 0, {})], WELCOME, ["join", JOIN],
-           m.Joined(4, 40, False, 2.5, 1)]
-SAME = m.Reattached(1, False, 0, 0, None)  # from a server that knows the worker
+           m.Joined(4, 40, False, 2.5, 1, place="one", ticket=TICKET)]
+SAME = m.Reattached(1, False, 0, 0, None, ticket=TICKET)  # from a server that knows the worker
 
 
 def attempts(channel):
-    """All Reattach that the worker has sent, without their times."""
-    return [structs.replace(message, now=0.0) for message in channel.posted
-            if isinstance(message, m.Reattach)]
+    """All Reattach that the worker has proven, without their times."""
+    return [structs.replace(message, now=0.0, nonce=b"", proof=b"") for message in channel.posted
+            if isinstance(message, m.Reattach) and message.proof]
 
 
 def test_a_pending_request_is_repeated_after_a_break(listener, sent):
@@ -168,7 +177,7 @@ def test_a_pending_request_is_repeated_after_a_break(listener, sent):
     assert listener.log == [SAME, ACK, SAME]
     assert len(attempts(channel)) == 2
     assert attempts(channel)[0] == m.Reattach(
-        m.PROTOCOL, 0, "ab12", 1, JOIN.layout, 4, 4, 4, 0, False, False, 0.0)
+        m.PROTOCOL, 0, "ab12", 1, JOIN.layout, 4, 4, 4, 0, False, False, 0.0, place="one")
 
 
 def test_what_a_broken_connection_has_left_comes_too_late(listener, sent):

@@ -22,6 +22,7 @@ from wbsp.runlog.report import Report
 from wbsp.wire import messages as m
 from wbsp.wire.link import check_name
 from wbsp.wire.memory import BufferPool
+from wbsp.wire.proof import Bond
 
 # How far workers may be ahead of the checkpoint that this server began with: seconds of the run's
 # time, pushes and versions. No claim goes beyond, or a few would use up what numbers there are.
@@ -33,6 +34,7 @@ class Admission:
 
     lose:    ends a session, with a reason
     reports: each worker's totals, over all its incarnations
+    prove:   (identity, request, keys) -> what a peer has proven; as `Challenges.proven`
     places:  worker -> its newest process that was a member
     epoch:   number of this start of the run's server, or a later one, if its standby was lost
     hear_of: hears of a later server of this run: its epoch, and the worker that knows it
@@ -40,8 +42,10 @@ class Admission:
     """
 
     def __init__(self, terms: Terms, sessions: SessionManager, reports: dict[int, Report],
-                 clock: Clock, lose: Callable[[WorkerSession, str], None]):
+                 clock: Clock, lose: Callable[[WorkerSession, str], None],
+                 prove: Callable[..., Bond | None]):
         self._terms, self._sessions, self._reports = terms, sessions, reports
+        self._prove = prove
         self._clock, self._lose = clock, lose
         self.layout: list[TensorSpec] | None = None  # of the run's model, once there is one
         self._members: Members | None = None  # the same
@@ -66,8 +70,14 @@ class Admission:
             if session.joined:
                 self._admit(session)
 
-    def hello(self, identity: bytes, hello: m.Hello) -> None:
-        """A worker introduces itself."""
+    def hello(self, identity: bytes, hello: m.Hello, line: object = None) -> None:
+        """A worker introduces itself, over the connection `line`."""
+        session = self._sessions.get(identity)
+        if session is not None and session.line is not line and not (
+                hello.own and hello.own == session.own):
+            self._sessions.answer(identity, m.Refused(
+                f"worker {hello.worker} is already connected, by another process"))
+            return
         if self._is_late(identity, hello):
             return
         if self._over is None and (doubt := self.doubt()) is not None:
@@ -81,30 +91,52 @@ class Admission:
         old = self._sessions.of(hello.worker)
         if old is not None and old.identity != identity:
             self._lose(old, "its connection is gone, and another has come in its place")
-        if self._sessions.get(identity) is None:
+        if session is None:
             if not self._sessions.may_come(hello.worker):
                 self._put_off(identity, hello.worker)
                 return
-            self._sessions.open(identity, hello.worker, self._reports.get(hello.worker))
+            session = self._sessions.open(identity, hello.worker, self._reports.get(hello.worker),
+                                          own=hello.own)
+        session.line = line
         self._sessions.send(identity,
                             m.Welcome(self._terms.settings, self._clock.run(), self._terms.rule,
                                       self.epoch))
 
-    def reattach(self, identity: bytes, request: m.Reattach) -> None:
-        """A member has a new connection, and perhaps the run a new server. Raises WireError."""
+    def reattach(self, identity: bytes, request: m.Reattach, line: object = None) -> None:
+        """A member has a new connection, `line`, and perhaps the run a new server.
+
+        Until it has proven to be the process that it names it is challenged, and nothing else.
+        Raises WireError.
+        """
         check_reattach(request)
-        if self._is_late(identity, request):
+        session, terms, worker = self._sessions.get(identity), self._terms, request.worker
+        if request.protocol != m.PROTOCOL or request.run != terms.run:
+            if session is not None:
+                raise m.WireError(f"worker {worker} of another run in the session of worker "
+                                  f"{session.worker}")
+            self._turn_down(identity, request)
             return
-        session = self._sessions.get(identity)
+        ticket = terms.ticket(worker, request.place, request.epoch)
+        if self._prove(identity, request, ticket) is None:
+            self._sessions.challenge(identity, request.nonce, ticket)
+            return
+        if self._is_late(identity, request):
+            self.hear_of(request.epoch, worker)
+            return
         if session is None:
-            self._readmit(identity, request)
+            self._readmit(identity, request, line)
         elif session.worker != request.worker or session.updates is None or not self._members:
             raise m.WireError(f"worker {request.worker} attached again in the session of "
                               f"worker {session.worker}")
         else:
+            session.line = line
             session.note_message(self._clock.now())
             session.attached_at = self._clock.now()
             self._members.come_again(session, request)
+
+    def ticket(self, worker: int) -> bytes:
+        """What the process of this member proves itself with from here on."""
+        return self._terms.ticket(worker, self.places[worker].owner, self.epoch)
 
     def join(self, session: WorkerSession, join: m.Join) -> None:
         """A worker has built its model. Raises WireError for a layout that cannot be."""
@@ -181,20 +213,12 @@ class Admission:
         self._sessions.turn_away(identity, worker.worker,
                                  f"there is a later server of this run, of epoch {worker.epoch}; "
                                  f"this one is of epoch {self.epoch}")
-        self.hear_of(worker.epoch, worker.worker)
         return True
 
-    def _readmit(self, identity: bytes, request: m.Reattach) -> None:
+    def _readmit(self, identity: bytes, request: m.Reattach, line: object) -> None:
         """Let a member in that has no session, unless it is none."""
         worker = request.worker
-        if request.run != self._terms.run and self._terms.others_wait:
-            self._sessions.turn_away(
-                identity, worker, f"worker {worker} is of run {request.run}, and this server's run "
-                f"is {self._terms.run}; the worker waits for its own: to have that, end this "
-                "server and start it again with --resume")
-            return
-        if reason := self._objection(identity, request) or self._objection_to_return(
-                identity.hex(), request):
+        if reason := self._objection(identity, request) or self._objection_to_return(request):
             self._sessions.refuse(identity, worker, reason)
             return
         assert self._members is not None and self.layout is not None
@@ -203,21 +227,32 @@ class Admission:
             return
         if (old := self._sessions.of(worker)) is not None:
             self._lose(old, "its connection is gone, and another has come in its place")
-        place, owner = self.places.get(worker), identity.hex()
-        if place is None or place.owner != owner:
-            place = self.places[worker] = Place(owner, self._reports.get(worker))
+        place = self.places.get(worker)
+        if place is None or place.owner != request.place:
+            place = self.places[worker] = Place(request.place, self._reports.get(worker))
         if not self._members.engine.started:  # later, a leap would fool the model
             self._clock.go_on(min(request.now, self._began + _AHEAD))
-        session = self._sessions.open(identity, worker, place.earlier)
+        session = self._sessions.open(identity, worker, place.earlier, line)
         session.request, session.attached_at = request, self._clock.now()
         self._sessions.attach(session, total_size(self.layout), request.socket)
         self._members.come_back(session, request)
 
-    def _objection_to_return(self, owner: str, request: m.Reattach) -> str | None:
+    def _turn_down(self, identity: bytes, request: m.Reattach) -> None:
+        """Answer a member of a run that is none of this server's."""
+        me, worker = f"worker {request.worker}", request.worker
+        foreign = f"{me} is of run {request.run}, and this server's run is {self._terms.run}"
+        if reason := other_protocol(me, request.protocol):
+            self._sessions.refuse(identity, worker, reason)
+        elif self._terms.others_wait:
+            self._sessions.turn_away(
+                identity, worker, f"{foreign}; the worker waits for its own: to have that, end "
+                "this server and start it again with --resume")
+        else:
+            self._sessions.refuse(identity, worker, foreign)
+
+    def _objection_to_return(self, request: m.Reattach) -> str | None:
         """Why this worker cannot go on where it is, in one line for both sides; None if it can."""
         me, worker = f"worker {request.worker}", request.worker
-        if request.run != self._terms.run:
-            return f"{me} is of run {request.run}, and this server's run is {self._terms.run}"
         if self._members is None or self.layout is None:
             return f"{me} is in mid-training, and this server has no checkpoint of it to go on from"
         if reason := difference(request.layout, self.layout):
@@ -231,7 +266,7 @@ class Admission:
             return f"{me} names a version or a push that no server of this run can have made"
         due = ledger.next_seq(worker)
         # A process that the checkpoint does not know is a later one, or gave up its place.
-        if place is not None and place.owner != owner and request.first < due:
+        if place is not None and place.owner != request.place and request.first < due:
             return f"{me}: another process has taken its place; start it again"
         over = engine.done or (engine.gathering.ended and not engine.started)
         if over and (not request.left or request.answered > due):
@@ -285,7 +320,7 @@ class Admission:
                                   "by adapting to the same data")
             return
         self._sessions.attach(session, total_size(self.layout), session.request.socket)
-        self.places[session.worker] = Place(session.identity.hex(), session.earlier)
+        self.places[session.worker] = Place(self._terms.place(session.identity), session.earlier)
         self._answer(session, send_initial=False)
         self._members.join(session)
 
@@ -315,8 +350,10 @@ class Admission:
             seq = engine.ledger.next_seq(session.worker)
             member = engine.members.get(session.worker)
             steps, run_steps = member.steps if member else 0, engine.steps
+        place = "" if send_initial else self.places[session.worker].owner
         session.answer = m.Joined(seq, steps, send_initial, self._clock.run(), self.epoch,
-                                  session.group, session.inbox, run_steps)
+                                  session.group, session.inbox, run_steps, place,
+                                  self.ticket(session.worker) if place else b"")
         self._sessions.send(session.identity, session.answer)
 
     def _answer_again(self, session: WorkerSession, answer: m.Joined) -> None:

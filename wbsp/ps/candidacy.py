@@ -7,7 +7,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from wbsp.ps.contest import STANDBY_STEP, Ballot
-from wbsp.ps.copies import voters
+from wbsp.ps.copies import Voter, voters
+from wbsp.runlog.folder import SECRET
 from wbsp.wire import messages as m
 from wbsp.wire.sockets import ServerSocket
 
@@ -19,13 +20,15 @@ class State(NamedTuple):
 
     step:     from this epoch to its own
     next_seq: worker -> number of its first push that is not in it; as in `Ledger`
+    secret:   of the run; None: it is of a release that made none
     """
 
     run: str  # id
     epoch: int
-    voters: frozenset[int]
+    voters: frozenset[Voter]
     step: int
     next_seq: Mapping[int, int] = MappingProxyType({})
+    secret: bytes | None = None
 
     @property
     def rank(self) -> int:
@@ -35,48 +38,59 @@ class State(NamedTuple):
     @classmethod
     def of(cls, run: dict[str, Any], state: dict[str, Any], step: int) -> State:
         """From a run's settings and a checkpoint's state."""
+        secret = run.get(SECRET)
         return cls(run["id"], run["epoch"], voters(state, run["workers"]), step,
-                   {int(worker): seq for worker, seq in state.get("next_seq", {}).items()})
+                   {int(worker): seq for worker, seq in state.get("next_seq", {}).items()},
+                   secret and bytes.fromhex(secret))
+
+
+class Comer(NamedTuple):
+    """A worker that has come, and has proven who it is, over one connection."""
+
+    request: m.Reattach
+    line: object  # as `ServerSocket.received` returns it
 
 
 class Candidacy:
     """The attempt to serve in the place of a server that is silent.
 
-    requests: identity of a worker's socket -> its introduction
+    came: identity of a worker's socket -> its newest introduction
     """
 
     def __init__(self, state: State, socket: ServerSocket):
         self._socket, self._state = socket, state
         self.ballot = Ballot(state.epoch, state.step, [state.voters])
-        self.requests: dict[bytes, m.Reattach] = {}
+        self.came: dict[bytes, Comer] = {}
         self._asked = 0.0
 
     def poll(self, now: float) -> None:
         """Ask the workers that have come; `now` in seconds of the monotonic clock."""
         if now - self._asked > _ASK:
             self._asked = now
-            for identity, request in self.requests.items():
-                self._ask(identity, request.worker)
+            for identity, one in self.came.items():
+                self._ask(identity, one.request.worker)
 
-    def come(self, identity: bytes, request: m.Reattach) -> bool:
-        """A worker cannot reach the server; False if it is none of those who have a say here."""
-        if (request.protocol, request.run, request.epoch) != (m.PROTOCOL, self._state.run,
-                                                             self.ballot.since):
+    def come(self, identity: bytes, request: m.Reattach, line: object) -> bool:
+        """A worker cannot reach the server; False if it is none of those who have a say here: the
+        processes that the state here names."""
+        if (request.epoch != self.ballot.since
+                or (request.worker, request.place) not in self._state.voters):
             return False
-        for other in [i for i, r in self.requests.items() if r.worker == request.worker]:
-            del self.requests[other]
-        self.requests[identity] = request
+        for other in [i for i, one in self.came.items() if one.request.worker == request.worker]:
+            del self.came[other]
+        self.came[identity] = Comer(request, line)
         return True
 
-    def promised(self, identity: bytes, elected: m.Elected) -> None:
+    def promised(self, identity: bytes, elected: m.Elected, line: object) -> None:
         """A worker has answered."""
-        if identity in self.requests and elected.epoch == self.ballot.epoch:
-            self.ballot.promised.add(self.requests[identity].worker)
+        one = self.came.get(identity)
+        if one is not None and one.line is line and elected.epoch == self.ballot.epoch:
+            self.ballot.promised.add((one.request.worker, one.request.place))
 
     def withdraw(self, reason: str) -> None:
         """The server is there again: give the workers back what they have promised."""
         self.ballot.promised.clear()
-        for identity in self.requests:
+        for identity in self.came:
             self._socket.reaches(identity, m.encode(m.NotServing(reason, self.ballot.epoch)))
 
     def _ask(self, identity: bytes, worker: int) -> None:

@@ -9,8 +9,9 @@ would have two histories. So one of these is needed to serve alone:
   certain that the two were in touch (`Beats`): a process that had been silent for longer may have
   served alone before it ended;
 - promises of workers: of half of them or more for the server that serves, of more than half for the
-  other. A worker promises itself to one server only of those that follow on the same epoch, so that
-  not both can have enough.
+  other. A worker's process promises itself to one server only of those that follow on the same
+  epoch, so that not both can have enough. Only the processes count that the state names, each of
+  which proves that it is the one: not those that have taken their places since, nor strangers.
 
 The epochs of the two never meet: from epoch e the standby goes on with e + 1, the server with
 e + 2.
@@ -19,7 +20,7 @@ e + 2.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable
 
 STANDBY_STEP, SERVER_STEP = 1, 2  # from the epoch of the state to one's own
 SILENT = 5.0  # seconds without a word after which workers are asked for promises
@@ -64,13 +65,13 @@ class Ballot:
     epoch: of that server, once it is elected; since: epoch of the state that it goes on from
     """
 
-    def __init__(self, since: int, step: int, electorates: Iterable[Collection[int]]):
-        """`electorates`: the workers that there were, as each state that the other server may have
-        names them."""
+    def __init__(self, since: int, step: int, electorates: Iterable[Collection[Hashable]]):
+        """`electorates`: the workers' processes that there were, as each state that the other
+        server may have names them."""
         self.since, self.epoch = since, since + step
         self._strict = step == STANDBY_STEP
         self._electorates = [frozenset(workers) for workers in electorates]
-        self.promised: set[int] = set()
+        self.promised: set[Hashable] = set()
 
     @property
     def won(self) -> bool:

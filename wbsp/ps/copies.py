@@ -23,10 +23,16 @@ if TYPE_CHECKING:
     from wbsp.ps.engine import Engine
 
 
-def voters(state: dict[str, Any], workers: int) -> frozenset[int]:
-    """The workers that there were when an engine's `state` was made, in a run of `workers`."""
+Voter = tuple[int, str]  # a worker, and its process, as in `Place`; "": it was no member yet
+
+
+def voters(state: dict[str, Any], workers: int) -> frozenset[Voter]:
+    """The workers' processes that there were when the state of a checkpoint or a copy was made, in
+    a run of `workers`."""
     awaited = state.get("awaited")
-    return frozenset(range(workers) if awaited is None else awaited)
+    owners = {int(worker): place["owner"] for worker, place in state.get("places", {}).items()}
+    return frozenset((worker, owners.get(worker, ""))
+                     for worker in (range(workers) if awaited is None else awaited))
 
 
 def messages(number: int, layout: list[TensorSpec], state: dict[str, Any],
@@ -107,7 +113,6 @@ class CopyReader:
     as this process reads it, whatever ends the server.
 
     newest: that came whole; None: there is none, or its server has given it up
-    chunks: that have come so far
     """
 
     def __init__(self, share: bool):
@@ -118,7 +123,6 @@ class CopyReader:
         self._run: dict[str, Any] = {}  # the server's settings
         self._arriving: _Arriving | None = None
         self.newest: Copy | None = None
-        self.chunks = 0
 
     @property
     def socket(self) -> str:
@@ -142,14 +146,8 @@ class CopyReader:
     def add(self, chunk: m.CopyChunk, body: memoryview) -> bool:
         """Take a chunk; True if it was the last of a copy. What belongs to none is passed over.
         Raises WireError."""
-        self.chunks += 1
         saved = self._arriving.add(chunk, body) if self._arriving else None
         return saved is not None and self._keep(saved)
-
-    def all_have(self, number: int) -> None:
-        """All workers have the version of this copy, the run's last."""
-        if self.newest is not None and self.newest.number == number:
-            self.newest.saved.state["over"] = True
 
     def drop(self) -> None:
         """Forget a copy of which chunks are still to come."""

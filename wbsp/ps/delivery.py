@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,6 +17,9 @@ from wbsp.ps.shards import Shards
 from wbsp.ps.worker_session import WorkerSession
 from wbsp.wire import messages as m
 
+if TYPE_CHECKING:
+    from wbsp.ps.admission import Admission
+
 Told = (effects.Ack | effects.Reattached | Granted | Directed | effects.CutDecision | effects.Stop
         | Final)
 
@@ -23,11 +27,11 @@ Told = (effects.Ack | effects.Reattached | Granted | Directed | effects.CutDecis
 class Delivery:
     """Sends each worker what an engine has for it; used by the event loop."""
 
-    def __init__(self, engine: Engine, sessions: SessionManager, epoch: Callable[[], int],
+    def __init__(self, engine: Engine, sessions: SessionManager, admission: Admission,
                  shards: Shards | None):
-        """`epoch`: as in `Admission`; `shards`: that send the floats; None: they are sent here."""
+        """`shards`: that send the floats; None: they are sent here."""
         self._engine, self._sessions, self._shards = engine, sessions, shards
-        self._epoch = epoch
+        self._admission = admission
         self._finals: list[Final] | None = []  # held back; None: they no longer are
 
     def send(self, answer: Iterable[Effect]) -> None:
@@ -78,9 +82,10 @@ class Delivery:
         """A member's connection was broken, and its server is of this epoch, as far as it knows:
         repeat what it may have missed."""
         back = session.returning
-        answer = m.Reattached(self._epoch(), False, 0, 0, None, session.group, session.inbox)
+        answer = m.Reattached(self._admission.epoch, False, 0, 0, None, session.group,
+                              session.inbox, self._admission.ticket(session.worker))
         if back is not None and back.answer and epoch < back.answer.epoch:  # it did not arrive
-            answer = msgspec.structs.replace(back.answer, epoch=self._epoch(),
+            answer = msgspec.structs.replace(back.answer, epoch=answer.epoch, ticket=answer.ticket,
                                              memory=session.inbox)
         self._sessions.send(session.identity, answer)
         self._sessions.repeat(session)
@@ -96,8 +101,9 @@ class Delivery:
                 return m.Ack(*effect[1:], self._engine.ledger.durable)
             case effects.Reattached():
                 ack = effect.ack and m.Ack(*effect.ack[1:], self._engine.ledger.durable)
-                return m.Reattached(self._epoch(), True, effect.safe, effect.mark, ack,
-                                    session.group, session.inbox)
+                return m.Reattached(self._admission.epoch, True, effect.safe, effect.mark, ack,
+                                    session.group, session.inbox,
+                                    self._admission.ticket(session.worker))
             case Granted():
                 return m.Granted(effect.version)
             case Directed():

@@ -57,7 +57,8 @@ class Dispatcher:
         self.sessions = SessionManager(socket, bandwidth, clock.now, say, event, self.shards,
                                        terms.wire, alone)
         self.reports: dict[int, Report] = {}  # of each worker, over all its incarnations
-        self.admission = Admission(terms, self.sessions, self.reports, clock, self.lose)
+        self.admission = Admission(terms, self.sessions, self.reports, clock, self.lose,
+                                   socket.challenges.proven)
         self.members: Members | None = None  # until there is a W_0
         self.replication = Replication(terms, socket, self.sessions, self.admission, clock, say,
                                        event)
@@ -68,7 +69,7 @@ class Dispatcher:
 
     def begin(self, engine: Engine, layout: list[TensorSpec]) -> Members:
         """There is a model: admit the workers that wait for it."""
-        delivery = Delivery(engine, self.sessions, lambda: self.admission.epoch, self.shards)
+        delivery = Delivery(engine, self.sessions, self.admission, self.shards)
         self.sessions.expect(0 if self.shards else total_size(layout))
         self.members = Members(engine, self.sessions, delivery, self._clock, self.shards)
         self.sessions.durable = lambda: engine.ledger.durable
@@ -186,21 +187,23 @@ class Dispatcher:
             self.members.lose(session, reason)
 
     def _handle(self, identity: bytes, frames: list[zmq.Frame]) -> None:
-        session = self.sessions.get(identity)
+        session, line = self.sessions.get(identity), None
         if frames:
-            self._socket.received(frames[0], session is not None
-                                  or self.replication.knows(identity), frames[1:])
+            line = self._socket.received(frames[0], session is not None
+                                         or self.replication.knows(identity), frames[1:])
         message, body = self._decoded(frames, session)
         if isinstance(message, m.Hello):
-            self.admission.hello(identity, message)
+            self.admission.hello(identity, message, line)
         elif isinstance(message, m.Reattach):
-            self.admission.reattach(identity, message)
+            self.admission.reattach(identity, message, line)
         elif isinstance(message, m.Follow):
             self.replication.follow(identity, message, peer_address(frames[0]))
         elif isinstance(message, m.Held):
             self.replication.held(identity, message)
         elif isinstance(message, m.Ask):
             self.replication.ask(identity, message)
+        elif session is not None and session.line is not line:
+            self.sessions.answer(identity, m.Unknown())  # a new connection: who is it?
         elif session is not None:
             session.note_message(self._clock.now())
             self._dispatch(session, message, body)

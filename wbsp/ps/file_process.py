@@ -11,6 +11,7 @@ those who watch have the last lines, if they take them soon.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import stat
@@ -20,6 +21,7 @@ from collections.abc import Iterable
 import zmq
 
 from wbsp.ps.child import settings_from_server
+from wbsp.runlog.folder import SECRET, SETTINGS
 from wbsp.wire import messages as m
 from wbsp.wire.files import Have, News, Piece, Read, is_log, order
 from wbsp.wire.sockets import ServerSocket
@@ -29,6 +31,7 @@ LINGER = 3.0  # seconds after the server's end for those who watch to ask for th
 MOST = 1 << 17  # bytes of files in an answer
 _MOST_ASKED = 1 << 18  # bytes of a request: some thousand files
 _MOST_FILES = 3000  # that are handed out
+_LARGEST = 1 << 22  # bytes of the settings that are read
 _PAUSE = 0.01  # seconds between two answers, so that no watcher takes the whole line
 _MOST_WAITING = 100  # watchers whose request is kept until then
 _RECENT = 5.0  # seconds since its last request in which a watcher counts as one
@@ -42,6 +45,7 @@ class Folder:
     def __init__(self, path: str):
         """Raises OSError."""
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._shown = "", 0  # which settings were handed out last, and their size without secret
 
     def news(self, have: Iterable[Have]) -> tuple[list[Piece], bool]:
         """At most MOST bytes of what is new, and whether there may be more. Files that cannot be
@@ -63,8 +67,10 @@ class Folder:
     def _piece(self, name: str, have: Have | None, most: int) -> Piece | None:
         """What is new of one file; None: nothing is, or it is no regular file."""
         status = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
-        if not stat.S_ISREG(status.st_mode) or (have == Have(name, _file(name, status),
-                                                             status.st_size)):
+        file, size = _file(name, status), status.st_size
+        if name == SETTINGS and self._shown[0] == file:
+            size = self._shown[1]
+        if not stat.S_ISREG(status.st_mode) or have == Have(name, file, size):
             return None
         # it may be another one by now, even a pipe that nobody writes to
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
@@ -74,9 +80,13 @@ class Folder:
             file, size = _file(name, status), status.st_size
             if not stat.S_ISREG(status.st_mode):
                 return None
+            content = None if name != SETTINGS else _without_secret(os.pread(fd, _LARGEST, 0))
+            if content is not None:
+                size = len(content)
+                self._shown = file, size
             known = have is not None and have.file == file and 0 <= have.size <= size
             offset = have.size if known and have else 0
-            data = os.pread(fd, most, offset)
+            data = os.pread(fd, most, offset) if content is None else content[offset:offset + most]
         finally:
             os.close(fd)
         if is_log(name) and offset + len(data) >= size:
@@ -87,6 +97,18 @@ class Folder:
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+def _without_secret(content: bytes) -> bytes:
+    """A run's settings as whoever watches may see them. Raises OSError for what are none."""
+    try:
+        settings = json.loads(content)
+    except ValueError:
+        raise OSError(f"{SETTINGS} is damaged") from None
+    if not isinstance(settings, dict) or SECRET not in settings:
+        return content
+    del settings[SECRET]
+    return json.dumps(settings, indent=2).encode() + b"\n"
 
 
 def _file(name: str, status: os.stat_result) -> str:

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from wbsp.ps.contest import PROOF, SILENT, Ballot, Beats
+from wbsp.ps.copies import Voter
 from wbsp.ps.probe import Inquiry
 from wbsp.ps.terms import Terms
-from wbsp.ps.worker_session import disagreement, other_protocol
+from wbsp.ps.worker_session import disagreement
 from wbsp.wire import messages as m
+from wbsp.wire.proof import Bond
 from wbsp.wire.sockets import ServerSocket
 
 _ASK = 1.0  # seconds between two questions to workers
@@ -29,10 +31,9 @@ class Follower:
     held: int  # number of the newest copy that it holds
     receiving: bool  # a copy is on its way, or may be; then its next word says
     returned: bool  # over a new connection; it has not said since what it holds
+    bond: Bond  # by which it proves what it says
     probed: float = 0.0
     beats: Beats = field(default_factory=Beats)
-    chunks: int = 0  # of copies that have come there
-    moved: float = 0.0  # time of the newest of these, or of the begin of a copy
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -40,9 +41,7 @@ class Follower:
 
 def objection(request: m.Follow, terms: Terms) -> str | None:
     """Why a process cannot be the standby of such a run, in one line; None if it can."""
-    me = "the standby"
-    if reason := (other_protocol(me, request.protocol)
-                  or disagreement(me, "standby", request.settings, terms.settings)):
+    if reason := disagreement("the standby", "standby", request.settings, terms.settings):
         return reason
     return None if request.run in ("", terms.run) else (
         f"the standby holds a state of run {request.run}, not of {terms.run}")
@@ -52,13 +51,13 @@ def objection(request: m.Follow, terms: Terms) -> str | None:
 class Made:
     """A copy that was made for it.
 
-    voters: the workers that there were then
+    voters: the workers' processes that there were then
     lent:   memory that the standby may serve from: held, it is not written to
     """
 
     mark: int
     version: int
-    voters: frozenset[int]
+    voters: frozenset[Voter]
     lent: np.ndarray | None = None
 
 
@@ -70,10 +69,10 @@ class Contest:
     asked:  whether they have been asked for any; then they decide, whoever is heard
     """
 
-    def __init__(self, follower: Follower, ballot: Ballot, socket: ServerSocket, run: str,
+    def __init__(self, follower: Follower, ballot: Ballot, socket: ServerSocket, terms: Terms,
                  now: float):
         self._follower, self.ballot = follower, ballot
-        self._inquiry = Inquiry(socket, follower.host, follower.port, run)
+        self._inquiry = Inquiry(socket, follower.host, follower.port, terms.run, terms.secret)
         self.asked, self._asked_at, self._noticed = False, 0.0, now
         self.since = now
 

@@ -12,7 +12,9 @@ from wbsp.ps.candidacy import State
 from wbsp.ps.contest import STANDBY_STEP, Beats
 from wbsp.ps.copies import Copy, CopyReader
 from wbsp.ps.probe import Probe
+from wbsp.runlog.folder import SECRET
 from wbsp.wire import messages as m
+from wbsp.wire.proof import Claim
 from wbsp.wire.sockets import ServerSocket, endpoint
 
 _TELL = 0.5  # seconds between two signs of life
@@ -26,19 +28,28 @@ class Leader:
     epoch:   of the server, when it did so last; 0: it never did
     refused: its address has just refused a connection
     vacant:  the process there holds nothing of the run
+    rank:    as of Follow, of the process there: it waits, as this one does; 0: that is not known
     refusal: why it does not take this standby
+    foreign: why it is not believed
     over:    why the run has ended
+
+    What the process there says counts once it has proven that it is of this run, or of this user or
+    token where this standby knows no run yet; and over that connection alone.
     """
 
     def __init__(self, server: ServerSocket, host: str, port: int, follow: m.Follow,
-                 share: bool = True):
-        """`follow`: how this process introduces itself; `share`: as of `CopyReader`."""
+                 share: bool = True, secret: bytes | None = None):
+        """`follow`: how this process introduces itself; `share`: as of `CopyReader`; `secret`: of
+        the run of which it has a state; None: it has none, or one without."""
         self.address = f"{host}:{port}"
         self.socket = server.dealer(host)
         self.refused = False
         self._probe = Probe(self.socket, host, port, server.on)
         self.socket.connect(endpoint(host, port))
         self._follow = follow
+        self._contact = server.contact
+        self._claim = Claim(server.on.scheduler.random, *([secret] if secret else []),
+                            self._contact)
         self._told = -_TELL
         self.follows, self.epoch = False, 0
         self._copies = CopyReader(share)
@@ -47,8 +58,9 @@ class Leader:
         self._beat = self._answered = 0  # numbers of the newest, and of the newest with an answer
         self._asked_at: float | None = None  # when the question left that Following may answer
         self._connections = 0
-        self.vacant = False
+        self.vacant, self.rank = False, 0
         self.refusal: str | None = None
+        self.foreign: str | None = None
         self.over: str | None = None
 
     @property
@@ -66,6 +78,9 @@ class Leader:
         self.refused = self._probe.refused(now)
         if self._probe.connections != self._connections:
             self._connections = self._probe.connections
+            self._claim.renew()
+            self.vacant, self.rank = False, 0
+            self.foreign = None
             self._ask_again()
         if now - self._told >= _TELL:
             self._tell(now)
@@ -92,12 +107,14 @@ class Leader:
             held = self.copy.number if self.copy else 0
             self._beat += 1
             self._beats.sent(self._beat, now)
-            message = m.encode(m.Held(held, self._beat, self._answered,
-                                      self._copies.chunks))
+            proof = (self._claim.bond.mac("held", held, self._beat, self._answered)
+                     if self._claim.bond else b"")
+            message = m.encode(m.Held(held, self._beat, self._answered, proof))
         else:
             if self._asked_at is None:
                 self._asked_at = now
-            message = m.encode(structs.replace(self._follow, socket=self._copies.socket))
+            message = m.encode(self._claim.sealed(
+                structs.replace(self._follow, socket=self._copies.socket)))
         with contextlib.suppress(zmq.Again):
             self.socket.send(message, zmq.NOBLOCK)
 
@@ -115,6 +132,21 @@ class Leader:
             self._ask_again()
 
     def _handle(self, message: m.Message, body: memoryview | None, now: float) -> None:
+        if isinstance(message, m.Challenge):
+            self._meet(message, now)
+            return
+        bond = self._claim.bond
+        of_run = bond is not None and bond.key == self._claim.keys[0]  # as far as this one knows
+        if isinstance(message, m.Refused) and not of_run:
+            self._doubt(message.reason)
+            return
+        if isinstance(message, m.Vacant):
+            self.vacant = self._claim.answers(message.proof, "vacant")
+            if self.vacant:
+                self.heard = now
+            return
+        if bond is None:
+            return
         self.heard = now
         match message:
             case m.Following():
@@ -124,6 +156,8 @@ class Leader:
                 if self._asked_at is not None:  # as old as the first question, perhaps
                     self._beats = Beats(self._asked_at)
                     self._asked_at = None
+                self.rank = 0  # it waits no more
+                self._claim.keys = bytes.fromhex(run[SECRET]), self._contact
                 self._tell(now)
             case m.Copy() if self.follows:
                 if self._copies.begin(message):
@@ -131,19 +165,31 @@ class Leader:
             case m.CopyChunk() if self.follows and body is not None:
                 if self._copies.add(message, body):
                     self._hold(now)
-            case m.AllHave() if self.follows:
-                self._copies.all_have(message.number)
-            case m.Unknown():  # the connection is a new one, or the server is
+            case m.Unknown() if self.follows:  # the connection is a new one, or the server is
                 self._ask_again()
             case m.Alive():
                 self._beats.answered(message.chunks)
                 self._answered = max(self._answered, message.chunks)
-            case m.Vacant():
-                self.vacant = True
+            case m.NotServing():
+                self.rank = message.rank if of_run else 0
             case m.Refused():
                 self.refusal = message.reason
-            case m.Over():
+            case m.Over() if self.follows:
                 self.over = message.reason
+
+    def _meet(self, challenge: m.Challenge, now: float) -> None:
+        """The process there asks for a proof, and gives its own."""
+        known, met = self._claim.bond is not None, self._claim.meets(challenge)
+        if met is False:
+            self._doubt("it is a process of another user or of another run; start both processes "
+                        "as the same user, or both with the same --token_file")
+        elif met and not known:
+            self.foreign = None
+            self._tell(now)
+
+    def _doubt(self, reason: str) -> None:
+        """The process there has not proven that it is of this run."""
+        self.follows, self.foreign = False, reason
 
     def _hold(self, now: float) -> None:
         """A copy has come whole."""

@@ -11,6 +11,7 @@ import zmq
 
 from wbsp.host import HOST, Host
 from wbsp.wire import messages as m
+from wbsp.wire.proof import Claim
 from wbsp.wire.sockets import ServerSocket, endpoint
 
 _EVERY = 0.5  # seconds between two attempts
@@ -89,13 +90,15 @@ class Inquiry:
     refused: whether the address refuses connections; see `Probe`
     """
 
-    def __init__(self, server: ServerSocket, host: str, port: int, run: str):
-        """`server`: whose token the question needs; `run`: the run's id."""
+    def __init__(self, server: ServerSocket, host: str, port: int, run: str, secret: bytes):
+        """`server`: whose token the question needs; `run`: the run's id; `secret`: the run's, by
+        which an answer is proven."""
         self._socket = server.dealer(host)
         self._probe = Probe(self._socket, host, port, server.on)
         self.refused = self._probe.refused
         self._socket.connect(endpoint(host, port))
-        self._question = m.encode(m.Ask(run))
+        self._claim = Claim(server.on.scheduler.random, secret)
+        self._question = m.encode(m.Ask(run, self._claim.nonce))
         self._asked = -_EVERY
 
     def epoch(self, now: float) -> int | None:
@@ -107,7 +110,8 @@ class Inquiry:
         with contextlib.suppress(zmq.Again, m.WireError):
             while True:
                 answer = m.decode(m.FromServer, self._socket.recv(zmq.NOBLOCK))
-                if isinstance(answer, m.Leading):
+                if isinstance(answer, m.Leading) and self._claim.answers(
+                        answer.proof, "leading", answer.epoch):
                     return answer.epoch
         return None
 

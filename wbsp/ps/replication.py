@@ -21,10 +21,11 @@ from wbsp.ps.follower import Contest, Follower, Made, objection
 from wbsp.ps.protocol_errors import PeerLog
 from wbsp.ps.session_manager import SessionManager
 from wbsp.ps.store import Whole
-from wbsp.ps.worker_session import WorkerSession
+from wbsp.ps.worker_session import WorkerSession, other_protocol
 from wbsp.runlog.console import one_line
 from wbsp.wire import messages as m
 from wbsp.wire.link import check_name
+from wbsp.wire.proof import answer
 from wbsp.wire.sockets import ServerSocket
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 _QUIET = 1.0  # seconds without a word of the standby after which its connection is tried
 _LOOK = 0.25  # seconds between two attempts
 _BACK = 3.0  # seconds in which a process that was killed is there again
-_STALLED = 120.0  # seconds without a chunk after which a copy does not come through
 _LOST = 30.0  # seconds without a word of one that is connected
 _AGAIN = 10.0  # seconds for which a word of a later server is not looked into again
 
@@ -111,19 +111,32 @@ class Replication:
         if self._standby is not None and self._contest is None:
             self._send(m.Over(reason))
 
-    def all_have_it(self) -> None:
-        """All workers have the final version, and so has the standby."""
-        if self._standby is not None and not self.alone and self.settled:
-            self._send(m.AllHave(self._standby.held))
-
     def follow(self, identity: bytes, request: m.Follow, host: str) -> None:
-        """A process at address `host` wants to be the standby. Raises WireError."""
+        """A process at address `host` wants to be the standby.
+
+        It is challenged until it has proven that it knows the run's secret, or the key of a first
+        contact where it is told that. Raises WireError.
+        """
         check_name(request.socket)
-        now, old = self._clock.now(), self._standby
-        if request.rank // 2 > self._admission.epoch and request.run == self._terms.run:
-            self._supersede(request.rank // 2, f"{host}:{request.port}")
+        now, old, terms = self._clock.now(), self._standby, self._terms
+        if reason := other_protocol("the standby", request.protocol):
+            self._sessions.answer(identity, m.Refused(reason))
+            self._sessions.errors.count(reason, now)
             return
-        if reason := objection(request, self._terms):
+        keys = terms.secret, self._socket.contact
+        bond = self._socket.challenges.proven(identity, request, *keys)
+        if bond is None:
+            self._sessions.challenge(identity, request.nonce, *keys)
+            return
+        reason = objection(request, terms)
+        if request.run == terms.run and request.rank // 2 > self._admission.epoch:
+            if bond.key == terms.secret:
+                self._supersede(request.rank // 2, f"{host}:{request.port}")
+                return
+            reason = (f"the standby has a state of epoch {request.rank // 2}, later than this "
+                      f"server's {self._admission.epoch}, but not the run's secret: start it again "
+                      "before this server")
+        if reason:
             self._sessions.send(identity, m.Refused(one_line(reason)))
             self._tell(f"refused: {reason}")
             return
@@ -134,6 +147,9 @@ class Replication:
                 if self._standby is not None:
                     return  # it will ask again
                 self._tell(f"the standby at {old} was started again")
+            elif self.alone and now - old.heard > _QUIET:
+                self._tell(f"the standby at {old} holds nothing, and is silent: it gives way")
+                self._standby = None
             elif self._contest is not None or self._reaches(old):
                 self._sessions.send(identity, m.NotServing(f"there is a standby at {old}"))
                 return
@@ -144,7 +160,7 @@ class Replication:
         self._end_contest()
         again = old is not None and old.identity == identity
         held = old.held if old is not None and again else 0
-        self._standby = Follower(identity, host, request.port, now, held, again, again)
+        self._standby = Follower(identity, host, request.port, now, held, again, again, bond)
         self._sessions.queues.drop_transfer(identity)
         way = self._sessions.lending.follow(request.socket)
         self._tell(f"standby at {self._standby}, over {way}", "standby",
@@ -154,12 +170,12 @@ class Replication:
     def held(self, identity: bytes, held: m.Held) -> None:
         """The standby lives, and holds a copy. Raises WireError for one that was never made."""
         standby, now = self._standby, self._clock.now()
-        if standby is None or standby.identity != identity:
-            self._sessions.send(identity, m.Unknown())
+        if (standby is None or standby.identity != identity
+                or not standby.bond.proves(held.proof, "held", held.number, held.beat,
+                                           held.answered)):
+            self._sessions.answer(identity, m.Unknown())
             return
         standby.heard = now
-        if held.chunks != standby.chunks:
-            standby.chunks, standby.moved = held.chunks, now
         self._send(m.Alive(held.beat))
         standby.beats.sent(held.beat, now)
         standby.beats.answered(held.answered)
@@ -182,9 +198,11 @@ class Replication:
 
     def ask(self, identity: bytes, ask: m.Ask) -> None:
         """A server that has lost its standby asks who serves."""
-        serves = ask.run == self._terms.run and self._source is not None
-        self._sessions.send(identity, m.Leading(self._admission.epoch) if serves
-                            else m.NotServing("another run is served here"))
+        epoch, serves = self._admission.epoch, self._source is not None
+        self._sessions.answer(identity, m.Leading(
+            epoch, proof=answer(self._terms.secret, ask.nonce, "leading", epoch))
+            if serves and ask.run == self._terms.run
+            else m.NotServing("another run is served here"))
 
     def hear_of(self, epoch: int, worker: int) -> None:
         """A worker knows a later server of this run, of that epoch: find out whether it serves."""
@@ -208,8 +226,10 @@ class Replication:
 
     def elected(self, session: WorkerSession, elected: m.Elected) -> None:
         """A member has promised itself to this server."""
-        if self._contest is not None and elected.epoch == self._contest.ballot.epoch:
-            self._contest.ballot.promised.add(session.worker)
+        place = self._admission.places.get(session.worker)
+        if (self._contest is not None and elected.epoch == self._contest.ballot.epoch
+                and place is not None):
+            self._contest.ballot.promised.add((session.worker, place.owner))
 
     def poll(self) -> None:
         """Everything that time alone brings about."""
@@ -225,11 +245,6 @@ class Replication:
             if now - standby.heard > _LOST or not self._reaches(standby):
                 self._lose(now)
                 return
-        if standby.receiving and now - standby.moved > _STALLED and now - standby.heard < _BACK:
-            self._say(f"no part of a copy reached the standby at {standby} for {_STALLED:g} s; "
-                      "going on without one until it follows anew")
-            self._forget(now)
-            return
         if source is None or standby.receiving:
             return
         newest, copy = source.engine.store.latest.version, self._copies.get(standby.held)
@@ -245,7 +260,7 @@ class Replication:
         # First: a later server of this folder must ask there, whatever becomes of this one.
         if self.alone and not self._record(standby=str(standby)):
             return
-        standby.receiving, standby.moved = True, self._clock.now()
+        standby.receiving = True
         engine = source.engine
         engine.ledger.mark += 1  # whatever is decided from here on is not in this copy
         self._number += 1
@@ -284,7 +299,7 @@ class Replication:
         self._contest = Contest(
             standby, Ballot(self._admission.epoch, SERVER_STEP,
                             [copy.voters for copy in self._copies.values()]),
-            self._socket, self._terms.run, now)
+            self._socket, self._terms, now)
 
     def _settle(self, contest: Contest, standby: Follower, now: float) -> None:
         """Find out who serves."""
@@ -325,7 +340,7 @@ class Replication:
         self.lost()
         self._admission.epoch = epoch
         self._event("alone", epoch=epoch)
-        self._tell_members(lambda worker: m.Leading(epoch))
+        self._tell_members(lambda worker: m.Leading(epoch, self._admission.ticket(worker)))
         if self._source is not None:
             self._source.checkpoints.write_soon()
 
@@ -356,7 +371,8 @@ class Replication:
         for session in self._sessions:
             if session.attached_at is not None and session.attached_at <= touch:
                 session.attached_at = None
-                self._sessions.send(session.identity, m.Leading(self._admission.epoch))
+                self._sessions.send(session.identity, m.Leading(
+                    self._admission.epoch, self._admission.ticket(session.worker)))
 
     def _tell_members(self, message: Callable[[int], m.Message]) -> None:
         for session in self._sessions:

@@ -61,7 +61,6 @@ class SavedState(_First, total=False):
 
     answers: worker -> seq, accepted, reason, weight and mark of the answer to its newest push
     ended:   the version is the run's last
-    owed:    workers that had finished then, and did not have that one yet
     over:    all workers that wanted it have it: nothing is left to do but the last files
     """
 
@@ -69,7 +68,6 @@ class SavedState(_First, total=False):
     answers: dict[Worker, tuple[Count, bool, str | None, float, Count]]
     awaited: list[Worker] | None
     ended: bool
-    owed: list[Worker]
     over: bool
     steps: dict[Worker, Sum]
     samples: dict[Worker, Sum]
@@ -87,6 +85,7 @@ class SavedState(_First, total=False):
 
 class _Run(TypedDict, total=False):
     id: str
+    secret: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     epoch: Count
     workers: Annotated[int, msgspec.Meta(ge=1)]
     wire: str

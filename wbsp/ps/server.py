@@ -17,7 +17,7 @@ import numpy as np
 import zmq
 
 from wbsp.layout import TensorSpec, difference
-from wbsp.ps.background import Evaluator, EvaluatorError, EvaluatorWatch
+from wbsp.ps.background import Evaluator, EvaluatorError
 from wbsp.ps.clock import Clock, Nap
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.engine import Engine
@@ -29,6 +29,7 @@ from wbsp.ps.shards import Shards
 from wbsp.ps.store import UNSENT
 from wbsp.ps.terms import Terms
 from wbsp.sync.base import ContractError, SyncModel
+from wbsp.wire.proof import SIZE
 from wbsp.wire.sockets import ServerSocket
 
 _LINGER = 1.0  # seconds for the last messages to leave
@@ -44,14 +45,15 @@ class Server:
     interrupts: None: no signal ends the run
     hold:       what keeps other servers out of the folder, until this one is closed
     epoch:      number of this start of the run's server
-    record, shards, files, others_wait: as in `Terms`
+    record, shards, files, others_wait, secret: as in `Terms`
     """
 
     def __init__(self, model: SyncModel, socket: ServerSocket, config: ServerConfig,
                  settings: dict[str, str], outlet: Outlet, evaluator: Evaluator | None = None,
                  interrupts: Interrupts | None = None, hold: IO | None = None, epoch: int = 1,
                  record: Callable[..., dict[str, Any]] = dict, shards: Shards | None = None,
-                 files: RunFiles | None = None, others_wait: bool = False):
+                 files: RunFiles | None = None, others_wait: bool = False,
+                 secret: bytes | None = None):
         self._model, self._socket, self._config, self._outlet = model, socket, config, outlet
         self._evaluator, self._hold, self._shards = evaluator, hold, shards
         self._record = record
@@ -61,12 +63,11 @@ class Server:
             socket, Terms(model.rule, config.worker_num, settings,
                           self.begin if evaluator is None else None,
                           settings.get("id", ""), epoch, record, shards, files, config.wire,
-                          None if config.share else "as it was told", others_wait),
+                          None if config.share else "as it was told", others_wait,
+                          secret or socket.on.scheduler.random(SIZE)),
             config.bandwidth, self._clock, self._say, self._event)
         self.training: Run | None = None  # until there is a W_0
         self._network = False  # the evaluator has built its own
-        self._evaluator_watch = (EvaluatorWatch(evaluator, self._say, socket.on) if evaluator
-                                 else None)
         self._failure: str | None = None  # what went wrong in the server itself
         self._hasty = False  # a signal or a failure ends the run early
         self._alone_since = self._clock.now()  # no worker is there since then
@@ -214,8 +215,6 @@ class Server:
         """Begin with the evaluator's W_0 when it is there, or compare it with the checkpoint."""
         initial = evaluator.initial()
         if initial is None:
-            assert self._evaluator_watch is not None
-            self._evaluator_watch.look("the network and the test set")
             return
         self._network = True
         layout = self.dispatcher.admission.layout
@@ -264,19 +263,12 @@ class Server:
     def _finish(self, code: int) -> int:
         if self.training is None:
             return code
-        written = self.training.finish(code == 0, self._attend)
+        written = self.training.finish(code == 0, lambda: self._interrupts.first is None)
         code = (code or self._code) or int(not written)
         if code == 0:
             with contextlib.suppress(OSError):
                 self._record(ended=True)
         return code
-
-    def _attend(self) -> bool:
-        """While the last files are made: answer those who ask; False once a signal has come."""
-        self.dispatcher.sessions.watch()
-        self.dispatcher.receive()
-        self.dispatcher.sessions.queues.flush(self._clock.now())
-        return self._interrupts.first is None
 
     def _say(self, text: str) -> None:
         self._outlet.console.line(text, self._clock.run())

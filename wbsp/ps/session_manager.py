@@ -71,9 +71,13 @@ class SessionManager:
         """False if the sessions of this worker, which there is, come too fast: each is an event."""
         return self._comings.setdefault(worker, TokenBucket(AT_ONCE)).may(self._clock())
 
-    def open(self, identity: bytes, worker: int, earlier: Report | None) -> WorkerSession:
-        """A worker has introduced itself; its `earlier` incarnations had reported so much."""
-        session = WorkerSession(identity, worker, self._clock(), earlier=earlier)
+    def open(self, identity: bytes, worker: int, earlier: Report | None, line: object = None,
+             own: bytes = b"") -> WorkerSession:
+        """A worker has introduced itself; its `earlier` incarnations had reported so much.
+
+        line, own: as in `WorkerSession`
+        """
+        session = WorkerSession(identity, worker, self._clock(), line, own, earlier=earlier)
         self._by_identity[identity] = self._by_worker[worker] = session
         return session
 
@@ -180,6 +184,14 @@ class SessionManager:
             session.deaf = True
         if link is not None and isinstance(message, m.Joined | m.Resend | m.Reattached):
             link.open = True  # the worker reads this before anything that comes there
+
+    def challenge(self, identity: bytes, nonce: bytes, *keys: bytes) -> None:
+        """Have a peer prove what it claims; over the network, whatever was shared with it."""
+        self.answer(identity, self._socket.challenges.challenge(identity, nonce, *keys))
+
+    def answer(self, identity: bytes, message: m.Message) -> None:
+        """Answer a peer that has not proven who it is, whatever its socket is called."""
+        self.queues.post(identity, m.encode(message), now=self._clock())
 
     def send_model(self, session: WorkerSession, request: int, version: int, words: np.ndarray,
                    base: int) -> None:

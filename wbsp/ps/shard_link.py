@@ -7,10 +7,12 @@ import math
 from collections.abc import Iterator
 
 import zmq
+from msgspec import structs
 
 from wbsp.ps.child import ChildProcess
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
+from wbsp.wire.proof import Claim
 from wbsp.wire.rate import Frames, RateLimiter
 from wbsp.wire.send_queue import SendQueue
 from wbsp.wire.sockets import ServerSocket, endpoint, is_loopback
@@ -34,10 +36,11 @@ class ShardLost(RuntimeError):
 class LocalShard(ChildProcess):
     """A shard's process on this machine."""
 
-    def __init__(self, host: str, token: bytes | None, bandwidth: float | None):
-        """Raises OSError where it does not come up."""
+    def __init__(self, host: str, token: bytes | None, bandwidth: float | None, key: bytes):
+        """`key`: of the run's shards. Raises OSError where it does not come up."""
         super().__init__(["-m", "wbsp.ps.shard_process"], {
-            "host": host, "token": token and token.hex(), "bandwidth": bandwidth})
+            "host": host, "token": token and token.hex(), "bandwidth": bandwidth,
+            "key": key.hex()})
 
     def port(self) -> int:
         """On which it listens, once it does. Raises OSError where it does not come up."""
@@ -56,13 +59,17 @@ class ShardLink:
     led:     the shard follows this server
     """
 
-    def __init__(self, server: ServerSocket, host: str, port: int, process: LocalShard | None):
+    def __init__(self, server: ServerSocket, host: str, port: int, process: LocalShard | None,
+                 lead: s.Lead, key: bytes):
+        """`lead`: how the server introduces itself; `key`: of the run's shards."""
         self.address = ("" if process or is_loopback(host) else host, port)
         self._name = f"{host}:{port}"
         self._process = process
         self._network = server.on.network
         self.socket = server.dealer(host)
         self._monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._lead, self._key = lead, key
+        self._claim = Claim(server.on.scheduler.random, key, *([] if process else [server.contact]))
         self._queue = SendQueue(self.socket, RateLimiter(None))
         self._held_back: list[Frames] = []  # until the shard follows
         self.socket.connect(endpoint(host, port))
@@ -91,8 +98,13 @@ class ShardLink:
                 raise ShardLost(f"{self} sent {error}") from None
             self._heard = now
             match message:
+                case s.Challenge():
+                    known = self._claim.bond is not None
+                    if self._claim.meets(message) and not known:
+                        self._ask_to_follow()
                 case s.Led():
-                    self._follows(now)
+                    if self._claim.bond is not None:
+                        self._follows(now)
                 case s.Denied() if self.led:
                     raise ShardLost(f"{self} follows no longer: {message.reason}")
                 case s.Beat() | s.Denied():
@@ -100,12 +112,13 @@ class ShardLink:
                 case _:
                     yield message, frames[1].buffer if len(frames) == 2 else None
 
-    def keep_up(self, lead: s.Lead, now: float) -> None:
+    def keep_up(self, now: float) -> None:
         """Ask to be followed, or tell that this server lives. Raises ShardLost."""
         broken = False
         while self._monitor.poll(0):
             self._network.event(self._monitor)
             broken = self.led
+            self._claim.renew()  # the next process at this address may be another one
         if self._process is not None:
             code = self._process.ended(_END if broken else 0.0)
             if code is not None:
@@ -119,8 +132,7 @@ class ShardLink:
             if self.led:
                 self._queue.post(m.encode(s.Beat(self._beats)), now=now)
             else:
-                with contextlib.suppress(zmq.Again):
-                    self.socket.send(m.encode(lead), zmq.NOBLOCK)
+                self._ask_to_follow()
         self._queue.flush(now)
 
     def delay(self) -> float:
@@ -138,6 +150,12 @@ class ShardLink:
         self.socket.close(int(1000 * patience))
         if self._process is not None:
             self._process.kill()
+
+    def _ask_to_follow(self) -> None:
+        bond = self._claim.bond
+        lead = structs.replace(self._lead, key=bond.hidden(self._key)) if bond else self._lead
+        with contextlib.suppress(zmq.Again):
+            self.socket.send(m.encode(self._claim.sealed(lead)), zmq.NOBLOCK)
 
     def _follows(self, now: float) -> None:
         if not self.led:

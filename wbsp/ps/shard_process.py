@@ -42,7 +42,8 @@ def main() -> int:
     token = settings["token"] and bytes.fromhex(settings["token"])
     socket = ServerSocket(settings["host"], 0, token)
     print(socket.port, flush=True)
-    return ShardServer(socket, settings["bandwidth"], Interrupts(), 0).run()
+    return ShardServer(socket, settings["bandwidth"], Interrupts(), 0,
+                       bytes.fromhex(settings["key"])).run()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from wbsp.runlog.console import say
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.peer_queues import PeerQueues
+from wbsp.wire.proof import SIZE
 from wbsp.wire.rate import Frames, RateLimitedReceiver, RateLimiter
 from wbsp.wire.sockets import ServerSocket
 
@@ -37,6 +38,7 @@ class _Leader:
     identity: bytes
     run: str
     epoch: int
+    key: bytes  # of the run's shards: a later server of the run proves itself by it
     heard: float
     begin: s.Begin | None = None
     floats: FloatsReader | None = None  # of Begin, while they come
@@ -49,11 +51,13 @@ class ShardServer:
     """The event loop of a shard.
 
     lifeline: a file that ends when the server's process does; None: that is found out otherwise
+    key:      that a server is to know; None: that of a first contact
     over:     the run has ended, and this process with it
     """
 
     def __init__(self, socket: ServerSocket, bandwidth: float | None, interrupts: Interrupts,
-                 lifeline: int | None = None):
+                 lifeline: int | None = None, key: bytes | None = None):
+        self._key = key or socket.contact
         self._socket, self._interrupts, self._lifeline = socket, interrupts, lifeline
         self._clock = socket.on.clock
         self._queues = PeerQueues(socket.socket, RateLimiter(bandwidth))
@@ -188,16 +192,25 @@ class ShardServer:
             self._send(identity, s.Denied(f"the shard speaks protocol {m.PROTOCOL}, the server "
                                           f"{lead.protocol}; install the same wbsp on both"))
             return
+        # A later server of the run that is followed is one that knows its key.
+        later = old is not None and old.run == lead.run and lead.epoch > old.epoch
+        key = old.key if old is not None and (later or old.identity == identity) else self._key
+        bond = self._socket.challenges.proven(identity, lead, key)
+        if bond is None or len(lead.key) != SIZE:
+            self._send(identity, self._socket.challenges.challenge(identity, lead.nonce, key))
+            return
         if old is not None and old.identity != identity:
-            newer = old.run == lead.run and lead.epoch > old.epoch
-            if not newer and self._socket.reaches(old.identity, m.encode(s.Beat(0))):
+            if not later and self._socket.reaches(old.identity, m.encode(s.Beat(0))):
                 self._send(identity, s.Denied(f"the shard follows the server of run {old.run}, "
                                               f"epoch {old.epoch}"))
                 return
+            self._send(old.identity, s.Denied(f"a server of run {lead.run}, epoch {lead.epoch}, "
+                                              "has come"))
             self._forget("has been replaced")
         if self._leader is None:
             self._say(f"following the server of run {lead.run}, epoch {lead.epoch}")
-            self._leader = _Leader(identity, lead.run, lead.epoch, self._clock.monotonic())
+            self._leader = _Leader(identity, lead.run, lead.epoch, bond.hidden(lead.key),
+                                   self._clock.monotonic())
             self._socket.guard.expect(lead.workers)
         self._send(identity, s.Led(lead.epoch))
 

@@ -74,23 +74,28 @@ class Shards:
     """
 
     def __init__(self, plan: ShardPlan, server: ServerSocket, host: str, token: bytes | None,
-                 bandwidth: float | None, lead: s.Lead, say: Callable[[str], None]):
-        """Starts those that are processes of this server's. Raises OSError where one does not come
-        up."""
-        self._server, self._lead, self._say, self.on = server, lead, say, server.on
+                 bandwidth: float | None, lead: s.Lead, say: Callable[[str], None], key: bytes):
+        """Starts those that are processes of this server's.
+
+        lead, key: as of `ShardLink`
+
+        Raises OSError where one does not come up.
+        """
+        self._server, self._say, self.on = server, say, server.on
         self.hear: Callable[[int, m.Message], None] = lambda *_: None
         self.take: Callable[[int, m.Message, memoryview | None], None] = lambda *_: None
         self._looked = -math.inf
         here = "localhost" if host in ("*", "0.0.0.0", "::", "[::]") else host
-        self.local = [] if plan.addresses else [LocalShard(host, token, bandwidth)
+        self.local = [] if plan.addresses else [LocalShard(host, token, bandwidth, key)
                                                 for _ in range(plan.number)]
         try:
-            self._links = [ShardLink(server, here, shard.port(), shard) for shard in self.local]
+            self._links = [ShardLink(server, here, shard.port(), shard, lead, key)
+                           for shard in self.local]
         except OSError:
             for shard in self.local:
                 shard.kill()
             raise
-        self._links += [ShardLink(server, *address, None) for address in plan.addresses]
+        self._links += [ShardLink(server, *address, None, lead, key) for address in plan.addresses]
 
     def __len__(self) -> int:
         return len(self._links)
@@ -143,7 +148,7 @@ class Shards:
         if now - self._looked >= _LOOK or self.delay() < _LOOK:
             self._looked = now
             for link in self._links:
-                link.keep_up(self._lead, now)
+                link.keep_up(now)
 
     def delay(self) -> float:
         """Seconds until there may be something to send."""

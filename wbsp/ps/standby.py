@@ -19,14 +19,16 @@ from wbsp.ps.copies import Copy
 from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.leader import Leader
 from wbsp.ps.server import Server
-from wbsp.ps.worker_session import check_reattach
+from wbsp.ps.worker_session import check_reattach, other_protocol
 from wbsp.runlog.console import say
 from wbsp.wire import messages as m
+from wbsp.wire.proof import answer, ticket
 from wbsp.wire.sockets import ServerSocket, peer_address, split_address
 
 PATIENCE = 600.0  # seconds without a server, and without the right to serve
 _POLL = 0.05  # seconds between two looks at the timers
 _NOTICE = 10.0  # seconds between two lines about a silent server
+_LATER = 30.0  # seconds for which a worker's word counts that it has belonged to a later server
 
 
 class Standby:
@@ -46,15 +48,15 @@ class Standby:
         self._own = own
         self._leader = Leader(socket, *split_address(follow), m.Follow(
             m.PROTOCOL, settings, socket.port, own.run if own else "", own.rank if own else 0),
-            share)
+            share, own and own.secret)
         self._candidacy: Candidacy | None = None  # while the server is silent
         self._silent_since = self._noticed = self._socket.on.clock.monotonic()
-        self._overtaken = False  # who had an older state of this run does not serve, but follows
-        self._said = False  # that a copy is held
+        self._said: set[str] = set()  # lines that are said once
         self._began = self._socket.on.clock.monotonic()
         self._nap = Nap(self._began)
         self._follower: tuple[bytes, m.Follow, str] | None = None  # takes this one for the server
-        self._later = False  # a worker has come from a server with a later state
+        # Time at which a worker has proven that it comes from a server with a later state.
+        self._later: dict[int, float] = {}
 
     def run(self) -> int:
         """Wait, and serve when it is time; return the exit code."""
@@ -79,9 +81,9 @@ class Standby:
             with contextlib.suppress(m.WireError):
                 replication.follow(*self._follower)
         if self._candidacy is not None:
-            for identity, request in self._candidacy.requests.items():
+            for identity, one in self._candidacy.came.items():
                 with contextlib.suppress(m.WireError):
-                    server.dispatcher.admission.reattach(identity, request)
+                    server.dispatcher.admission.reattach(identity, one.request, one.line)
 
     @property
     def _state(self) -> State | None:
@@ -125,14 +127,16 @@ class Standby:
         if leader.refusal is not None:
             say(f"the server at {leader.address} refused: {leader.refusal}")
             return 1
-        if leader.copy is not None and not self._said:
-            self._said = True
-            say(f"holding version {leader.copy.saved.state['version']} of the server at "
-                f"{leader.address}")
-        if state is not None and self._overtaken:
+        if leader.foreign is not None:
+            line = f"the process at {leader.address} is not believed: {leader.foreign}"
+            self._say_once("foreign", line)
+            if state is None:
+                return 1
+        if leader.copy is not None:
+            self._say_once("holding", f"holding version {leader.copy.saved.state['version']} of "
+                                      f"the server at {leader.address}")
+        if state is not None and 0 < leader.rank < state.rank:
             return "it was started again, and has an older state"
-        if leader.refused and leader.copy is not None and leader.copy.saved.state.get("over"):
-            return "its process has ended, and all workers have the final version"
         if (state is not None and (leader.refused or leader.vacant)
                 and self._proves(leader, state, now)):
             return "its process has ended"
@@ -155,7 +159,8 @@ class Standby:
             return now < leader.touch + PROOF
         # The checkpoint of a server that was started again. Its standby may have served since then,
         # and ended; workers that still live know, and are given time to say so.
-        return not self._later and now > self._began + SILENT
+        later = any(now < since + _LATER for since in self._later.values())
+        return not later and now > self._began + SILENT
 
     def _wait_on(self, now: float) -> int | None:
         """Nobody serves, as far as can be seen; not for ever."""
@@ -204,18 +209,15 @@ class Standby:
         candidacy = self._candidacy
         if not frames:
             return
-        self._socket.received(frames[0], candidacy is not None and identity in candidacy.requests,
-                              frames[1:])
+        line = self._socket.received(
+            frames[0], candidacy is not None and identity in candidacy.came, frames[1:])
         message = m.decode(m.FromWorker, frames[0].buffer)
         match message:
             case m.Reattach():
-                check_reattach(message)
-                self._note_epoch(message)
-                if candidacy is None or not candidacy.come(identity, message):
-                    self._send(identity, m.NotServing(self._reason))
+                self._came(identity, message, line)
             case m.Elected():
                 if candidacy is not None:
-                    candidacy.promised(identity, message)
+                    candidacy.promised(identity, message, line)
             case m.Follow():
                 self._followed(identity, message, peer_address(frames[0]))
             case m.Held():
@@ -223,23 +225,50 @@ class Standby:
             case m.Hello() | m.Ask() | m.Watch():
                 self._send(identity, m.NotServing(self._reason))
 
-    def _note_epoch(self, request: m.Reattach) -> None:
-        state = self._state
-        if (state is not None and not self._later and request.run == state.run
-                and request.epoch > state.epoch):
-            self._later = True
-            say(f"worker {request.worker} comes from a server of epoch {request.epoch}, and the "
-                f"state here is of epoch {state.epoch}: start that server again")
+    def _came(self, identity: bytes, request: m.Reattach, line: object) -> None:
+        """A worker takes this process for the server: it has a say once it has proven who it is.
+        Raises WireError."""
+        check_reattach(request)
+        state, candidacy = self._state, self._candidacy
+        if (state is not None and state.secret is not None and request.run == state.run
+                and request.protocol == m.PROTOCOL):
+            key = ticket(state.secret, request.worker, request.place, request.epoch)
+            if self._socket.challenges.proven(identity, request, key) is None:
+                self._challenge(identity, request.nonce, key)
+                return
+            if request.epoch > state.epoch:
+                self._later[request.worker] = self._socket.on.clock.monotonic()
+                self._say_once("later", (
+                    f"worker {request.worker} comes from a server of epoch {request.epoch}, and "
+                    f"the state here is of epoch {state.epoch}: start that server again"))
+            elif candidacy is not None and candidacy.come(identity, request, line):
+                return
+        self._send(identity, m.NotServing(self._reason))
 
     def _followed(self, identity: bytes, follow: m.Follow, host: str) -> None:
         """Another process in waiting, at address `host`, takes this one for the server."""
-        state, self._follower = self._state, (identity, follow, host)
+        state, contact = self._state, self._socket.contact
+        if reason := other_protocol("the standby", follow.protocol):
+            self._send(identity, m.Refused(reason))
+            return
         if state is None:
-            self._send(identity, m.Vacant())
-        elif follow.run == state.run and 0 < follow.rank < state.rank:
-            self._overtaken = True  # and is answered by the server that this one becomes
-        else:
-            self._send(identity, m.NotServing(self._reason))
+            self._send(identity, m.Vacant(answer(contact, follow.nonce, "vacant")))
+            return
+        keys = [contact] if state.secret is None else [state.secret, contact]
+        if self._socket.challenges.proven(identity, follow, *keys) is None:
+            self._challenge(identity, follow.nonce, *keys)
+            return
+        self._follower = identity, follow, host  # the server that this one becomes answers, too
+        self._send(identity, m.NotServing(self._reason,
+                                          rank=state.rank if follow.run == state.run else 0))
+
+    def _challenge(self, identity: bytes, nonce: bytes, *keys: bytes) -> None:
+        self._send(identity, self._socket.challenges.challenge(identity, nonce, *keys))
+
+    def _say_once(self, what: str, line: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            say(line)
 
     def _send(self, identity: bytes, message: m.Message) -> None:
         self._socket.reaches(identity, m.encode(message))

@@ -32,6 +32,7 @@ from wbsp.ps.standby import Standby
 from wbsp.runlog.console import Console, say
 from wbsp.runlog.files import beside_of
 from wbsp.runlog.folder import (
+    SECRET,
     SETTINGS,
     hold_folder,
     read_settings,
@@ -41,6 +42,7 @@ from wbsp.runlog.folder import (
 from wbsp.runlog.server import ServerLog
 from wbsp.sync import SyncModel
 from wbsp.wire.message import PROTOCOL
+from wbsp.wire.proof import SIZE, key_of_shards
 from wbsp.wire.shards import Lead
 from wbsp.wire.sockets import ServerSocket, is_loopback, split_address
 
@@ -133,24 +135,25 @@ class _Plan:
                              f"and with --wire={settings['wire']} its workers go on so; give as "
                              "many")
         run["id"] = before.get("id") or self.on.scheduler.random(4).hex()
+        run[SECRET] = before.get(SECRET) or self.on.scheduler.random(SIZE).hex()
         run["epoch"] = before.get("epoch", 0) + step
         run["standby"], run["shards"] = None, self.shards.setting
         run["port"], run["ended"] = socket.port, False
         write_settings(folder, run)
-        settings["id"] = str(run["id"])
+        settings["id"], secret = str(run["id"]), bytes.fromhex(run[SECRET])
         console = Console(f"{model.name} {folder}", self.on.stderr)
         log = ServerLog(folder, model.name, self.start_evaluator is not None,
                         append=resume, say=console.line)
-        over = saved is not None and saved.state.get("over", False)
-        shards = None if self.shards.single or over else Shards(
+        shards = None if self.shards.single else Shards(
             self.shards, socket, self.host, self.token, config.bandwidth,
-            Lead(PROTOCOL, settings["id"], run["epoch"], config.worker_num), console.line)
+            Lead(PROTOCOL, settings["id"], run["epoch"], config.worker_num), console.line,
+            key_of_shards(secret))
         server = Server(model, socket, config, settings, Outlet(folder, log, console),
                         self.start_evaluator() if self.start_evaluator else None, self.interrupts,
                         hold, run["epoch"], Records(folder, run), shards,
                         RunFiles(folder, (settings["id"], run["epoch"]), self.host,
                                  self.watch_port, self.token, self.on),
-                        others_wait=saved is not None or not self.runs.asked)
+                        others_wait=saved is not None or not self.runs.asked, secret=secret)
         console.line(f"the files of this run are in {folder}")
         if saved:
             server.begin(*saved)
@@ -185,11 +188,9 @@ class _Plan:
         beside_of(folder / CHECKPOINT).unlink(missing_ok=True)  # of one killed while writing
         saved = load(folder / CHECKPOINT) if resume and (folder / CHECKPOINT).exists() else None
         before: dict[str, Any] = check_run(
-            read_settings(folder) if (folder / SETTINGS).exists() else {}, str(folder / SETTINGS))
+            read_settings(folder, with_secret=True) if (folder / SETTINGS).exists() else {},
+            str(folder / SETTINGS))
         other = other or before.get("standby")
-        if saved and saved.state.get("over") and before.get("ended"):  # named: it is to go on
-            saved = saved._replace(state=saved.state | {"over": False})
-        over = saved is not None and saved.state.get("over", False)
 
         def serve(copy: Copy | None) -> Server:
             if copy is not None:
@@ -200,7 +201,7 @@ class _Plan:
                 server.tell("shard_lost", reason=str(lost))
             return server
 
-        if saved and other and not over:  # else nobody can have a later state
+        if saved and other:
             return Standby(socket, other, self.settings, serve, self.interrupts,
                            State.of(before, saved.state, SERVER_STEP), self.config.share).run
         return serve(None).run

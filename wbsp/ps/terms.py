@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from wbsp.formats import FLOAT32, Format
+from wbsp.host import HOST
 from wbsp.layout import TensorSpec
 from wbsp.ps.files import RunFiles
 from wbsp.ps.saved import report_of
 from wbsp.ps.shards import Shards
 from wbsp.runlog.report import Report
 from wbsp.sync.base import WorkerRule
+from wbsp.wire.proof import SIZE, mac, ticket
 
 
-class Terms(NamedTuple):
+@dataclass(frozen=True)
+class Terms:
     """What a worker joins.
 
     settings:   what joining workers must agree on or take over (name -> text)
@@ -31,6 +34,7 @@ class Terms(NamedTuple):
     alone:      why no memory is shared with workers; None: it is, with those that can
     others_wait: members of another run are to wait for its server, which may be started yet; else
                 they are refused: this server was to go on with their run, and does not have it
+    secret:     of the run; see `wbsp.wire.proof`
     """
 
     rule: WorkerRule
@@ -45,13 +49,22 @@ class Terms(NamedTuple):
     wire: Format = FLOAT32
     alone: str | None = None
     others_wait: bool = False
+    secret: bytes = field(default_factory=lambda: HOST.scheduler.random(SIZE))
+
+    def place(self, identity: bytes) -> str:
+        """What the process whose socket has this identity is called."""
+        return mac(self.secret, "place", identity).hex()[:32]
+
+    def ticket(self, worker: int, place: str, epoch: int) -> bytes:
+        """As in `messages.Joined`."""
+        return ticket(self.secret, worker, place, epoch)
 
 
 @dataclass
 class Place:
     """Whose process has a worker's index: only that one may attach again and go on."""
 
-    owner: str  # identity of its socket, in hexadecimal digits
+    owner: str  # as in `messages.Joined`; a hash, which opens nothing
     earlier: Report | None  # totals of the worker's earlier incarnations
 
     @classmethod

@@ -142,6 +142,8 @@ class WorkerSession:
     identity: bytes  # of the worker's socket
     worker: int
     heard: float  # time of its newest message
+    line: object = None  # the connection over which it has said who it is, and no other
+    own: bytes = b""  # as in `messages.Hello`
     probed: float = 0.0  # time at which its connection was last tried
     gone_since: float | None = None  # its connection is broken
     request: m.Join | m.Reattach | None = None  # as which it asked to be a member

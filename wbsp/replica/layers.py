@@ -114,7 +114,7 @@ def remarks(model: keras.Model) -> Iterator[str]:
     if names := [v.path for v in weights if "complex" in v.dtype]:
         yield f"{_some(names)} of complex numbers: each worker keeps its own values"
     if names := [layer.name for layer in every_layer(model)
-                 if type(layer).__name__ == "TorchModuleWrapper" and any(layer.module.buffers())]:
+                 if type(layer).__name__ == "TorchModuleWrapper" and [*layer.module.buffers()]]:
         yield (f"{_some(names, 'layer')} of PyTorch with buffers, such as the statistics of a "
                "BatchNorm: no version carries them, and each worker keeps its own")
 

@@ -138,15 +138,19 @@ class LineFile:
         self._size = size
 
 
-def write_whole(path: Path, *parts: Any) -> None:
+def write_whole(path: Path, *parts: Any, private: bool = False) -> None:
     """Write `parts` (bytes, arrays) to `path` so that a reader finds either the whole file or the
     one before.
 
     The parts are written to a file beside `path`, which a kill may leave behind and the next call
-    overwrites. Raises OSError, and leaves nothing beside `path` then.
+    overwrites; a `private` one can be read by this user alone. Raises OSError, and leaves nothing
+    beside `path` then.
     """
     beside = beside_of(path)
     try:
+        if private:
+            beside.unlink(missing_ok=True)
+            beside.touch(0o600)
         with beside.open("wb") as file:
             for part in parts:
                 file.write(part)
@@ -162,9 +166,9 @@ def beside_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.tmp")
 
 
-def write_document(path: Path, content: dict[str, Any]) -> None:
-    """Write `content` as indented JSON, whole as `write_whole` does."""
-    write_whole(path, msgspec.json.format(to_json(content), indent=2) + b"\n")
+def write_document(path: Path, content: dict[str, Any], private: bool = False) -> None:
+    """Write `content` as indented JSON, whole and perhaps `private` as `write_whole` does."""
+    write_whole(path, msgspec.json.format(to_json(content), indent=2) + b"\n", private=private)
 
 
 def read_document(path: Path) -> dict[str, Any]:

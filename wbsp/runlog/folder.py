@@ -18,6 +18,7 @@ from wbsp.disk import disk_of
 from wbsp.runlog.files import read_document, write_document
 
 SETTINGS = "run.json"
+SECRET = "secret"  # the entry of the settings with the run's secret; see `wbsp.wire.proof`
 
 
 def sync_name(base_dir: str | os.PathLike) -> str:
@@ -115,24 +116,29 @@ def folder_of_worker(folder: Path, settings: Mapping[str, Any]) -> Path:
 
 def write_settings(folder: str | os.PathLike, settings: dict[str, Any]) -> None:
     """Write the settings of a run to run.json: sync, options, workers, model, dataset, seed, batch,
-    clock ("real" or "virtual"), command line, versions of software. Replaces the file whole."""
-    write_document(_path(folder, SETTINGS), settings)
+    clock ("real" or "virtual"), command line, versions of software. Replaces the file whole; with a
+    secret, by one that this user alone can read."""
+    write_document(_path(folder, SETTINGS), settings, private=SECRET in settings)
 
 
-def read_settings(folder: str | os.PathLike) -> dict[str, Any]:
-    """The settings that `write_settings` wrote.
+def read_settings(folder: str | os.PathLike, with_secret: bool = False) -> dict[str, Any]:
+    """The settings that `write_settings` wrote; the run's secret is among them only for who serves
+    the run.
 
     Raises, in one line, FileNotFoundError for a folder without them, ValueError for damaged ones.
     """
     folder = _path(folder)
     try:
-        return read_document(folder / SETTINGS)
+        settings = read_document(folder / SETTINGS)
     except (FileNotFoundError, NotADirectoryError):
         numbers = _numbers(folder)
         hint = f"; name one of its runs, such as {_numbered(folder, max(numbers))}" if numbers \
             else "; give the folder of a run, such as runs/wbsp/run-001"
         raise FileNotFoundError(f"{folder} is not a run's folder: it holds no {SETTINGS}"
                                 f"{hint}") from None
+    if not with_secret:
+        settings.pop(SECRET, None)
+    return settings
 
 
 def _claim(folder: Path, settings: Mapping[str, Any]) -> bool:

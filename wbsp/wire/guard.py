@@ -112,6 +112,8 @@ class ConnectionGuard:
         self.expect(members)
         self.behind, self._drains = False, 0  # how often it was seen not to be
         self._of_member = _OF_MEMBER + _UNKNOWN
+        # The last connection of this descriptor, which has ended: messages of it are still to come.
+        self._gone: dict[int, _Connection] = {}
         self._left = 0  # bytes of memory that what is unread of those takes that are gone
         self._members: dict[int, _Connection] = {}
         self._strangers: dict[int, _Connection] = {}  # in the order in which they came
@@ -149,6 +151,7 @@ class ConnectionGuard:
         """Forget a connection."""
         for connections in (self._members, self._strangers):
             if connection := connections.pop(fd, None):
+                self._gone[fd] = connection
                 connection.look()
                 self._forget(connection)
 
@@ -158,9 +161,9 @@ class ConnectionGuard:
             self.closed(fd)
         self._arrivals.close()
 
-    def delivered(self, fd: int, from_member: bool, size: int = 0, frames: int = 0) -> None:
+    def delivered(self, fd: int, from_member: bool, size: int = 0, frames: int = 0) -> object:
         """Note that a message of this connection was read, of so many frames, and of `size` bytes
-        on the line."""
+        on the line; return the connection, None if it was cut."""
         if from_member and fd in self._strangers:
             self._members[fd] = self._strangers.pop(fd)
             self._members[fd].speed_up()
@@ -172,6 +175,7 @@ class ConnectionGuard:
             (self._read if fd in self._members else self._due).add(fd)
         else:
             self._left = max(0, self._left - size - frames * _FRAME)
+        return connection or self._gone.get(fd)
 
     def check(self) -> Counter[str]:
         """Cut the connections above a limit; return their number, by reason."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wbsp.limits import Count, Line, OrNone, Random, Reason, Seconds, Settings, Size
+from wbsp.limits import Count, Id, Line, Mac, OrNone, Random, Reason, Seconds, Settings, Size
 from wbsp.sync.base import Direct, WorkerRule
 from wbsp.wire.message import NONE, Message
 from wbsp.wire.segments import Place
@@ -32,6 +32,8 @@ class Joined(Message, frozen=True):
     group: Group | None = None  # of shards, where the run has some
     memory: Random = 0  # number of the segment that is shared for what the worker sends; 0: none is
     run_steps: Count = 0  # of all workers in the run so far
+    place: Id = ""  # names this process, in what the server keeps of the worker
+    ticket: Mac = b""  # proves that it is this process: see `wbsp.wire.proof`
 
 
 class Refused(Message, frozen=True):
@@ -87,6 +89,7 @@ class Reattached(Message, frozen=True):
     ack: Ack | None  # answer to the worker's newest push, which may have been lost
     group: Group | None = None
     memory: Random = 0  # as in Joined
+    ticket: Mac = b""  # as in Joined, of this epoch
 
 
 class Unknown(Message, frozen=True):
@@ -136,6 +139,8 @@ class Leading(Message, frozen=True):
     """This server serves, and its epoch is this one now; a promise to the other one is void."""
 
     epoch: Count
+    ticket: Mac = b""  # as in Joined, of this epoch
+    proof: Mac = b""  # in answer to Ask: by the run's secret, over the nonce of Ask
 
 
 class NotServing(Message, frozen=True):
@@ -143,6 +148,7 @@ class NotServing(Message, frozen=True):
 
     reason: Line
     released: Count = 0  # the promise to belong to this process with that epoch is void
+    rank: Count = 0  # as in Follow, of a process in waiting for the same run that was asked by it
 
 
 class Alive(Message, frozen=True):

@@ -14,6 +14,7 @@ from wbsp.limits import (
     Count,
     Id,
     Line,
+    Mac,
     OrNone,
     Random,
     Size,
@@ -23,7 +24,7 @@ from wbsp.limits import (
     Worker,
 )
 from wbsp.wire.message import Message
-from wbsp.wire.standby import Over
+from wbsp.wire.standby import Challenge, Over
 
 
 class Group(NamedTuple):
@@ -47,6 +48,9 @@ class Lead(Message, frozen=True):
     run: Id
     epoch: Count  # of the server; a shard follows the newest of a run
     workers: Count  # how many there are at most
+    key: Mac = b""  # of the run's shards, hidden; to a shard alone that has proven itself
+    nonce: Mac = b""  # this and the next: see `wbsp.wire.proof`
+    proof: Mac = b""
 
 
 class Begin(Message, frozen=True):
@@ -214,5 +218,5 @@ class Version(Message, frozen=True):
 
 ToShard = (Lead | Begin | Floats | Admit | Dismiss | Apply | Drop | Commit | Send | Collect | Beat
            | Over | Present | Slice)
-FromShard = (Led | Denied | Holds | Arriving | Collected | Floats | Misuse | Beat | Ready
-             | Version)
+FromShard = (Led | Denied | Challenge | Holds | Arriving | Collected | Floats | Misuse | Beat
+             | Ready | Version)

@@ -24,6 +24,7 @@ from wbsp.host import HOST, Host, Network
 from wbsp.wire.guard import ROOM, ConnectionGuard
 from wbsp.wire.memory import keep_freed
 from wbsp.wire.messages import MAX_MESSAGE
+from wbsp.wire.proof import Challenges, mac
 
 _MIN_TOKEN = 16  # bytes; a shorter secret can be guessed from the public keys on the wire
 _PING_MS = 1000  # between two pings of an idle connection
@@ -168,6 +169,7 @@ class ServerSocket:
             self.socket.curve_server = True
             self.socket.curve_publickey = keys.server_public
             self.socket.curve_secretkey = keys.server_secret
+        self.challenges = Challenges(on.scheduler.random)
         self.guard = ConnectionGuard(members, on.network)
         self._strangers: Counter[str] = Counter()  # peers that failed, by the reason
         self.monitor = self.socket.get_monitor_socket(
@@ -179,6 +181,14 @@ class ServerSocket:
             raise OSError(f"cannot listen on {host}:{port}: {error.strerror}; is another server "
                           f"running there? Choose another {flag}") from None
         self.port = int(self.socket.get_string(zmq.LAST_ENDPOINT).rpartition(":")[2].rstrip("\0"))
+
+    @functools.cached_property
+    def contact(self) -> bytes:
+        """The key of a first contact: what processes of one run have in common before one has told
+        another the run's secret. It is derived from the token; without one it is the user's."""
+        if self._token is not None:
+            return mac(derive_keys(self._token).server_secret, "first contact")
+        return self.on.user_key()
 
     def reaches(self, identity: bytes, message: bytes) -> bool:
         """Send a message that may be lost; False if the peer's connection is gone."""
@@ -198,17 +208,20 @@ class ServerSocket:
                              self._token)
 
     def received(self, frame: zmq.Frame, from_member: bool,
-                 more: Sequence[zmq.Frame] = ()) -> None:
-        """Note that a message was read; `frame` is its first after the peer's identity."""
+                 more: Sequence[zmq.Frame] = ()) -> object:
+        """Note that a message was read; `frame` is its first after the peer's identity.
+
+        Returns what stands for the connection through which it came; None: that is not known.
+        """
         try:
             fd = frame.get(zmq.SRCFD)
         except zmq.ZMQError:  # libzmq does not know its connection
-            return
+            return None
         if not self.guard.knows(fd):
             self._read_monitor()
         short, long = self._around
         frames = (frame, *more)
-        self.guard.delivered(fd, from_member, sum(
+        return self.guard.delivered(fd, from_member, sum(
             len(one) + (short if len(one) < 256 else long) for one in frames), len(frames))
 
     def watch(self) -> Counter[str]:

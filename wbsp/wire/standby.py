@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wbsp.limits import Count, Id, Line, Port, Random, Settings, State, Total
+from wbsp.limits import Count, Id, Line, Mac, Macs, Port, Random, Settings, State, Total
 from wbsp.wire.message import Message
 
 # From a standby, or from a server that was restarted and whose standby may serve.
@@ -18,6 +18,8 @@ class Follow(Message, frozen=True):
     # Of that state: twice its epoch, and one more for a standby's; 0: it holds none.
     rank: Count = 0
     socket: Id = ""  # at which it takes shared memory; "": it takes none
+    nonce: Mac = b""  # this and the next: see `wbsp.wire.proof`
+    proof: Mac = b""
 
 
 class Held(Message, frozen=True):
@@ -26,13 +28,22 @@ class Held(Message, frozen=True):
     number: Count  # of the newest; 0: of none
     beat: Count  # number of this message
     answered: Count = 0  # the newest beat that the server has answered; 0: none
-    chunks: Count = 0  # of copies that have come so far
+    proof: Mac = b""  # that this is said by who has proven who it is
 
 
 class Ask(Message, frozen=True):
     """Question of a server that has lost its standby: which epoch is served there?"""
 
     run: Id  # of the run
+    nonce: Mac = b""  # for the proof of the answer
+
+
+class Challenge(Message, frozen=True):
+    """Answer to a Follow, Reattach or Lead that is not proven: see `wbsp.wire.proof`."""
+
+    claim: Mac  # nonce of that message
+    nonce: Mac  # of who answers
+    proofs: Macs  # that it knows the secret; one of each secret that may be meant
 
 
 # To a standby. Alive answers each Held.
@@ -60,15 +71,10 @@ class CopyChunk(Message, frozen=True):
     offset: Total  # floats before this chunk
 
 
-class AllHave(Message, frozen=True):
-    """All workers have the run's last version, which this copy holds: only the last files are left
-    to be made."""
-
-    number: Count  # of the copy
-
-
 class Vacant(Message, frozen=True):
     """Answer to Follow: this process holds nothing of the run, and does not serve."""
+
+    proof: Mac = b""  # by the key of a first contact, over the nonce of Follow
 
 
 class Over(Message, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wbsp.layout import LayerStates, Layout
-from wbsp.limits import Count, Id, Line, OrNone, Seconds, Settings, Size, Worker
+from wbsp.limits import Count, Id, Line, Mac, OrNone, Seconds, Settings, Size, Worker
 from wbsp.member import AnsweredWork
 from wbsp.runlog.report import Report
 from wbsp.sync.base import Push
@@ -19,6 +19,7 @@ class Hello(Message, frozen=True):
     expected: Settings  # settings that were given to this worker: name -> text
     run: Id = ""  # id of the run that this process knows; "": of none yet
     epoch: Count = 0  # highest of that run that this process knows; a server of a lower one is late
+    own: Mac = b""  # a number of this process: only who knows it goes on with the session
 
 
 class Join(Message, frozen=True):
@@ -97,6 +98,9 @@ class Reattach(Message, frozen=True):
     waits: bool  # for a version, with nothing of its own to push first
     now: Seconds  # since the run's time zero, as the worker knows it
     socket: Id = ""  # as in Join
+    place: Id = ""  # as in Joined
+    nonce: Mac = b""  # this and the next: see `wbsp.wire.proof`; the key is the ticket
+    proof: Mac = b""
 
 
 class Kept(Message, frozen=True):

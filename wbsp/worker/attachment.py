@@ -14,6 +14,7 @@ from wbsp.layout import total_size
 from wbsp.sync.base import Push
 from wbsp.vectors import bounds
 from wbsp.wire import messages as m
+from wbsp.wire.proof import Claim
 from wbsp.worker.channel import ServerChannel
 from wbsp.worker.connection import TransportError
 from wbsp.worker.kept import KeptCuts
@@ -43,6 +44,7 @@ class Attachment:
     version: newest that was received
     left:    this worker has finished, and waits for the final version
     wire:    the run's format
+    claim:   that this is the process which has this place: what it proves, and to whom
     sending: what of a cut is sent, and what of it stays for the next
     held:    version that the server may add differences to; NONE: there is none
     """
@@ -57,6 +59,7 @@ class Attachment:
         self.version = 0
         self.left = False
         self.wire = FLOAT32
+        self.claim = Claim(on.scheduler.random)
         self.sending = ErrorFeedback(self.wire)
         self.held = m.NONE
         self._run: str | None = None  # id
@@ -95,7 +98,7 @@ class Attachment:
     def admitted(self, joined: m.Joined) -> None:
         """This worker is a member."""
         self._joined = joined
-        self.leads(joined.epoch)
+        self.leads(joined.epoch, joined.ticket)
         if joined.group is not None and not self.wire.lossless and self.join is not None:
             ends = bounds(total_size(self.join.layout), len(joined.group.addresses))
             self.sending = ErrorFeedback(Ranges(self.wire, ends))
@@ -109,10 +112,11 @@ class Attachment:
         """
         self.lacks = None
         assert self.hello and self.join and self.kept and self._joined, "this worker is a member"
-        channel.post(m.Reattach(
+        channel.post(self.claim.sealed(m.Reattach(
             m.PROTOCOL, self.hello.worker, self._run or "", self._epoch, self.join.layout,
             self._joined.seq, self.kept.answered, self.kept.first, self.version, self.left,
-            waits, self._on.clock.monotonic() - self._zero, channel.memory.name))
+            waits, self._on.clock.monotonic() - self._zero, channel.memory.name,
+            self._joined.place)))
 
     def resend(self, seq: int) -> tuple[m.Kept, np.ndarray]:
         """The sum of what was decided from push `seq` on, and the header of its first chunk.
@@ -146,7 +150,7 @@ class Attachment:
         self.lacks, self.held = None, m.NONE  # another server knows its own versions alone
         if answer.joined and answer.epoch > self._epoch:  # else its ledger is the same as before
             self.kept.replayed(answer.safe, answer.mark)
-        self.leads(answer.epoch)
+        self.leads(answer.epoch, answer.ticket)
 
     def answered(self, cut: tuple[Push, np.ndarray] | None, ack: m.Ack) -> None:
         """Keep what an answered push has handed over, until it is durable."""
@@ -163,12 +167,15 @@ class Attachment:
         if self.kept is not None:
             self.kept.settle()
 
-    def leads(self, epoch: int) -> None:
-        """The server that this worker belongs to has this epoch. A promise that was made to the
-        other one that follows on the epoch before is void."""
+    def leads(self, epoch: int, ticket: bytes = b"") -> None:
+        """The server that this worker belongs to has this epoch, which the ticket proves, if there
+        is one. A promise that was made to the other one that follows on the epoch before is void.
+        """
         if epoch > self._epoch:
             self._epoch, self._promised = epoch, 0
             self._doubted.clear()
+        if ticket and epoch == self._epoch:
+            self.claim.keys = ticket,
 
     def saved(self, durable: int) -> None:
         """The server says that what was decided under a mark below is."""
@@ -189,7 +196,7 @@ class Attachment:
         if isinstance(message, m.Leading):
             if message.epoch == self._epoch and attached:
                 self._promised = 0
-            self.leads(message.epoch)
+            self.leads(message.epoch, message.ticket)
         elif isinstance(message, m.Elect):
             return self._promise(message)
         elif self._promised == message.released:

@@ -171,23 +171,30 @@ class Communication:
                 if self._attaching is None:  # a new server counts marks of its own until it answers
                     self.attachment.saved(message.durable)
             case m.Elect() | m.Leading() | m.NotServing():
-                if promise := self.attachment.choose(message, self._attaching is None):
+                if self._trusted and (promise := self.attachment.choose(
+                        message, self._attaching is None)):
                     self._channel.post(promise)
                 if isinstance(message, m.NotServing):
                     self._channel.connection.turn_away(message.reason, now)
+            case m.Challenge():
+                if self._attaching is not None:
+                    self._meet(message, now)
             case m.Refused():
                 raise refused(message.reason, message.over)
             case m.Unknown():
                 if self._attaching is None:
                     self._introduce_again(now)
             case m.Resend():
-                if self._attaching is not None:
+                if self._attaching is not None and self._trusted:
                     self._channel.arrange(message)
                     self.attachment.lacks = message.seq
                     self.attachment.resend_lacking(self._channel)
             case m.Reattached():
-                if self._attaching is not None and not self._turned_away(message.epoch, now):
+                if (self._attaching is not None and self._trusted
+                        and not self._turned_away(message.epoch, now)):
                     self._go_on(message, now)
+            case m.Welcome() | m.Joined() if self.attachment.kept is not None:
+                pass  # answered twice; or a stranger, where the server was
             case m.Welcome() | m.Joined():
                 if isinstance(message, m.Welcome):
                     self.attachment.welcomed(message)
@@ -210,6 +217,25 @@ class Communication:
         if reason is not None:
             self._channel.connection.turn_away(reason, now)
         return reason is not None
+
+    @property
+    def _trusted(self) -> bool:
+        """Whether the process at the other end has proven that it is the run's server, or one that
+        waits to be it: as the one that made this worker a member, or by an answer since."""
+        attachment = self.attachment
+        return (attachment.kept is not None and not self._channel.connection.broken
+                and (self._attaching is None or attachment.claim.bond is not None))
+
+    def _meet(self, challenge: m.Challenge, now: float) -> None:
+        """The process at the other end asks who this member is, and proves who it is itself."""
+        claim, attaching = self.attachment.claim, self._attaching
+        known, met = claim.bond is not None, claim.meets(challenge)
+        if met is False:
+            self._channel.connection.turn_away(
+                f"the process at {self._address} has not proven that it is of this worker's run",
+                now)
+        elif met and not known and attaching is not None:
+            attaching.send()
 
     def _pass_on(self, message: m.Message, chunk: memoryview | None, now: float) -> None:
         """Pass a message to a member on, now or when it listens."""
@@ -249,6 +275,7 @@ class Communication:
         self._channel.detach()
         attachment, member = self.attachment, self._membership
         if attachment.kept is not None:
+            attachment.claim.renew()
             self._attaching = PendingRequest(
                 m.Reattached, None, lambda: attachment.reattach(
                     self._channel, member is None or member.listener.waits),

@@ -77,7 +77,8 @@ class Transport:
 
         Raises TransportError when no server answers within `timeout` seconds, or it refuses.
         """
-        hello = m.Hello(m.PROTOCOL, self.worker, expected)
+        hello = m.Hello(m.PROTOCOL, self.worker, expected,
+                        own=self.on.scheduler.random(16))
         self._calls.append(lambda: self._communication.hello(hello))
         self._thread = self.on.scheduler.thread(self._communication.run, "wbsp-communication")
         self._thread.start()  # after the request: no heartbeat may precede Hello
