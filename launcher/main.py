@@ -26,12 +26,12 @@ def _main(argv):
                 say(f"--{name} is kept for compatibility and has no effect")
         match FLAGS.job_name:
             case "worker":
-                job = worker(program)
+                train = worker(program)
             case "shard":
-                job = shard()
+                return shard()()
             case _:
-                job = parameter_server()
+                return parameter_server()()
     except (ValueError, OSError, RuntimeError) as error:
         say(f"{program}: {error}")
         return 1
-    return job()
+    return train()

@@ -120,3 +120,42 @@ def test_a_server_goes_on_with_the_run_that_it_serves(past, tmp_path):
     assert runs.to_resume() is None
     new = runs.new()
     assert runs.to_resume() == new, "after a shard was lost"
+
+
+def test_a_folder_without_a_checkpoint_does_not_hide_the_run_before(past):
+    """A server of an older release died when it had made the folder of its take-over."""
+    folder = past({"port": HERE})
+    (folder / "pcc" / "run-002").mkdir()
+    assert meant(folder) == "run-001"
+
+
+def test_half_a_take_over_is_passed_over(past):
+    """The same, when the checkpoint was there, and run.json was not."""
+    folder = past({"port": HERE}, {})
+    (folder / "pcc" / "run-002" / "run.json").unlink()
+    runs = Runs("pcc", str(folder), HERE, True)
+    assert runs.to_resume().name == "run-001" and runs.passed_over.name == "run-002"
+    assert meant(folder, resume="run-002") == "run-002", "who names it has it"
+
+
+def test_what_is_newer_than_half_a_take_over_is_no_news(past):
+    folder = past({}, {"port": HERE})
+    (folder / "pcc" / "run-001" / "run.json").unlink()
+    runs = Runs("pcc", str(folder), HERE, True)
+    assert runs.to_resume().name == "run-002" and runs.passed_over is None
+
+
+def test_a_folder_counts_when_it_is_finished(past):
+    folder = past({"port": HERE})
+    runs = Runs("pcc", str(folder), HERE, True)
+    half = runs.unfinished()
+    (half / CHECKPOINT).touch()
+    write_settings(half, {"id": "1"})
+    assert meant(folder) == "run-001"
+    assert Runs("pcc", str(folder), HERE).unfinished() == half, "nobody holds it"
+    with hold_folder(half, "me"):
+        other = Runs("pcc", str(folder), HERE).unfinished()
+        assert other != half
+    (folder / "pcc" / "run-002").mkdir()  # another process was faster
+    assert runs.finished(half).name == "run-003" == meant(folder)
+    assert not half.exists()

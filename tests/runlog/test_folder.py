@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from full_disk import full_at
 
 from wbsp.runlog.folder import (
     folder_of_worker,
@@ -95,6 +96,14 @@ def test_one_server_a_folder(tmp_path):
     with pytest.raises(ValueError, match=r"still runs \(process 5\)"):
         hold_folder(tmp_path, "process 18")
     held.close()
+
+
+def test_a_full_disk_keeps_no_server_from_its_folder(tmp_path):
+    with full_at(0):
+        held = hold_folder(tmp_path, "process 17")
+        with pytest.raises(ValueError, match=r"still runs \(unknown\)"):
+            hold_folder(tmp_path, "process 18")
+        held.close()
 
 
 def test_a_worker_keeps_its_files_with_the_servers(tmp_path):

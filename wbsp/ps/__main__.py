@@ -81,10 +81,10 @@ def main(argv):
             token_file=FLAGS.token_file, base_dir=FLAGS.base_dir or model.name,
             log_root=FLAGS.log_root, resume=FLAGS.resume, standby_of=FLAGS.standby_of,
             shards=FLAGS.shards, watch_port=FLAGS.watch_port)
+        return serve()
     except (ValueError, OSError) as error:
         print(f"wbsp.ps: {error}", file=sys.stderr)
         return 1
-    return serve()
 
 
 if __name__ == "__main__":

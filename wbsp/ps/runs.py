@@ -18,7 +18,14 @@ from absl import flags
 from wbsp.disk import disk_of
 from wbsp.ps.background import CHECKPOINT
 from wbsp.ps.saved import check_run
-from wbsp.runlog.folder import is_held, numbered_folders, read_settings, run_folder
+from wbsp.runlog.folder import (
+    finished_folder,
+    is_held,
+    numbered_folders,
+    read_settings,
+    run_folder,
+    unfinished_folder,
+)
 
 BESIDE = "-standby"  # ends the name of the folder of a standby's files
 _NAMED = 3  # unfinished runs in one line, at most
@@ -62,6 +69,12 @@ class _Past:
         return (self.folder / CHECKPOINT).exists()
 
     @property
+    def whole(self) -> bool:
+        """False also for a checkpoint without its run's settings: what a server of an older release
+        left that died while it took over."""
+        return self.begun and "id" in self.settings
+
+    @property
     def port(self) -> int | None:
         """On which it was served last; None: not known, of an older release."""
         return self.settings.get("port")
@@ -75,16 +88,29 @@ class Runs:
 
     resume: go on with an earlier run, if there is one to go on with; text: with the one so named
     current: folder of the run that this process serves, or served last
+    passed_over: a newer folder, with a checkpoint and no settings of a run; None: there is none
     """
 
     def __init__(self, base_dir: str, log_root: str | Path, port: int, resume: bool | str = False):
         self._base_dir, self._log_root, self._port, self._resume = base_dir, log_root, port, resume
         self._experiment = disk_of(log_root).path(log_root) / base_dir
         self.current: Path | None = None
+        self.passed_over: Path | None = None
 
     def new(self) -> Path:
         """A new folder, for a new run."""
         self.current = run_folder(self._base_dir, self._log_root)
+        return self.current
+
+    def unfinished(self) -> Path:
+        """A folder for a run that is taken over; it counts once it is `finished`. Raises OSError.
+        """
+        return unfinished_folder(self._base_dir, self._log_root)
+
+    def finished(self, folder: Path) -> Path:
+        """The folder of a run from an `unfinished` one that has its checkpoint and its settings.
+        Raises OSError."""
+        self.current = finished_folder(folder)
         return self.current
 
     def to_resume(self) -> Path | None:
@@ -144,6 +170,10 @@ class Runs:
                                  f"with a checkpoint; it has {known}")
             return found[0]
         mine = [run for run in past if run.port in (None, self._port)]
+        if any(run.whole for run in mine):
+            newest = next(run for run in mine if run.begun)
+            self.passed_over = None if newest.whole else newest.folder
+            mine = [run for run in mine if run.whole or not run.begun]
         for run in mine:
             if run.begun and not self._ended(run):
                 return run.folder

@@ -29,6 +29,7 @@ PATIENCE = 600.0  # seconds without a server, and without the right to serve
 _POLL = 0.05  # seconds between two looks at the timers
 _NOTICE = 10.0  # seconds between two lines about a silent server
 _LATER = 30.0  # seconds for which a worker's word counts that it has belonged to a later server
+_AGAIN = 10.0  # seconds between two attempts to begin to serve, where the disk takes nothing
 
 
 class Standby:
@@ -70,8 +71,35 @@ class Standby:
             self._socket.close(1.0)
             return why
         say(f"taking over from the server at {self._leader.address}: {why}")
-        server = self._serve(self._leader.copy)
+        server = self._begin()
+        if isinstance(server, int):
+            self._socket.close(1.0)
+            return server
         return server.run(lambda: self._hand_over(server))
+
+    def _begin(self) -> Server | int:
+        """The server that this process becomes, once the disk takes what that needs; or an exit
+        code. What was held stays in memory meanwhile."""
+        said, clock = "", self._socket.on.clock
+        poller = self._socket.on.network.poller()
+        poller.register(self._socket.socket, zmq.POLLIN)
+        while True:
+            try:
+                return self._serve(self._leader.copy)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                if reason != said:
+                    said = reason
+                    say(f"cannot take over yet: {said}; the newest state stays in memory, trying "
+                        f"again every {_AGAIN:g} s")
+            again = clock.monotonic() + _AGAIN
+            while clock.monotonic() < again:
+                poller.poll(int(1000 * _POLL))
+                self._socket.watch()
+                self._receive()
+                if self._interrupts.first is not None:
+                    say("stopping: interrupted before the newest state could be written")
+                    return 128 + self._interrupts.first
 
     def _hand_over(self, server: Server) -> None:
         """Have the server, which is ready now, answer those who have come here before."""

@@ -109,21 +109,25 @@ class _Plan:
 
     def server(self, socket: ServerSocket, folder: pathlib.Path, hold: IO,
                before: dict[str, Any], saved: Checkpoint | None, resume: bool,
-               step: int = 1) -> Server:
+               step: int = 1,
+               finish: Callable[[pathlib.Path], pathlib.Path] = lambda folder: folder) -> Server:
         """A server that goes on from `saved`, or begins.
 
         before: settings of the run so far
         step:   to the epoch of this start, from the one before
+        finish: makes the run's folder of one that has all that a run is gone on with from
+
+        Raises ValueError or OSError in one line; it may be tried again then.
         """
-        place = folder if self.relative_to is None else folder.relative_to(self.relative_to)
-        settings = {**self.settings, "workers": str(self.config.worker_num), "folder": str(place)}
+        settings = {**self.settings, "workers": str(self.config.worker_num),
+                    "folder": str(self._place(folder))}
         model, config = deepcopy(self.model), self.config  # a server may be followed by another
         now: dict[str, Any] = {
             **settings, "sync": model.name, "options": self.options, "clock": "real",
             "workers": config.worker_num, "check_period": config.check_period,
             "bandwidth": config.bandwidth, **config.outer.settings(),
             "command": " ".join(sys.argv)}
-        run = before if saved else now
+        run = dict(before) if saved else now
         changes = [f"{name} {before[name]!r}, now {value!r}" for name, value in now.items() if saved
                    and name not in ("command", "folder") and before.get(name, value) != value]
         if saved and before.get("wire", FLOAT32.name) != settings["wire"]:
@@ -140,6 +144,8 @@ class _Plan:
         run["standby"], run["shards"] = None, self.shards.setting
         run["port"], run["ended"] = socket.port, False
         write_settings(folder, run)
+        folder = finish(folder)
+        settings["folder"] = str(self._place(folder))
         settings["id"], secret = str(run["id"]), bytes.fromhex(run[SECRET])
         console = Console(f"{model.name} {folder}", self.on.stderr)
         log = ServerLog(folder, model.name, self.start_evaluator is not None,
@@ -158,20 +164,18 @@ class _Plan:
         if saved:
             server.begin(*saved)
             console.line(f"going on from version {saved.state['version']}")
+            if half := self.runs.passed_over:
+                console.line(f"{half.name} was passed over: it has a checkpoint, and no {SETTINGS} "
+                             "that says of which run")
             if changes:
                 console.line(f"run.json says how it was begun: {', '.join(changes)}")
         else:
             self.runs.say_of_others(console.line)
         return server
 
-    def take_over(self, socket: ServerSocket, copy: Copy) -> Server:
-        """A server in a folder of its own that goes on from a standby's copy."""
-        folder = self.runs.new()
-        hold = hold_folder(folder, _me(socket))
-        save(folder / CHECKPOINT, copy.saved)  # before anything is decided
-        server = self.server(socket, folder, hold, copy.run, copy.saved, True, STANDBY_STEP)
-        server.tell("took_over")
-        return server
+    def _place(self, folder: pathlib.Path) -> pathlib.Path:
+        """A run's folder as workers know it."""
+        return folder if self.relative_to is None else folder.relative_to(self.relative_to)
 
     def prepare(self, socket: ServerSocket, other: str | None,
                 lost: ShardLost | None = None) -> Callable[[], int]:
@@ -192,9 +196,15 @@ class _Plan:
             str(folder / SETTINGS))
         other = other or before.get("standby")
 
+        if saved and other and "id" not in before:
+            raise ValueError(f"{folder / SETTINGS} does not name the run whose checkpoint lies "
+                             f"beside it, and which {other} may serve: put that file back, or name "
+                             "another run, such as --resume=run-001")
+        take_over = _TakeOver(self, socket)
+
         def serve(copy: Copy | None) -> Server:
             if copy is not None:
-                return self.take_over(socket, copy)
+                return take_over(copy)
             server = self.server(socket, folder, hold, before, saved, resume,
                                  SERVER_STEP if other else 1)
             if lost is not None:
@@ -205,6 +215,39 @@ class _Plan:
             return Standby(socket, other, self.settings, serve, self.interrupts,
                            State.of(before, saved.state, SERVER_STEP), self.config.share).run
         return serve(None).run
+
+
+class _TakeOver:
+    """A run that goes on from a standby's copy, in a folder of its own; it may be tried again.
+
+    The folder gets its name when the checkpoint and the run's settings are in it: whatever ends
+    this process, the next one finds either all of it or the run that was there before.
+    """
+
+    def __init__(self, plan: _Plan, socket: ServerSocket):
+        self._plan, self._socket = plan, socket
+        self._folder: pathlib.Path | None = None
+        self._hold: IO | None = None
+        self._finished = False
+
+    def __call__(self, copy: Copy | None) -> Server:
+        """The server. Raises ValueError or OSError in one line."""
+        assert copy is not None, "a standby has nothing else to serve from"
+        if self._folder is None or self._hold is None:
+            self._folder = self._plan.runs.unfinished()
+            self._hold = hold_folder(self._folder, _me(self._socket))
+        if not self._finished:
+            save(self._folder / CHECKPOINT, copy.saved)  # before anything is decided
+        server = self._plan.server(self._socket, self._folder, self._hold, copy.run, copy.saved,
+                                   True, STANDBY_STEP, self._finish)
+        server.tell("took_over")
+        return server
+
+    def _finish(self, folder: pathlib.Path) -> pathlib.Path:
+        if not self._finished:
+            folder = self._folder = self._plan.runs.finished(folder)
+            self._finished = True
+        return folder
 
 
 def prepare_server(
@@ -239,7 +282,7 @@ def prepare_server(
     socket = plan.listen()
     if standby_of and plan.runs.to_resume() is None:
         first = Standby(socket, standby_of, settings,
-                        lambda copy: plan.take_over(socket, _there(copy)), interrupts,
+                        _TakeOver(plan, socket), interrupts,
                         share=config.share).run
     else:
         first = plan.prepare(socket, standby_of)
@@ -279,11 +322,6 @@ def _newest(plan: _Plan) -> float:
         if plan.runs.current is not None:
             return (plan.runs.current / CHECKPOINT).stat().st_mtime
     return 0.0
-
-
-def _there(copy: Copy | None) -> Copy:
-    assert copy is not None, "a standby has nothing else to serve from"
-    return copy
 
 
 def _me(socket: ServerSocket) -> str:

@@ -58,7 +58,38 @@ def run_folder(base_dir: str | os.PathLike, log_root: str | os.PathLike = "runs"
             number += 1
 
 
-def hold_folder(folder: str | os.PathLike, who: str) -> IO[str]:
+def unfinished_folder(base_dir: str | os.PathLike, log_root: str | os.PathLike = "runs") -> Path:
+    """A folder of an experiment that is no run's before it is `finished_folder`'s.
+
+    Its maker may die at any moment; the next one takes what is left of it for its own. Raises
+    OSError.
+    """
+    sync_name(base_dir)
+    experiment = _path(log_root, base_dir)
+    experiment.mkdir(parents=True, exist_ok=True)
+    number = max(_numbers(experiment), default=0) + 1
+    while True:
+        folder = experiment / f".{_numbered(experiment, number).name}"
+        folder.mkdir(exist_ok=True)
+        if not is_held(folder):
+            return folder
+        number += 1
+
+
+def finished_folder(folder: Path) -> Path:
+    """Make an `unfinished_folder`, which has all that a run is gone on with from, the newest run's,
+    at once. Raises OSError; then it is what it was."""
+    number = max(_numbers(folder.parent), default=0) + 1
+    while True:
+        place = _numbered(folder.parent, number)
+        with contextlib.suppress(FileExistsError):  # another job was faster
+            place.mkdir()  # and no other has it
+            folder.replace(place)
+            return place
+        number += 1
+
+
+def hold_folder(folder: str | os.PathLike, who: str) -> IO[bytes]:
     """Lock a run's folder against other servers until the returned file is closed or this process
     ends.
 
@@ -66,20 +97,20 @@ def hold_folder(folder: str | os.PathLike, who: str) -> IO[str]:
 
     Raises ValueError, with the `who` of the holder, if another server holds the folder.
     """
-    file = _path(folder, ".server").open("a+")
+    file = _path(folder, ".server").open("ab+", buffering=0)
     try:
         disk_of(folder).lock(file)
     except BlockingIOError:
         file.seek(0)
-        holder = file.read() or "unknown"
+        holder = file.read().decode(errors="replace") or "unknown"
         file.close()
         raise ValueError(f"{folder} belongs to a server that still runs ({holder}); end that one "
                          "first, or start a new run without --resume") from None
     except OSError:  # a file system without locks
         pass
-    file.truncate(0)
-    file.write(who)
-    file.flush()
+    with contextlib.suppress(OSError):  # a full disk: others are told less
+        file.truncate(0)
+        file.write(who.encode())
     return file
 
 

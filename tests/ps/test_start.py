@@ -1,0 +1,199 @@
+"""A take-over that is cut short, or cannot write: nothing is lost, and a later start finds it."""
+
+import errno
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from jobs import free_port
+
+from wbsp.layout import TensorSpec
+from wbsp.ps import standby as waiting
+from wbsp.ps import start
+from wbsp.ps.background import CHECKPOINT
+from wbsp.ps.checkpoint import Checkpoint, load
+from wbsp.ps.copies import Copy
+from wbsp.ps.engine import Engine
+from wbsp.ps.interrupt import Interrupts
+from wbsp.ps.run import ServerConfig
+from wbsp.ps.runs import Runs
+from wbsp.ps.shards import ShardPlan
+from wbsp.ps.standby import Standby
+from wbsp.ps.store import Store
+from wbsp.runlog.folder import is_held, read_settings, write_settings
+from wbsp.sync import create
+from wbsp.wire.sockets import ServerSocket
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+STATE = {"elapsed": 3.0, **Engine(create("asp"), Store(np.zeros(3, np.float32), 7), 2).state()}
+
+
+@pytest.fixture
+def socket():
+    socket = ServerSocket("localhost", free_port(), None, 2)
+    yield socket
+    if not socket.socket.closed:
+        socket.close()
+
+
+def planned(model, root, port):
+    return start._Plan({"sync": "asp", "wire": "float32"}, model, {}, ServerConfig(2), "localhost",
+                       port, None, Runs("asp", root, port, True), str(root), None,
+                       ShardPlan.parse("1"), 0, Interrupts())
+
+
+@pytest.fixture
+def plan(tmp_path, socket):
+    """Of a standby in an experiment of which one run is there, with a checkpoint."""
+    earlier = tmp_path / "asp" / "run-001"
+    earlier.mkdir(parents=True)
+    (earlier / CHECKPOINT).write_bytes(b"")
+    write_settings(earlier, {"id": "ab12", "epoch": 1, "workers": 2, "port": socket.port})
+    return planned(create("asp"), tmp_path, socket.port)
+
+
+def copy():
+    return Copy(4, {"id": "ab12", "epoch": 2, "workers": 2, "standby": "x:1"}, Checkpoint(
+        np.arange(3, dtype=np.float32), [TensorSpec("x", (3,))], dict(STATE)))
+
+
+def resumes(plan):
+    """Which folder a later process goes on with."""
+    return Runs("asp", plan.relative_to, plan.port, True).to_resume()
+
+
+def test_a_take_over_has_a_folder_of_its_own(plan, socket, tmp_path):
+    server = start._TakeOver(plan, socket)(copy())
+    folder = tmp_path / "asp" / "run-002"
+    assert resumes(plan) == plan.runs.current == folder and is_held(folder)
+    settings = read_settings(folder)
+    assert (settings["id"], settings["epoch"], settings["standby"]) == ("ab12", 3, None)
+    assert load(folder / CHECKPOINT).vector.tolist() == [0, 1, 2]
+    assert sorted(path.name for path in (tmp_path / "asp").iterdir()) == ["run-001", "run-002"]
+    server.close()
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+@pytest.mark.parametrize("step", ["hold_folder", "save", "write_settings", "finish"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_death_between_two_steps_leaves_the_run_that_was_there(plan, socket, tmp_path,
+                                                                 monkeypatch, step, when):
+    owner, name = (plan.runs, "finished") if step == "finish" else (start, step)
+    real = getattr(owner, name)
+
+    def dies(*arguments):
+        if when == "after":
+            real(*arguments)
+        raise Killed
+
+    monkeypatch.setattr(owner, name, dies)
+    take_over = start._TakeOver(plan, socket)
+    with pytest.raises(Killed):
+        take_over(copy())
+    there = (step, when) == ("finish", "after")
+    assert resumes(plan) == tmp_path / "asp" / ("run-002" if there else "run-001")
+    if take_over._hold is not None:
+        take_over._hold.close()
+    monkeypatch.undo()
+    if not there:  # what is left of it is in nobody's way
+        server = start._TakeOver(plan, socket)(copy())
+        assert sorted(p.name for p in (tmp_path / "asp").iterdir()) == ["run-001", "run-002"]
+        server.close()
+
+
+@pytest.mark.parametrize("step", ["save", "write_settings", "finish", "ServerLog"])
+def test_a_take_over_that_cannot_write_is_tried_again(plan, socket, tmp_path, monkeypatch, step):
+    take_over = start._TakeOver(plan, socket)
+    owner, name = (plan.runs, "finished") if step == "finish" else (start, step)
+
+    def fails(*arguments, **options):
+        raise FULL
+
+    for _ in range(2):
+        with monkeypatch.context() as context, pytest.raises(OSError, match="No space left"):
+            context.setattr(owner, name, fails)
+            take_over(copy())
+    held = copy()
+    server = take_over(held)
+    assert [path.name for path in sorted((tmp_path / "asp").iterdir())] == ["run-001", "run-002"]
+    assert read_settings(tmp_path / "asp" / "run-002")["epoch"] == 3, "counted once"
+    assert held.run["epoch"] == 2
+    server.close()
+
+
+class Serves:
+    """What makes the server: it cannot, so many times."""
+
+    def __init__(self, times, interrupts=None):
+        self.times, self.interrupts, self.asked = times, interrupts, 0
+
+    def __call__(self, copy):
+        self.asked += 1
+        if self.asked > self.times:
+            return self
+        if self.interrupts is not None:
+            self.interrupts.first = signal.SIGTERM
+        raise FULL
+
+    def run(self, ready):
+        return 17
+
+
+def waits(socket, serves, interrupts, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(waiting, "_AGAIN", 0.05)
+    standby = Standby(socket, "localhost:1", {}, serves, interrupts)
+    monkeypatch.setattr(standby, "_wait", lambda: "its process has ended")
+    return standby.run()
+
+
+def test_a_standby_whose_disk_is_full_waits_for_room(socket, monkeypatch, caplog):
+    serves = Serves(3)
+    assert waits(socket, serves, Interrupts(), monkeypatch, caplog) == 17
+    assert serves.asked == 4
+    said = caplog.messages
+    assert len([line for line in said if "cannot take over yet" in line]) == 1
+    assert "yet: No space left on device; the newest state stays in memory" in said[-1]
+
+
+def test_a_standby_that_cannot_write_can_be_interrupted(socket, monkeypatch, caplog):
+    interrupts = Interrupts()
+    code = waits(socket, Serves(9, interrupts), interrupts, monkeypatch, caplog)
+    assert code == 128 + signal.SIGTERM
+    assert "before the newest state could be written" in caplog.messages[-1]
+
+
+def test_run_json_that_names_no_run_is_said_where_another_server_may_have_it(tmp_path):
+    port = free_port()
+    folder = tmp_path / "asp" / "run-001"
+    folder.mkdir(parents=True)
+    start.save(folder / CHECKPOINT, copy().saved)
+    plan = planned(create("asp"), tmp_path, port)
+    socket = plan.listen()
+    with pytest.raises(ValueError, match="run-001/run.json does not name the run whose checkpoint"):
+        plan.prepare(socket, "localhost:1")
+    socket.close()
+
+
+@pytest.mark.parametrize("entry", ["wbsp.ps.__main__", "launcher.server"])
+def test_what_goes_wrong_while_serving_is_one_line(entry):
+    """Both entry points: no traceback comes to a person."""
+    code = f"""
+import sys, {entry} as entry, wbsp.ps.start
+def serve():
+    raise ValueError("no good")
+wbsp.ps.start.prepare_server = entry.prepare_server = lambda *_, **__: serve
+sys.argv = ["x.py", "--worker_num=1"]
+"""
+    code += ("entry.app.run(entry.main)" if entry.startswith("wbsp") else
+             "sys.argv += ['--job_name=ps', '--base_dir=asp/']\nimport launcher.main as main\n"
+             "main.run()")
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert [line for line in ended.stderr.splitlines() if "has no effect" not in line] == [
+        "wbsp.ps: no good" if entry.startswith("wbsp") else "x: no good"]
