@@ -85,6 +85,8 @@ flags.DEFINE_float("weight_decay", 0.0, "L2 on the dense layers (the published c
 flags.DEFINE_integer("seed", 0, "of initial weights, shuffling and augmentation", lower_bound=0,
                      upper_bound=2**32 - 1)
 flags.DEFINE_flag(resume_flag(" (ps)"))
+flags.DEFINE_bool("fail_if_lost", False, "end with code 1, not 0, where a worker was lost and did "
+                  "not come back (ps, standby)")
 flags.DEFINE_string("standby_of", None, "host:port of the server whose place this process takes "
                     "when that is gone (standby); all else as there, but for the port")
 flags.DEFINE_string("shards", "1", "how many processes share the model's floats, or the addresses, "

@@ -35,7 +35,8 @@ def parameter_server():
                           FLAGS.check_period, FLAGS.connect_timeout,
                           FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit,
                           create_outer(FLAGS.outer, **parse_options(FLAGS.outer_option)),
-                          shares_memory(FLAGS.transport), parse(FLAGS.wire))
+                          shares_memory(FLAGS.transport), parse(FLAGS.wire),
+                          FLAGS.fail_if_lost)
     experiment = functools.partial(network_and_test_set, settings, FLAGS.data_dir,
                                    FLAGS.test_images)
     return prepare_server(

@@ -56,6 +56,7 @@ class Member:
 
     active: bool = False
     finished: bool = False  # left in good order
+    gone: str = ""  # why it left, the last time, if not in good order
     steps: int = 0
     samples: int = 0
     seconds: float = 0.0  # of compute

@@ -20,7 +20,7 @@ from wbsp.ps.run import Outlet, ServerConfig
 from wbsp.ps.server import Server
 from wbsp.runlog.console import Console
 from wbsp.runlog.server import ServerLog
-from wbsp.sync import BSP, create
+from wbsp.sync import BSP, Accept, Direct, Grant, Reject, create
 from wbsp.wire.sockets import ServerSocket
 from wbsp.worker.transport import TransportError
 
@@ -231,6 +231,46 @@ def test_an_outer_step_goes_on_from_a_checkpoint(tmp_path):
     later.server.close()
 
 
+# Workers that are missing at the end.
+
+
+def fails_at_step_5(run):
+    """A worker that leaves so."""
+    def fail(step):
+        if step == 5:
+            lost.runtime.transport.leave("its fit was interrupted or failed", finished=False)
+            raise ZeroDivisionError("in a step")
+    lost = run.member(0, after_step=fail)
+    with pytest.raises(ZeroDivisionError):
+        lost.ends()
+    run.says("worker 0 left")
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_run_that_has_lost_a_worker_says_so_last_and_by_its_code_where_that_is_asked(
+        tmp_path, caplog, asked):
+    run = Run(tmp_path, workers=2, fail_if_lost=asked).starts()
+    member = run.member(1)
+    fails_at_step_5(run)
+    member.leave()
+    member.ends()
+    assert run.ends() == int(asked)
+    why = "worker 0 (its fit was interrupted or failed)"
+    summary = run.left()
+    assert summary["reason"] == f"the others finished, without {why}"
+    assert summary["missing"] == {"0": "its fit was interrupted or failed"}
+    assert caplog.messages[-1] == (f"missing at the end: {why}; the final version has nothing of "
+                                   "what it had yet to do")
+
+
+def test_a_worker_that_comes_again_and_finishes_is_not_missing(tmp_path):
+    run = Run(tmp_path, workers=1, fail_if_lost=True).starts()
+    fails_at_step_5(run)
+    run.member(0, steps=5).ends()
+    assert run.ends() == 0
+    assert run.left()["missing"] == {}
+
+
 # Faults of the server's own.
 
 
@@ -273,21 +313,93 @@ def test_a_fault_that_comes_again_and_again_still_leaves_everything(tmp_path):
     assert not run.server.engine.store.accepted, "what was accepted is in no version"
 
 
-class Forgetful(BSP):
-    """Answers nothing to the fifth push."""
+class Own(BSP):
+    """Does `wrong` at the fifth push, in its own way for each event."""
 
-    name = "forgetful"
+    name = "own"
+
+    def __init__(self, event, wrong):
+        super().__init__()
+        self.event, self.wrong, self.pushes = event, wrong, 0
 
     def push(self, push, now):
-        return super().push(push, now) if push.seq != 4 else []
+        self.pushes += 1
+        answer = super().push(push, now)
+        if self.pushes >= 5 and self.event == "push":
+            return self.wrong(self, push, answer)
+        if self.pushes >= 5 and self.event == "tick":
+            self.alarm = now
+        return answer
+
+    def tick(self, now):
+        self.alarm = None
+        return self.wrong(self, None, [])
+
+    def join(self, worker, now):
+        return self.wrong(self, None, []) if self.event == "join" else super().join(worker, now)
+
+    def leave(self, worker, now):
+        return self.wrong(self, None, []) if self.event == "leave" else super().leave(worker, now)
 
 
-def test_a_model_that_breaks_its_contract_ends_the_run_in_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr("wbsp.ps.run.INTERRUPT_PATIENCE", 1.0)  # its worker waits for an answer
-    run = Run(tmp_path, sync=Forgetful()).starts()
-    run.member()
+def fails(model, push, answer):
+    raise ZeroDivisionError("a bug of the model's")
+
+
+def refers(model, push, answer):
+    raise ValueError("no such worker")
+
+
+def exits(model, push, answer):
+    raise SystemExit(0)
+
+
+def wakes(model, push, answer):
+    model.alarm = "soon"
+    return answer
+
+
+BROKE = "stopping: the synchronization model broke its contract: own "
+FAILED = "stopping: the synchronization model own failed: "
+
+
+@pytest.mark.parametrize("event, wrong, says", [
+    ("push", lambda *_: [], BROKE + "neither accepted nor rejected Push(worker=0, seq="),
+    ("push", lambda *_: None, FAILED + "TypeError"), ("push", fails, FAILED + "ZeroDivisionError"),
+    ("push", refers, FAILED + "ValueError('no such worker')"), ("push", exits, FAILED + "SystemEx"),
+    ("push", lambda model, push, _: [Accept(push, "1")], BROKE + "accepted Push(worker="),
+    ("push", lambda model, push, _: [Reject(push, None)], BROKE + "rejected Push(worker="),
+    ("push", lambda model, push, answer: [*answer, Direct(push.worker, batch=0.5)],
+     BROKE + "answered with Direct(worker="),
+    ("push", wakes, BROKE + "has set `alarm` to 'soon'"),
+    ("tick", fails, FAILED + "ZeroDivisionError"), ("tick", lambda *_: 3, FAILED + "TypeError"),
+    ("join", lambda *_: [Grant(0)], BROKE + "does not have worker 0 in `active` after its join"),
+    ("leave", lambda *_: [], BROKE + "still has worker "), ("leave", fails, FAILED + "ZeroDiv"),
+])
+def test_a_model_of_ones_own_that_fails_ends_the_run_and_no_worker_waits(tmp_path, event, wrong,
+                                                                         says):
+    run = Run(tmp_path, sync=Own(event, wrong), workers=2).starts()
+    members = [run.member(worker, steps=3 if event == "leave" else 100_000) for worker in range(2)]
+    all_end(members)
     assert run.ends() == 1
-    run.says("stopping: the synchronization model broke its contract: forgetful neither accepted "
-             "nor rejected Push(worker=0, seq=4,")
-    assert "Traceback" not in run.output.getvalue()
-    assert run.left()["total"]["steps"] == 4
+    run.says(says)
+    assert ("Traceback" in run.output.getvalue()) == (FAILED in says)
+    assert run.output.getvalue().count("stopping: the synchronization model") == 1
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    ended = "all workers finished" if event == "leave" else "interrupted: the synchronization mod"
+    assert summary["reason"].startswith(ended)
+    model = checkpoint.load(tmp_path / CHECKPOINT).vector.tobytes()
+    assert all(member.replica.x.tobytes() == model for member in members)
+
+
+def test_workers_are_told_of_a_fault_that_comes_again_and_again(tmp_path):
+    run = Run(tmp_path, sync="asp").starts()
+    member = run.member()
+    pushed(member, 5)
+
+    def fail(status):
+        raise ZeroDivisionError("a bug")
+    run.console.update = fail
+    with pytest.raises(TransportError, match="worker 0 was given up: the server failed: ZeroDivi"):
+        member.ends(30)
+    assert run.ends() == 1

@@ -49,6 +49,8 @@ flags.DEFINE_integer("watch_port", 0, "where `python -m wbsp.watch HOST:PORT` ge
                      "files; default: any free one", lower_bound=0, upper_bound=65535)
 flags.DEFINE_float("check_period", 5.0, "seconds between two checkpoints", lower_bound=0.01)
 flags.DEFINE_float("connect_timeout", 120.0, "seconds to wait for workers", lower_bound=0)
+flags.DEFINE_bool("fail_if_lost", False, "end with code 1, not 0, where a worker was lost and did "
+                  "not come back")
 flags.DEFINE_float("band_width_limit", None, "MB/s in each direction for the server's traffic")
 flags.DEFINE_enum("transport", None, TRANSPORTS, "tcp: share no memory with workers of this "
                   "machine; default: the environment variable WBSP_TRANSPORT, else auto: with all "
@@ -74,7 +76,7 @@ def main(argv):
                               connect_timeout=FLAGS.connect_timeout,
                               bandwidth=bandwidth, share=shares_memory(FLAGS.transport),
                               outer=create_outer(FLAGS.outer, **parse_options(FLAGS.outer_option)),
-                              wire=parse(FLAGS.wire))
+                              wire=parse(FLAGS.wire), fail_if_lost=FLAGS.fail_if_lost)
         settings = {"sync": model.name, "sync_option": json.dumps(options, sort_keys=True)}
         serve = prepare_server(
             settings, model, options, config, host=host, port=port,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Iterable
+from numbers import Real
 from typing import NamedTuple
 
 from wbsp.member import AnsweredWork
@@ -23,6 +24,8 @@ from wbsp.sync.base import (
     Reject,
     SyncModel,
 )
+
+_MOST = 1 << 53  # examples
 
 
 class Accepted(NamedTuple):
@@ -94,6 +97,8 @@ def decide(model: SyncModel, actions: Iterable[Action], version: int, members: C
             if action.worker not in members:
                 raise ContractError(f"{model.name} answered with {action!r}, but worker "
                                     f"{action.worker} has not joined")
+            if isinstance(action, Direct):
+                _check(model, action)
             if isinstance(action, Grant):
                 records.append(Granted(action.worker, version))
             else:
@@ -140,13 +145,27 @@ def decide_cut(model: SyncModel, actions: Iterable[Action], version: int, member
     return cut, decide(model, others, version, members)
 
 
+def _check(model: SyncModel, direct: Direct) -> None:
+    """Raises ContractError for an instruction that no worker could follow."""
+    flags, numbers = (direct.hold, direct.cut), ((direct.batch, 1), (direct.start, 0))
+    if not (all(flag is None or isinstance(flag, bool) for flag in flags)
+            and all(number is None or (type(number) is int and least <= number <= _MOST)
+                    for number, least in numbers)):
+        raise ContractError(f"{model.name} answered with {direct!r}; hold and cut are True, False "
+                            "or None, and batch (of 1 or more) and start are integers or None")
+
+
 def _judged(model: SyncModel, action: Accept | Reject,
             objection: Callable[[float], str | None]) -> Accepted | Rejected:
     push = action.push
     if isinstance(action, Reject):
+        if not isinstance(action.reason, str):
+            raise ContractError(f"{model.name} rejected {push!r} with reason {action.reason!r}, "
+                                "which is no text")
         return Rejected(push.worker, push.seq, one_line(action.reason))
-    if not math.isfinite(action.weight):
-        raise ContractError(f"{model.name} accepted {push!r} with weight {action.weight}")
-    if reason := objection(action.weight):
+    weight = action.weight
+    if type(weight) is not float and not isinstance(weight, Real) or not math.isfinite(weight):
+        raise ContractError(f"{model.name} accepted {push!r} with weight {weight!r}")
+    if reason := objection(weight):
         return Rejected(push.worker, push.seq, reason)
-    return Accepted(push.worker, push.seq, action.weight)
+    return Accepted(push.worker, push.seq, weight)

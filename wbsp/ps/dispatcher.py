@@ -29,7 +29,6 @@ from wbsp.ps.worker_session import (
 )
 from wbsp.runlog.console import one_line
 from wbsp.runlog.report import Report
-from wbsp.sync.base import ContractError
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.rate import RateLimitedReceiver, RateLimiter
@@ -130,8 +129,6 @@ class Dispatcher:
             self._give_up(identity, str(error))
         except m.WireError as error:
             self.sessions.errors.count(str(error), self._clock.now())
-        except ContractError:  # the sender has no part in it
-            raise
         except Exception as error:  # a fault of ours; it must not cost the others their run
             self._fail(identity, error)
 

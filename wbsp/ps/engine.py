@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from wbsp.member import AnsweredWork, Member, count_rejected
+from wbsp.ps.contract import Failed, check_alarm, joined, left
 from wbsp.ps.decision import Committed, Granted, Record, Rejected, Resent, decide, decide_cut
 from wbsp.ps.effects import Ack, CutDecision, Effect, Final, Model, Stop, acknowledge, resume, tell
 from wbsp.ps.gathering import Gathering
@@ -26,6 +27,7 @@ from wbsp.ps.store import Ledger, Store
 from wbsp.sync.base import UNFIT, Action, Push, SyncModel
 from wbsp.vectors import magnitude
 
+T = TypeVar("T")
 BEFORE = "by an earlier server"  # the reason of rejections that this one knows from workers alone
 
 
@@ -36,15 +38,20 @@ class Engine:
     together from W_0. After `stop_samples` pushed samples over all workers everyone is told to
     stop. When the last active worker has finished, the pending rest becomes the final version.
     `log(now, kind, **fields)` hears of everything that happens.
+
+    on_fault: hears what the model raised, or with what it broke its contract. True: `Failed` is in
+              its place from then on, and the workers are to finish; False: it comes through
     """
 
     def __init__(self, model: SyncModel, store: Store, expected: int = 1,
-                 stop_samples: float = float("inf"), log: Callable[..., None] | None = None):
+                 stop_samples: float = float("inf"), log: Callable[..., None] | None = None,
+                 on_fault: Callable[[BaseException], bool] = lambda error: False):
         if expected < 1:
             raise ValueError(f"worker_num must be at least 1, not {expected}")
         self.model, self.store, self.ledger = model, store, Ledger()
         self.gathering = Gathering(expected)
         self.stop_samples, self.log = stop_samples, log or (lambda *_, **__: None)
+        self.on_fault = on_fault
         self.members: dict[int, Member] = {}
         self._here: set[int] = set()  # the active workers: counting them must not cost O(N)
         self._at_rest: list[Callable[[float], None]] = []
@@ -71,7 +78,8 @@ class Engine:
             return [Stop(worker, self.stop_reason)]
         if self.started:
             self.gathering.late(worker, self.members, self._here)
-            return self._carry_out(self.model.join(worker, now), now)
+            return self._carry_out(lambda model: joined(
+                model, worker, model.join(worker, now)), now)
         return self.start(now) if self.gathering.complete(self._here) else []
 
     def start(self, now: float) -> list[Effect]:
@@ -79,8 +87,9 @@ class Engine:
         self.started = True
         self.log(now, "start", workers=self.active)
         self._raise_version(self.gathering.floor, now)
-        actions = self.gathering.join(self.model, self.active, self.members, now)
-        effects = [*self.gathering.answers, *self._carry_out(actions, now)]
+        told = self._carry_out(lambda model: self.gathering.join(
+            model, self.active, self.members, now), now)
+        effects = [*self.gathering.answers, *told]
         if not self._here:
             return effects + self._conclude(now)
         if self.stop_reason is not None:
@@ -133,13 +142,15 @@ class Engine:
         self.gathering.late(worker, self.members, self._here)
         self._raise_version(newest + 1, now)
         stop = [] if self.stop_reason is None else [Stop(worker, self.stop_reason)]
-        return [answer, *self._carry_out(self.model.rejoin(worker, 0, now), now), *stop,
+        return [answer, *self._carry_out(lambda model: joined(
+            model, worker, model.rejoin(worker, 0, now)), now), *stop,
                 *self._stop_if_due(now)]
 
     def leave(self, worker: int, now: float, reason: str, finished: bool = False) -> list[Effect]:
         """A worker finished (in good order) or was lost; the others go on without it."""
         member = self.members[worker]
         member.active, member.finished = False, finished
+        member.gone = "" if finished else reason
         self._here.discard(worker)
         self.gathering.leave(worker)
         self.log(now, "leave", worker=worker, reason=reason, finished=finished)
@@ -150,7 +161,8 @@ class Engine:
         # keep their weight, instead of one late update moving the final version by N times its due.
         told = finished and self.stop_reason is not None
         if worker in self.model.active and not told:
-            effects = self._carry_out(self.model.leave(worker, now), now)
+            effects = self._carry_out(lambda model: left(
+                model, worker, model.leave(worker, now)), now)
         over = self.started and any(m.finished for m in self.members.values())
         if not self._here and (over or self.stop_reason is not None):
             effects += self._conclude(now)
@@ -176,7 +188,8 @@ class Engine:
         member = self._started(worker, "pushed")
         if most is None:
             most = 0.0 if update is None else magnitude(update)
-        records = self._decide(self.model.push(push, now), push, most)
+        size = most
+        records = self._ask(lambda model: self._decide(model, model.push(push, now), push, size))
         member.count(push.steps, push.samples, push.seconds, push.base_version)
         self.steps += push.steps
         self.samples += push.samples
@@ -205,9 +218,9 @@ class Engine:
                              "not decide")
         cut, effects = False, list[Effect]()
         if self.stop_reason is None:
-            actions = self.gathering.due(self.model.query(worker, steps, seconds, now))
-            cut, records = decide_cut(self.model, actions, self.store.latest.version,
-                                      self.members, worker)
+            cut, records = self._ask(lambda model: decide_cut(
+                model, self.gathering.due(model.query(worker, steps, seconds, now)),
+                self.store.latest.version, self.members, worker))
             self._apply(records, now)
             self._rest(now)
             effects = tell(records)
@@ -215,7 +228,7 @@ class Engine:
 
     def tick(self, now: float) -> list[Effect]:
         """The model's alarm time has come."""
-        return self._carry_out(self.model.tick(now), now)
+        return self._carry_out(lambda model: model.tick(now), now)
 
     def stop(self, reason: str, now: float) -> list[Effect]:
         """Tell everyone to finish; the first reason counts."""
@@ -291,15 +304,27 @@ class Engine:
         version = self.store.latest.version
         return [Final(w, version) for w, m in sorted(self.members.items()) if m.finished]
 
-    def _decide(self, actions: Iterable[Action], push: Push | None = None,
-                most: float = 0.0) -> list[Record]:
-        actions = self.gathering.due(actions, push)
-        return decide(self.model, actions, self.store.latest.version, self.members, push,
-                      lambda weight: self.store.objection(weight, most))
+    def _ask(self, event: Callable[[SyncModel], T]) -> T:
+        """What `event` makes of the model's answer; of one that has failed, `Failed` answers."""
+        try:
+            answer = event(self.model)
+            check_alarm(self.model)
+            return answer
+        except (Exception, SystemExit) as error:  # it is the user's code, and may do what it likes
+            if not self.on_fault(error):
+                raise
+            self.model = Failed(self.model, self._here)
+            return event(self.model)
 
-    def _carry_out(self, actions: Iterable[Action], now: float) -> list[Effect]:
+    def _decide(self, model: SyncModel, actions: Iterable[Action], push: Push | None = None,
+                most: float = 0.0) -> list[Record]:
+        return decide(model, self.gathering.due(actions, push), self.store.latest.version,
+                      self.members, push, lambda weight: self.store.objection(weight, most))
+
+    def _carry_out(self, event: Callable[[SyncModel], Iterable[Action]], now: float
+                   ) -> list[Effect]:
         """The model's answer to an event that is no push, from its records to what it tells."""
-        records = self._decide(actions)
+        records = self._ask(lambda model: self._decide(model, event(model)))
         self._apply(records, now)
         self._rest(now)
         return tell(records)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from wbsp.member import Member
+from wbsp.ps.contract import joined
 from wbsp.ps.effects import Reattached
 from wbsp.sync.base import Action, Direct, Grant, Push, SyncModel
 
@@ -88,11 +89,11 @@ class Gathering:
             member = members[worker]
             if worker not in back:
                 member.rounds = last
-                actions += model.join(worker, now)
+                actions += joined(model, worker, model.join(worker, now))
             else:
                 member.rounds = max(member.rounds, last)  # more behind is who has joined since
                 ahead = member.rounds - last if model.rule.wait == "model" else 0
-                actions += model.rejoin(worker, ahead, now)
+                actions += joined(model, worker, model.rejoin(worker, ahead, now))
         for worker in sorted(self.left) if back and model.rule.wait == "model" else ():
             if 0 < (ahead := members[worker].rounds - last) <= _MOST_AHEAD:
                 # the others have yet to push for a round that it has a part in

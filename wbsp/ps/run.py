@@ -32,6 +32,7 @@ STOP_PATIENCE, GOODBYE_PATIENCE = 120.0, 60.0
 INTERRUPT_PATIENCE = 15.0  # seconds for all of the former, after a signal or a failure
 # Seconds that workers which have attached again wait for the others: those that live come in two.
 REATTACH_PATIENCE = 30.0
+_NAMED = 5  # workers in one line, at most
 _NOTICE = 15.0  # seconds between two lines about updates that are not finite
 
 
@@ -39,6 +40,8 @@ _NOTICE = 15.0  # seconds between two lines about updates that are not finite
 class ServerConfig:
     """What ends a run, its rates, its outer step, whether memory is shared with workers, and the
     format of updates and versions.
+
+    fail_if_lost: a run at whose end a worker is missing has failed
 
     Times in seconds, `bandwidth` in bytes per second.
     """
@@ -52,6 +55,7 @@ class ServerConfig:
     outer: OuterStep = field(default_factory=OuterStep)
     share: bool = True
     wire: Format = FLOAT32
+    fail_if_lost: bool = False
 
 
 @dataclass
@@ -69,12 +73,14 @@ class Run:
     state:     of a checkpoint, to go on from; None: the run begins
     evaluator: None: versions are not evaluated
     unsent:    as in `Store`
+    on_fault:  as in `Engine`
     """
 
     def __init__(self, model: SyncModel, vector: np.ndarray, layout: list[TensorSpec],
                  state: dict[str, Any] | None, config: ServerConfig, outlet: Outlet,
                  dispatcher: Dispatcher, evaluator: Evaluator | None,
-                 clock: Clock, unsent: np.ndarray | None = None):
+                 clock: Clock, unsent: np.ndarray | None = None,
+                 on_fault: Callable[[BaseException], bool] = lambda error: False):
         self._config, self._outlet, self._dispatcher = config, outlet, dispatcher
         self._clock = clock
         self._notice_at = -math.inf
@@ -83,7 +89,7 @@ class Run:
                                                 config.wire, unsent)
         store = self._sharded or Store(vector, version, config.outer, config.wire, unsent)
         self.engine = Engine(model, store, config.worker_num, config.stop_samples,
-                             log=self._log)
+                             log=self._log, on_fault=on_fault)
         if state is not None:
             self._go_on(state)
         self._replication = dispatcher.replication
@@ -162,16 +168,33 @@ class Run:
             self._sharded.settle()
         self.checkpoints.finish(now)
         if self._dispatcher.shards is not None:
-            self._dispatcher.shards.end(self.engine.stop_reason or "all workers finished")
+            self._dispatcher.shards.end(self._reason)
         if well:
             self._complete(now, wanted)
-        self._replication.end(self.engine.stop_reason or "all workers finished")
+        self._replication.end(self._reason)
         newest, log = self.engine.store.latest.version, self._outlet.log
         self._outlet.console.close()
+        reason, missing = self._reason, self.missing if well else {}
+        if missing and self.engine.stop_reason is None:
+            reason = f"the others finished, without {_some(missing)}"
         say(log.summary(now, self.engine.members, self._dispatcher.reports, newest,
-                        self.evaluations.accuracy_of(newest),
-                        self.engine.stop_reason or "all workers finished"), sys.stdout)
+                        self.evaluations.accuracy_of(newest), reason, missing), sys.stdout)
+        if missing:
+            say(f"missing at the end: {_some(missing)}; the final version has nothing of what "
+                f"{'it' if len(missing) == 1 else 'they'} had yet to do", sys.stdout)
         return not self.checkpoints.failed
+
+    @property
+    def missing(self) -> dict[int, str]:
+        """Workers that have not finished in good order, and why."""
+        members = self.engine.members
+        return {worker: (member.gone or "it did not come back") if member else "it never came"
+                for worker in range(self._config.worker_num)
+                if not ((member := members.get(worker)) and member.finished)}
+
+    @property
+    def _reason(self) -> str:
+        return self.engine.stop_reason or "all workers finished"
 
     def abandon(self) -> None:
         """End everything that works on versions; whatever is not written stays so."""
@@ -297,3 +320,10 @@ class Run:
 
     def _say(self, text: str) -> None:
         self._outlet.console.line(text, self._clock.run())
+
+
+def _some(missing: dict[int, str]) -> str:
+    """Workers and why they are missing, the first few of them."""
+    first = [f"worker {worker} ({why})" for worker, why in list(missing.items())[:_NAMED]]
+    more = len(missing) - len(first)
+    return ", ".join(first) + (f" and {more} more" if more else "")

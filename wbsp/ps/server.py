@@ -11,7 +11,7 @@ import math
 import signal
 import traceback
 from collections.abc import Callable
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 import zmq
@@ -28,10 +28,12 @@ from wbsp.ps.shard_link import ShardLost
 from wbsp.ps.shards import Shards
 from wbsp.ps.store import UNSENT
 from wbsp.ps.terms import Terms
+from wbsp.sync import known_models
 from wbsp.sync.base import ContractError, SyncModel
 from wbsp.wire.proof import SIZE
 from wbsp.wire.sockets import ServerSocket
 
+T = TypeVar("T")
 _LINGER = 1.0  # seconds for the last messages to leave
 _POLL = 0.05  # seconds between two looks at the timers
 _WATCH = 0.005  # the same at connections, while there are some that no worker speaks through
@@ -89,7 +91,7 @@ class Server:
             self._clock.go_on(state["elapsed"])
         self.training = Run(self._model, vector, layout, state or None, self._config, self._outlet,
                         self.dispatcher, self._evaluator, self._clock,
-                            (outer or {}).get(UNSENT))
+                            (outer or {}).get(UNSENT), self._model_failed)
 
     def tell(self, kind: str, **facts: Any) -> None:
         """Tell the log of this server that it has come in the place of another, and why."""
@@ -115,9 +117,11 @@ class Server:
                 self._say(f"shards at {', '.join(self._shards.names)}")
             ready()
             code = self._guard(self._serve)
-            if self._failure is not None:
+            if code is None:
                 self._guard(self._serve)  # the workers are to finish all the same
-            return self._guard(self._finish, code)
+                self._guard(self._send_all_off)
+            code = self._guard(self._finish, 1 if code is None else code)
+            return 1 if code is None else code
         except ShardLost as error:
             if self._hasty or self._interrupts.first is not None:
                 self._say(f"stopping: {error}; what came after the newest checkpoint is lost")
@@ -149,8 +153,8 @@ class Server:
         if self.dispatcher.files is not None:
             self.dispatcher.files.close()
 
-    def _guard(self, act: Callable[..., int], *args: Any) -> int:
-        """What `act` returns; when it fails, say so, and 1."""
+    def _guard(self, act: Callable[..., T], *args: Any) -> T | None:
+        """What `act` returns; when it fails, say so, and None."""
         try:
             return act(*args)
         except ShardLost:
@@ -158,13 +162,35 @@ class Server:
         except EvaluatorError as error:
             self._failure = str(error)
             self._say(f"stopping: {error}")
-        except ContractError as error:
-            self._failure = f"the synchronization model broke its contract: {error}"
-            self._say(f"stopping: {self._failure}")
         except Exception as error:
             self._failure = f"the server failed: {error!r}"
             self._say(f"stopping: {self._failure}; this is a fault of wbsp, please report it:\n"
                       + "".join(traceback.format_exception(error)).rstrip())
+        return None
+
+    def _model_failed(self, error: BaseException) -> bool:
+        """The synchronization model broke its contract, or raised something: the run ends.
+
+        What a model of wbsp raises is another matter: a fault of ours, which is to cost no one but
+        the worker whose message brought it about.
+        """
+        if self._model.name in known_models() and not isinstance(error, ContractError):
+            return False
+        if isinstance(error, ContractError):
+            self._failure = f"the synchronization model broke its contract: {error}"
+            self._say(f"stopping: {self._failure}")
+        else:
+            self._failure = f"the synchronization model {self._model.name} failed: {error!r}"
+            self._say(f"{''.join(traceback.format_exception(error))}stopping: {self._failure}")
+        return True
+
+    def _send_all_off(self) -> int:
+        """After a failure that came again: the workers that are left are told that nothing comes
+        any more, and do not wait for it."""
+        dispatcher = self.dispatcher
+        for session in list(dispatcher.sessions):
+            dispatcher.send_off(session, self._failure or "the server failed")
+        dispatcher.sessions.queues.flush(self._clock.now())
         return 1
 
     def _serve(self) -> int:
@@ -257,7 +283,9 @@ class Server:
 
     @property
     def _code(self) -> int:
-        """Exit code of a run that has come to its end, perhaps by a signal."""
+        """Exit code of a run that has come to its end, perhaps by a signal, or by a failure."""
+        if self._failure is not None:
+            return 1
         return 0 if self._interrupts.first is None else 128 + self._interrupts.first
 
     def _finish(self, code: int) -> int:
@@ -265,6 +293,8 @@ class Server:
             return code
         written = self.training.finish(code == 0, lambda: self._interrupts.first is None)
         code = (code or self._code) or int(not written)
+        if code == 0 and self._config.fail_if_lost and self.training.missing:
+            return 1
         if code == 0:
             with contextlib.suppress(OSError):
                 self._record(ended=True)

@@ -114,18 +114,20 @@ class ServerLog:
         self._recent = Staleness()
 
     def summary(self, t: float, members: Mapping[int, Member], reports: Mapping[int, Report],
-                version: int, accuracy: float | None, reason: str) -> str:
+                version: int, accuracy: float | None, reason: str,
+                missing: Mapping[int, str] | None = None) -> str:
         """Write summary.json and summary.txt; return the text, several lines.
 
         t:        seconds that the run took
         version:  of the final model; accuracy: its accuracy, if known
         reason:   why the run stopped
+        missing:  workers that have not finished, and why
         """
         numbers = {"sync": self.sync, **summarize(t, members, reports, version, accuracy, reason,
                                                   self._stragglers),
                    "staleness": {"mean": self._whole.mean, "max": self._whole.max,
                                  "pushes": self._whole.pushes},
-                   "failures": dict(self.failures)}
+                   "failures": dict(self.failures), "missing": dict(missing or {})}
         text = table(self.sync, numbers)
         try:
             write_document(self.folder / "summary.json", numbers)

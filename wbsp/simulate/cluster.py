@@ -81,7 +81,7 @@ class Cluster:
                         for _ in machines]
         self.engine = Engine(model, Store(initial, outer=outer, wire=payload.wire),
                              together if expected is None else expected, stop_samples,
-                             **({} if log is None else {"log": log}))
+                             log)
         evaluator = None if evaluate is None else Evaluator(
             evaluate, check_period, check_growth, target)
         self.evaluations: list[Evaluation] = [] if evaluator is None else evaluator.results

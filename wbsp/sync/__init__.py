@@ -33,7 +33,7 @@ from wbsp.sync.ksync import KSync
 from wbsp.sync.lbbsp import LBBSP
 from wbsp.sync.localsgd import LocalSGD
 from wbsp.sync.nbsync import NBSync
-from wbsp.sync.own import import_model
+from wbsp.sync.own import check_own, import_model
 from wbsp.sync.saps import SaPS
 from wbsp.sync.ssp import SSP
 from wbsp.sync.wbsp import WBSP, OptimizedWBSP
@@ -77,9 +77,13 @@ def find(name: str) -> type[SyncModel]:
 def create(name: str, **options: Any) -> SyncModel:
     """Return a new model by what `find` takes, with its options (text or Python values).
 
-    Raises ValueError, in one line, for an unknown name, an unknown option or a bad value.
+    Raises ValueError, in one line, for an unknown name, an unknown option or a bad value, and for a
+    model of one's own that is none.
     """
-    return find(name)(**options)
+    model = find(name)(**options)
+    if type(model).name not in known_models():
+        check_own(name, model)
+    return model
 
 
 def with_batch_size(model: type[SyncModel], batch_size: Any, options: dict[str, Any]

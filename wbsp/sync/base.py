@@ -26,11 +26,14 @@ What the caller guarantees:
   live on `rejoin` is called, in place of `join`, also after the stop: their first push may be
   computed from an older version than was granted. See docs/failure.md.
 
-What a model guarantees (a violation raises `ContractError` where the answer is received):
+What a model guarantees (a violation raises `ContractError` where the answer is received; a server
+ends its run then, as it does when a method of the model raises anything):
 
 - The answer to a push holds exactly one Accept or Reject, of that push; no other answer holds any.
 - Accept stands before Commit, so that nothing is pending when the event has ended: checkpoints are
   made at such moments.
+- `active` holds a worker after its `join` or `rejoin`, and no longer after its `leave`: methods of
+  one's own call the base's. `alarm` is seconds or None.
 - The answer to a query holds exactly one Direct to that worker with `cut` True or False.
 - Grant and Direct name workers that have joined. One to a worker that has left comes to nothing:
   a faulty worker, which pushes where it should wait, may bring a model to that.
@@ -47,7 +50,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args
 
 
 class ContractError(RuntimeError):
@@ -108,6 +111,9 @@ class Direct(NamedTuple):
     #                           begin; the positions given to one worker increase
 
 
+_PUSH = Literal["every_step", "when_idle", "on_adopt", "directed", "on_query"]
+_WAIT = Literal["model", "ack", "never"]
+_ADOPT = Literal["replace", "rebase"]
 Action = Accept | Reject | Commit | Grant | Direct
 
 # Reasons of rejections that are not the model's: values that are NaN or infinite, and values of
@@ -134,18 +140,22 @@ class WorkerRule:
            trains which
     batch: examples of a worker's first step, where the server directs the sizes of batches; None:
            the size is each worker's own
-    Raises ValueError for fields that contradict each other.
+    Raises ValueError for values that there are not, and for fields that contradict each other.
     """
 
-    push: Literal["every_step", "when_idle", "on_adopt", "directed", "on_query"]
-    wait: Literal["model", "ack", "never"]
-    adopt: Literal["replace", "rebase"]
+    push: _PUSH
+    wait: _WAIT
+    adopt: _ADOPT
     every: int = 1
     micro_batches: int = 1
     shared: bool = False
     batch: int | None = None
 
     def __post_init__(self) -> None:
+        for name, known in (("push", _PUSH), ("wait", _WAIT), ("adopt", _ADOPT)):
+            if (value := getattr(self, name)) not in get_args(known):
+                raise ValueError(f"a WorkerRule has {name}={value!r}, which is not one of "
+                                 f"{', '.join(get_args(known))}")
         if self.push == "every_step" and self.wait == "never":
             raise ValueError("push='every_step' needs wait='model' or 'ack': a worker that never "
                              "waits may meet a busy sender; use push='when_idle'")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from copy import deepcopy
 from pathlib import Path
 
-from wbsp.sync.base import SyncModel
+from wbsp.sync.base import SyncModel, WorkerRule
 
 _PATH = re.compile(r"\w+(\.\w+)*:\w+")
 _FIT = re.compile(r"[A-Za-z0-9_-]+")  # names of files are made of a model's name
@@ -45,3 +46,24 @@ def import_model(path: str) -> type[SyncModel]:
         raise ValueError(f"synchronization model {path!r}: the class needs a `name` of its own, "
                          f"of letters, digits, '_' and '-', not {name!r}")
     return found
+
+
+def check_own(path: str, model: SyncModel) -> None:
+    """Raises ValueError, in one line, for a model that no run could begin with."""
+    kind = type(model).__name__
+    if not isinstance(getattr(model, "active", None), set):
+        problem = f"{kind}.__init__ does not call super().__init__(**options)"
+    elif not isinstance(getattr(model, "rule", None), WorkerRule):
+        problem = f"{kind} has no `rule`, a WorkerRule"
+    elif type(model).push is SyncModel.push:
+        problem = f"{kind} has no method push"
+    elif model.rule.push == "on_query" and type(model).query is SyncModel.query:
+        problem = f"{kind} has no method query, and its rule has push='on_query'"
+    else:
+        try:
+            deepcopy(model)
+            return
+        except Exception as error:
+            problem = (f"{kind} cannot be copied, as for a server that follows on another: "
+                       f"{error!r}; keep no lock, file or thread in it")
+    raise ValueError(f"synchronization model {path!r}: {problem}")
