@@ -28,6 +28,15 @@ class Disk:
         file.flush()
         os.fsync(file.fileno())
 
+    def sync_names(self, folder: pathlib.Path) -> None:
+        """Wait until the names of the files in a folder outlive the machine, where that can be."""
+        with contextlib.suppress(OSError):  # some file systems know no such thing
+            fd = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
     def lock(self, file: IO[Any], shared: bool = False) -> None:
         """Lock an open file until it is closed or this process ends.
 

@@ -21,6 +21,7 @@ from typing import Any, TextIO
 
 import zmq
 import zmq.utils.monitor
+from zmq.auth.thread import ThreadAuthenticator
 
 from wbsp.disk import DISK, Disk
 from wbsp.user_key import user_key
@@ -87,6 +88,10 @@ class Network:
     # None: this system has none
     epoll: Callable[[], Any] | None = staticmethod(select.epoll) if hasattr(
         select, "epoll") else None
+
+    def authenticator(self, context: zmq.Context) -> ThreadAuthenticator:
+        """What checks the keys of peers."""
+        return ThreadAuthenticator(context)
 
     def event(self, monitor: zmq.Socket) -> dict[str, Any]:
         """The next event of a socket's monitor, which has one."""

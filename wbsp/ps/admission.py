@@ -306,6 +306,10 @@ class Admission:
     def _admit(self, session: WorkerSession) -> None:
         assert self._members is not None and self.layout is not None
         assert session.layout is not None and session.request is not None
+        engine = self._members.engine
+        if engine.done:  # since a moment ago: the others are given the version that there is
+            self.dismiss(f"the run has ended ({engine.stop_reason or 'done'})")
+            return
         reason = difference(session.layout, self.layout)
         if reason:
             self._refuse(session, f"worker {session.worker} has another model than the server: "

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wbsp.host import HOST
-
 _NAP = 1.0  # seconds between two looks of a loop that looks every 0.05 s
 
 
@@ -16,7 +14,7 @@ class Clock:
     time. Models, logs and workers are told the run's, which may be set forward.
     """
 
-    def __init__(self, source: Callable[[], float] = HOST.clock.monotonic):
+    def __init__(self, source: Callable[[], float]):
         self._source = source
         self._zero = source()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from wbsp.host import HOST, Host
 from wbsp.ps.child import settings_from_server
 from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.shard_server import ShardServer
@@ -18,13 +19,13 @@ from wbsp.wire.sockets import ServerSocket
 
 
 def prepare_shard(host: str, port: int, token: bytes | None,
-                  bandwidth: float | None) -> Callable[[], int]:
+                  bandwidth: float | None, on: Host = HOST) -> Callable[[], int]:
     """Listen; return what waits for servers, serves them, and answers with an exit code.
 
     From here on the process's signals are the shard's. Raises ValueError or OSError in one line.
     """
-    interrupts = Interrupts().install()
-    socket = ServerSocket(host, port, token)
+    interrupts = Interrupts(on).install()
+    socket = ServerSocket(host, port, token, on=on)
 
     def serve() -> int:
         say(f"shard: listening on port {socket.port}, in waiting for a server")

@@ -140,7 +140,7 @@ class LineFile:
 
 def write_whole(path: Path, *parts: Any, private: bool = False) -> None:
     """Write `parts` (bytes, arrays) to `path` so that a reader finds either the whole file or the
-    one before.
+    one before, also after a loss of power; after this call, the whole one.
 
     The parts are written to a file beside `path`, which a kill may leave behind and the next call
     overwrites; a `private` one can be read by this user alone. Raises OSError, and leaves nothing
@@ -156,6 +156,7 @@ def write_whole(path: Path, *parts: Any, private: bool = False) -> None:
                 file.write(part)
             disk_of(path).sync(file)
         beside.replace(path)
+        disk_of(path).sync_names(path.parent)
     except OSError:
         beside.unlink(missing_ok=True)
         raise

@@ -85,6 +85,7 @@ def finished_folder(folder: Path) -> Path:
         with contextlib.suppress(FileExistsError):  # another job was faster
             place.mkdir()  # and no other has it
             folder.replace(place)
+            disk_of(place).sync_names(place.parent)
             return place
         number += 1
 

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import zmq
 import zmq.auth
-import zmq.auth.thread
 from zmq.utils import z85
 
 from wbsp.host import HOST, Host, Network
@@ -163,7 +162,7 @@ class ServerSocket:
         self._around = (2, 9) if token is None else (35, 42)
         if token is not None:
             keys = derive_keys(token)
-            self._authenticator = zmq.auth.thread.ThreadAuthenticator(self.context)
+            self._authenticator = on.network.authenticator(self.context)
             self._authenticator.start()
             self._authenticator.configure_curve_callback(credentials_provider=_OneKey(keys))
             self.socket.curve_server = True

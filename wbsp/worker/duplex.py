@@ -25,7 +25,7 @@ class Duplex:
                  on: Host = HOST):
         self._socket, self._clock = socket, on.clock
         # by which a poller names it
-        self._polled = socket if isinstance(socket, zmq.Socket) else socket.fileno()
+        self._polled = socket.fileno() if isinstance(socket, Link) else socket
         self.queue = SendQueue(socket, upstream)
         self._receiver = RateLimitedReceiver(socket, downstream)
 

@@ -1,0 +1,1 @@
+"""Whole trainings in one thread: real servers, standbys, shards and workers on simulated hosts."""

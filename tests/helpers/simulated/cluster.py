@@ -1,0 +1,509 @@
+"""One simulated run: its machines and processes, and the faults that its plan brings.
+
+What runs is what runs in earnest: `prepare_server` and what it leads to, `prepare_shard`, and a
+worker's transport and runtime. What is here is what stands around that: the command that is given,
+and given again after a death, and the replica, whose sums are exact.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import logging
+import os
+import random
+import socket
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import zmq
+from integers import IntegerReplica
+
+from simulated.disk import Disk, Machine
+from simulated.laws import Laws
+from simulated.network import Network
+from simulated.plan import Plan
+from simulated.threads import Scheduler
+from simulated.world import World
+from wbsp.formats import parse
+from wbsp.host import HOST, Clock, Host
+from wbsp.ps.run import ServerConfig
+from wbsp.ps.shard_process import prepare_shard
+from wbsp.ps.start import prepare_server
+from wbsp.sync import create
+from wbsp.worker.connection import TransportError
+from wbsp.worker.runtime import WorkerRuntime
+from wbsp.worker.transport import Transport
+
+PORT = 2606
+ROOT = "/runs"
+_HOURS = 2.0  # of virtual time, after which a run that goes on hangs
+_AGAIN = 8.0  # seconds between two deaths where a second one may cost what only one process holds
+
+
+class Lines:
+    """Where a process's lines for a person go."""
+
+    def __init__(self, cluster, name):
+        self._cluster, self._name = cluster, name
+
+    def isatty(self):
+        return False
+
+    def write(self, text):
+        if text.strip():
+            self._cluster.say(f"{self._name}: {text.rstrip()}")
+
+    def flush(self):
+        pass
+
+
+class NotingTransport(Transport):
+    """A transport whose member notes what its agent hears."""
+
+    member = None
+
+    def listen(self, listener, layout):
+        member = self.member
+
+        class Noting:
+            def __getattr__(self, name):
+                return getattr(listener, name)
+
+            def acked(self, ack, seconds):
+                member.acked(ack)
+                listener.acked(ack, seconds)
+
+            def fetched(self, version, vector, nbytes, seconds):
+                member.fetched(version, vector)
+                listener.fetched(version, vector, nbytes, seconds)
+        super().listen(Noting(), layout)
+
+
+class Member:
+    """One worker, over all its processes.
+
+    cuts, weights: of each of its pushes: what was cut; with which weight it counts, as it was told
+    """
+
+    def __init__(self, cluster, index, steps):
+        self.cluster, self.index, self.steps = cluster, index, steps
+        self.cuts, self.weights = [], {}
+        self.unsure = set()  # pushes of a process that died before it heard of the decision
+        self.runtime = self.replica = self.transport = self.process = None
+        self.final = self.first = self.given_up = None
+        self.left_at, self.lives, self.deaths = float("inf"), 0, []
+        self.speed = cluster.rng.choice(cluster.plan.speeds)
+
+    @property
+    def attachment(self):
+        return None if self.transport is None else self.transport._communication.attachment
+
+    @property
+    def late(self):
+        """The others finished without this worker, and rightly so."""
+        if self.cluster.plan.harsh:
+            return self.given_up is not None
+        return self.lives > 1 and self.given_up is not None and "too late" in self.given_up
+
+    @property
+    def ended(self):
+        return self.final is not None or self.given_up is not None
+
+    def gone(self, life):
+        """When a process of this worker had finished its steps, or died."""
+        return self.deaths[life - 1] if life <= len(self.deaths) else self.left_at
+
+    def start(self):
+        self.process = self.cluster.process(f"w{self.index}")
+        self.lives += 1
+        self.process.start(self.run)
+
+    def run(self):
+        cluster, process = self.cluster, self.process
+        self.runtime = None
+        self.transport = transport = NotingTransport(
+            cluster.address, self.index, cluster.token, None, cluster.say, share=False,
+            on=process.host)
+        transport.member = self
+        self.replica = replica = IntegerReplica(self.index, cluster.plan.size,
+                                                seed=cluster.number + 1000 * self.lives)
+        try:
+            welcome = transport.hello({}, 600.0)
+            joined = transport.join(replica.layout, replica.read, 600.0)
+            self.goes_on(joined.seq)
+            replica.cuts = self.cuts
+            self.runtime = runtime = WorkerRuntime(transport, replica, welcome.rule, joined, None,
+                                                   cluster.say)
+            runtime.start()
+            for _ in range(max(0, self.steps - joined.steps)):
+                if runtime.stopped:
+                    break
+                runtime.step_begins()
+                process.sleep(self.speed * cluster.rng.lognormvariate(0, 0.3))
+                replica.step()
+                runtime.step_done(samples=1, loss=0.0)
+            self.left_at = cluster.world.now
+            cluster.phase("last push", process)
+            runtime.finish()
+            self.final = np.array(replica.x)
+        except TransportError as error:
+            self.given_up = str(error)
+            cluster.say(f"w{self.index}: {error}")
+        finally:
+            if process.alive:
+                transport.close()
+
+    def goes_on(self, seq):
+        """A new process goes on from push `seq`: what an earlier one cut after that is no more."""
+        del self.cuts[seq:]
+        self.weights = {push: weight for push, weight in self.weights.items() if push < seq}
+        self.unsure = {push for push in range(seq) if push not in self.weights}
+
+    def acked(self, ack):
+        assert ack.seq not in self.weights, f"worker {self.index} heard of push {ack.seq} twice"
+        self.weights[ack.seq] = ack.weight
+
+    def fetched(self, version, vector):
+        if self.first is None and version == 0:
+            self.first = vector.copy()
+        self.cluster.laws.fetched(self, version, vector)
+
+
+class Cluster:
+    """A run of `plan`, with the faults at the times that `seed` draws.
+
+    number: of the seed
+    said:   all lines for a person
+    notes:  what happened, counted: faults by kind, phases that were struck
+    """
+
+    def __init__(self, plan: Plan, seed: int, folder: Path, loud: bool = False):
+        self.plan, self.number, self.loud, self.folder = plan, seed, loud, folder
+        self.world = World(f"{plan.sync} {seed}", plan.drift)
+        self.rng = random.Random(f"faults {plan.sync} {seed}")
+        self.said, self.notes = [], Counter()
+        self.token_file = str(folder / "token")
+        Path(self.token_file).write_text("no secret at all, here")
+        self.token = Path(self.token_file).read_bytes()
+        world = self.world
+        world.latency = plan.latency
+        world.storm, world.storms = plan.storm, 8 if plan.storm else 0
+        world.on_end = self._ended
+        self.machines, self.processes, self.codes = {}, {}, {}
+        self.wire = parse(plan.wire)
+        self.last_death = -1e9
+        self._aimed = [*plan.aimed]
+        self.laws = Laws(self)
+        for index in range(plan.shards):
+            self.start_shard(index)
+        self.start_server("server", resume=False)
+        if plan.standby:
+            self.start_server("standby", resume=False)
+        steps = [self.rng.randint(1, plan.steps) for _ in range(plan.workers)]
+        self.members = [Member(self, index, steps[index]) for index in range(plan.workers)]
+        for member in self.members:
+            world.after(self.rng.uniform(0, 0.2), member.start)
+        self._draw_faults(max(0.4, 0.9 * max(m.speed for m in self.members) * max(steps)))
+
+    @property
+    def address(self):
+        return f"server:{PORT},standby:{PORT}" if self.plan.standby else f"server:{PORT}"
+
+    @property
+    def over(self):
+        """All workers have ended, and so has whatever served them."""
+        return all(member.ended for member in self.members)
+
+    @property
+    def servers(self):
+        return [self.processes[name] for name in ("server", "standby")[:1 + self.plan.standby]]
+
+    def _victim(self):
+        return self.rng.choice(self.plan.victims or [one.name for one in self.servers])
+
+    def say(self, text):
+        self.said.append(f"{self.world.now:9.3f} {text}")
+        if self.loud:
+            print(self.said[-1])
+
+    # Processes.
+
+    def machine(self, name):
+        if name not in self.machines:
+            self.machines[name] = Machine(self.world, self.plan.slow, self.plan.full)
+            self.machines[name].on_change = lambda path, data: self.laws.written(name, path, data)
+        return self.machines[name]
+
+    def process(self, name):
+        process = self.processes[name] = self.world.process(name, name)
+        process.host = Host(Clock(process.monotonic, process.sleep), Scheduler(process),
+                            Network(process), Disk(process, self.machine(name),
+                                                   self.folder / "scratch"), Lines(self, name))
+        return process
+
+    def start_server(self, name, resume=True):
+        """The command of the server or of the standby."""
+        plan, process = self.plan, self.process(name)
+        model = create(plan.sync, **plan.options)
+        shards = ",".join(f"s{index}:{PORT}" for index in range(plan.shards)) or "1"
+
+        def main():
+            config = ServerConfig(plan.workers, check_period=plan.period, share=False,
+                                  wire=self.wire)
+            settings = {"sync": model.name, "sync_option": json.dumps(plan.options, sort_keys=True)}
+            try:
+                serve = prepare_server(
+                    settings, model, plan.options, config, host=name, port=PORT,
+                    token_file=self.token_file, base_dir=plan.sync, log_root=ROOT, resume=resume,
+                    standby_of=f"server:{PORT}" if name == "standby" else None, shards=shards,
+                    on=process.host)
+            except (ValueError, OSError) as error:
+                self.say(f"{name}: {error}")
+                return 1
+            return serve()
+        process.start(main)
+
+    def start_shard(self, index):
+        process = self.process(f"s{index}")
+        process.start(prepare_shard_on(process, self.token))
+
+    def _ended(self, process, code):
+        name = process.name
+        if name[0] != "w":
+            self.say(f"{name}: ended with exit code {code}")
+            self.codes.setdefault(name, []).append(code)
+            if code and not self.over and name in ("server", "standby"):
+                # as a supervisor of processes does
+                self.world.after(2.0, lambda: self.start_server(name))
+            if name[0] == "s" and name[1:].isdigit() and not self.over:
+                self.world.after(1.0, lambda: self.start_shard(int(name[1:])))
+
+    # Faults.
+
+    def _draw_faults(self, horizon):
+        plan, draw = self.plan, self.rng
+        kinds = [(plan.kills, lambda: self.kill(self._victim())),
+                 (plan.kill_shards, lambda: self.kill_shard()),
+                 (plan.kill_workers, lambda: self.kill_worker()),
+                 (plan.cuts, self.cut), (plan.isolations, self.isolate),
+                 (plan.breaks, self.break_connection), (plan.sleeps, self.sleep)]
+        for number, act in kinds:
+            for _ in range(number):
+                self.world.after(draw.uniform(0.02, horizon), act)
+
+    def phase(self, name, process):
+        """The run has come to a phase: what was aimed at it strikes, now or in a moment."""
+        for aim in [*self._aimed]:
+            if aim[0] == name:
+                self._aimed.remove(aim)
+                self.notes[f"phase {name}"] += 1
+                victim = process.name if process.name in ("server", "standby") else (
+                    self._victim())
+                act = {"kill": lambda v=victim: self.kill(v, waits=False), "cut": self.cut,
+                       "break": self.break_connection,
+                       "isolate": lambda v=victim: self.isolate(v),
+                       "sleep": lambda v=victim: self.sleep(v)}[aim[1]]
+                self.world.after(self.rng.choice([0.0, 1e-5, 0.002, 0.05]), act)
+
+    def kill(self, name, waits=True):
+        """kill -9, and the command again after a while."""
+        if self.over or not self.processes[name].alive:
+            return
+        if not self._may_die(name):
+            if waits:
+                self.world.after(0.5, lambda: self.kill(name))
+            return
+        self.last_death = self.world.now
+        self.say(f"--- kill {name}{' and its power' if self.plan.power else ''}")
+        self.notes["kills"] += 1
+        self.processes[name].kill()
+        if self.plan.power:
+            self.notes["power"] += 1
+            self.machines[name].lose_power()
+        self.laws.died(name)
+        self.world.after(self.rng.uniform(*self.plan.outage), lambda: self._again(name))
+
+    def _again(self, name):
+        if not self.processes[name].alive:
+            self.start_server(name)
+
+    def _may_die(self, name):
+        """With one death at a time nothing is lost: the other process holds what this one does, and
+        no worker has died whose decisions are not durable."""
+        if self.world.now - self.last_death < (_AGAIN if self.plan.standby else 0.0):
+            return False
+        if any(member.unsure or not (member.process and member.process.alive or member.ended)
+               for member in self.members if member.lives > 1 or member.lives == 0):
+            return False
+        if self.plan.standby and self.laws.begun:
+            return all(process.alive for process in self.servers) and self.laws.held_by_standby
+        return True
+
+    def kill_shard(self):
+        name = f"s{self.rng.randrange(self.plan.shards)}"
+        if self.over or not self.processes[name].alive:
+            return
+        if self.plan.standby and not self._may_die(name):
+            self.world.after(0.5, self.kill_shard)
+            return
+        self.last_death = self.world.now
+        self.say(f"--- kill {name}")
+        self.notes["kill_shards"] += 1
+        self.processes[name].kill()
+        self.world.after(self.rng.uniform(0.05, 2.0),
+                         lambda: self.start_shard(int(name[1:])))
+
+    def kill_worker(self):
+        member = self.rng.choice(self.members)
+        if member.ended or member.runtime is None or not member.process.alive or (
+                self.world.now - self.last_death < _AGAIN and self.plan.kills):
+            return
+        if not all(process.alive for process in self.servers):
+            return
+        self.last_death = self.world.now
+        self.say(f"--- kill w{member.index}")
+        self.notes["kill_workers"] += 1
+        member.process.kill()
+        member.deaths.append(self.world.now)
+        self.world.after(self.rng.uniform(0.05, 2.0), member.start)
+
+    def cut(self):
+        names = sorted({process.machine for process in self.world.processes}
+                       | {f"w{member.index}" for member in self.members})
+        one, two = self.plan.pair or self.rng.sample(names, 2)
+        pairs = {(one, two)} if self.rng.random() < 0.3 else {(one, two), (two, one)}
+        self.say(f"--- cut {sorted(pairs)}")
+        self.notes["cuts"] += 1
+        self.world.cut |= pairs
+        self.world.after(self.rng.choice(self.plan.naps), lambda: self._heal(pairs))
+
+    def isolate(self, name=None):
+        """A server is out of reach of all others, and they of it."""
+        name = name or self._victim()
+        others = [one for one in self.machines if one != name]
+        pairs = {(name, one) for one in others} | {(one, name) for one in others}
+        self.say(f"--- isolate {name}")
+        self.notes["isolations"] += 1
+        self.world.cut |= pairs
+        self.world.after(self.rng.choice(self.plan.naps), lambda: self._heal(pairs))
+
+    def _heal(self, pairs):
+        self.world.cut -= pairs
+        self.say(f"--- healed {sorted(pairs)}")
+        for connection in self._connections():
+            stuck, connection.stuck = connection.stuck, []
+            for deliver in stuck:
+                deliver()
+
+    def _connections(self):
+        return [socket.connection for process in self.world.processes
+                for socket in process.sockets if socket.connection is not None]
+
+    def break_connection(self):
+        found = [one for one in self._connections() if one.open and not (
+            self.plan.standby and one.endpoint.startswith("tcp://s") and (
+                one.dealer.process.name in ("server", "standby")
+                and one.router.process.name[1:].isdigit()))]  # that is a death of the server
+        if found and not self.over:
+            self.notes["breaks"] += 1
+            self.rng.choice(found).close()
+
+    def sleep(self, name=None):
+        alive = sorted((process for process in self.world.processes if process.alive),
+                       key=lambda process: process.name)
+        if self.over or not alive:
+            return
+        if self.plan.victims:
+            name = name or self._victim()
+        process = self.processes[name] if name else self.rng.choice(alive)
+        seconds = self.rng.choice(self.plan.naps)
+        self.say(f"--- {process.name} sleeps for {seconds:g} s")
+        self.notes["sleeps"] += 1
+        process.asleep_until = self.world.now + seconds
+
+    # The run.
+
+    def run(self):
+        """Play it. Raises AssertionError where a law is broken."""
+        kinds = self.plan.faults
+        self.notes.update({kind: 1 for kind in ("storm", "full", "drift", "slow disk")
+                           if kind in kinds})
+        with alone(self):
+            try:
+                done = self.world.run(lambda: self.world.now > 3600 * _HOURS or (
+                    self.over and not any(p.alive for p in self.servers)))
+                assert done and self.over, "the run does not end"
+                self.laws.check()
+            finally:
+                self.world.close()
+        return self
+
+
+def prepare_shard_on(process, token):
+    def main():
+        return prepare_shard(process.machine, PORT, token, None, process.host)()
+    return main
+
+
+class _Handler(logging.Handler):
+    def __init__(self, cluster):
+        super().__init__()
+        self._cluster = cluster
+
+    def emit(self, record):
+        current = self._cluster.world.current
+        self._cluster.say(f"{current.process.name if current else '-'}: {record.getMessage()}")
+
+
+class _Real:
+    """In place of the real world."""
+
+    def __init__(self, what):
+        self._what = what
+
+    def __getattr__(self, name):
+        raise AssertionError(f"a simulated run uses the real {self._what}: {name}")
+
+
+@contextlib.contextmanager
+def alone(cluster):
+    """Nothing that a simulated thread does reaches the real clock, threads, sockets or disk.
+
+    Lines of the library's logger go to the run; memory is collected after it, not in it.
+    """
+    world, here = cluster.world, threading.get_ident()
+    logger, collecting = logging.getLogger("wbsp"), gc.isenabled()
+    handlers, logger.handlers = logger.handlers, [_Handler(cluster)]
+    parts = {name: getattr(HOST, name) for name in ("clock", "scheduler", "network", "disk")}
+    for name in parts:
+        object.__setattr__(HOST, name, _Real(name))
+    real = [(owner, name, getattr(owner, name)) for owner, name in (
+        (time, "monotonic"), (time, "clock_gettime"), (time, "sleep"), (threading.Thread, "start"),
+        (socket.socket, "__init__"), (zmq.Context, "__init__"), (os, "urandom"), (os, "fsync"))]
+
+    def guarded(name, function):
+        def guard(*args, **options):
+            if world.current is not None and threading.get_ident() == here:
+                error = AssertionError(f"a simulated run uses the real {name}")
+                world.failures.append(error)
+                raise error
+            return function(*args, **options)
+        return guard
+    for owner, name, function in real:
+        setattr(owner, name, guarded(f"{owner.__name__}.{name}", function))
+    gc.disable()
+    try:
+        yield
+    finally:
+        for owner, name, function in real:
+            setattr(owner, name, function)
+        for name, part in parts.items():
+            object.__setattr__(HOST, name, part)
+        logger.handlers = handlers
+        if collecting:
+            gc.enable()

@@ -1,0 +1,231 @@
+"""What must hold in every run, whatever strikes it: one checker a law.
+
+1.  Each push is answered once, with one weight, and the final version is W_0 and the sum of all.
+2.  All workers end with the same version.
+3.  A version number has one content.
+4.  An epoch has one server.
+5.  What is on its way is not written to: `simulated.network.Pipe`.
+6.  No thread waits while it holds a lock: `simulated.threads.Lock`.
+7.  No correct peer sends what is malformed.
+8.  No thread ends by an exception: `simulated.world.Process.start`.
+9.  Every run ends, once faults do, and every worker has the final version.
+10. What workers were told to be durable is there after any single death.
+11. Who accepts pushes is the server that most workers follow.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import numpy as np
+from integers import UNIT, pattern
+
+from wbsp.wire import messages as m
+
+_ACK, _FINAL, _REATTACHED, _INITIAL = b"\xa3Ack", b"\xa5Final", b"\xaaReattached", b"\xa7Initial"
+
+
+class Broken(AssertionError):
+    """A law is broken; `law` is its number."""
+
+    def __init__(self, law, text):
+        super().__init__(f"law {law}: {text}")
+        self.law = law
+
+
+def state_in(data):
+    """The state in the bytes of a checkpoint."""
+    (size,) = struct.unpack("<Q", data[:8])
+    return json.loads(json.loads(data[8:8 + size])["__metadata__"]["wbsp"])
+
+
+class Laws:
+    """What is seen of a run: by what its processes write and send, and its workers hear."""
+
+    def __init__(self, cluster):
+        self._cluster = cluster
+        self._epochs, self._versions = {}, {}  # epoch -> machine; version -> bytes -> who, when
+        self._settings, self._states = {}, {}  # machine -> run.json, state of the checkpoint
+        self._serving, self._taken = {}, set()  # process -> its socket, of who answers; epochs
+        self._farewell = self._gathering = self._begun = False
+        cluster.world.on_send = self.sent
+
+    @property
+    def begun(self):
+        return bool(self._states)
+
+    @property
+    def held_by_standby(self):
+        return any(settings.get("standby") for settings in self._settings.values())
+
+    def _broken(self, law, text):
+        """Not only raised: what runs may catch it."""
+        error = Broken(law, text)
+        self._cluster.world.failures.append(error)
+        raise error
+
+    # What is seen.
+
+    def written(self, machine, path, data):
+        """A file has taken its name."""
+        cluster = self._cluster
+        if path.name == "run.json":
+            settings = json.loads(data)
+            self._settings[machine] = settings
+            self._take_epoch(settings["epoch"], machine, settings.get("id"))
+        elif path.name == "checkpoint.safetensors":
+            state = state_in(data)
+            if machine == "standby" and machine not in self._states:
+                cluster.phase("take-over", cluster.processes[machine])
+            self._states[machine] = state
+            cluster.machines[machine].begun = True
+            if not self._begun:
+                self._begun = True
+                cluster.phase("begin", cluster.processes[machine])
+
+    def _take_epoch(self, epoch, machine, run):
+        one = self._epochs.setdefault((run, epoch), machine)
+        if one != machine:
+            self._broken(4, f"{one} and {machine} serve in epoch {epoch}")
+        cluster = self._cluster
+        world = cluster.world
+        others = [process for process, socket in self._serving.items()
+                  if process.machine != machine and process.asleep_until <= world.now
+                  and socket in world.listeners.values()]
+        if others and epoch not in self._taken:
+            self._followed(machine, epoch, others[0])
+        self._taken.add(epoch)
+
+    def _followed(self, machine, epoch, other):
+        """Law 11, of a server that goes on beside one that serves."""
+        workers = [member for member in self._cluster.members
+                   if not member.ended and member.attachment is not None]
+        mine = sum(max(member.attachment._epoch, member.attachment._promised) >= epoch
+                   for member in workers)
+        if 2 * mine < len(workers):
+            self._broken(11, f"{machine} goes on in epoch {epoch} beside {other.name}, which "
+                         f"serves, and {mine} of {len(workers)} workers follow it")
+
+    def sent(self, process, frames):
+        head = bytes(frames[0][1:12])
+        if head.startswith(_ACK):
+            self._acked(process, frames)
+        elif head.startswith(_FINAL) and not self._farewell:
+            self._farewell = True
+            version = m.decode(m.FromServer, bytes(frames[0])).version
+            there = self._states.get(process.machine, {"version": 0})["version"]
+            if version > there and not self._cluster.plan.full:
+                self._broken(10, f"workers are told of the final version {version}, and the disk "
+                             f"has {there}")
+            self._cluster.phase("farewell", process)
+        elif head.startswith(_REATTACHED) and not self._gathering:
+            self._gathering = True
+            self._cluster.phase("gathering", process)
+
+    def _acked(self, process, frames):
+        """A server answers a push."""
+        listeners = self._cluster.world.listeners
+        self._serving[process] = next(
+            (one for one in listeners.values() if one.process is process), None)
+        state = self._states.get(process.machine)
+        if state and not self._cluster.plan.standby:
+            durable = m.decode(m.FromServer, bytes(frames[0])).durable
+            if durable > state["mark"]:
+                self._broken(10, f"what was decided before mark {durable} is said to be durable; "
+                             f"the file is of mark {state['mark']}")
+
+    def fetched(self, member, version, vector):
+        cluster = self._cluster
+        final = member.runtime is not None and member.runtime.agent.finished
+        seen = self._versions.setdefault((final, version), {})
+        seen.setdefault(vector.tobytes(), []).append(
+            (cluster.world.now, member.index, member.lives))
+
+    def died(self, name):
+        """A server has died: law 10, with what is left."""
+        cluster = self._cluster
+        if not cluster.plan.standby:
+            self._safe(cluster.machines[name])
+
+    def _safe(self, machine):
+        paths = [path for path in machine.names if path.endswith("checkpoint.safetensors")]
+        if not paths:
+            return
+        try:
+            state = state_in(bytes(machine.names[max(paths)].data))
+        except (ValueError, KeyError, struct.error):
+            self._broken(10, "the newest checkpoint is torn")
+        for member in self._cluster.members:
+            attachment = member.attachment
+            if member.ended or attachment is None or attachment.kept is None:
+                continue
+            there = int(state["next_seq"].get(str(member.index), 0))
+            if attachment.kept.first > there and member.runtime is not None:
+                self._broken(10, f"worker {member.index} was told that its pushes below "
+                             f"{attachment.kept.first} are durable; below {there} are")
+
+    # At the end.
+
+    def check(self):
+        self._workers_ended()
+        self._one_final()
+        self._conserved()
+        self._one_content()
+
+    def _workers_ended(self):
+        for member in self._cluster.members:
+            if member.given_up is not None and not member.late:
+                raise Broken(9, f"worker {member.index} has given up: {member.given_up}")
+
+    def _one_final(self):
+        finals = {member.final.tobytes() for member in self._cluster.members
+                  if member.final is not None}
+        if len(finals) > 1:
+            raise Broken(2, "workers end with different versions")
+
+    def _conserved(self):
+        cluster, total = self._cluster, 0.0
+        finals = [member.final for member in cluster.members if member.final is not None]
+        firsts = [member.first for member in cluster.members if member.first is not None]
+        if not firsts or not finals:
+            return
+        final = finals[0].astype(np.float64)
+        for member in cluster.members:
+            known = {**member.weights}
+            for seq in range(len(member.cuts)) if member.lives > 1 or member.late else ():
+                if seq not in known:
+                    known[seq] = self._weight(member.index, seq)
+            if sorted(known) != list(range(len(member.cuts))):
+                raise Broken(1, f"worker {member.index} has cut {len(member.cuts)} pushes, and was "
+                             f"answered {sorted(known)}")
+            total += sum(UNIT * known[seq] * cut for seq, cut in enumerate(member.cuts))
+        if cluster.wire.lossless:
+            expected = firsts[0] + total * pattern(cluster.plan.size)
+            if np.abs(final - expected).max() > 1e-5 * max(1.0, np.abs(final).max()):
+                raise Broken(1, f"the final version is {final[:4]}, the sum of all {expected[:4]}")
+
+    def _weight(self, worker, seq):
+        """With which a server accepted a push whose worker died before it was told."""
+        weight = 0.0
+        for name in ("server", "standby"):
+            machine = self._cluster.machines.get(name)
+            for path, inode in (machine.names.items() if machine else ()):
+                if path.endswith("events.jsonl"):
+                    for line in bytes(inode.data).splitlines():
+                        event = json.loads(line)
+                        if event.get("worker") == worker and event.get("seq") == seq and (
+                                event["kind"] in ("accept", "reject")):
+                            weight = event.get("weight", 0.0)
+        return weight
+
+    def _one_content(self):
+        members = self._cluster.members
+        for (_, version), contents in self._versions.items():
+            seen = sorted(contents.values())
+            for earlier, later in zip(seen, seen[1:], strict=False):
+                if not all(members[index].gone(life) < later[0][0] for _, index, life in earlier):
+                    raise Broken(3, f"version {version} has {len(contents)} contents: {seen}")
+
+
+

@@ -1,0 +1,449 @@
+"""ZeroMQ and sockets of simulated processes, as far as wbsp uses them: see `wbsp.host.Network`.
+
+As libzmq does it: a ROUTER that is told of peers that are gone, and lets a peer that comes again
+keep its name; a DEALER that keeps some messages while it connects, for whoever answers, and
+connects again by itself; some messages in each direction, then Again. Messages keep their order,
+take their time, and are lost with their connection.
+"""
+
+from __future__ import annotations
+
+import collections
+import errno
+import math
+
+import zmq
+
+ROOM = 16  # messages in one direction of a connection
+_IN, _OUT, _ROUTER = int(zmq.POLLIN), int(zmq.POLLOUT), int(zmq.ROUTER)
+_CONNECTED, _RETRIED, _HANDSHAKE, _DISCONNECTED = (
+    int(zmq.EVENT_CONNECTED), int(zmq.EVENT_CONNECT_RETRIED),
+    int(zmq.EVENT_HANDSHAKE_SUCCEEDED), int(zmq.EVENT_DISCONNECTED))
+
+
+class Frame:
+    __slots__ = ("buffer", "bytes", "peer")
+
+    def __init__(self, data, peer=None):
+        self.bytes, self.buffer, self.peer = data, memoryview(data), peer
+
+    def __len__(self):
+        return len(self.bytes)
+
+    def get(self, what):
+        if what == "Peer-Address":
+            return self.peer
+        raise zmq.ZMQError(errno.EINVAL)  # no descriptor: libzmq does not know it either, at times
+
+
+class Pipe:
+    """One direction of a connection."""
+
+    def __init__(self, connection, to):
+        self.connection, self.to = connection, to
+        self.moving, self.free_at, self.inbox = 0, 0.0, collections.deque()
+
+    @property
+    def room(self):
+        return self.moving + len(self.inbox) < ROOM
+
+    def send(self, frames, sender):
+        """False: there is no room."""
+        if not self.room:
+            return False
+        world = sender.world
+        world.on_send(sender, frames)
+        self.moving += 1
+        data = [bytes(frame) for frame in frames]  # as they are now: libzmq sends them later
+        low, high = world.latency
+        arrives = max(self.free_at, world.now + low + (high - low) * world.rng.random()) + (
+            sum(map(len, data)) / world.bandwidth)
+        self.free_at = arrives
+        connection = self.connection
+
+        def arrive():
+            self.moving -= 1
+            if connection.open:
+                if world.cut and not world.reachable(*connection.route(self)):
+                    connection.stuck.append(deliver)
+                else:
+                    deliver()
+
+        def deliver():
+            if connection.open and not self.to.closed:
+                for then, frame in zip(data, frames, strict=True):
+                    assert then == bytes(frame), "what is on its way was written to"
+                self.inbox.append([Frame(one, sender.machine) for one in data])
+                self.to.ready.append(self)
+                self.to.notify()
+
+        world.at(arrives, arrive)
+        if world.storms and world.rng.random() < world.storm:
+            world.storms -= 1
+            world.at(world.now + world.rng.random() * (arrives - world.now) * 2, connection.close)
+        return True
+
+
+class Connection:
+    """Between a DEALER and a ROUTER; `stuck`: what would arrive, were the way not cut."""
+
+    def __init__(self, dealer, router, endpoint):
+        self.dealer, self.router, self.endpoint, self.open = dealer, router, endpoint, True
+        self.up, self.down, self.stuck = Pipe(self, router), Pipe(self, dealer), []
+
+    def route(self, pipe):
+        ends = self.dealer.process.machine, self.router.process.machine
+        return ends if pipe is self.up else ends[::-1]
+
+    def close(self, notice=0.0005):
+        """It breaks; both ends hear of it after a while, and what is on its way is lost."""
+        if not self.open:
+            return
+        self.open = False
+        world, router, dealer = self.dealer.process.world, self.router, self.dealer
+
+        def router_hears():
+            if router.peers.get(dealer.routing_id) is self:
+                del router.peers[dealer.routing_id]
+            router.event(_DISCONNECTED, "")
+            self.up.inbox.clear()
+
+        def dealer_hears():
+            if dealer.connection is self:
+                dealer.connection = None
+                dealer.event(_DISCONNECTED, self.endpoint)
+                dealer.retry()
+        self.down.inbox.clear()
+        world.after(notice, router_hears)
+        world.after(notice * (0.5 + world.rng.random()), dealer_hears)
+
+
+class Waited:
+    """What a poller can wait for."""
+
+    def __init__(self):
+        self.waiting = {}  # tasks, in the order in which they came
+
+    def notify(self):
+        for task in self.waiting:
+            task.process.world.wake(task)
+
+
+class Monitor(Waited):
+    def __init__(self, mask):
+        super().__init__()
+        self.mask, self.events = int(mask), collections.deque()
+
+    def readable(self):
+        return bool(self.events)
+
+    def poll(self, timeout=0):
+        return len(self.events)
+
+    def close(self, linger=0):
+        self.events.clear()
+
+
+class Socket(Waited):
+    # what is set and has no effect here
+    linger = maxmsgsize = ipv6 = tcp_maxrt = sndhwm = sndbuf = router_mandatory = 0
+    router_handover = rcvhwm = heartbeat_ivl = heartbeat_timeout = heartbeat_ttl = 0
+    reconnect_ivl = reconnect_ivl_max = curve_server = 0
+    curve_publickey = curve_secretkey = curve_serverkey = routing_id = b""
+
+    def __init__(self, process, kind):
+        super().__init__()
+        self.process, self.world, self.router = process, process.world, int(kind) == _ROUTER
+        self.closed, self.ready, self.monitors = False, collections.deque(), []
+        self.peers, self.port = {}, None  # of a ROUTER
+        self.connection, self.endpoint, self.backoff = None, None, 0.1  # of a DEALER
+        self.generation, self.kept = 0, []
+        process.sockets.append(self)
+
+    def readable(self):
+        ready = self.ready
+        while ready and not ready[0].inbox:
+            ready.popleft()
+        return bool(ready)
+
+    def writable(self):
+        if self.connection is None:
+            return bool(self.endpoint) and len(self.kept) < ROOM // 2
+        return self.connection.open and self.connection.up.room
+
+    def event(self, kind, endpoint):
+        for monitor in self.monitors:
+            if monitor.mask & kind:
+                monitor.events.append({"event": kind, "value": 0, "endpoint": endpoint.encode()})
+                monitor.notify()
+
+    def get_monitor_socket(self, mask):
+        self.monitors.append(Monitor(mask))
+        return self.monitors[-1]
+
+    def disable_monitor(self):
+        self.monitors.clear()
+
+    def get_string(self, option):
+        return f"tcp://{self.process.machine}:{self.port}"
+
+    def bind(self, endpoint):
+        port = int(endpoint.rpartition(":")[2])
+        if (self.process.machine, port) in self.world.listeners:
+            raise zmq.ZMQError(errno.EADDRINUSE)
+        self.port = port
+        self.world.listeners[self.process.machine, port] = self
+
+    def connect(self, endpoint):
+        self.endpoint, self.backoff = endpoint, 0.1
+        self.generation += 1
+        self.attempt(self.generation)
+
+    def disconnect(self, endpoint):
+        self.endpoint = None
+        self.generation += 1
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.close()
+
+    def retry(self):
+        if not self.closed and self.endpoint is not None:
+            generation = self.generation
+            self.world.after(self.backoff * (1 + self.world.rng.random()),
+                             lambda: self.attempt(generation))
+            self.backoff = min(2 * self.backoff, 2.0)
+
+    def attempt(self, generation):
+        world, here = self.world, self.process.machine
+        if self.closed or generation != self.generation or not self.process.alive:
+            return
+        host, _, port = self.endpoint.removeprefix("tcp://").rpartition(":")
+
+        def answer():
+            if self.closed or generation != self.generation or self.connection is not None:
+                return
+            if not (world.reachable(here, host) and world.reachable(host, here)):
+                self.retry()  # without a word: no packet is answered
+                return
+            listener = world.listeners.get((host, int(port)))
+            if listener is None:
+                self.event(_RETRIED, self.endpoint)
+                self.retry()
+                return
+            if listener.process.asleep_until > world.now:  # the kernel accepts; no more than that
+                self.event(_CONNECTED, self.endpoint)
+                world.at(listener.process.asleep_until + 1e-4, answer)
+                return
+            connection = Connection(self, listener, self.endpoint)
+            old = listener.peers.get(self.routing_id)
+            if old is not None:
+                old.open = False
+            listener.peers[self.routing_id] = self.connection = connection
+            self.backoff = 0.1
+            self.event(_CONNECTED, self.endpoint)
+            self.event(_HANDSHAKE, self.endpoint)
+            self.notify()
+            kept, self.kept = self.kept, []
+            for frames in kept:
+                connection.up.send(frames, self.process)
+        low, high = world.latency
+        world.after(low + (high - low) * world.rng.random(), answer)
+
+    def send_multipart(self, frames, flags=0, copy=True):
+        if not self.process.alive:
+            return
+        if self.router:
+            connection = self.peers.get(bytes(frames[0]))
+            if connection is None:
+                raise zmq.ZMQError(errno.EHOSTUNREACH)
+            # to a peer that is gone, which this side does not know yet, all can be sent
+            if connection.open and not connection.down.send(frames[1:], self.process):
+                raise zmq.Again
+            return
+        connection = self.connection
+        if connection is None and len(self.kept) < ROOM // 2 and self.endpoint:
+            self.kept.append([*frames])
+        elif connection is None or not connection.open or not connection.up.send(
+                frames, self.process):
+            raise zmq.Again
+
+    def send(self, data, flags=0):
+        self.send_multipart([data], flags)
+
+    def recv_multipart(self, flags=0, copy=True):
+        if not self.readable():
+            raise zmq.Again
+        pipe = self.ready.popleft()
+        frames = pipe.inbox.popleft()
+        if self.router:
+            pipe.connection.dealer.notify()  # it may wait for room
+        return [Frame(pipe.connection.dealer.routing_id), *frames] if self.router else frames
+
+    def recv(self, flags=0):
+        return self.recv_multipart(flags)[0].bytes
+
+    def poll(self, timeout=0):
+        return int(self.readable())
+
+    def close(self, linger=0):
+        if self.closed:
+            return
+        self.closed, world = True, self.world
+        if world.listeners.get((self.process.machine, self.port)) is self:
+            del world.listeners[self.process.machine, self.port]
+        for connection in [*self.peers.values(), *filter(None, [self.connection])]:
+            if linger:
+                world.after(min(linger / 1000, 0.2), connection.close)
+            elif self.process.alive and world.rng.random() < 0.9:  # the kernel has it already
+                world.at(max(world.now, connection.up.free_at, connection.down.free_at) + 1e-6,
+                         connection.close)
+            else:
+                connection.close()
+
+    def die(self):
+        self.close(0)
+
+
+class Context:
+    def __init__(self, process):
+        self._process, self._sockets = process, []
+
+    def socket(self, kind):
+        self._sockets.append(Socket(self._process, kind))
+        return self._sockets[-1]
+
+    def destroy(self, linger=0):
+        for socket in self._sockets:
+            socket.close(0)
+
+
+class Poller:
+    def __init__(self, network):
+        self._network, self._registered = network, {}
+
+    def register(self, what, flags=_IN | _OUT):
+        if flags:
+            self._registered[what] = int(flags)
+        else:
+            self._registered.pop(what, None)
+
+    def poll(self, timeout=None):
+        process = self._network.process
+        world = process.world
+        task = world.current
+        sources = [(key, self._network.ends.get(key) if isinstance(key, int) else key, flags)
+                   for key, flags in self._registered.items()]
+        deadline = math.inf if timeout is None else process.until(timeout / 1000)
+        for _, one, _ in sources:
+            one.waiting[task] = None
+        try:
+            world.park(world.now + 1e-6 + 5e-6 * world.rng.random())  # a look takes its time
+            while True:
+                found = [(key, _IN) for key, one, flags in sources
+                         if flags & _IN and one.readable()]
+                found += [(key, _OUT) for key, one, flags in sources
+                          if flags & _OUT and one.writable()]
+                if found or world.now >= deadline:
+                    return found
+                world.park(deadline)
+        finally:
+            for _, one, _ in sources:
+                one.waiting.pop(task, None)
+
+
+class End(Waited):
+    """One end of a pair of sockets that wake a thread."""
+
+    def __init__(self, fd):
+        super().__init__()
+        self._fd, self._bytes, self.other = fd, 0, self
+
+    def setblocking(self, flag):
+        pass
+
+    def fileno(self):
+        return self._fd
+
+    def readable(self):
+        return self._bytes > 0
+
+    def send(self, data):
+        self.other._bytes += len(data)
+        self.other.notify()
+
+    def recv(self, most):
+        self._bytes = 0
+        return b"\0"
+
+    def close(self):
+        pass
+
+
+class Attempt:
+    """A TCP connection that is tried: refused, accepted, or without an answer."""
+
+    def __init__(self, process):
+        self._process, self._code, self._at = process, None, 0.0
+
+    def setblocking(self, flag):
+        pass
+
+    def connect_ex(self, where):
+        world, here = self._process.world, self._process.machine
+        self._at = world.now + sum(world.latency)
+        if world.reachable(here, where[0]) and world.reachable(where[0], here):
+            self._code = 0 if tuple(where) in world.listeners else errno.ECONNREFUSED
+        return errno.EINPROGRESS
+
+    def getsockopt(self, *_):
+        return self._code or 0 if self._process.world.now >= self._at else 0
+
+    def getpeername(self):
+        if self._code == 0 and self._process.world.now >= self._at:
+            return "peer"
+        raise OSError(errno.ENOTCONN, "not connected")
+
+    def close(self):
+        pass
+
+
+class Network:
+    epoll = None  # the guard of connections looks at descriptors, of which there are none
+
+    def __init__(self, process):
+        self.process, self.ends = process, {}
+
+    def context(self):
+        return Context(self.process)
+
+    def poller(self):
+        return Poller(self)
+
+    def socket(self, *_):
+        return Attempt(self.process)
+
+    def pair(self):
+        number = 1_000_000 + len(self.ends)
+        one, two = End(number), End(number + 1)
+        one.other, two.other = two, one
+        self.ends |= {number: one, number + 1: two}
+        return one, two
+
+    def event(self, monitor):
+        return monitor.events.popleft()
+
+    def resolve(self, host, port):
+        return [(0, 0, (host, port))]
+
+    def authenticator(self, context):
+        return _Authenticator()
+
+
+class _Authenticator:
+    def start(self):
+        pass
+
+    stop = start
+
+    def configure_curve_callback(self, **_):
+        pass

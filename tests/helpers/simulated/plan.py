@@ -1,0 +1,99 @@
+"""What a simulated run is like, and which faults strike it: written out, or drawn by a seed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+PHASES = "begin", "last push", "farewell", "take-over", "gathering"
+FORMATS = "float32", "int8", "topk:0.1"
+
+
+@dataclass
+class Plan:
+    """One run.
+
+    steps:   at most, of each worker
+    size:    floats of the model
+    period:  seconds between two checkpoints
+    """
+
+    sync: str = "pcc"
+    options: dict = field(default_factory=dict)
+    workers: int = 3
+    steps: int = 12
+    size: int = 12
+    wire: str = "float32"
+    standby: bool = False
+    shards: int = 0
+    period: float = 0.2
+    # Faults at times that the seed draws: how often
+    kills: int = 0  # of a server or standby, which is started again
+    power: bool = False  # its machine loses power, too
+    outage: tuple[float, float] = (0.05, 3.0)  # seconds until it is started again
+    kill_shards: int = 0
+    kill_workers: int = 0
+    cuts: int = 0  # of the network between two machines, one way or both
+    isolations: int = 0  # of a server from all others
+    breaks: int = 0  # of connections
+    storm: float = 0.0  # chance that a message breaks its connection, eight times
+    sleeps: int = 0  # of processes; the clock runs on
+    naps: tuple[float, ...] = (0.2, 1.0, 3.0)  # seconds that cuts and sleeps last
+    # Faults for the whole run
+    full: float = 0.0  # chance that a write to a disk fails
+    slow: float = 0.002  # seconds that a sync of a disk takes
+    drift: float = 0.0  # by how much clocks run faster or slower
+    latency: tuple[float, float] = (0.0001, 0.003)
+    speeds: tuple[float, ...] = (0.01, 0.03, 0.1)  # seconds that a step takes, of each worker one
+    # Faults at phases: what strikes, with (phase, fault)
+    aimed: tuple[tuple[str, str], ...] = ()
+    pair: tuple[str, str] | None = None  # the machines of each cut
+    victims: tuple[str, ...] = ()  # the processes that die or sleep; none: as drawn
+
+    @property
+    def harsh(self) -> bool:
+        """A fault may last longer than a server is patient with a worker: the run may go on, and
+        end, without it."""
+        return max(self.naps) > 4 and bool(
+            self.cuts or self.isolations or self.sleeps or self.aimed)
+
+    @property
+    def faults(self) -> set[str]:
+        """Kinds of faults that this plan may bring."""
+        kinds = {name for name in ("kills", "kill_shards", "kill_workers", "cuts", "isolations",
+                                   "breaks", "storm",
+                                   "sleeps", "full", "drift") if getattr(self, name)}
+        return kinds | ({"power"} if self.power else set()) | (
+            {"slow disk"} if self.slow > 0.05 else set())
+
+
+def drawn(sync: str, seed: int, standby: bool | None = None, shards: bool | None = None,
+          options: dict | None = None) -> Plan:
+    """A plan with some kinds of faults, and none of the others, as the seed draws it."""
+    draw = random.Random(f"plan {sync} {seed}")
+
+    def some(chance, most):
+        return draw.randint(1, most) if draw.random() < chance else 0
+    standby = draw.random() < 0.25 if standby is None else standby
+    shards = draw.random() < 0.15 if shards is None else shards
+    plan = Plan(sync, options or {}, workers=draw.choice([2, 3, 3, 4]),
+                steps=draw.choice([4, 8, 12]),
+                wire=draw.choice(["float32", "float32", *FORMATS[1:]]), standby=standby,
+                shards=draw.choice([2, 2, 3]) if shards else 0,
+                period=draw.choice([0.1, 0.2, 1.0]))
+    plan.kills = some(0.5, 3)
+    plan.power = draw.random() < 0.3
+    plan.kill_shards = some(0.5, 2) if plan.shards else 0
+    plan.kill_workers = some(0.2, 2)
+    plan.cuts, plan.breaks, plan.sleeps = some(0.4, 2), some(0.4, 3), some(0.4, 2)
+    plan.isolations = some(0.15, 2)
+    plan.storm = draw.choice([0.01, 0.03]) if draw.random() < 0.2 else 0.0
+    plan.full = 0.1 if draw.random() < 0.25 else 0.0
+    plan.slow = draw.choice([0.0, 0.002, 0.02, 0.3]) if draw.random() < 0.4 else 0.002
+    plan.drift = draw.choice([0.001, 0.02]) if draw.random() < 0.3 else 0.0
+    if draw.random() < 0.3:
+        phases = [p for p in PHASES if p != "take-over" or standby]
+        faults = ["kill", "kill", "break", "sleep", "cut", "isolate"]
+        plan.aimed = tuple((draw.choice(phases), draw.choice(faults))
+                           for _ in range(draw.choice([1, 1, 2])))
+    return plan

@@ -1,0 +1,182 @@
+"""Virtual time, and the processes and threads that live in it: all in one thread of the system.
+
+Each thread of each process is a greenlet. Whatever waits gives the turn back to one heap of what
+comes next, by time; so an hour costs nothing, and the same seed gives the same run.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+
+import greenlet
+
+
+class Task:
+    """One thread of a process."""
+
+    __slots__ = ("green", "name", "parked", "process", "token")
+
+    def __init__(self, process, body, name):
+        self.process, self.name, self.token, self.parked = process, name, 0, False
+        # a thread's end goes on in the hub, not in whoever started it
+        self.green = greenlet.greenlet(body, parent=process.world.hub)
+
+
+class Process:
+    """What dies at once: threads, sockets, locks of files.
+
+    rate: of its clock, which runs on while the process sleeps
+    """
+
+    def __init__(self, world, name, machine):
+        self.world, self.name, self.machine = world, name, machine
+        self.alive, self.tasks, self.sockets, self.files = True, [], [], []
+        self.asleep_until = 0.0
+        self.rate = 1.0 + world.drift * (2 * world.rng.random() - 1)
+        self.offset = world.rng.uniform(10.0, 1e5)
+        self.rng = random.Random(world.rng.getrandbits(64))
+
+    def monotonic(self):
+        return self.offset + self.rate * self.world.now
+
+    def until(self, seconds):
+        """The world's time when so many seconds of this process's clock are over."""
+        return self.world.now + max(seconds, 0.0) / self.rate
+
+    def sleep(self, seconds):
+        self.world.park(self.until(seconds))
+
+    def start(self, target, name="main"):
+        """Start a thread; the process ends with its thread `main`."""
+        world = self.world
+
+        def body():
+            try:
+                result = target()
+                if name == "main":
+                    world.ended(self, result)
+            except greenlet.GreenletExit:
+                raise
+            except BaseException as error:
+                error.add_note(f"in {self.name}, thread {name}, at {world.now:.3f}")
+                world.failures.append(error)
+        task = Task(self, body, name)
+        self.tasks.append(task)
+        world.schedule(task, world.now)
+        return task
+
+    def kill(self):
+        """kill -9"""
+        if self.alive:
+            self.alive = False
+            for socket in [*self.sockets]:
+                socket.die()
+            for file in [*self.files]:
+                file.die()
+
+
+class World:
+    """The loop, and what all processes share.
+
+    cut:      pairs of machines of which the first does not reach the second
+    storm:    chance that a message breaks the connection it is sent over, for `storms` times
+    watchers: hear of every message that is sent: process, frames
+    """
+
+    def __init__(self, seed, drift=0.0):
+        self.rng = random.Random(seed)
+        self.drift = drift
+        self.now, self._heap, self._number, self.events = 0.0, [], 0, 0
+        self.current, self.hub = None, greenlet.getcurrent()
+        self.processes, self.listeners, self.cut = [], {}, set()
+        self.latency, self.bandwidth = (0.0001, 0.003), 50e6
+        self.storm, self.storms = 0.0, 0
+        self.failures, self.digest = [], 0
+        self.on_end = lambda process, result: None
+        self.on_send = lambda process, frames: None
+
+    def process(self, name, machine):
+        process = Process(self, name, machine)
+        self.processes.append(process)
+        return process
+
+    def at(self, time, act):
+        self._number += 1
+        heapq.heappush(self._heap, (time, self._number, act, 0))
+
+    def after(self, seconds, act):
+        self.at(self.now + seconds, act)
+
+    def schedule(self, task, time):
+        self._number += 1
+        task.token += 1
+        heapq.heappush(self._heap, (time, self._number, task, task.token))
+
+    def park(self, deadline=math.inf):
+        """The current thread waits until it is woken, or for the deadline."""
+        task = self.current
+        assert task is not None, "something waits outside every simulated thread"
+        task.parked = True
+        if deadline < math.inf:
+            self.schedule(task, max(deadline, self.now))
+        else:
+            task.token += 1
+        self.hub.switch()
+        task.parked = False
+
+    def wake(self, task):
+        if task.parked and task.process.alive:
+            task.parked = False
+            self.schedule(task, self.now + self.rng.random() * 2e-5)
+
+    def run(self, over, most=3_000_000):
+        """Go on until `over()`. Raises what a thread has raised; False: nothing more happens."""
+        self.hub = greenlet.getcurrent()
+        heap = self._heap
+        while heap:
+            if over():
+                return True
+            time, number, what, token = heapq.heappop(heap)
+            self.events += 1
+            assert self.events < most, "the run does not end"
+            if not token:
+                if time > self.now:
+                    self.now = time
+                what()
+            else:
+                process = what.process
+                if what.token != token or not process.alive:
+                    continue
+                if time > self.now:
+                    self.now = time
+                if process.asleep_until > self.now:
+                    self.schedule(what, process.asleep_until)
+                    continue
+                self.digest = (self.digest * 1000003 ^ number ^ int(self.now * 1e9)) & (1 << 63) - 1
+                self.current, what.parked = what, False
+                what.green.switch()
+                self.current = None
+            if self.failures:
+                raise self.failures[0]
+        return over()
+
+    def ended(self, process, result):
+        process.kill()
+        self.on_end(process, result)
+
+    def reachable(self, one, two):
+        return (one, two) not in self.cut
+
+    def close(self):
+        """Throw all threads away, without letting them act."""
+        for process in self.processes:
+            process.alive = False
+        for process in self.processes:
+            for task in process.tasks:
+                if task.green and not task.green.dead:
+                    try:
+                        task.green.throw(greenlet.GreenletExit)
+                    except BaseException:  # whatever it does on its way out is of no interest
+                        pass

@@ -1,0 +1,27 @@
+"""The laws are worth what they find: faults put into the code on purpose, and the plans that do."""
+
+import pytest
+from simulated.cluster import Cluster
+from simulated.command import scratch
+from simulated.planted import PLANTED
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
+def test_a_planted_fault_is_found(planted):
+    with scratch() as folder:
+        for seed in range(planted.first, planted.first + planted.seeds):
+            try:
+                with planted.plant():
+                    Cluster(planted.plan, seed, folder).run()
+            except Exception as error:
+                law = getattr(error, "law", None)
+                assert law in planted.laws or planted.laws & {5, 8} and law is None, error
+                return
+        raise AssertionError(f"not found in {planted.seeds} runs")
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
+def test_its_plan_breaks_no_law_without_it(planted):
+    with scratch() as folder:
+        for seed in range(planted.first, planted.first + 3):
+            Cluster(planted.plan, seed, folder).run()

