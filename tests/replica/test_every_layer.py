@@ -216,8 +216,11 @@ def outputs(model, x):
     return np.asarray(keras.ops.convert_to_numpy(y))
 
 
-# Variables are variables on every back end, and JAX compiles each operation that is new to it.
-ROWS = PLAIN | OWN_WAY if BACK_END == "tensorflow" else OWN_WAY
+# Variables are variables on every back end; on the others, those that differ there.
+ELSEWHERE = ("BatchNormalization", "Normalization", "Dropout", "Dense with enable_lora",
+             "Dense of bfloat16", "JaxLayer", "FlaxLayer", "TorchModuleWrapper")
+ROWS = PLAIN | OWN_WAY if BACK_END == "tensorflow" else {
+    name: OWN_WAY[name] for name in ELSEWHERE if name in OWN_WAY}
 
 
 @pytest.mark.parametrize("make", ROWS.values(), ids=ROWS)

@@ -16,6 +16,7 @@ import wbsp
 from wbsp.layout import TensorSpec
 from wbsp.ps import checkpoint
 from wbsp.replica.model import open_replica
+from wbsp.replica.states import states
 from wbsp.worker.connection import TransportError
 
 pytestmark = [
@@ -392,6 +393,29 @@ def test_normalization_computes_with_the_runs_mean_and_variance(jobs, hook):
     first.ends()
     server.ends_well()
     assert set(seen[0].ravel()) == {2.0}
+
+
+def test_a_fit_whose_layers_have_other_values_than_the_runs_is_refused_in_one_line(jobs, hook):
+    def hashed(salt):
+        x = keras.Input((1,))
+        layer = keras.layers.Hashing(4, salt=salt, output_mode="one_hot", name="hashed")
+        model = keras.Model(x, keras.layers.Dense(1)(keras.Sequential([layer])(x)))
+        model.compile("sgd", "mse", jit_compile=False)
+        return model
+
+    server = jobs.server(sync="asp").listens()
+    replica = IntegerReplica(1)
+    replica.layout = open_replica(hashed(3)).layout
+    first = Member(server.address, 1, 1, replica=replica, layers=states(hashed(3)))
+    server.until("worker 1 joined")
+    with pytest.raises(TransportError) as refused:
+        hashed(4).fit(X[:, :1], Y, verbose=0, callbacks=[hook(server.address)])
+    text = str(refused.value)
+    assert "worker 0 has another model than the others: layer hashed has other values than" in text
+    assert "\n" not in text
+    hashed(3).fit(X[:, :1], Y, verbose=0, callbacks=[hook(server.address)])
+    first.ends()
+    server.ends_well()
 
 
 def test_under_saps_it_is_said_that_a_step_is_a_part_of_a_mini_batch(jobs, hook, said):
