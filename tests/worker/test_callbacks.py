@@ -370,6 +370,16 @@ def test_swap_ema_weights(fits, where, on_epoch):
     fits.says(AVERAGES)
 
 
+def test_swap_ema_weights_where_keras_loses_the_averages(fits, where):
+    stops = C.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: setattr(fits.model, "stop_training", epoch == 1))
+    final = fits.fit(where, C.SwapEMAWeights(swap_on_epoch=True), stops,
+                     optimizer={"use_ema": True, "ema_momentum": 0.9})
+    assert near(final, expected(2 * BATCHES))
+    assert vector(fits.model).tobytes() == final.tobytes()
+    fits.says("no averages left where training ends before its last epoch")
+
+
 def test_tensor_board(fits, where, tmp_path):
     pytest.importorskip("tensorflow")
     final = fits.fit(where, C.TensorBoard(tmp_path / "logs", histogram_freq=1, write_graph=False))

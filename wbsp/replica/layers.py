@@ -80,15 +80,11 @@ def statistics(model: keras.Model) -> list[Statistics]:
     return [one for one in found if one.mean.any() or (one.variance != 1).any()]
 
 
-def averages(model: keras.Model) -> bool:
-    """Put the averages of the optimizer into the model, as Keras does when `fit` ends, if it makes
-    any; return whether it does."""
+def makes_averages(model: keras.Model) -> bool:
+    """True if the model's optimizer makes averages, which Keras puts into it when `fit` ends."""
     optimizer = getattr(model, "optimizer", None)  # a loop of the user's own may need none
-    if optimizer is None or not any(getattr(one, "use_ema", False)
-                                    for one in _optimizers(optimizer)):
-        return False
-    optimizer.finalize_variable_values(model.trainable_weights)
-    return True
+    return optimizer is not None and any(getattr(one, "use_ema", False)
+                                         for one in _optimizers(optimizer))
 
 
 def constrain(model: keras.Model) -> list[keras.Variable]:

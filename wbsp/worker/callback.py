@@ -244,7 +244,8 @@ class SyncCallback(keras.callbacks.Callback):
             reason = self._session.interrupted
             training = self._begun()
             replaced = training.runtime.put_back()
-            averages = training.finish(self.model, reason or "finished", reason is None)
+            averages = training.finish(self.model, reason or "finished", reason is None,
+                                       averaged=replaced or not self._surrounds)
             training.runtime.keep()
             if replaced and training.runtime.has_final and not averages:
                 self._say(_REPLACED)

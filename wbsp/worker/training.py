@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from wbsp.replica.layers import averages, constrain, derive, remarks, statistics
+from wbsp.replica.layers import constrain, derive, makes_averages, remarks, statistics
 from wbsp.replica.model import check_whole, open_replica
 from wbsp.replica.states import states
 from wbsp.runlog.worker import WorkerLog
@@ -52,10 +52,11 @@ class Training(NamedTuple):
                           "computes with the run's mean and variance from here on: have all "
                           "workers adapt it to the same data")
 
-    def finish(self, model: Any, reason: str, final: bool) -> bool:
+    def finish(self, model: Any, reason: str, final: bool, averaged: bool = True) -> bool:
         """Hand over the uncut progress and leave; `final`: with the run's final version, and what
         the model's optimizer and its constraints make of it at the end of `fit`.
 
+        averaged: the optimizer's averages, if it makes any, are at hand
         Returns True if the model holds the optimizer's averages. Raises TransportError when the
         server is lost.
         """
@@ -68,10 +69,17 @@ class Training(NamedTuple):
             self._say(f"the final version breaks the constraint of {broken[0].path}{more}: "
                       "versions are sums of updates, and know none. This model was made to keep "
                       "it; the server's checkpoint does not")
-        if averaged := bool(self.runtime.report().steps) and averages(model):
+        if not self.runtime.report().steps or not makes_averages(model):
+            return False
+        if averaged:
+            model.optimizer.finalize_variable_values(model.trainable_weights)
             self._say("the optimizer has use_ema: fit leaves the averages of this worker's steps, "
                       "as it does without a server; the run's final version, which all workers "
                       "share, is in the server's checkpoint")
+        else:
+            self._say("the optimizer has use_ema, but Keras has no averages left where training "
+                      "ends before its last epoch, under SwapEMAWeights(swap_on_epoch=True): fit "
+                      "leaves the run's final version")
         return averaged
 
     @property
