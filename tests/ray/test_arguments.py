@@ -1,6 +1,9 @@
 """What can be said of a run on Ray before there is a cluster."""
 
+import pickle
 import sys
+import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +12,7 @@ pytest.importorskip("ray", reason="these tests need Ray: pip install 'ray[defaul
 import wbsp.ray  # noqa: E402
 from wbsp.ray.__main__ import main  # noqa: E402
 from wbsp.ray.placement import actor_options, of_workers  # noqa: E402
+from wbsp.ray.worker import Worker  # noqa: E402
 
 
 def test_a_number_of_workers_need_a_cpu_each_and_others_what_is_said():
@@ -80,3 +84,60 @@ def test_a_script_that_ends_badly_raises(tmp_path, monkeypatch, end, fails):
         return script()
     with pytest.raises(RuntimeError, match="train.py ended with (3|'no data')"):
         script()
+
+
+class TwoArguments(Exception):
+    """Pickle cannot make it anew."""
+
+    def __init__(self, rate, limit):
+        super().__init__(f"a learning rate of {rate} is above {limit}")
+
+
+class Held(Exception):
+    """Pickle cannot take it apart."""
+
+    def __init__(self):
+        super().__init__("it holds a lock")
+        self.lock = threading.Lock()
+
+
+def raises(error):
+    def train():
+        raise error
+    return train
+
+
+@pytest.fixture
+def worker(monkeypatch):
+    """A worker's actor, in this process."""
+    context = SimpleNamespace(get_accelerator_ids=dict)
+    monkeypatch.setattr("ray.get_runtime_context", lambda: context)
+    for name in ("WBSP_WORKER_INDEX", "WBSP_TOKEN_FILE", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.setenv(name, "")
+    return Worker(0)
+
+
+@pytest.mark.parametrize("error, as_what, says", [
+    (ValueError("no such rate"), ValueError, "^no such rate$"),
+    (TwoArguments(3, 2), RuntimeError, "^TwoArguments: a learning rate of 3 is above 2$"),
+    (Held(), RuntimeError, "^Held: it holds a lock$"),
+    (KeyboardInterrupt("by hand"), RuntimeError, "^KeyboardInterrupt: by hand$"),
+    (GeneratorExit(), RuntimeError, "^GeneratorExit: $"),
+    (SystemExit(3), RuntimeError, "^train ended with 3$"),
+])
+def test_whatever_train_raises_can_be_made_anew_elsewhere(worker, error, as_what, says):
+    with pytest.raises(as_what, match=says) as caught:
+        worker.train((raises(error), ()), "0123456789abcdef", {})
+    assert type(pickle.loads(pickle.dumps(caught.value))) is as_what
+
+
+@pytest.mark.parametrize("code", [None, 0])
+def test_a_train_that_exits_well_has_returned(worker, code):
+    assert worker.train((raises(SystemExit(code)), ()), "0123456789abcdef", {}) == (None, None)
+
+
+def test_an_end_that_ray_wants_stays_a_death(worker):
+    end = SystemExit(1)
+    end.ray_terminate_msg = "The process receives a SIGTERM."
+    with pytest.raises(SystemExit):
+        worker.train((raises(end), ()), "0123456789abcdef", {})

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError, RaySystemError, RayTaskError, UnserializableException
 
+from wbsp.ray.placement import RunError
 from wbsp.runlog.console import say
 
 SHORT = 60.0  # seconds; who lived longer begins to count its failures anew
@@ -64,7 +65,8 @@ class Child:
 
     def read(self) -> Any:
         """Take in the reference of `waits`, which has an answer: what the process came to, if that
-        is its end. Raises RayTaskError for an exception of the actor's method."""
+        is its end. Raises RayTaskError for an exception of the actor's method, and RunError for
+        one, or an answer, that cannot be made anew here."""
         try:
             if self._end is None:
                 self._end = self._work(self.actor, ray.get(self._ready))
@@ -73,6 +75,15 @@ class Child:
             return ray.get(self._end)
         except RayTaskError:
             raise
+        except UnserializableException as error:
+            raise RunError(f"{self.name}: what it raised cannot be read here: {_last(error)}"
+                           ) from error
+        except RaySystemError as error:
+            if "serialize" not in str(error) and "pickle" not in str(error):
+                self.died(_cause(error))
+                return None
+            raise RunError(f"{self.name}: what it returned cannot be read here: {_last(error)}"
+                           ) from error
         except RayError as error:
             self.died(_cause(error))
             return None
@@ -106,6 +117,12 @@ class Child:
 def one_line(error: RayTaskError) -> str:
     """What was raised in an actor, in one line and without the traceback."""
     return " ".join(str(error.cause).split()) or type(error.cause).__name__
+
+
+def _last(error: RayError) -> str:
+    """The last line of Ray's report, which names the error itself."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
 
 
 def _cause(error: RayError) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import ray
+from ray import cloudpickle
 
 from wbsp.ray.token import token_file
 from wbsp.worker.connection import TransportError
@@ -57,10 +58,28 @@ class Script:
         try:
             exec(compile(self.text, self.path, "exec"), main.__dict__)
         except SystemExit as end:
+            if _of_ray(end):
+                raise
             if end.code not in (None, 0):
                 raise RuntimeError(f"{self.path} ended with {end.code!r}") from None
         finally:
             sys.modules["__main__"], sys.argv, sys.path[:] = own, arguments, places
+
+
+def travels(error: BaseException) -> bool:
+    """Whether an exception comes out at the other end as it is. Ray takes it apart and makes it
+    anew, and where that fails it takes the actor for dead; one that is no Exception it takes for
+    the actor's end."""
+    try:
+        made = cloudpickle.loads(cloudpickle.dumps(error))
+    except Exception:
+        return False
+    return isinstance(error, Exception) and type(made) is type(error)
+
+
+def _of_ray(end: SystemExit) -> bool:
+    """Whether Ray ends this process, by a signal say: that is its death."""
+    return hasattr(end, "ray_terminate_msg")
 
 
 class Worker:
@@ -91,3 +110,13 @@ class Worker:
                 return Outcome(train(*arguments))
             except TransportError as error:
                 return Outcome(None, str(error))
+            except SystemExit as end:
+                if _of_ray(end):
+                    raise
+                if end.code in (None, 0):
+                    return Outcome(None)
+                raise RuntimeError(f"train ended with {end.code!r}") from None
+            except BaseException as error:
+                if travels(error):
+                    raise
+                raise RuntimeError(f"{type(error).__name__}: {error}") from error
