@@ -18,6 +18,7 @@ from wbsp.runlog.worker import WorkerLog
 from wbsp.startup import heavy_imports
 from wbsp.wire.sockets import split_addresses
 from wbsp.worker.connection import TransportError
+from wbsp.worker.forks import in_child
 from wbsp.worker.session import Session
 
 SAY_EVERY = 5.0  # seconds between two lines of a worker
@@ -45,6 +46,7 @@ def worker(program):
     caught: list[int] = []
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, functools.partial(_interrupt, session, caught))
+    in_child(_usual_signals)
     try:
         welcome = session.connect()
     except TransportError as error:
@@ -128,6 +130,12 @@ def train(network, batches, steps_per_epoch, hook, pace, caught):
         return 1
     say(f"worker {hook.worker}: done ({hook.stop_reason or 'max_steps reached'})")
     return 128 + caught[0] if caught else 0
+
+
+def _usual_signals():
+    """In a process that was forked from this one."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _interrupt(session, caught, signum, frame):

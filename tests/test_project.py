@@ -100,7 +100,8 @@ MAY = {"wbsp/ps/child.py": {"subprocess", "select", "signal"},
        "wbsp/ps/evaluate.py": {"multiprocessing", "signal"}, "wbsp/ps/server.py": {"signal"},
        "wbsp/ps/interrupt.py": {"signal"}, "wbsp/ps/lending.py": {"select"},
        "wbsp/ps/probe.py": {"socket"}, "wbsp/worker/callback.py": {"threading"},
-       "wbsp/worker/fit.py": {"threading"}, "wbsp/worker/signals.py": {"threading", "signal"}}
+       "wbsp/worker/fit.py": {"threading"}, "wbsp/worker/signals.py": {"threading", "signal"},
+       "wbsp/worker/forks.py": {"threading", "signal", "socket"}}
 
 
 @pytest.mark.parametrize("path", in_folder("ps", "worker"), ids=name)

@@ -24,6 +24,7 @@ from wbsp.sync.base import WorkerRule
 from wbsp.wire import messages as m
 from wbsp.worker.batches import advice, batches, check
 from wbsp.worker.fit import Fit
+from wbsp.worker.forks import forget, in_child
 from wbsp.worker.plain import in_one_line
 from wbsp.worker.session import Session
 from wbsp.worker.signals import Signals
@@ -319,6 +320,15 @@ class SyncCallback(keras.callbacks.Callback):
     def _take_place(self) -> None:
         _in_run[self._session.task] = self
         atexit.register(self._abandon)
+        in_child(self._forked)
+
+    def _forked(self) -> None:
+        """Be in no run, in a process that was forked from this worker's."""
+        _in_run.pop(self._session.task, None)
+        atexit.unregister(self._abandon)
+        self._signals.forked()
+        if self._session.transport is not None:
+            self._session.transport.forked()
 
     def _begun(self) -> Training:
         """The newest training. Raises RuntimeError where none has begun."""
@@ -401,4 +411,5 @@ class SyncCallback(keras.callbacks.Callback):
             self._log.close()
             self._log = None
         atexit.unregister(self._abandon)
+        forget(self._forked)
         del _in_run[self._session.task]

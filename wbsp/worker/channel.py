@@ -20,6 +20,8 @@ from wbsp.wire.segments import PIECE
 from wbsp.wire.sockets import split_addresses, worker_socket
 from wbsp.worker.connection import ConnectionMonitor
 from wbsp.worker.duplex import Duplex
+from wbsp.worker.forks import close_connections
+from wbsp.worker.route import numbers
 from wbsp.worker.shared_memory import SharedMemory, SharingEnded
 from wbsp.worker.slices import Slices
 
@@ -72,6 +74,12 @@ class ServerChannel:
         self._enclosed: m.Model | None = None  # in the newest message, and not received yet
         self._shared_arriving = False  # memory.receive may return a message
         self._arriving = False  # `receive` may find a message of the server's ZeroMQ socket
+
+    def forked(self) -> None:
+        """Let go of everything, in a process that was forked from the one that owns it."""
+        endpoints = [self.connection.endpoint, *(self.slices.where if self.slices else ())]
+        close_connections(map(numbers, endpoints))
+        self.memory.refuse()
 
     @property
     def sent(self) -> int:

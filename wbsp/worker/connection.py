@@ -114,6 +114,11 @@ class ConnectionMonitor:
         return self._route.unknown
 
     @property
+    def endpoint(self) -> str:
+        """The address that is tried, or connected to."""
+        return self._route.address
+
+    @property
     def host(self) -> str:
         """The host that is connected to."""
         return self._route.host

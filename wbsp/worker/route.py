@@ -74,7 +74,7 @@ class Route:
         address gets its turn is ended again, without another word, before this side reads of it.
         """
         return (self._left or self._endpoint is None
-                or _numbers(endpoint) != _numbers(self._endpoint))
+                or numbers(endpoint) != numbers(self._endpoint))
 
     def leave(self, now: float) -> None:
         """End the connection, and try the next address soon."""
@@ -114,7 +114,7 @@ class Route:
             return []
 
 
-def _numbers(endpoint: str) -> tuple[str, str]:
+def numbers(endpoint: str) -> tuple[str, str]:
     """Address and port of "tcp://address:port": once a connection was broken, libzmq names them in
     another way than before."""
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")

@@ -56,6 +56,11 @@ class Signals:
         if threading.current_thread() is threading.main_thread():
             self._restore()
 
+    def forked(self) -> None:
+        """Have no part in a process that was forked from the one that holds signals back."""
+        self._needed = self.caught = None
+        self._restore()
+
     def raise_again(self) -> None:
         """Give a signal that was held back its usual effect; to be called after `release`."""
         signum, self.caught = self.caught, None

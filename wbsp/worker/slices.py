@@ -39,7 +39,8 @@ class _Shard:
         self.duplex = Duplex(self.socket, *limiters, on)
         self.connected = self.ready = False
         self.presented_at = 0.0
-        self.socket.connect(endpoint(host, port))
+        self.where = endpoint(host, port)
+        self.socket.connect(self.where)
 
     def read_events(self) -> bool:
         """Read what the monitor says; True: there is a new connection."""
@@ -74,6 +75,7 @@ class Slices:
         self.group, self._patience, self._say, self._on = group, patience, say, on
         self._shards = [_Shard(context, host or here, port, token, limiters, on)
                         for host, port in group.addresses]
+        self.where = [shard.where for shard in self._shards]  # endpoints
         self.ready = False
         self._unready_since = self._notice_at = self._on.clock.monotonic()
 

@@ -180,6 +180,15 @@ class Transport:
             if not thread.is_alive():
                 self._calls.close()
 
+    def forked(self) -> None:
+        """Let go of everything, in a process that was forked from this worker's: the connection is
+        that one's, and goes on there."""
+        self._thread = None  # it is not in this process
+        self._communication.error = TransportError(
+            "this process was forked from a worker's, and has no part in its run")
+        self._channel.forked()
+        self._calls.close()
+
     def wake(self) -> None:
         """Have the communication thread send what was requested; see `CallQueue`."""
         self._calls.wake()
