@@ -1,6 +1,7 @@
 """A standby's side of its connection, over real sockets."""
 
 import json
+import os
 import resource
 import time
 
@@ -10,7 +11,7 @@ from jobs import free_port
 
 from wbsp.layout import TensorSpec
 from wbsp.ps.candidacy import State
-from wbsp.ps.contest import SERVER_STEP, SILENT
+from wbsp.ps.contest import SERVER_STEP, SILENT, STANDBY_STEP
 from wbsp.ps.copies import messages
 from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.leader import Leader
@@ -18,6 +19,7 @@ from wbsp.ps.lending import Lending
 from wbsp.ps.standby import Standby
 from wbsp.ps.store import Snapshot, Whole
 from wbsp.wire import messages as m
+from wbsp.wire.proof import Claim, answer, ticket
 from wbsp.wire.segments import available
 from wbsp.wire.sockets import ServerSocket
 
@@ -55,6 +57,20 @@ class Server:
             if isinstance(message, kind) and check(message):
                 return message
         raise AssertionError(f"no {kind.__name__}")
+
+    def claims(self):
+        """What the standby says until it does not believe this server: it is challenged each time.
+        """
+        end = time.monotonic() + 20
+        while self.leader.foreign is None:
+            assert time.monotonic() < end
+            self.leader.poll(time.monotonic())
+            if self._socket.socket.poll(10):
+                self._identity, frame = self._socket.socket.recv_multipart()
+                follow = m.decode(m.FromWorker, frame)
+                yield follow
+                self.say(self._socket.challenges.challenge(self._identity, follow.nonce,
+                                                           *self.keys))
 
     def say(self, message, *body):
         self._socket.socket.send_multipart([self._identity, m.encode(message), *body])
@@ -182,3 +198,111 @@ def test_a_standby_that_cannot_have_the_memory_is_sent_its_copies(server):
     server.sends(2, COPY)
     assert server.until(m.Held, lambda held: held.number).number == 2
     assert server.leader.copy.saved.vector.tolist() == [0, 1, 2]
+
+
+def test_what_a_stranger_in_the_server_s_place_says_is_not_believed(server):
+    """No end of the run, no refusal, no copy, and no sign of life."""
+    own = State("ab12", 1, frozenset({(0, "a"), (1, "b")}), SERVER_STEP, secret=SECRET)
+    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
+    server.leader.close()
+    server.leader = standby._leader
+    server.keys = [b"none of its keys"]
+    heard = server.leader.heard
+    for follow in server.claims():
+        for lie in (m.Following(json.dumps({"id": "ab12", "epoch": 9, "workers": 2,
+                                            "secret": SECRET.hex()})),
+                    m.Over("no"), m.Refused("no"), m.NotServing("no", rank=1), m.Vacant(),
+                    m.Vacant(answer(b"no key", follow.nonce, "vacant")), m.Alive(9)):
+            server.say(lie)
+    for _ in range(20):
+        server.leader.poll(time.monotonic())
+        time.sleep(0.01)
+    leader = server.leader
+    assert leader.over is None and leader.refusal is None and not leader.vacant
+    assert leader.rank == 0 and leader.heard == heard and not leader.follows
+    assert standby._verdict(heard) is None
+
+
+def test_a_standby_without_a_state_ends_where_it_is_not_of_the_same_user(server, capfd):
+    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts())
+    server.leader.close()
+    server.leader = standby._leader
+    server.keys = [b"another user's"]
+    assert list(server.claims())
+    assert standby._verdict(time.monotonic()) == 1
+    assert "as the same user, or both with the same --token_file" in server.leader.foreign
+
+
+@pytest.mark.parametrize(("rank", "verdict"), [
+    (2, "it was started again, and has an older state"), (0, None), (5, None)])
+def test_only_the_process_in_the_server_s_place_says_that_it_waits(server, rank, verdict):
+    """Another one that follows this standby, with a lower rank, says nothing of the server."""
+    own = State("ab12", 1, frozenset({(0, "a"), (1, "b")}), STANDBY_STEP, secret=SECRET)
+    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
+    server.leader.close()
+    server.leader = standby._leader
+    server.until(m.Follow)
+    claim = Claim(os.urandom, SECRET)
+    standby._followed(b"other", m.Follow(m.PROTOCOL, {}, 1, "ab12", 1), "127.0.0.1")
+    for _ in range(2):
+        follow = claim.sealed(m.Follow(m.PROTOCOL, {}, 1, "ab12", 1))
+        standby._followed(b"other", follow, "127.0.0.1")
+        claim.meets(server._own.challenges.challenge(b"other", follow.nonce, SECRET))
+    assert standby._verdict(time.monotonic()) is None
+    server.say(m.NotServing("waits, too", rank=rank))
+    end = time.monotonic() + (20 if rank else 0.3)
+    while not server.leader.rank and time.monotonic() < end:
+        server.leader.poll(time.monotonic())
+    assert standby._verdict(time.monotonic()) == verdict
+    if rank == 2:
+        server.takes_it(epoch=3)
+        server.until(m.Held)
+        assert standby._verdict(time.monotonic()) is None, "it serves by now"
+
+
+def come(standby, worker, place, epoch, key=SECRET, line="line"):
+    """A worker comes, and proves itself by `key`; what the standby has it do."""
+    identity, said = bytes([worker + 1]) * 5, []
+    standby._send = lambda identity, message: said.append(message)
+    claim = Claim(os.urandom, ticket(key, worker, place, epoch))
+    for _ in range(2):
+        standby._came(identity, claim.sealed(m.Reattach(
+            m.PROTOCOL, worker, "ab12", epoch, LAYOUT, 0, 0, 0, 0, False, False, 1.0, "", place)),
+            line)
+        if not (said and isinstance(said[-1], m.Challenge) and claim.meets(said[-1])):
+            break
+    return said[-1] if said else None
+
+
+def test_processes_that_the_state_names_vote_and_no_others(server):
+    own = State("ab12", 1, frozenset({(0, "a"), (1, "b")}), STANDBY_STEP, secret=SECRET)
+    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
+    server.leader.close()
+    server.leader = standby._leader
+    standby._verdict(time.monotonic() + SILENT + 1)
+    candidacy = standby._candidacy
+    for worker, place, key, answered in (
+            (0, "a", bytes([1]) * 32, m.Challenge), (0, "later", SECRET, m.NotServing),
+            (1, "a", SECRET, m.NotServing), (7, "a", SECRET, m.NotServing)):
+        assert isinstance(come(standby, worker, place, 1, key), answered)
+        candidacy.promised(bytes([worker + 1]) * 5, m.Elected(2), "line")
+    assert not candidacy.came and not candidacy.ballot.promised
+    for worker, place in ((0, "a"), (1, "b")):
+        come(standby, worker, place, 1)
+        candidacy.promised(bytes([worker + 1]) * 5, m.Elected(2), "another line")
+        assert not candidacy.ballot.won
+        candidacy.promised(bytes([worker + 1]) * 5, m.Elected(2), "line")
+    assert candidacy.ballot.won
+
+
+def test_who_has_belonged_to_a_later_server_proves_it_and_is_waited_for_while_it_comes(server):
+    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), OWN)
+    server.leader.close()
+    server.leader = standby._leader
+    now = time.monotonic() + SILENT + 1
+    assert isinstance(come(standby, 0, "a", 1 << 40, bytes([1]) * 32), m.Challenge)
+    assert standby._proves(standby._leader, OWN, now)
+    come(standby, 0, "another process", 3)
+    come(standby, 0, "another process", 3)
+    assert list(standby._later) == [0] and not standby._proves(standby._leader, OWN, now)
+    assert standby._proves(standby._leader, OWN, now + 60), "it has not come again"

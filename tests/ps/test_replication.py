@@ -1,6 +1,7 @@
 """The server's side of its standby, without sockets: what it relies on, and when."""
 
 import errno
+import json
 import os
 from types import SimpleNamespace
 
@@ -495,3 +496,51 @@ def test_who_serves_is_told_to_another_server(world):
     assert not question.answers(world.sent[-1].proof, "leading", 2)
     world.replication.ask(b"other", m.Ask("cd34"))
     assert isinstance(world.sent[-1], m.NotServing)
+
+
+def test_a_first_contact_proves_who_it_is_by_the_token_or_the_user(world):
+    assert isinstance(world.follow(keys=[bytes([9]) * 32]), m.Challenge)
+    assert not world.replication.knows(STANDBY) and not world.said
+    assert isinstance(world.follow(keys=[world.contact]), m.Following)
+    assert json.loads(world.sent[-1].run)["id"] == "ab12"
+
+
+def test_a_later_state_counts_with_the_run_s_secret_alone(world):
+    refused = world.follow(run="ab12", rank=8, keys=[world.contact])
+    assert "later than this server's 1, but not the run's secret" in refused.reason
+    assert world.replication.superseded is None
+    world.follow(run="ab12", rank=8, keys=[SECRET])
+    assert "has taken over (epoch 4, here 1)" in world.replication.superseded
+
+
+def test_a_copy_is_held_by_who_proves_it(world):
+    world.follow()
+    world.replication.poll()
+    for proof in (b"", os.urandom(32), world.claims[STANDBY].bond.mac("held", 1, 2, 0)):
+        world.replication.held(STANDBY, m.Held(1, 1, 0, proof))
+        assert isinstance(world.sent[-1], m.Unknown)
+    assert world.engine.ledger.durable == 0
+    world.held(1)
+    assert world.engine.ledger.durable == 1
+
+
+def test_a_standby_that_holds_nothing_and_is_silent_gives_way(world):
+    world.replication._source = None  # there is no model yet
+    world.follow()
+    world.now = 1.0
+    assert isinstance(world.follow(port=2608, identity=b"another"), m.NotServing)
+    world.now = 2.0
+    assert isinstance(world.follow(port=2608, identity=b"another"), m.Following)
+    assert world.replication.knows(b"another")
+
+
+def test_only_processes_that_the_copies_name_keep_the_server(world, inquiries):
+    world.holds_one()
+    world.now = 40.0
+    world.replication.poll()
+    world.admission.places[0] = Place("a later process", None)
+    world.replication.elected(SimpleNamespace(worker=0), m.Elected(3))
+    assert not world.replication._contest.ballot.won
+    world.admission.places[0] = Place("ab", None)
+    world.replication.elected(SimpleNamespace(worker=0), m.Elected(3))
+    assert world.replication._contest.ballot.won

@@ -331,3 +331,28 @@ def test_progress_puts_off_the_repetition():
     assert request.idle(35.0) == 5.0
     request.sent_at = 33.0
     assert request.idle(35.0) == 2.0
+
+
+def test_a_member_believes_nothing_until_the_process_there_has_proven_itself(listener, monkeypatch):
+    """Another one may listen where the server was."""
+    monkeypatch.setattr(Channel, "proves", False)
+    far = m.Reattached(9, True, 9, 9, None, ticket=TICKET)
+    thread, channel = communicate([
+        *JOINING, ["listen", listener, 2], BREAK, m.Resend(4), far, m.Leading(9), m.Elect(2, 1),
+        WELCOME, m.Stop("stop")])
+    assert thread.attachment.introduction.epoch == 1 and listener.log == []
+    assert not [one for one in channel.posted if isinstance(one, m.Kept | m.Elected)]
+    assert thread.cut_off
+
+
+def test_a_process_that_cannot_prove_itself_is_left_for_the_next_address(listener):
+    turned = []
+    thread, channel = communicate([*JOINING, ["listen", listener, 2], BREAK])
+    channel.turn_away = lambda reason, now: turned.append(reason)
+    thread._introduce_again(0.0)
+    channel._messages.clear()
+    channel._messages.append(Challenges(os.urandom).challenge(
+        b"", thread.attachment.claim.nonce, b"another key"))
+    thread._receive()
+    assert "has not proven that it is of this worker's run" in turned[0]
+    assert thread.attachment.claim.bond is None
