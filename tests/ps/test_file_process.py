@@ -1,6 +1,7 @@
 """Who hands out the files of a run, and whoever asks for them, right or wrong."""
 
 import contextlib
+import json
 import os
 import socket
 import threading
@@ -13,8 +14,10 @@ from jobs import free_port, until
 from peers import Peer, RawPeer
 from watching import file_processes
 
+from wbsp.ps import file_process
 from wbsp.ps.file_process import MOST, Folder
 from wbsp.ps.files import RunFiles
+from wbsp.runlog.folder import SECRET, write_settings
 from wbsp.wire import messages as m
 from wbsp.wire.files import Have, News, Read
 
@@ -58,6 +61,28 @@ def test_what_is_new_is_handed_out_once(run):
     found = folder.news(had(pieces))
     assert data(found) == {"run.json": b'{"epoch": 2}\n', "events.jsonl": LINE}
     assert {piece.offset for piece in found[0]} == {0}
+
+
+def test_the_run_s_secret_is_not_handed_out(run):
+    path, folder = run
+    with pytest.MonkeyPatch.context() as patch:
+        for epoch in (1, 2):
+            write_settings(path, {"id": "ab12", SECRET: "5ec2e7", "epoch": epoch})
+            pieces, more = folder.news([])
+            settings = next(one for one in pieces if one.name == "run.json")
+            assert json.loads(settings.data) == {"id": "ab12", "epoch": epoch}
+            assert settings.size == len(settings.data)
+            assert folder.news(had(pieces)) == ([], False)
+        patch.setattr(file_process, "MOST", 10)  # bytes at a time
+        data, have = b"", []
+        for _ in range(20):
+            piece = folder.news(have)[0][0]
+            assert piece.name == "run.json"
+            data += piece.data
+            have = [Have(piece.name, piece.file, piece.offset + len(piece.data))]
+            if len(data) >= piece.size:
+                break
+        assert json.loads(data) == {"id": "ab12", "epoch": 2}
 
 
 def test_a_port_that_is_taken_is_said_and_the_run_ends_as_well(tmp_path):
