@@ -97,8 +97,9 @@ CALLS = {"zmq.Context", "zmq.Poller", "queue.SimpleQueue", "queue.Queue", "os.ur
 # Of these, what children of a server need and Keras's side of a worker, which have no other host,
 # and names of signals and of errors.
 MAY = {"wbsp/ps/child.py": {"subprocess", "select", "signal"},
-       "wbsp/ps/evaluate.py": {"multiprocessing", "signal"}, "wbsp/ps/server.py": {"signal"},
-       "wbsp/ps/interrupt.py": {"signal"}, "wbsp/ps/lending.py": {"select"},
+       "wbsp/ps/evaluate.py": {"multiprocessing", "signal", "time"},
+       "wbsp/ps/server.py": {"signal"}, "wbsp/ps/interrupt.py": {"signal"},
+       "wbsp/ps/lending.py": {"select"},
        "wbsp/ps/probe.py": {"socket"}, "wbsp/worker/callback.py": {"threading"},
        "wbsp/worker/fit.py": {"threading"}, "wbsp/worker/signals.py": {"threading", "signal"},
        "wbsp/worker/forks.py": {"threading", "signal", "socket"}}

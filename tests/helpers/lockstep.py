@@ -160,10 +160,12 @@ class World:
                 return self
             self.now += self.draw.uniform(0, 0.2)
             self.life.timers()
+            faults = list(self._faults())
             acts = list(self._possible())
+            if faults or acts:
+                self.draw.choice([*faults, *acts])()
             if acts:
                 idle = 0
-                self.draw.choice(acts)()
             else:  # time alone helps: an alarm, a patience
                 idle += 1
                 self.now += 1.0
@@ -175,7 +177,6 @@ class World:
         raise AssertionError("the run does not end")
 
     def _possible(self):
-        yield from self._faults()
         for worker in self.workers:
             if worker.ended:
                 continue

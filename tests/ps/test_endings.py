@@ -1,6 +1,7 @@
 """Ends of a run, good and bad: each leaves the newest version and a summary, and tells everyone."""
 
 import io
+import itertools
 import json
 import math
 import signal
@@ -12,10 +13,12 @@ from crew import Member, all_end
 from integers import IntegerReplica
 from jobs import PATIENCE, until
 
+from wbsp.host import Clock
 from wbsp.ps import checkpoint
-from wbsp.ps.background import CHECKPOINT, Evaluation, EvaluatorError
+from wbsp.ps.background import CHECKPOINT, Evaluation, EvaluatorError, EvaluatorWatch
 from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.outer import create_outer
+from wbsp.ps.replication import Replication
 from wbsp.ps.run import Outlet, ServerConfig
 from wbsp.ps.server import Server
 from wbsp.runlog.console import Console
@@ -31,14 +34,19 @@ class Judge:
     """An evaluator without a process, to whom every version is worth the same.
 
     blocks, fails: from this version on, or SAVE
+    hangs:         it gives no sign of work
     """
 
-    def __init__(self, blocks=math.inf, fails=math.inf):
+    def __init__(self, blocks=math.inf, fails=math.inf, hangs=False):
         self._blocks, self._fails = blocks, fails
+        self._signs = itertools.repeat(0) if hangs else itertools.count()
         self.thinking, self.killed = threading.Event(), threading.Event()
 
     def initial(self):
         return np.ones(5, np.float32), IntegerReplica(0).layout
+
+    def signs(self):
+        return next(self._signs)
 
     def evaluate(self, snapshot):
         self._do(snapshot.version)
@@ -164,7 +172,135 @@ def test_a_signal_ends_the_wait_for_the_final_evaluation(tmp_path, blocks, accur
              "] no model.keras: interrupted")
 
 
+# What a checkpoint says of the end.
+
+
+def saved(run):
+    return checkpoint.load(run.folder / CHECKPOINT)
+
+
+def goes_on(folder, state, judge=None, **config):
+    """A server that goes on from the checkpoint in `folder`, with other state."""
+    run = Run(folder, judge, **config)
+    found = saved(run)
+    run.server.begin(*found._replace(state=found.state | state))
+    return run.starts()
+
+
+def ended(tmp_path, **config):
+    (tmp_path / "first").mkdir(), (tmp_path / "second").mkdir()
+    run = Run(tmp_path / "first", **config).starts()
+    run.member(steps=5).ends()
+    assert run.ends() == 0
+    (tmp_path / "first" / CHECKPOINT).rename(tmp_path / "second" / CHECKPOINT)
+    return tmp_path / "second"
+
+
+def test_who_dies_when_all_have_the_final_version_leaves_the_last_files_to_the_next(tmp_path):
+    """That one waits for no worker: they have ended."""
+    folder = ended(tmp_path)
+    run = goes_on(folder, {}, Judge(), connect_timeout=3600)
+    assert run.ends() == 0
+    assert run.left()["accuracy"] == 0.5 and (folder / "model.keras").exists()
+    assert run.left()["reason"] == "all workers finished" and run.left()["version"] == 5
+    assert "but for its last files" in run.output.getvalue()
+    assert saved(run).state["over"]
+
+
+def test_who_dies_at_the_farewell_is_followed_by_one_that_waits_for_the_workers(tmp_path):
+    """And makes the last files, if none comes."""
+    folder = ended(tmp_path)
+    run = goes_on(folder, {"over": False, "owed": [0]}, Judge(), connect_timeout=0.5)
+    assert saved(run).state["over"], "of the first"
+    assert run.ends() == 0
+    assert "no worker was there for 0.5 s" in run.output.getvalue()
+    assert run.left()["accuracy"] == 0.5 and saved(run).state["over"]
+
+
+def test_a_run_that_was_interrupted_is_not_over(tmp_path):
+    run = Run(tmp_path).starts()
+    member = run.member()
+    pushed(member, 5)
+    run.interrupts.take(signal.SIGINT)
+    member.ends()
+    run.ends()
+    assert saved(run).state["ended"] and not saved(run).state["over"]
+
+
+def test_the_patience_with_those_who_fetch_the_final_version_begins_when_they_may(tmp_path,
+                                                                                  monkeypatch):
+    """A copy of it may take its time to a standby."""
+    there = threading.Event()
+    monkeypatch.setattr(Replication, "settled", property(lambda self: there.is_set()))
+    monkeypatch.setattr(Replication, "copying", property(lambda self: not there.is_set()))
+    monkeypatch.setattr("wbsp.ps.run.GOODBYE_PATIENCE", 0.2)
+    monkeypatch.setattr("wbsp.ps.run._NOTICE", 0.5)
+    run = Run(tmp_path, Judge()).starts()
+    member = run.member(steps=5)
+    run.says("the final version is on its way to the standby; workers get it then")
+    there.set()
+    member.ends()
+    assert run.ends() == 0
+
+
 # The evaluator.
+
+
+class Seconds:
+    """A host whose clock the test sets."""
+
+    now = 0.0
+
+    def __init__(self):
+        self.clock = Clock(lambda: self.now)
+
+
+def test_an_evaluator_that_hangs_is_said_and_then_given_up():
+    on, said, judge = Seconds(), [], Judge(hangs=True)
+    watch = EvaluatorWatch(judge, said.append, on)
+    watch.look("the evaluation of version 3")
+    while on.now < 299:
+        on.now += 0.5
+        watch.look("the evaluation of version 3")
+    assert said[0] == ("the evaluator has not worked at the evaluation of version 3 for 20 s; it "
+                       "is ended after 300 s")
+    assert len(said) == 14
+    on.now += 3600  # of this process, which was stopped
+    watch.look("the evaluation of version 3")
+    with pytest.raises(EvaluatorError, match="the evaluator hangs: .* version 3 for 300 s"):
+        for _ in range(10):
+            on.now += 0.5
+            watch.look("the evaluation of version 3")
+
+
+def test_an_evaluator_that_works_may_take_its_time():
+    on, said, judge = Seconds(), [], Judge()
+    watch = EvaluatorWatch(judge, said.append, on)
+    for _ in range(1000):
+        on.now += 1
+        watch.look("the evaluation of version 3")
+    assert not said
+
+
+@pytest.mark.parametrize("blocks, what", [(5, "the evaluation of version 5"),
+                                          (SAVE, "the file model.keras")])
+def test_a_run_ends_without_an_evaluator_that_hangs(tmp_path, monkeypatch, blocks, what):
+    monkeypatch.setattr("wbsp.ps.background.HANGS", 0.3)
+    run = Run(tmp_path, Judge(blocks, hangs=True)).starts()
+    run.member(steps=5).ends()
+    assert run.ends() == 0
+    run.says(f"no model.keras: the evaluator hangs: it has not worked at {what} for 0.3 s; its "
+             "process was ended")
+
+
+def test_a_late_worker_has_its_answer_while_the_last_version_is_evaluated(tmp_path):
+    run = Run(tmp_path, Judge(SAVE)).starts()
+    run.member(steps=5).ends()
+    assert run.judge.thinking.wait(PATIENCE)
+    with pytest.raises(TransportError, match="the run has ended"):
+        run.member().ends(20)
+    run.judge.killed.set()
+    assert run.ends() == 0
 
 
 def test_a_run_goes_on_without_an_evaluator_that_died(tmp_path):
@@ -364,7 +500,7 @@ FAILED = "stopping: the synchronization model own failed: "
 
 
 @pytest.mark.parametrize("event, wrong, says", [
-    ("push", lambda *_: [], BROKE + "neither accepted nor rejected Push(worker=0, seq="),
+    ("push", lambda *_: [], BROKE + "neither accepted nor rejected Push(worker="),
     ("push", lambda *_: None, FAILED + "TypeError"), ("push", fails, FAILED + "ZeroDivisionError"),
     ("push", refers, FAILED + "ValueError('no such worker')"), ("push", exits, FAILED + "SystemEx"),
     ("push", lambda model, push, _: [Accept(push, "1")], BROKE + "accepted Push(worker="),

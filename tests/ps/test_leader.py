@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from jobs import free_port
+from jobs import free_port, until
 
 from wbsp.layout import TensorSpec
 from wbsp.ps.candidacy import State
@@ -159,6 +159,26 @@ def test_a_server_that_went_on_alone_is_not_replaced_from_a_state_before(server,
     server.until(m.Held)
     server.dies()
     assert standby._verdict(time.monotonic() + later) == verdict
+
+
+def test_a_standby_makes_the_last_files_when_all_have_the_final_version(server):
+    """Whenever the server dies: nothing is decided any more. Workers, who could elect it, have
+    ended."""
+    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts())
+    server.leader.close()
+    server.leader = standby._leader
+    server.until(m.Follow, lambda follow: follow.port == server._own.port)
+    server.takes_it(epoch=1)
+    server.until(m.Held)
+    server.sends(1, COPY)
+    server.until(m.Held, lambda held: held.number and held.chunks)
+    server.say(m.AllHave(2))
+    server.say(m.AllHave(1))
+    until(lambda: server.leader.poll(time.monotonic())
+          or server.leader.copy.saved.state.get("over"), "a word")
+    server.dies()
+    assert standby._verdict(time.monotonic() + 60) == (
+        "its process has ended, and all workers have the final version")
 
 
 @needs_memory

@@ -9,6 +9,7 @@ from wbsp.member import AnsweredWork
 from wbsp.ps.decision import Directed, Granted
 from wbsp.ps.effects import Ack
 from wbsp.ps.engine import Engine
+from wbsp.ps.gathering import Gathering
 from wbsp.ps.store import UNSENT, Store
 from wbsp.sync import MODELS, Push, create
 
@@ -234,3 +235,16 @@ def test_a_connection_may_break_at_each_message_of_the_beginning(messages):
         world.deliver(worker) if worker.line.up else worker.hear()
     worker.line.break_off()
     check(world.run())
+
+
+@pytest.mark.parametrize("owed, waits", [([0, 1, 2], {1, 2}), ([0], set()), (None, {1, 2})])
+def test_a_run_that_has_ended_waits_for_all_who_do_not_have_its_last_version(owed, waits):
+    """Also where the checkpoint is of an earlier release, which did not name them."""
+    gathering = Gathering(3, [], True, owed)
+    assert not gathering.complete(set())
+    gathering.left.add(0)
+    for worker in (1, 2):
+        assert gathering.complete(set()) == (not waits)
+        gathering.left.add(worker)
+        waits -= {worker}
+    assert gathering.complete(set())

@@ -110,9 +110,9 @@ class World:
         self.replication.poll()
         self.held(1)
 
-    def held(self, number, beat=1, answered=0):
+    def held(self, number, beat=1, answered=0, chunks=0):
         proof = self.claims[STANDBY].bond.mac("held", number, beat, answered)
-        self.replication.held(STANDBY, m.Held(number, beat, answered, proof))
+        self.replication.held(STANDBY, m.Held(number, beat, answered, proof, chunks))
 
     def in_touch(self):
         """The standby has just heard of this server, and says so."""
@@ -155,6 +155,36 @@ def test_what_the_standby_holds_is_durable_and_nothing_else(world):
     assert not world.replication.settled
     with pytest.raises(m.WireError, match="copy 7, which was never made"):
         world.held(7)
+
+
+def test_a_copy_that_moves_is_waited_for_and_one_that_does_not_is_given_up(world):
+    """As over a slow line, or behind one that takes nothing: the run's end waits for it."""
+    world.holds_one()
+    world.push()
+    world.replication.poll()
+    for beat in range(2, 1000):
+        world.now += 1
+        world.held(1, beat, beat - 1, beat // 100)
+        world.replication.poll()
+        assert not world.replication.settled
+    for beat in range(1000, 1300):
+        world.now += 1
+        world.held(1, beat, beat - 1, 10)
+        world.replication.poll()
+        if world.replication.settled:
+            break
+    assert world.replication.settled and world.replication.alone
+    assert "no part of a copy reached the standby at 127.0.0.1:2607 for 120 s" in world.said[-1]
+    assert world.noted["standby"] is None and world.admission.epoch == 3
+
+
+def test_a_standby_that_has_the_final_version_hears_that_all_have_it(world):
+    world.holds_one()
+    world.replication.all_have_it()
+    assert world.sent[-1] == m.AllHave(1)
+    world.push()
+    world.replication.all_have_it()
+    assert world.sent.count(m.AllHave(1)) == 1, "it has not the newest"
 
 
 def test_nothing_is_durable_where_a_later_server_would_not_know_of_the_standby(world):

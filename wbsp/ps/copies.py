@@ -113,6 +113,7 @@ class CopyReader:
     as this process reads it, whatever ends the server.
 
     newest: that came whole; None: there is none, or its server has given it up
+    chunks: that have come so far
     """
 
     def __init__(self, share: bool):
@@ -123,6 +124,7 @@ class CopyReader:
         self._run: dict[str, Any] = {}  # the server's settings
         self._arriving: _Arriving | None = None
         self.newest: Copy | None = None
+        self.chunks = 0
 
     @property
     def socket(self) -> str:
@@ -146,8 +148,14 @@ class CopyReader:
     def add(self, chunk: m.CopyChunk, body: memoryview) -> bool:
         """Take a chunk; True if it was the last of a copy. What belongs to none is passed over.
         Raises WireError."""
+        self.chunks += 1
         saved = self._arriving.add(chunk, body) if self._arriving else None
         return saved is not None and self._keep(saved)
+
+    def all_have(self, number: int) -> None:
+        """All workers have the version of this copy, the run's last."""
+        if self.newest is not None and self.newest.number == number:
+            self.newest.saved.state["over"] = True
 
     def drop(self) -> None:
         """Forget a copy of which chunks are still to come."""

@@ -91,6 +91,10 @@ class Engine:
             model, self.active, self.members, now), now)
         effects = [*self.gathering.answers, *told]
         if not self._here:
+            if self.gathering.ended:  # they had finished, whether they have come back or not
+                for worker in self.gathering.owed:
+                    if worker in self.members:
+                        self.members[worker].finished = True
             return effects + self._conclude(now)
         if self.stop_reason is not None:
             return effects + [Stop(worker, self.stop_reason) for worker in self.active]

@@ -34,6 +34,8 @@ class Follower:
     bond: Bond  # by which it proves what it says
     probed: float = 0.0
     beats: Beats = field(default_factory=Beats)
+    chunks: int = 0  # of copies that have come there
+    moved: float = 0.0  # time of the newest of these, or of the begin of a copy
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"

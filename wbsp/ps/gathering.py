@@ -22,6 +22,7 @@ class Gathering:
     awaited:  by a resumed run; None: it had not begun when the checkpoint was made
     ended:    the checkpoint is that of the last version: who has not finished comes too late to
               attach again, but may join
+    owed:     workers that had finished, and did not have the final version yet; None: not known
     left:     workers that attached again, and have finished
     answers:  to workers that attached again before the start
     floor:    lowest number of the first version that is news to all of these
@@ -30,8 +31,10 @@ class Gathering:
               their next push answers the model's next grant, which is void
     """
 
-    def __init__(self, expected: int, awaited: Iterable[int] | None = None, ended: bool = False):
+    def __init__(self, expected: int, awaited: Iterable[int] | None = None, ended: bool = False,
+                 owed: Iterable[int] | None = None):
         self.expected, self.ended = expected, ended
+        self.owed = range(expected) if owed is None else set(owed)
         self.awaited = None if awaited is None else set(awaited)
         self.left: set[int] = set()
         self.answers: list[Reattached] = []
@@ -74,8 +77,9 @@ class Gathering:
         here = active | self.left
         if self.awaited:
             return self.awaited <= here
-        over = self.awaited is not None and bool(self.left) and not active
-        return over or len(here) >= self.expected
+        if self.awaited is not None and self.left and not active:
+            return self.left.issuperset(self.owed)
+        return len(here) >= self.expected
 
     def join(self, model: SyncModel, workers: Iterable[int], members: Mapping[int, Member],
              now: float) -> list[Action]:

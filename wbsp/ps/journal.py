@@ -48,7 +48,9 @@ def state_of(engine: Engine) -> dict[str, Any]:
             "answers": {worker: [ack.seq, ack.accepted, ack.reason, ack.weight, ack.mark]
                         for worker, ack in ledger.answers().items()},
             "awaited": None if awaited is None else sorted(awaited),
-            "ended": engine.done, "totals": [engine.steps, engine.samples],
+            "ended": engine.done,
+            "owed": sorted(w for w, m in members.items() if engine.done and m.finished),
+            "totals": [engine.steps, engine.samples],
             **{name: {w: copy(getattr(m, name)) for w, m in members.items()}
                for name in COUNTED}}
 
@@ -62,7 +64,7 @@ def restore(engine: Engine, state: dict[str, Any]) -> None:
         answers[int(worker)] = Ack(int(worker), seq, accepted, reason, weight=weight, mark=mark)
     engine.ledger = Ledger(next_seq, answers, state.get("mark", 0))
     engine.gathering = Gathering(engine.gathering.expected, state.get("awaited"),
-                                 state.get("ended", False))
+                                 state.get("ended", False), state.get("owed"))
     engine.steps, engine.samples = state["totals"]
     for name in COUNTED:
         for key, value in state.get(name, {}).items():

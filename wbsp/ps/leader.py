@@ -109,7 +109,8 @@ class Leader:
             self._beats.sent(self._beat, now)
             proof = (self._claim.bond.mac("held", held, self._beat, self._answered)
                      if self._claim.bond else b"")
-            message = m.encode(m.Held(held, self._beat, self._answered, proof))
+            message = m.encode(m.Held(held, self._beat, self._answered, proof,
+                                      self._copies.chunks))
         else:
             if self._asked_at is None:
                 self._asked_at = now
@@ -165,6 +166,8 @@ class Leader:
             case m.CopyChunk() if self.follows and body is not None:
                 if self._copies.add(message, body):
                     self._hold(now)
+            case m.AllHave() if self.follows:
+                self._copies.all_have(message.number)
             case m.Unknown() if self.follows:  # the connection is a new one, or the server is
                 self._ask_again()
             case m.Alive():

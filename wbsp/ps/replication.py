@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _QUIET = 1.0  # seconds without a word of the standby after which its connection is tried
 _LOOK = 0.25  # seconds between two attempts
 _BACK = 3.0  # seconds in which a process that was killed is there again
+_STALLED = 120.0  # seconds without a chunk after which a copy does not come through
 _LOST = 30.0  # seconds without a word of one that is connected
 _AGAIN = 10.0  # seconds for which a word of a later server is not looked into again
 
@@ -88,6 +89,11 @@ class Replication:
             and standby.held in self._copies
             and self._copies[standby.held].version >= source.engine.store.latest.version)
 
+    @property
+    def copying(self) -> bool:
+        """True while a copy is on its way, which ends: it moves, or is given up."""
+        return bool(self._standby and self._standby.receiving and self._contest is None)
+
     def expected(self) -> bool:
         """True if the run's other server, lost just now, may be on its way back: it would take the
         end of the run for the death of this server."""
@@ -110,6 +116,11 @@ class Replication:
         self._told.flush(at_once=True)
         if self._standby is not None and self._contest is None:
             self._send(m.Over(reason))
+
+    def all_have_it(self) -> None:
+        """All workers have the final version, and so has the standby."""
+        if self._standby is not None and not self.alone and self.settled:
+            self._send(m.AllHave(self._standby.held))
 
     def follow(self, identity: bytes, request: m.Follow, host: str) -> None:
         """A process at address `host` wants to be the standby.
@@ -176,6 +187,8 @@ class Replication:
             self._sessions.answer(identity, m.Unknown())
             return
         standby.heard = now
+        if held.chunks != standby.chunks:
+            standby.chunks, standby.moved = held.chunks, now
         self._send(m.Alive(held.beat))
         standby.beats.sent(held.beat, now)
         standby.beats.answered(held.answered)
@@ -245,6 +258,11 @@ class Replication:
             if now - standby.heard > _LOST or not self._reaches(standby):
                 self._lose(now)
                 return
+        if standby.receiving and now - standby.moved > _STALLED and now - standby.heard < _BACK:
+            self._say(f"no part of a copy reached the standby at {standby} for {_STALLED:g} s; "
+                      "going on without one until it follows anew")
+            self._forget(now)
+            return
         if source is None or standby.receiving:
             return
         newest, copy = source.engine.store.latest.version, self._copies.get(standby.held)
@@ -260,7 +278,7 @@ class Replication:
         # First: a later server of this folder must ask there, whatever becomes of this one.
         if self.alone and not self._record(standby=str(standby)):
             return
-        standby.receiving = True
+        standby.receiving, standby.moved = True, self._clock.now()
         engine = source.engine
         engine.ledger.mark += 1  # whatever is decided from here on is not in this copy
         self._number += 1

@@ -84,6 +84,7 @@ class Run:
         self._config, self._outlet, self._dispatcher = config, outlet, dispatcher
         self._clock = clock
         self._notice_at = -math.inf
+        self._over = bool(state and state.get("over"))  # all who wanted the final version have it
         version, shards = state["version"] if state else 0, dispatcher.shards
         self._sharded = shards and ShardedStore(vector, version, config.outer, shards,
                                                 config.wire, unsent)
@@ -101,12 +102,16 @@ class Run:
             self.checkpoints.write(clock.run())
         self.evaluations = Evaluations(self.engine, evaluator, config.check_period,
                                        self._take_evaluation, self._go_without_evaluations,
-                                       dispatcher.on)
+                                       self._say, dispatcher.on)
         self._hasty = False  # a signal or a failure ends the run early
         self._alone_since = clock.now()  # no worker is there since then
         self._stopping_since: float | None = None
         self._done_since: float | None = None
+        self._waits_for_standby = math.inf  # a line says that it does, then
         self._members = dispatcher.begin(self.engine, layout)
+        if self._over:
+            self._say("the run has come to its end, but for its last files")
+            self._members.delivery.send(self.engine.start(clock.run()))
 
     def hasten(self, reason: str) -> None:
         """End early: a checkpoint first, no more evaluations, and everyone finishes."""
@@ -131,9 +136,10 @@ class Run:
         if engine.done:
             self.checkpoints.hurry()
             self.checkpoints.poll(run_time)
-            if self.checkpoints.settled and self._replication.settled:
+            safe = self.checkpoints.settled and self._replication.settled
+            if safe:
                 self._members.delivery.farewell()  # the final version is safe before it is fetched
-            return self._ending(now)
+            return self._ending(now, safe)
         self._start_or_tick(now, run_time)
         self.checkpoints.poll(run_time)
         if evaluating:
@@ -145,6 +151,9 @@ class Run:
             self._press(now, self._stopping_since)
         elif now - self._alone_since > self._config.connect_timeout:
             self._say(f"no worker was there for {self._config.connect_timeout:g} s")
+            if engine.gathering.ended and not engine.started:  # all that they could want is saved
+                self._members.delivery.send(engine.start(run_time))
+                return None
             self._stop("no worker left")
             return False
         self._show(run_time)
@@ -166,7 +175,8 @@ class Run:
             self._say("saving the final version")
         if self._sharded:
             self._sharded.settle()
-        self.checkpoints.finish(now)
+        if not self._over or self.checkpoints.failed:
+            self.checkpoints.finish(now)
         if self._dispatcher.shards is not None:
             self._dispatcher.shards.end(self._reason)
         if well:
@@ -226,7 +236,8 @@ class Run:
     def _state(self, now: float) -> dict[str, Any]:
         """All but the tensors of a checkpoint or copy made at `now`."""
         log, reports = self._outlet.log, self._dispatcher.reports
-        return {"elapsed": now, **self.engine.state(), "staleness": log.staleness,
+        return {"elapsed": now, **self.engine.state(), "over": self._over,
+                "staleness": log.staleness,
                 "failures": dict(log.failures),
                 "reports": {worker: asdict(report) for worker, report in reports.items()},
                 "places": {worker: asdict(place) for worker, place
@@ -256,17 +267,37 @@ class Run:
                     self._dispatcher.send_off(
                         session, f"did not finish within {INTERRUPT_PATIENCE:g} s")
 
-    def _ending(self, now: float) -> bool | None:
-        """Training is over; wait until the workers that want the final version have it."""
+    def _ending(self, now: float, safe: bool) -> bool | None:
+        """Training is over; wait until the workers that want the final version have it.
+
+        They cannot have it before it is `safe`: then their time begins. A standby that takes none
+        of it is given up by `Replication`, and the disk takes it or fails.
+        """
         if self._done_since is None:
-            self._done_since = now
+            self._done_since, self._waits_for_standby = now, now + _NOTICE
             self._dispatcher.admission.dismiss(
                 f"the run has ended ({self.engine.stop_reason or 'done'})")
-        if self.checkpoints.writing:  # they wait for the disk
+        copying = self._replication.copying and not (safe or self._hasty)
+        if self.checkpoints.writing or copying:
             self._done_since = now
+            if copying and now > self._waits_for_standby:
+                self._waits_for_standby = now + _NOTICE
+                self._say("the final version is on its way to the standby; workers get it then")
         self._dispatcher.lose_idle(self._done_since, GOODBYE_PATIENCE)
-        waits = len(self._dispatcher.sessions) or self._replication.expected()
-        return None if waits else True
+        if len(self._dispatcher.sessions) or self._replication.expected():
+            return None
+        if not (self._over or self._hasty):
+            self._close_book()
+        return True
+
+    def _close_book(self) -> None:
+        """All have the final version: whoever goes on from here, after a death, waits for nobody,
+        and makes the last files."""
+        self._over = True
+        if self._sharded:
+            self._sharded.settle()
+        self.checkpoints.finish(self._clock.run())
+        self._replication.all_have_it()
 
     def _stop(self, reason: str) -> None:
         self._members.delivery.send(self.engine.stop(reason, self._clock.run()))

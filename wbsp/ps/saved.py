@@ -61,6 +61,7 @@ class SavedState(_First, total=False):
 
     answers: worker -> seq, accepted, reason, weight and mark of the answer to its newest push
     ended:   the version is the run's last
+    owed:    workers that had finished then, and did not have that one yet
     over:    all workers that wanted it have it: nothing is left to do but the last files
     """
 
@@ -68,6 +69,7 @@ class SavedState(_First, total=False):
     answers: dict[Worker, tuple[Count, bool, str | None, float, Count]]
     awaited: list[Worker] | None
     ended: bool
+    owed: list[Worker]
     over: bool
     steps: dict[Worker, Sum]
     samples: dict[Worker, Sum]

@@ -17,7 +17,7 @@ import numpy as np
 import zmq
 
 from wbsp.layout import TensorSpec, difference
-from wbsp.ps.background import Evaluator, EvaluatorError
+from wbsp.ps.background import Evaluator, EvaluatorError, EvaluatorWatch
 from wbsp.ps.clock import Clock, Nap
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.engine import Engine
@@ -70,6 +70,8 @@ class Server:
             config.bandwidth, self._clock, self._say, self._event)
         self.training: Run | None = None  # until there is a W_0
         self._network = False  # the evaluator has built its own
+        self._evaluator_watch = (EvaluatorWatch(evaluator, self._say, socket.on) if evaluator
+                                 else None)
         self._failure: str | None = None  # what went wrong in the server itself
         self._hasty = False  # a signal or a failure ends the run early
         self._alone_since = self._clock.now()  # no worker is there since then
@@ -241,6 +243,8 @@ class Server:
         """Begin with the evaluator's W_0 when it is there, or compare it with the checkpoint."""
         initial = evaluator.initial()
         if initial is None:
+            assert self._evaluator_watch is not None
+            self._evaluator_watch.look("the network and the test set")
             return
         self._network = True
         layout = self.dispatcher.admission.layout
@@ -291,7 +295,7 @@ class Server:
     def _finish(self, code: int) -> int:
         if self.training is None:
             return code
-        written = self.training.finish(code == 0, lambda: self._interrupts.first is None)
+        written = self.training.finish(code == 0, self._attend)
         code = (code or self._code) or int(not written)
         if code == 0 and self._config.fail_if_lost and self.training.missing:
             return 1
@@ -299,6 +303,13 @@ class Server:
             with contextlib.suppress(OSError):
                 self._record(ended=True)
         return code
+
+    def _attend(self) -> bool:
+        """While the last files are made: answer those who ask; False once a signal has come."""
+        self.dispatcher.sessions.watch()
+        self.dispatcher.receive()
+        self.dispatcher.sessions.queues.flush(self._clock.now())
+        return self._interrupts.first is None
 
     def _say(self, text: str) -> None:
         self._outlet.console.line(text, self._clock.run())

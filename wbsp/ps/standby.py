@@ -165,6 +165,8 @@ class Standby:
                                       f"the server at {leader.address}")
         if state is not None and 0 < leader.rank < state.rank:
             return "it was started again, and has an older state"
+        if leader.refused and leader.copy is not None and leader.copy.saved.state.get("over"):
+            return "its process has ended, and all workers have the final version"
         if (state is not None and (leader.refused or leader.vacant)
                 and self._proves(leader, state, now)):
             return "its process has ended"

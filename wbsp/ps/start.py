@@ -150,7 +150,8 @@ class _Plan:
         console = Console(f"{model.name} {folder}", self.on.stderr)
         log = ServerLog(folder, model.name, self.start_evaluator is not None,
                         append=resume, say=console.line)
-        shards = None if self.shards.single else Shards(
+        over = saved is not None and saved.state.get("over", False)
+        shards = None if self.shards.single or over else Shards(
             self.shards, socket, self.host, self.token, config.bandwidth,
             Lead(PROTOCOL, settings["id"], run["epoch"], config.worker_num), console.line,
             key_of_shards(secret))
@@ -195,6 +196,9 @@ class _Plan:
             read_settings(folder, with_secret=True) if (folder / SETTINGS).exists() else {},
             str(folder / SETTINGS))
         other = other or before.get("standby")
+        if saved and saved.state.get("over") and before.get("ended"):  # named: it is to go on
+            saved = saved._replace(state=saved.state | {"over": False})
+        over = saved is not None and saved.state.get("over", False)
 
         if saved and other and "id" not in before:
             raise ValueError(f"{folder / SETTINGS} does not name the run whose checkpoint lies "
@@ -211,7 +215,7 @@ class _Plan:
                 server.tell("shard_lost", reason=str(lost))
             return server
 
-        if saved and other:
+        if saved and other and not over:  # else nobody can have a later state
             return Standby(socket, other, self.settings, serve, self.interrupts,
                            State.of(before, saved.state, SERVER_STEP), self.config.share).run
         return serve(None).run

@@ -46,6 +46,7 @@ from wbsp.wire.server import (
 )
 from wbsp.wire.shards import FromShard, Group, ToShard
 from wbsp.wire.standby import (
+    AllHave,
     Ask,
     Challenge,
     Copy,
@@ -78,7 +79,7 @@ FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | L
               | Reattach | Kept | Goodbye | Elected | Follow | Held | Ask | Watch)
 FromServer = (Welcome | Joined | Refused | Ack | Granted | Directed | CutDecision | Model | Stop
               | Final | Alive | Resend | Reattached | Unknown | Elect | Leading | NotServing
-              | Following | Copy | CopyChunk | Vacant | Over | FilesAt | Challenge)
+              | Following | Copy | CopyChunk | AllHave | Vacant | Over | FilesAt | Challenge)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoders = {kind: msgspec.msgpack.Decoder(kind)

@@ -29,6 +29,7 @@ class Held(Message, frozen=True):
     beat: Count  # number of this message
     answered: Count = 0  # the newest beat that the server has answered; 0: none
     proof: Mac = b""  # that this is said by who has proven who it is
+    chunks: Count = 0  # of copies that have come so far
 
 
 class Ask(Message, frozen=True):
@@ -69,6 +70,13 @@ class CopyChunk(Message, frozen=True):
 
     number: Count  # of the copy
     offset: Total  # floats before this chunk
+
+
+class AllHave(Message, frozen=True):
+    """All workers have the run's last version, which this copy holds: only the last files are left
+    to be made."""
+
+    number: Count  # of the copy
 
 
 class Vacant(Message, frozen=True):
