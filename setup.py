@@ -1,5 +1,7 @@
 """Packaging: `pip install .` installs the library; the experiment's scripts run from a checkout."""
 
+import os
+import sys
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -8,6 +10,20 @@ HERE = Path(__file__).parent
 VERSION = next(line for line in (HERE / "wbsp/__init__.py").read_text().splitlines()
                if line.startswith("__version__")).split('"')[1]
 
+EDITABLE = HERE / ".editable"  # all that an editable installation puts on Python's path
+
+
+def editable() -> dict[str, str]:
+    """Where packages lie for `pip install -e`, which else has a finder for them that comes behind
+    every folder called wbsp/ on the path: a clone of this repository beside a script hides it."""
+    if "editable_wheel" not in sys.argv:
+        return {}
+    EDITABLE.mkdir(exist_ok=True)
+    if not (EDITABLE / "wbsp").exists():
+        os.symlink(Path("..", "wbsp"), EDITABLE / "wbsp")
+    return {"": EDITABLE.name}
+
+
 setup(
     name="wbsp",
     version=VERSION,
@@ -15,6 +31,7 @@ setup(
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    package_dir=editable(),
     packages=find_packages(include=["wbsp", "wbsp.*"]),
     package_data={"wbsp": ["py.typed"], "wbsp.watch": ["page.*", "*.js"]},
     python_requires=">=3.10",

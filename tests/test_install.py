@@ -3,6 +3,7 @@
 import os
 import re
 import runpy
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,24 @@ def test_every_named_python_is_tested_by_the_workflow(setup):
     assert tested == [version for classifier in setup["classifiers"]
                       for version in re.findall(r":: (3\.\d+)$", classifier)]
     assert setup["python_requires"] == f">={tested[0]}" and ".ci/run" in workflow
+
+
+def test_a_folder_of_that_name_beside_a_script_does_not_hide_an_editable_installation(
+        tmp_path, monkeypatch):
+    clone, beside = tmp_path / "clone", tmp_path / "beside"
+    (beside / "wbsp" / "docs").mkdir(parents=True)  # another clone, or the same one
+    (clone / "wbsp").mkdir(parents=True)
+    for name in ("setup.py", "README.md", "wbsp/__init__.py"):
+        (clone / name).write_text((ROOT / name).read_text())
+    arguments = {}
+    monkeypatch.setattr("setuptools.setup", lambda **given: arguments.update(given))
+    monkeypatch.setattr("sys.argv", ["setup.py", "editable_wheel"])
+    for _ in range(2):  # it may be installed again
+        runpy.run_path(str(clone / "setup.py"))
+    (where,) = arguments["package_dir"].values()  # setuptools puts this one folder on the path
+    found = PathFinder.find_spec("wbsp", [str(beside), str(clone / where)])
+    assert Path(found.origin).samefile(clone / "wbsp" / "__init__.py")
+    assert [path.name for path in (clone / where).iterdir()] == ["wbsp"], "nothing else of it"
 
 
 @pytest.fixture
