@@ -55,3 +55,42 @@ def _read(end: Link) -> list[bytes]:
         except zmq.Again:
             return messages
         messages.append(bytes(frame.buffer))
+
+
+def test_what_a_lost_worker_may_read_for_good_is_unmapped_by_the_others():
+    """Each life of another worker costs the one that stays a segment, for as long as it is told."""
+    lending, ends = Lending(None), []
+    stays = _linked(lending, ends, b"stays")
+    known = []
+    for life in range(10):
+        goes = _linked(lending, ends, b"goes")
+        version = lending.pool.take(1)
+        for link in (stays, goes):
+            assert link.lend(life, version)
+        del version
+        stays.returned(life + 1)
+        lending.end(goes)  # which has returned nothing
+        lending.flush(0.0)
+        ends[0].catch_up()
+        known.append(len(ends[0].segments))
+    assert max(known) <= 3, "its own, and those that are in use"
+    lending.close()
+
+
+def test_who_takes_no_word_hears_later_what_is_given_up():
+    lending, ends = Lending(None), []
+    stays, goes = (_linked(lending, ends, name) for name in (b"stays", b"goes"))
+    version = lending.pool.take(1)
+    assert stays.lend(0, version) and goes.lend(0, version)
+    del version
+    while not lending.post(stays, b"full", 0.0):
+        pass
+    stays.returned(1)
+    lending.end(goes)
+    lending.flush(0.0)
+    assert stays.owes
+    _read(ends[0])
+    lending.flush(0.0)
+    lending.flush(0.0)
+    assert not stays.owes
+    lending.close()

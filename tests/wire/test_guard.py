@@ -4,6 +4,7 @@ import contextlib
 import os
 import resource
 import socket
+import subprocess
 import sys
 import time
 
@@ -215,3 +216,72 @@ def test_the_kernel_chooses_a_members_buffer_again():
         connections.delivered(accepted.fileno(), from_member=True)
         assert size() >= before and not locked()
         connections.close()
+
+
+def test_few_files_are_said(monkeypatch):
+    """A server that can open no more stands still, and nobody would know why."""
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (30, 30))
+    assert "can open 30 files, and 8 workers may need 176: raise" in guard.too_few_files(8)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (4096, 4096))
+    assert guard.too_few_files(8) is None
+
+
+@linux
+def test_a_member_that_sends_faster_than_it_is_read_is_cut_off(server):
+    """libzmq holds up no connection: small messages take more memory than their bytes."""
+    server.guard.allow(0)
+    data = 10_000 * b"\x00\x05hello"
+    with RawPeer(server.port, b"fast") as peer:
+        becomes_a_member(server, peer)
+        server.watch()
+        found = {}
+        for _ in range(1000):
+            with contextlib.suppress(OSError):
+                peer.socket.sendall(data)
+            server.guard.behind = True
+            for _ in range(64):
+                assert server.socket.poll(10_000)
+                _, hello = server.socket.recv_multipart(copy=False)
+                server.received(hello, True)
+            found |= server.watch()
+            if found:
+                break
+        assert list(found) == ["an endless message of a worker"]
+
+
+@linux
+def test_what_connections_leave_unread_counts_until_it_is_read(server):
+    """Or each new one could leave as much again."""
+    server.guard._left = guard._OF_STRANGERS
+    with RawPeer(server.port) as peer:
+        peer.part(1000)
+        server.guard.behind = True
+        until(lambda: "an endless message" in server.watch(), "the next stranger to be cut")
+    server.guard.behind = False
+    server.watch()
+    with RawPeer(server.port) as peer:
+        peer.part(1000)
+        assert not server.watch()
+
+
+def test_a_ping_behind_unread_messages_on_a_line_that_breaks_ends_nobody(tmp_path):
+    """libzmq aborted the process, where it held the connection up."""
+    code = """
+import socket, struct, sys, time
+sys.path[:0] = ["tests/helpers"]
+from peers import RawPeer
+from wbsp.wire.sockets import ServerSocket
+server = ServerSocket("localhost", 0)
+for _ in range(5):
+    peer = RawPeer(server.port)
+    peer.socket.sendall(20 * b"\\x00\\x05hello" + b"\\x04\\x07\\x04PING\\0\\0")
+    peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.socket.close()
+    time.sleep(0.05)
+    while server.socket.poll(50):
+        server.socket.recv_multipart()
+server.close()
+print("ended")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr

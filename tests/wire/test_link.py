@@ -121,3 +121,36 @@ def test_a_worker_does_not_speak_to_another_user():
         assert accept(listener) is None
         other.stdin.close()
     listener.close()
+
+
+def test_what_is_taken_back_is_unmapped_once_nobody_reads_it(ends):
+    server, worker = ends
+    given = []
+    for _ in range(3):
+        segment, _ = create(5, read_only=True)
+        server.give(segment)
+        os.close(segment.fd)
+        given.append(segment.number)
+    server.send_multipart((b"they are there",))
+    assert worker.has(given[2])
+    view = worker.segments[given[1]][1:]
+    assert all(map(server.take_back, [given[0], given[1]]))
+    assert received(worker) == [b"they are there"]
+    for _ in range(2):
+        with pytest.raises(zmq.Again):
+            worker.recv_multipart()
+    assert list(worker.segments) == given[1:], "one is read"
+    assert (view == 0).all()
+    del view
+    worker.let_go()
+    assert list(worker.segments) == given[2:]
+
+
+def test_what_no_server_takes_back_changes_nothing(ends):
+    server, worker = ends
+    server.take_back(77)
+    with pytest.raises(zmq.Again):
+        worker.recv_multipart()
+    assert worker.segments == {}
+    worker.take_back(77)
+    assert len(received(server)[0]) == 12, "a server is given no memory: it is a wrong message"

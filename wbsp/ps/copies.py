@@ -14,7 +14,7 @@ from wbsp.ps.floats import FloatsReader, floats_of
 from wbsp.ps.saved import check_state
 from wbsp.ps.store import Whole
 from wbsp.wire import messages as m
-from wbsp.wire.link import Door, Link
+from wbsp.wire.link import TRIES, Door, Link
 from wbsp.wire.memory import BufferPool
 from wbsp.wire.rate import Frames
 
@@ -120,6 +120,7 @@ class CopyReader:
         """`share`: whether memory is shared with a server of this machine and user."""
         self._door = Door(share)
         self._link: Link | None = None  # over which the server hands memory over
+        self._failures = 0  # in a row
         self._pool = BufferPool()
         self._run: dict[str, Any] = {}  # the server's settings
         self._arriving: _Arriving | None = None
@@ -176,12 +177,17 @@ class CopyReader:
 
     def _version(self, segment: int) -> np.ndarray:
         """The vector in that segment, float32 [size], read-only. Raises WireError."""
+        if self._link is not None:
+            self._link.catch_up()
         if self._link is None or not self._link.has(segment):
             found = self._door.link(segment)
             if found is None:
-                self.close()
+                self._failures += 1
+                if self._failures >= TRIES:
+                    self.close()
                 raise m.WireError(f"segment {segment} did not come")
             if self._link is not None:
                 self._link.close()
             self._link = found
+        self._failures = 0
         return self._link.segments[segment]

@@ -12,6 +12,7 @@ from wbsp.ps.candidacy import State
 from wbsp.ps.contest import STANDBY_STEP, Beats
 from wbsp.ps.copies import Copy, CopyReader
 from wbsp.ps.probe import Probe
+from wbsp.runlog.console import one_line
 from wbsp.runlog.folder import SECRET
 from wbsp.wire import messages as m
 from wbsp.wire.proof import Claim
@@ -176,9 +177,9 @@ class Leader:
             case m.NotServing():
                 self.rank = message.rank if of_run else 0
             case m.Refused():
-                self.refusal = message.reason
+                self.refusal = one_line(message.reason)
             case m.Over() if self.follows:
-                self.over = message.reason
+                self.over = one_line(message.reason)
 
     def _meet(self, challenge: m.Challenge, now: float) -> None:
         """The process there asks for a proof, and gives its own."""

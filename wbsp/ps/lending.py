@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import zmq
@@ -27,6 +27,7 @@ class Handover:
     def __init__(self, name: str, pool: SharedPool):
         self._pool = pool
         self._given: set[int] = set()  # numbers of segments
+        self._gone: set[int] = set()  # of these, that the other end is to hear are used no more
         self._link = connect(name)
 
     def hand(self, vector: np.ndarray, copies: bool) -> tuple[np.ndarray, int] | None:
@@ -45,6 +46,20 @@ class Handover:
                 return None
             self._given.add(segment.number)
         return shared, segment.number
+
+    def take_back(self, numbers: Iterable[int] = ()) -> None:
+        """Have the other end let these segments go, where it has them; now, or at the next call."""
+        self._gone.update(self._given.intersection(numbers))
+        for number in [*self._gone]:
+            if not self._link.take_back(number):
+                return
+            self._gone.discard(number)
+            self._given.discard(number)
+
+    @property
+    def owes(self) -> bool:
+        """True while the other end has not taken word of all that is given up."""
+        return bool(self._gone)
 
     def close(self) -> None:
         """End it; the other end keeps what it has mapped until it lets go."""
@@ -133,6 +148,7 @@ class Lending:
         self.pool = SharedPool()
         self._links: dict[int, SharedLink] = {}
         self._waiting: set[SharedLink] = set()  # those with messages that were not taken
+        self._owing: set[Handover] = set()  # those that could not be told what is given up
         self._epoll: select.epoll | None = None
         self._standby: Handover | None = None
 
@@ -182,12 +198,14 @@ class Lending:
     def _end_standby(self) -> None:
         if self._standby is not None:
             self._standby.close()
+            self._owing.discard(self._standby)
         self._standby = None
 
     def end(self, link: SharedLink) -> None:
         """A session ends, or goes on without that link."""
         if self._links.pop(link.fileno(), None) is not None:
             self._waiting.discard(link)
+            self._owing.discard(link)
             link.close()
 
     def readable(self) -> Iterator[SharedLink]:
@@ -206,6 +224,16 @@ class Lending:
 
     def flush(self, now: float) -> None:
         """Send what waits, to workers that take it again."""
+        if gone := self.pool.gone:
+            numbers = [gone.popleft() for _ in range(len(gone))]
+            for one in (*self._links.values(), *([self._standby] if self._standby else [])):
+                one.take_back(numbers)
+                if one.owes:
+                    self._owing.add(one)
+        for one in [*self._owing]:
+            one.take_back()
+            if not one.owes:
+                self._owing.discard(one)
         for link in [*self._waiting]:  # nearly always none, of a thousand links
             link.queue.flush(now)
             if not link.queue:

@@ -16,6 +16,7 @@ from wbsp.runlog.console import one_line
 from wbsp.runlog.report import Report
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import split
+from wbsp.wire.link import TRIES
 from wbsp.wire.memory import BufferPool
 from wbsp.wire.peer_queues import MOST_WAITING, PeerQueues
 from wbsp.wire.rate import RateLimiter
@@ -94,8 +95,8 @@ class SessionManager:
         name: of the worker's socket
         """
         self.unshare(session)
-        failed = session.way is not None and session.way.failed
-        link, way = self.lending.link(session.identity, "" if failed else name, size)
+        failed = 0 if session.way is None else session.way.failed
+        link, way = self.lending.link(session.identity, "" if failed >= TRIES else name, size)
         pool = self._pool if link is None else self.lending.pool
         updates = UpdateReassembler(size, pool, self._wire, link is not None)
         session.way = Way(way, updates, link, failed)
@@ -104,7 +105,7 @@ class SessionManager:
         """Share nothing with this worker any more: it is to attach again, or has ended."""
         if session.way is not None and session.way.link is not None:
             self.lending.end(session.way.link)
-            session.way.link, session.way.failed = None, failed
+            session.way.link, session.way.failed = None, session.way.failed + failed
 
     def expect(self, size: int) -> None:
         """Workers send vectors of at most so many floats here."""

@@ -10,6 +10,7 @@ import zmq
 from msgspec import structs
 
 from wbsp.ps.child import ChildProcess
+from wbsp.runlog.console import one_line
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.proof import Claim
@@ -106,7 +107,8 @@ class ShardLink:
                     if self._claim.bond is not None:
                         self._follows(now)
                 case s.Denied() if self.led:
-                    raise ShardLost(f"{self} follows no longer: {message.reason}")
+                    raise ShardLost(f"{self} follows no longer: "
+                                    f"{one_line(message.reason)}")
                 case s.Beat() | s.Denied():
                     pass
                 case _:

@@ -14,7 +14,7 @@ import zmq
 from wbsp.ps.floats import FloatsReader
 from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.shard import Shard
-from wbsp.runlog.console import say
+from wbsp.runlog.console import one_line, say
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.peer_queues import PeerQueues
@@ -241,7 +241,7 @@ class ShardServer:
             case s.Beat():
                 self._send(leader.identity, message)
             case m.Over():
-                self._say(f"the run has ended: {message.reason}")
+                self._say(f"the run has ended: {one_line(message.reason)}")
                 self._over = True
             case s.Begin():
                 leader.begin = message

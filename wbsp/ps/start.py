@@ -41,6 +41,7 @@ from wbsp.runlog.folder import (
 )
 from wbsp.runlog.server import ServerLog
 from wbsp.sync import SyncModel
+from wbsp.wire.guard import too_few_files
 from wbsp.wire.message import PROTOCOL
 from wbsp.wire.proof import SIZE, key_of_shards
 from wbsp.wire.shards import Lead
@@ -105,7 +106,10 @@ class _Plan:
 
     def listen(self) -> ServerSocket:
         """Raises ValueError or OSError in one line."""
-        return ServerSocket(self.host, self.port, self.token, self.config.worker_num, on=self.on)
+        socket = ServerSocket(self.host, self.port, self.token, self.config.worker_num, on=self.on)
+        if line := too_few_files(self.config.worker_num):
+            say(line)
+        return socket
 
     def server(self, socket: ServerSocket, folder: pathlib.Path, hold: IO,
                before: dict[str, Any], saved: Checkpoint | None, resume: bool,

@@ -132,7 +132,7 @@ class Way:
     name: str  # for a log
     updates: UpdateReassembler
     link: SharedLink | None  # None: no memory is shared (any more)
-    failed: bool = False  # sharing did: it is not tried again
+    failed: int = 0  # attempts to share that did; after some no other is made
 
 
 @dataclass

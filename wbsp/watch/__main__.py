@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from wbsp.figures import find_runs
 from wbsp.figures.load import gather
+from wbsp.runlog.console import one_line
 from wbsp.runlog.files import write_whole
 from wbsp.watch.page import html
 from wbsp.watch.run import WatchedRun
@@ -113,7 +114,7 @@ def _interrupted() -> threading.Event:
 def _one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno is not None and error.filename is None:
         return f"cannot serve the page: {os.strerror(error.errno)}; choose another --http"
-    return str(error)
+    return one_line(str(error), 2000)  # a server's text may be part of it
 
 
 if __name__ == "__main__":

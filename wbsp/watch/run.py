@@ -70,7 +70,7 @@ class WatchedRun:
         if self._known is None or self._known[0] != self.stamp:
             try:
                 self._known = self.stamp, self._state()
-            except (AttributeError, KeyError, TypeError) as error:
+            except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
                 raise ValueError(f"{self.folder} holds an event or a summary that no server wrote: "
                                  f"{error!r}") from error
         return self._known[1]

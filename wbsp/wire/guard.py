@@ -31,6 +31,7 @@ _OF_STRANGERS, _OF_MEMBER = 2 * MAX_MESSAGE, 16 * MAX_MESSAGE
 _UNKNOWN = 16 * MAX_MESSAGE  # bytes of two models, while there is none
 _FRAME = 80  # bytes of memory that a message's frame takes beside its own
 _ENOUGH = 64  # frames that were read, to judge by them of those that were not
+_OWN_FILES = 64  # file descriptors of a server without connections
 _FILES = 4096  # file descriptors that a server requests, if its hard limit allows them
 _BYTES_RECEIVED = 128  # offset in Linux's tcp_info
 _SO_BUF_LOCK = 72  # of Linux 5.14 and later: whether the kernel may choose the buffers' sizes again
@@ -258,6 +259,17 @@ class _Arrivals:
         """Watch nothing any more."""
         if self._poll is not None:
             self._poll.close()
+
+
+def too_few_files(members: int) -> str | None:
+    """In one line, that this process can open too few files for so many workers; None: it can open
+    enough. Without one left, it stands still."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = _OWN_FILES + _STRANGERS + 6 * members
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return None
+    return (f"this process can open {soft} files, and {members} workers may need {needed}: raise "
+            "the limit (ulimit -n) where connections are not accepted")
 
 
 def _raise_file_limit() -> None:

@@ -22,11 +22,14 @@ from collections.abc import Sequence
 import numpy as np
 import zmq
 
+from wbsp.wire.memory import is_held
 from wbsp.wire.message import WireError
 from wbsp.wire.segments import Segment, available, mapped
 
 _NAME = re.compile(r"wbsp-[0-9a-f]{32}")
 _NUMBER = struct.Struct("<Q")  # of a segment, beside its file descriptor
+_GONE = struct.Struct("<4sQ")  # word that a segment is given up: the text below, and its number
+_GIVEN_UP = b"\0\0\0\0"  # no encoded message begins with it
 _FD = struct.Struct("i")
 _ROOM = socket.CMSG_SPACE(_FD.size) if hasattr(socket, "CMSG_SPACE") else 0  # for one of them
 # Arithmetic with enums takes its time; not every system has these.
@@ -34,12 +37,13 @@ _CLOEXEC, _TRUNCATED = (int(getattr(socket, name, 0))
                         for name in ("MSG_CMSG_CLOEXEC", "MSG_CTRUNC"))
 _PEER = struct.Struct("=iII")  # process, user, group
 _MOST = 1 << 16  # bytes of a message
+TRIES = 3  # attempts in a row to share memory, of which none comes to anything
 
 
 class Link:
     """One end of the socket, with the methods of a ZeroMQ socket, for messages of one frame.
 
-    segments: that were handed over: number -> mapping, float32 [size]
+    segments: that were handed over, and not taken back: number -> mapping, float32 [size]
     """
 
     def __init__(self, peer: socket.socket, takes: bool):
@@ -47,6 +51,8 @@ class Link:
         self._peer, self._takes = peer, takes
         self._buffer = memoryview(bytearray(_MOST))
         self.segments: dict[int, np.ndarray] = {}
+        self._gone: set[int] = set()  # of these, that the other end has given up
+        self._taken = 0  # segments and words on them
 
     def fileno(self) -> int:
         return self._peer.fileno()
@@ -63,10 +69,10 @@ class Link:
             pass  # reading finds that out
 
     def recv_multipart(self, flags: int = zmq.NOBLOCK, copy: bool = True) -> list[zmq.Frame]:
-        """The next message; or a segment is taken that came before it.
+        """The next message; or a segment is taken, or let go, of which there was word before it.
 
-        Raises zmq.Again: there is no message yet, or none before that segment; ConnectionError at
-        the end; OSError for a segment that cannot be had.
+        Raises zmq.Again: there is no message yet, or none before that word; ConnectionError at the
+        end; OSError for a segment that cannot be had.
         """
         try:
             if self._takes:
@@ -80,8 +86,14 @@ class Link:
         if flags & _TRUNCATED:
             raise OSError("a segment was lost: this process can open no more files")
         data = bytes(self._buffer[:size])
-        if not given:
+        gone = size == _GONE.size and data.startswith(_GIVEN_UP)
+        if not (given or (self._takes and gone)):
             return [zmq.Frame(data)]
+        self._taken += 1
+        if not given:
+            self._gone.add(_GONE.unpack(data)[1])
+            self.let_go()
+            raise zmq.Again
         (fd,) = _FD.unpack(given[0][2])
         try:
             self.segments[_NUMBER.unpack(data)[0]] = mapped(fd)
@@ -91,16 +103,43 @@ class Link:
 
     def has(self, number: int) -> bool:
         """Whether this segment has been handed over, ahead of whatever messages there are."""
-        known = -1
-        while number not in self.segments and len(self.segments) != known:
-            known = len(self.segments)
+        self._take_until(number)
+        return number in self.segments
+
+    def catch_up(self) -> None:
+        """Take the segments, and the words on them, of a link over which no messages come; unmap
+        what is given up and not read any more."""
+        self._take_until(None)
+        self.let_go()
+
+    def _take_until(self, number: int | None) -> None:
+        taken = -1
+        while number not in self.segments and taken != self._taken:
+            taken = self._taken
             with contextlib.suppress(zmq.Again, OSError):
                 self.recv_multipart()
-        return number in self.segments
+
+    def let_go(self) -> None:
+        """Unmap what the other end has given up, and nobody here reads any more."""
+        for number in [*self._gone]:
+            if number not in self.segments or not is_held(self.segments, number):
+                self.segments.pop(number, None)
+                self._gone.discard(number)
 
     def give(self, segment: Segment) -> None:
         """Hand a segment over, ahead of the next message. Raises OSError."""
         socket.send_fds(self._peer, [_NUMBER.pack(segment.number)], [segment.fd])
+
+    def take_back(self, number: int) -> bool:
+        """Have the other end unmap a segment that is of no use any more; False: it takes no word
+        now."""
+        try:
+            self._peer.send(_GONE.pack(_GIVEN_UP, number))
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass  # it is gone, and so is the mapping
+        return True
 
     def close(self) -> None:
         """End it; the peer can still read what was sent."""

@@ -15,6 +15,7 @@ import mmap
 import os
 import secrets
 import weakref
+from collections import deque
 from typing import NamedTuple
 
 import numpy as np
@@ -83,11 +84,15 @@ def mapped(fd: int) -> np.ndarray:
 
 
 class SharedPool(BufferPool):
-    """Vectors in segments of their own, which can be handed over."""
+    """Vectors in segments of their own, which can be handed over.
+
+    gone: numbers of segments that were handed over, perhaps, and are used no more
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._segments: dict[int, Segment] = {}  # id of a vector that lives -> what has its floats
+        self.gone: deque[int] = deque()
         self._copied: tuple[np.ndarray, np.ndarray] | None = None  # see `shared`
 
     def _new(self, size: int) -> np.ndarray:
@@ -131,3 +136,4 @@ class SharedPool(BufferPool):
     def _forget(self, key: int) -> None:
         if (segment := self._segments.pop(key, None)) is not None:
             os.close(segment.fd)
+            self.gone.append(segment.number)  # by whichever thread the last view went

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from wbsp.runlog.console import one_line
 from wbsp.runlog.report import Report
 from wbsp.sync.base import Push
 from wbsp.wire import messages as m
@@ -175,12 +176,12 @@ class Communication:
                         message, self._attaching is None)):
                     self._channel.post(promise)
                 if isinstance(message, m.NotServing):
-                    self._channel.connection.turn_away(message.reason, now)
+                    self._channel.connection.turn_away(one_line(message.reason), now)
             case m.Challenge():
                 if self._attaching is not None:
                     self._meet(message, now)
             case m.Refused():
-                raise refused(message.reason, message.over)
+                raise refused(one_line(message.reason), message.over)
             case m.Unknown():
                 if self._attaching is None:
                     self._introduce_again(now)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from wbsp.runlog.console import one_line
 from wbsp.runlog.report import Report
 from wbsp.wire import messages as m
 from wbsp.worker.agent import Agent, Command, Fetch
@@ -114,7 +115,7 @@ class SharedAgent:
                         self._assignments.start_again()
                     self._follow(self.agent.reattached(message.joined))
                 case m.Stop():
-                    self._follow(self.agent.stop(message.reason))
+                    self._follow(self.agent.stop(one_line(message.reason)))
                 case m.Final():
                     if not self._final_received:  # else: repeated
                         self._final_received = True
@@ -169,5 +170,5 @@ class SharedAgent:
         now = self._transport.on.clock.monotonic()
         if now - self._rejected_said_at > _NOTICE:
             self._rejected_said_at = now
-            self._say(f"worker {self.agent.worker}: push {ack.seq} was rejected: {ack.reason} "
-                      f"({self._rejected} so far)")
+            self._say(f"worker {self.agent.worker}: push {ack.seq} was rejected: "
+                      f"{one_line(ack.reason or '')} ({self._rejected} so far)")
