@@ -16,6 +16,8 @@ import pytest
 from wbsp.runlog.reader import read_run
 
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.skipif("WBSP_REPORTS" not in os.environ,
+                                reason="of a script that makes a report: WBSP_REPORTS=1")
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ from wbsp.runlog.reader import read_run
 from wbsp.sync import MODELS
 
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.skipif("WBSP_REPORTS" not in os.environ,
+                                reason="of a script that makes a report: WBSP_REPORTS=1")
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from benchmarks.contenders.environment import python_with
 from benchmarks.contenders.team import VALUE, Team, serve, start_team
 from benchmarks.harness import CONNECT, free_port
 
-# The usual wheel brings CUDA along, some gigabytes. WBSP_TORCH: another, as arguments of pip.
-WHEEL = "torch --index-url https://download.pytorch.org/whl/cpu"
+# It brings CUDA along, some gigabytes. WBSP_TORCH: another wheel, as arguments of pip.
+WHEEL = "torch"
 
 
 @contextmanager
