@@ -49,6 +49,19 @@ def test_a_server_and_its_standby_never_both_have_enough(workers, epoch, data):
         assert not (server.won and standby.won)
 
 
+@given(workers=st.integers(1, 9), data=st.data())
+def test_who_was_no_member_yet_has_no_say_and_keeps_nobody_from_serving(workers, data):
+    """A copy from before all had joined: its standby knows too few for a majority, or enough."""
+    members = data.draw(st.sets(st.integers(0, workers - 1)), "that the copy names")
+    voters = [(worker, "process" if worker in members else "") for worker in range(workers)]
+    server = Ballot(1, SERVER_STEP, [voters], lambda voter: voter[1] == "")
+    standby = Ballot(1, STANDBY_STEP, [voters])
+    for worker in members:  # each promises itself to one of them
+        ballot = data.draw(st.sampled_from([server, standby]))
+        ballot.promised.add((worker, "process"))
+    assert server.won != standby.won
+
+
 @pytest.mark.parametrize(("workers", "server", "standby"), [
     (1, 1, 1), (2, 1, 2), (3, 2, 2), (4, 2, 3), (8, 4, 5)])
 def test_how_many_are_needed(workers, server, standby):

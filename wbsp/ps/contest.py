@@ -20,7 +20,8 @@ e + 2.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
+from typing import Any
 
 STANDBY_STEP, SERVER_STEP = 1, 2  # from the epoch of the state to one's own
 SILENT = 5.0  # seconds without a word after which workers are asked for promises
@@ -65,19 +66,25 @@ class Ballot:
     epoch: of that server, once it is elected; since: epoch of the state that it goes on from
     """
 
-    def __init__(self, since: int, step: int, electorates: Iterable[Collection[Hashable]]):
+    def __init__(self, since: int, step: int, electorates: Iterable[Collection[Hashable]],
+                 voiceless: Callable[[Any], bool] = lambda voter: False):
         """`electorates`: the workers' processes that there were, as each state that the other
-        server may have names them."""
+        server may have names them.
+
+        voiceless: true for a voter whose promise the other server could not know for one, so that
+                   it needs the others' all the more; known only where its states are, exactly
+        """
         self.since, self.epoch = since, since + step
         self._strict = step == STANDBY_STEP
+        self._voiceless = voiceless
         self._electorates = [frozenset(workers) for workers in electorates]
         self.promised: set[Hashable] = set()
 
     @property
     def won(self) -> bool:
         """True if enough workers have promised themselves."""
-        return all(2 * len(self.promised & workers) + (not self._strict) > len(workers)
-                   for workers in self._electorates)
+        return all(2 * (len(self.promised & workers) + sum(map(self._voiceless, workers)))
+                   + (not self._strict) > len(workers) for workers in self._electorates)
 
     @property
     def needed(self) -> str:

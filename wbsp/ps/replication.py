@@ -316,7 +316,8 @@ class Replication:
         assert standby is not None
         self._contest = Contest(
             standby, Ballot(self._admission.epoch, SERVER_STEP,
-                            [copy.voters for copy in self._copies.values()]),
+                            [copy.voters for copy in self._copies.values()],
+                            lambda voter: voter[1] == ""),
             self._socket, self._terms, now)
 
     def _settle(self, contest: Contest, standby: Follower, now: float) -> None:

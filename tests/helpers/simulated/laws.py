@@ -48,7 +48,7 @@ class Laws:
         self._epochs, self._versions = {}, {}  # epoch -> machine; version -> bytes -> who, when
         self._settings, self._states = {}, {}  # machine -> run.json, state of the checkpoint
         self._serving, self._taken = {}, set()  # process -> its socket, of who answers; epochs
-        self._farewell = self._gathering = self._begun = False
+        self.farewell = self._gathering = self._begun = False
         cluster.world.on_send = self.sent
 
     @property
@@ -111,8 +111,8 @@ class Laws:
         head = bytes(frames[0][1:12])
         if head.startswith(_ACK):
             self._acked(process, frames)
-        elif head.startswith(_FINAL) and not self._farewell:
-            self._farewell = True
+        elif head.startswith(_FINAL) and not self.farewell:
+            self.farewell = True
             version = m.decode(m.FromServer, bytes(frames[0])).version
             there = self._states.get(process.machine, {"version": 0})["version"]
             if version > there and not self._cluster.plan.full:
