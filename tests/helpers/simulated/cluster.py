@@ -14,6 +14,7 @@ import logging
 import os
 import random
 import socket
+import sys
 import threading
 import time
 from collections import Counter
@@ -499,9 +500,11 @@ def alone(cluster):
     for owner, name, function in real:
         setattr(owner, name, guarded(f"{owner.__name__}.{name}", function))
     gc.disable()
+    argv, sys.argv = sys.argv, ["wbsp"]  # which run.json tells
     try:
         yield
     finally:
+        sys.argv = argv
         for owner, name, function in real:
             setattr(owner, name, function)
         for name, part in parts.items():

@@ -57,7 +57,10 @@ class Laws:
 
     @property
     def held_by_standby(self):
-        return any(settings.get("standby") for settings in self._settings.values())
+        """A server serves, and its standby holds what it does."""
+        listeners = self._cluster.world.listeners.values()
+        return any(socket in listeners and self._settings[process.machine].get("standby")
+                   for process, socket in self._serving.items())
 
     def _broken(self, law, text):
         """Not only raised: what runs may catch it."""
