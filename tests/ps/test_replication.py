@@ -574,3 +574,18 @@ def test_only_processes_that_the_copies_name_keep_the_server(world, inquiries):
     world.admission.places[0] = Place("ab", None)
     world.replication.elected(SimpleNamespace(worker=0), m.Elected(3))
     assert world.replication._contest.ballot.won
+
+
+def test_a_late_word_of_one_copy_does_not_forget_the_next(world):
+    """The standby came again over a new connection; what it said of the first copy is still on its
+    way when the second leaves."""
+    world.follow()
+    world.replication.poll()
+    world.follow()
+    world.held(0)  # nothing yet: the rest of the first copy may be lost
+    world.push()
+    world.replication.poll()
+    assert world.copies() == [1, 2]
+    world.held(1, beat=2)
+    world.held(2, beat=3)
+    assert world.replication.settled

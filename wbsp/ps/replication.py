@@ -206,7 +206,9 @@ class Replication:
         if not standby.held:
             self._tell(f"the standby at {standby} holds version {copy.version}")
         standby.held, standby.receiving, standby.returned = held.number, False, False
-        self._copies = {held.number: copy}
+        # the word may be of before the next copy, which is on its way, or there
+        self._copies = {number: made for number, made in self._copies.items()
+                        if number >= held.number}
         self._source.engine.ledger.durable = copy.mark
 
     def ask(self, identity: bytes, ask: m.Ask) -> None:

@@ -94,7 +94,7 @@ class Member:
     def __init__(self, cluster, index, steps):
         self.cluster, self.index, self.steps = cluster, index, steps
         self.cuts, self.weights = [], {}
-        self.unsure = set()  # pushes of a process that died before it heard of the decision
+        self.joined = None  # number of this process's first push
         self.runtime = self.replica = self.transport = self.process = None
         self.final = self.first = self.given_up = None
         self.left_at, self.lives, self.deaths = float("inf"), 0, []
@@ -161,9 +161,9 @@ class Member:
 
     def goes_on(self, seq):
         """A new process goes on from push `seq`: what an earlier one cut after that is no more."""
+        self.joined = seq
         del self.cuts[seq:]
         self.weights = {push: weight for push, weight in self.weights.items() if push < seq}
-        self.unsure = {push for push in range(seq) if push not in self.weights}
 
     def acked(self, ack):
         assert ack.seq not in self.weights, f"worker {self.index} heard of push {ack.seq} twice"
@@ -338,8 +338,8 @@ class Cluster:
         no worker has died whose decisions are not durable."""
         if self.world.now - self.last_death < (_AGAIN if self.plan.standby else 0.0):
             return False
-        if any(member.unsure or not (member.process and member.process.alive or member.ended)
-               for member in self.members if member.lives > 1 or member.lives == 0):
+        if not all(member.ended or (member.process.alive and self.laws.has(member))
+                   for member in self.members if member.lives > 1 or member.deaths):
             return False
         if self.plan.full and self.laws.farewell:
             return False  # a final version that no disk took is with the workers alone
@@ -373,6 +373,7 @@ class Cluster:
         self.notes["kill_workers"] += 1
         member.process.kill()
         member.deaths.append(self.world.now)
+        member.joined = None
         self.world.after(self.rng.uniform(0.05, 2.0), member.start)
 
     def cut(self):

@@ -92,8 +92,11 @@ def drawn(sync: str, seed: int, standby: bool | None = None, shards: bool | None
     plan.slow = draw.choice([0.0, 0.002, 0.02, 0.3]) if draw.random() < 0.4 else 0.002
     plan.drift = draw.choice([0.001, 0.02]) if draw.random() < 0.3 else 0.0
     if draw.random() < 0.3:
-        phases = [p for p in PHASES if p != "take-over" or standby]
+        phases = [*PHASES, "take-over", "take-over"] if standby else [
+            phase for phase in PHASES if phase != "take-over"]
         faults = ["kill", "kill", "break", "sleep", "cut", "isolate"]
         plan.aimed = tuple((draw.choice(phases), draw.choice(faults))
                            for _ in range(draw.choice([1, 1, 2])))
+        if "take-over" in dict(plan.aimed):
+            plan.kills = max(plan.kills, 1)
     return plan

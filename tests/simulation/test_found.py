@@ -1,0 +1,19 @@
+"""What the simulation has found: plans that broke a law before it was mended."""
+
+import pytest
+from simulated.cluster import Cluster
+from simulated.command import scratch
+from simulated.plan import Plan
+
+
+@pytest.mark.parametrize(("plan", "seeds"), [
+    (Plan("pcc", kill_workers=2, breaks=1, steps=20), range(24)),  # joins as the others end: law 2
+    (Plan("pcc", steps=4, standby=True, period=1.0, kills=1, power=True, breaks=1, storm=0.03,
+          sleeps=1), [679]),  # a standby that came early holds a copy that names one worker: law 9
+    (Plan("adsp", wire="int8", standby=True, period=1.0, kills=1, kill_workers=1, breaks=3,
+          storm=0.01, sleeps=2, drift=0.001), [4311]),  # an answer from before a new epoch: law 9
+], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch"])
+def test_it_stays_mended(plan, seeds):
+    with scratch() as folder:
+        for seed in seeds:
+            Cluster(plan, seed, folder).run()
