@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jobs import free_port, until
 
+from wbsp.host import HOST
 from wbsp.layout import TensorSpec
 from wbsp.ps.candidacy import State
 from wbsp.ps.contest import SERVER_STEP, SILENT, STANDBY_STEP
@@ -44,9 +45,9 @@ class Server:
 
     def until(self, kind, check=lambda message: True):
         """The next message of the standby that is of this kind."""
-        end = time.monotonic() + 20
-        while time.monotonic() < end:
-            self.leader.poll(time.monotonic())
+        end = HOST.clock.monotonic() + 20
+        while HOST.clock.monotonic() < end:
+            self.leader.poll(HOST.clock.monotonic())
             if not self._socket.socket.poll(10):
                 continue
             self._identity, frame = self._socket.socket.recv_multipart()
@@ -62,10 +63,10 @@ class Server:
     def claims(self):
         """What the standby says until it does not believe this server: it is challenged each time.
         """
-        end = time.monotonic() + 20
+        end = HOST.clock.monotonic() + 20
         while self.leader.foreign is None:
-            assert time.monotonic() < end
-            self.leader.poll(time.monotonic())
+            assert HOST.clock.monotonic() < end
+            self.leader.poll(HOST.clock.monotonic())
             if self._socket.socket.poll(10):
                 self._identity, frame = self._socket.socket.recv_multipart()
                 follow = m.decode(m.FromWorker, frame)
@@ -98,10 +99,10 @@ class Server:
     def dies(self):
         """Its machine refuses connections from here on, and the standby has seen that."""
         self._socket.close(0)
-        end = time.monotonic() + 20
+        end = HOST.clock.monotonic() + 20
         while not self.leader.refused:
-            assert time.monotonic() < end
-            self.leader.poll(time.monotonic())
+            assert HOST.clock.monotonic() < end
+            self.leader.poll(HOST.clock.monotonic())
             time.sleep(0.01)
 
     def close(self):
@@ -159,7 +160,48 @@ def test_a_server_that_went_on_alone_is_not_replaced_from_a_state_before(server,
     server.takes_it(epoch)
     server.until(m.Held)
     server.dies()
-    assert standby._verdict(time.monotonic() + later) == verdict
+    assert standby._verdict(HOST.clock.monotonic() + later) == verdict
+
+
+@pytest.fixture
+def standby(server):
+    """It holds a copy of a server that has just died."""
+    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts())
+    server.leader.close()
+    server.leader = standby._leader
+    server.until(m.Follow, lambda follow: follow.port == server._own.port)
+    server.takes_it(epoch=1)
+    server.until(m.Held)
+    server.sends(1, COPY)
+    held = server.until(m.Held, lambda held: held.number)
+    server.say(m.Alive(held.beat))
+    server.until(m.Held, lambda later: later.answered == held.beat)
+    server.dies()
+    return standby
+
+
+def test_what_a_standby_heard_before_it_slept_is_no_proof(server, standby):
+    """The server's process has ended, but it may have gone on alone in that time."""
+    now = HOST.clock.monotonic()
+    assert standby._verdict(now) == "its process has ended"
+    assert standby._verdict(now + 100) is None, "too long ago"
+    standby._nap.over(now)
+    standby._woke(now)
+    server.leader.refused = True
+    assert standby._verdict(now) is None
+
+
+def test_who_has_slept_gives_workers_their_time_anew(server):
+    """A server that was started again, whose standby has ended: workers may know of a later one."""
+    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), OWN)
+    server.leader.close()
+    server.leader, now = standby._leader, HOST.clock.monotonic()
+    standby._leader.refused = True
+    assert standby._verdict(now + SILENT + 1) == "its process has ended"
+    standby._woke(now + SILENT + 1)
+    standby._leader.refused = True
+    assert standby._verdict(now + SILENT + 2) is None
+    assert standby._verdict(now + 2 * SILENT + 2) == "its process has ended"
 
 
 def test_a_standby_makes_the_last_files_when_all_have_the_final_version(server):
@@ -175,10 +217,10 @@ def test_a_standby_makes_the_last_files_when_all_have_the_final_version(server):
     server.until(m.Held, lambda held: held.number and held.chunks)
     server.say(m.AllHave(2))
     server.say(m.AllHave(1))
-    until(lambda: server.leader.poll(time.monotonic())
+    until(lambda: server.leader.poll(HOST.clock.monotonic())
           or server.leader.copy.saved.state.get("over"), "a word")
     server.dies()
-    assert standby._verdict(time.monotonic() + 60) == (
+    assert standby._verdict(HOST.clock.monotonic() + 60) == (
         "its process has ended, and all workers have the final version")
 
 
@@ -211,7 +253,7 @@ def test_a_standby_that_cannot_have_the_memory_is_sent_its_copies(server):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
         try:
-            server.leader.poll(time.monotonic())
+            server.leader.poll(HOST.clock.monotonic())
             follow = server.until(m.Follow)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -238,7 +280,7 @@ def test_what_a_stranger_in_the_server_s_place_says_is_not_believed(server):
                     m.Vacant(answer(b"no key", follow.nonce, "vacant")), m.Alive(9)):
             server.say(lie)
     for _ in range(20):
-        server.leader.poll(time.monotonic())
+        server.leader.poll(HOST.clock.monotonic())
         time.sleep(0.01)
     leader = server.leader
     assert leader.over is None and leader.refusal is None and not leader.vacant
@@ -252,7 +294,7 @@ def test_a_standby_without_a_state_ends_where_it_is_not_of_the_same_user(server,
     server.leader = standby._leader
     server.keys = [b"another user's"]
     assert list(server.claims())
-    assert standby._verdict(time.monotonic()) == 1
+    assert standby._verdict(HOST.clock.monotonic()) == 1
     assert "as the same user, or both with the same --token_file" in server.leader.foreign
 
 
@@ -271,16 +313,16 @@ def test_only_the_process_in_the_server_s_place_says_that_it_waits(server, rank,
         follow = claim.sealed(m.Follow(m.PROTOCOL, {}, 1, "ab12", 1))
         standby._followed(b"other", follow, "127.0.0.1")
         claim.meets(server._own.challenges.challenge(b"other", follow.nonce, SECRET))
-    assert standby._verdict(time.monotonic()) is None
+    assert standby._verdict(HOST.clock.monotonic()) is None
     server.say(m.NotServing("waits, too", rank=rank))
-    end = time.monotonic() + (20 if rank else 0.3)
-    while not server.leader.rank and time.monotonic() < end:
-        server.leader.poll(time.monotonic())
-    assert standby._verdict(time.monotonic()) == verdict
+    end = HOST.clock.monotonic() + (20 if rank else 0.3)
+    while not server.leader.rank and HOST.clock.monotonic() < end:
+        server.leader.poll(HOST.clock.monotonic())
+    assert standby._verdict(HOST.clock.monotonic()) == verdict
     if rank == 2:
         server.takes_it(epoch=3)
         server.until(m.Held)
-        assert standby._verdict(time.monotonic()) is None, "it serves by now"
+        assert standby._verdict(HOST.clock.monotonic()) is None, "it serves by now"
 
 
 def come(standby, worker, place, epoch, key=SECRET, line="line"):
@@ -302,7 +344,7 @@ def test_processes_that_the_state_names_vote_and_no_others(server):
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
     server.leader.close()
     server.leader = standby._leader
-    standby._verdict(time.monotonic() + SILENT + 1)
+    standby._verdict(HOST.clock.monotonic() + SILENT + 1)
     candidacy = standby._candidacy
     for worker, place, key, answered in (
             (0, "a", bytes([1]) * 32, m.Challenge), (0, "later", SECRET, m.NotServing),
@@ -322,7 +364,7 @@ def test_who_has_belonged_to_a_later_server_proves_it_and_is_waited_for_while_it
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), OWN)
     server.leader.close()
     server.leader = standby._leader
-    now = time.monotonic() + SILENT + 1
+    now = HOST.clock.monotonic() + SILENT + 1
     assert isinstance(come(standby, 0, "a", 1 << 40, bytes([1]) * 32), m.Challenge)
     assert standby._proves(standby._leader, OWN, now)
     come(standby, 0, "another process", 3)

@@ -2,12 +2,14 @@
 
 import os
 from collections import deque
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from lockstep_worker import Calls, Plain
 from msgspec import structs
 
+from wbsp.host import HOST
 from wbsp.layout import TensorSpec
 from wbsp.member import AnsweredWork
 from wbsp.sync.base import Push, WorkerRule
@@ -356,3 +358,13 @@ def test_a_process_that_cannot_prove_itself_is_left_for_the_next_address(listene
     thread._receive()
     assert "has not proven that it is of this worker's run" in turned[0]
     assert thread.attachment.claim.bond is None
+
+
+def test_a_loop_that_has_slept_says_so(monkeypatch):
+    at, slept = [100.0], []
+    monkeypatch.setattr(Channel, "on", SimpleNamespace(
+        clock=SimpleNamespace(monotonic=lambda: at[0]), scheduler=HOST.scheduler))
+    monkeypatch.setattr(Channel, "woke", lambda self, now, seconds: slept.append((now, seconds)),
+                        raising=False)
+    communicate([lambda: None, lambda: at.__setitem__(0, 3700.0), lambda: None])
+    assert slept == [(3700.0, 3600.0)]

@@ -221,3 +221,21 @@ def test_a_server_that_is_away_is_waited_for_longer_than_one_that_hangs(connecte
     connected.check(599.0)
     with pytest.raises(TransportError, match="no connection for 600 s"):
         connected.check(601.0)
+
+
+def test_a_worker_that_has_slept_has_its_patience_left(monkeypatch):
+    """It could neither hear its server nor reach it; what it has heard waits to be read."""
+    context = zmq.Context()
+    connection = ConnectionMonitor(worker_socket(context, ["127.0.0.1"], b"worker"),
+                                   "127.0.0.1:1", 600.0, lambda text: None)
+    connection.made, connection.received_at = True, 10.0
+    with pytest.raises(TransportError, match="says nothing for 300 s"):
+        connection.check(3610.0)
+    connection.woke(3610.0, 3600.0)
+    connection.check(3610.0)
+    connection.turn_away("in waiting", 3620.0)
+    connection.woke(7220.0, 3600.0)
+    connection.check(7220.0)
+    with pytest.raises(TransportError, match="no connection for 600 s"):
+        connection.check(7821.0)
+    context.destroy(0)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-_NAP = 1.0  # seconds between two looks of a loop that looks every 0.05 s
-
 
 class Clock:
     """Both times in seconds.
@@ -29,20 +27,3 @@ class Clock:
     def go_on(self, elapsed: float) -> None:
         """Let the run's time be at least `elapsed`, as another process has seen it."""
         self._zero = min(self._zero, self._source() - elapsed)
-
-
-class Nap:
-    """Tells a loop that looks at the time again and again that it has slept: that its process was
-    stopped, or its machine suspended.
-
-    What is found right after that may be from before, and silence was its own.
-    """
-
-    def __init__(self, now: float):
-        self._last = now
-        self.seconds = 0.0  # of the newest
-
-    def over(self, now: float) -> bool:
-        """True at the first look after one."""
-        self.seconds, self._last = now - self._last, now
-        return self.seconds > _NAP

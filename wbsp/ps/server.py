@@ -16,9 +16,10 @@ from typing import IO, Any, TypeVar
 import numpy as np
 import zmq
 
+from wbsp.host import Nap
 from wbsp.layout import TensorSpec, difference
 from wbsp.ps.background import Evaluator, EvaluatorError, EvaluatorWatch
-from wbsp.ps.clock import Clock, Nap
+from wbsp.ps.clock import Clock
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.engine import Engine
 from wbsp.ps.files import RunFiles

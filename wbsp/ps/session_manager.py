@@ -137,6 +137,7 @@ class SessionManager:
         """This process has slept until `now`: silence counts from here on."""
         for session in self:
             session.heard = max(session.heard, now)
+            session.progress.changed = max(session.progress.changed, now)
 
     def reaches(self, session: WorkerSession) -> bool:
         """False when the worker's connection is gone."""

@@ -114,6 +114,10 @@ class ShardLink:
                 case _:
                     yield message, frames[1].buffer if len(frames) == 2 else None
 
+    def woke(self, now: float) -> None:
+        """This process has slept until `now`: silence counts from here on."""
+        self._heard = max(self._heard, now)
+
     def keep_up(self, now: float) -> None:
         """Ask to be followed, or tell that this server lives. Raises ShardLost."""
         broken = False

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import zmq
 
+from wbsp.host import Nap
 from wbsp.ps.floats import FloatsReader
 from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.shard import Shard
@@ -65,6 +66,7 @@ class ShardServer:
         self._leader: _Leader | None = None
         self._waiting: dict[int, bytes] = {}  # secret -> socket of a worker that is no news later
         self._alone_since = self._clock.monotonic()
+        self._nap = Nap(self._alone_since)
         self._misuse: tuple[int, str] = 0, ""
         self._misuse_told = 0.0
         self._over = False
@@ -108,6 +110,10 @@ class ShardServer:
         self._watch()
         self._tell_misuse(now)
         leader = self._leader
+        if self._nap.over(now):  # silence and patience count from here on
+            self._alone_since += self._nap.seconds
+            if leader is not None:
+                leader.heard = max(leader.heard, now)
         if self._interrupts.first is not None:
             return 128 + self._interrupts.first
         if self._over:

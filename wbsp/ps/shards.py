@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import zmq
 
 from wbsp.formats import Format
+from wbsp.host import Nap
 from wbsp.ps.decision import Accepted, Committed, Record, Rejected, Resent
 from wbsp.ps.floats import floats_of
 from wbsp.ps.interrupt import Interrupts
@@ -85,6 +86,7 @@ class Shards:
         self.hear: Callable[[int, m.Message], None] = lambda *_: None
         self.take: Callable[[int, m.Message, memoryview | None], None] = lambda *_: None
         self._looked = -math.inf
+        self._nap = Nap(server.on.clock.monotonic())
         here = "localhost" if host in ("*", "0.0.0.0", "::", "[::]") else host
         self.local = [] if plan.addresses else [LocalShard(host, token, bandwidth, key)
                                                 for _ in range(plan.number)]
@@ -139,6 +141,9 @@ class Shards:
     def serve(self) -> None:
         """Take what the shards have said, and see whether they live. Raises ShardLost."""
         now = self.on.clock.monotonic()
+        if self._nap.over(now):
+            for link in self._links:
+                link.woke(now)
         for index, link in enumerate(self._links):
             for message, body in link.receive(now):
                 if isinstance(message, s.Collected | s.Floats):

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import zmq
 
+from wbsp.host import Nap
 from wbsp.ps.candidacy import Candidacy, State
-from wbsp.ps.clock import Nap
 from wbsp.ps.contest import PROOF, SILENT, STANDBY_STEP
 from wbsp.ps.copies import Copy
 from wbsp.ps.interrupt import Interrupts

@@ -131,6 +131,12 @@ class ServerChannel:
         self.memory.detach(memory)
         self._poller, self._let_go_at, self._enclosed = self._new_poller(), math.inf, None
 
+    def woke(self, now: float, seconds: float) -> None:
+        """This process has slept for so many seconds until `now`: patience counts from here on."""
+        self.connection.woke(now, seconds)
+        if self.slices is not None:
+            self.slices.woke(seconds)
+
     def let_go(self, now: float) -> bool:
         """True if the server is to hear that memory is shared no more, though the connection lives.
 

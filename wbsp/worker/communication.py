@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from wbsp.host import Nap
 from wbsp.runlog.console import one_line
 from wbsp.runlog.report import Report
 from wbsp.sync.base import Push
@@ -132,19 +133,23 @@ class Communication:
     # The loop.
 
     def _loop(self) -> None:
-        while not self._closed(self._channel.on.clock.monotonic()):
+        clock = self._channel.on.clock
+        nap = Nap(clock.monotonic())
+        while not self._closed(clock.monotonic()):
             ready = self._channel.poll(self._calls.wakes, self.attachment.patience(HEARTBEAT / 4))
+            if nap.over(now := clock.monotonic()):
+                self._channel.woke(now, nap.seconds)
             if ready.wake:
                 self._calls.take_wake()
             self._calls.make()
             if ready.event and self._channel.read_event():
-                self._introduce_again(self._channel.on.clock.monotonic())
+                self._introduce_again(clock.monotonic())
             if ready.message:
                 self._receive()
             else:
                 self.attachment.settle()  # while the server is busy with a push, or this worker
             self._channel.flush()
-            self._keep_alive(self._channel.on.clock.monotonic())
+            self._keep_alive(clock.monotonic())
 
     def _closed(self, now: float) -> bool:
         return self._closes_by is not None and (

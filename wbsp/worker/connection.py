@@ -123,6 +123,16 @@ class ConnectionMonitor:
         """The host that is connected to."""
         return self._route.host
 
+    def woke(self, now: float, seconds: float) -> None:
+        """This process has slept for so many seconds until `now`: it could not have heard of the
+        server, or tried to reach it."""
+        self.received_at = max(self.received_at, now)
+        if self._unserved_since is not None:
+            self._unserved_since += seconds
+        if self._broken_since is not None:
+            self._broken_since += seconds
+        self._notice_at += seconds
+
     def check(self, now: float) -> None:
         """Try the next address while there is no connection.
 

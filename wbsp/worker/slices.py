@@ -123,6 +123,10 @@ class Slices:
                     shard.ready = True
         return None
 
+    def woke(self, seconds: float) -> None:
+        """This process has slept for so long: it could not have reached a shard meanwhile."""
+        self._unready_since += seconds
+
     def check(self, now: float, alone: bool) -> bool:
         """True if all shards know this worker, and did not at the last look.
 
