@@ -109,7 +109,9 @@ class Member:
         """The others finished without this worker, and rightly so."""
         if self.cluster.plan.harsh:
             return self.given_up is not None
-        return self.lives > 1 and self.given_up is not None and "too late" in self.given_up
+        ended_well = any(0 in codes for name, codes in self.cluster.codes.items()
+                         if name in ("server", "standby"))
+        return self.lives > 1 and self.given_up is not None and ended_well
 
     @property
     def ended(self):
@@ -439,9 +441,9 @@ class Cluster:
                            if kind in kinds})
         with alone(self):
             try:
-                done = self.world.run(lambda: self.world.now > 3600 * _HOURS or (
-                    self.over and not any(p.alive for p in self.servers)))
-                assert done and self.over, "the run does not end"
+                done = self.world.run(
+                    lambda: self.over and not any(p.alive for p in self.servers), 3600 * _HOURS)
+                assert done, "the run does not end"
                 self.laws.check()
             finally:
                 self.world.close()

@@ -20,6 +20,8 @@ _CONNECTED, _RETRIED, _HANDSHAKE, _DISCONNECTED = (
     int(zmq.EVENT_CONNECTED), int(zmq.EVENT_CONNECT_RETRIED),
     int(zmq.EVENT_HANDSHAKE_SUCCEEDED), int(zmq.EVENT_DISCONNECTED))
 
+_AGAIN = zmq.Again()
+
 
 class Frame:
     __slots__ = ("buffer", "bytes", "peer")
@@ -258,21 +260,21 @@ class Socket(Waited):
                 raise zmq.ZMQError(errno.EHOSTUNREACH)
             # to a peer that is gone, which this side does not know yet, all can be sent
             if connection.open and not connection.down.send(frames[1:], self.process):
-                raise zmq.Again
+                raise _AGAIN.with_traceback(None)  # to make one takes its time
             return
         connection = self.connection
         if connection is None and len(self.kept) < ROOM // 2 and self.endpoint:
             self.kept.append([*frames])
         elif connection is None or not connection.open or not connection.up.send(
                 frames, self.process):
-            raise zmq.Again
+            raise _AGAIN.with_traceback(None)  # to make one takes its time
 
     def send(self, data, flags=0):
         self.send_multipart([data], flags)
 
     def recv_multipart(self, flags=0, copy=True):
         if not self.readable():
-            raise zmq.Again
+            raise _AGAIN.with_traceback(None)  # to make one takes its time
         pipe = self.ready.popleft()
         frames = pipe.inbox.popleft()
         if self.router:

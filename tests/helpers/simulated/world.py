@@ -70,7 +70,7 @@ class Process:
     def kill(self):
         """kill -9"""
         if self.alive:
-            self.alive = False
+            self.alive, self.world.stirred = False, True
             for socket in [*self.sockets]:
                 socket.die()
             for file in [*self.files]:
@@ -94,6 +94,7 @@ class World:
         self.latency, self.bandwidth = (0.0001, 0.003), 50e6
         self.storm, self.storms = 0.0, 0
         self.failures, self.digest = [], 0
+        self.stirred = False  # a process has ended
         self.on_end = lambda process, result: None
         self.on_send = lambda process, frames: None
 
@@ -131,13 +132,20 @@ class World:
             task.parked = False
             self.schedule(task, self.now + self.rng.random() * 2e-5)
 
-    def run(self, over, most=3_000_000):
-        """Go on until `over()`. Raises what a thread has raised; False: nothing more happens."""
+    def run(self, over, until, most=3_000_000):
+        """Go on until `over()`, which is asked when a process has ended, or for so many seconds.
+
+        Raises what a thread has raised; False: it is not over.
+        """
         self.hub = greenlet.getcurrent()
         heap = self._heap
         while heap:
-            if over():
-                return True
+            if self.stirred:
+                self.stirred = False
+                if over():
+                    return True
+            if self.now > until:
+                return False
             time, number, what, token = heapq.heappop(heap)
             self.events += 1
             assert self.events < most, "the run does not end"
