@@ -148,11 +148,11 @@ def test_a_run_goes_on_in_the_format_in_which_it_was_begun(jobs):
     assert before.outer[UNSENT].any()
     for flags, said in ((["--wire=topk:0.02"], "begun with --wire=int8"),
                         (["--wire=int8", "--shards=2"], "begun with 1 of them")):
-        other = jobs.server("--resume", *flags)
+        other = jobs.server("--resume=run-001", *flags)
         assert other.ends() == 1
         (line,) = other.find("wbsp.ps:")
         assert said in line
-    again = jobs.server("--wire=int8", "--resume").listens()
+    again = jobs.server("--wire=int8", "--resume=run-001").listens()
     members = [Spy(again.address, worker, SMALL) for worker in range(2)]
     all_end(members)
     again.ends_well()
