@@ -71,6 +71,25 @@ def becomes_a_member(server, peer):
     return identity.bytes
 
 
+def test_a_message_is_of_its_connection_also_when_that_has_ended(server):
+    """What a worker says last, it may say over a connection that is gone when it is read."""
+    def read():
+        assert server.socket.poll(10_000)
+        return server.received(server.socket.recv_multipart(copy=False)[1], True)
+
+    with RawPeer(server.port) as peer:
+        for _ in range(2):
+            peer.socket.sendall(b"\x00\x05hello")
+        line = read()
+        assert line is not None
+    until(lambda: server.watch() is not None
+          and line not in server.guard._members.values(), "the end to be seen")
+    assert read() is line
+    with RawPeer(server.port) as peer:
+        peer.socket.sendall(b"\x00\x05hello")
+        assert read() is not line
+
+
 def assert_cut_for_too_much(server, peer):
     """A member whose message has no end."""
     server.watch()

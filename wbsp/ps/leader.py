@@ -140,7 +140,7 @@ class Leader:
         bond = self._claim.bond
         of_run = bond is not None and bond.key == self._claim.keys[0]  # as far as this one knows
         if isinstance(message, m.Refused) and not of_run:
-            self._doubt(message.reason)
+            self._doubt(one_line(message.reason))
             return
         if isinstance(message, m.Vacant):
             self.vacant = self._claim.answers(message.proof, "vacant")
