@@ -115,13 +115,15 @@ def test_the_secret_is_in_no_hands_but_the_server_s(training):
 
 
 def test_a_run_of_a_release_without_a_secret_goes_on(jobs):
-    server = jobs.server("--connect_timeout=1", workers=1, sync="asp").listens()
-    all_end([Member(server.address, 0, steps=3)])
-    server.ends_well()
+    server = jobs.server("--check_period=0.05", workers=1, sync="asp").listens()
+    member = Member(server.address, 0, steps=100_000, seconds=0.002)
+    until(lambda: len(server.events("checkpoint")) > 2, "a checkpoint")
+    server.kill()
+    member._transport.close(0.0)
     path = server.folder / "run.json"
     run = json.loads(path.read_text())
     del run[SECRET]
-    path.write_text(json.dumps(run | {"ended": False}))
+    path.write_text(json.dumps(run))
     path.chmod(0o644)
     again = jobs.server("--connect_timeout=1", "--resume=run-001", workers=1, sync="asp").listens()
     all_end([Member(again.address, 0, steps=2)])
