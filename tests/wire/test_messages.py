@@ -57,6 +57,7 @@ FROM_WORKER = [
     m.Ask("ab12"),
     m.Ask("ab12", bytes(32)),
     m.Watch(m.PROTOCOL),
+    s.Lead(m.PROTOCOL, "ab12", 3, 8),  # to a server that somebody takes for a shard
 ]
 FROM_SERVER = [
     m.Welcome({"folder": "wbsp/run-001"}, 1.5, WorkerRule("directed", "ack", "replace")),
@@ -152,7 +153,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {13: "13c3f747352825a9a5825c84843074d8ae917ef605b6254f76d31357a7b62487"}
+BYTES = {13: "b033f9c66d9d70cc6b23e05857d43e4c8232d84dfee6561d41a0e0f7ec4cf04b"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

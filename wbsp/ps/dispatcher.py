@@ -197,6 +197,8 @@ class Dispatcher:
             self.replication.follow(identity, message, peer_address(frames[0]))
         elif isinstance(message, m.Held):
             self.replication.held(identity, message)
+        elif isinstance(message, s.Lead):
+            self.sessions.answer(identity, s.Denied("it is a server, and no shard"))
         elif isinstance(message, m.Ask):
             self.replication.ask(identity, message)
         elif session is not None and session.line is not line:

@@ -43,8 +43,13 @@ class Follower:
 
 def objection(request: m.Follow, terms: Terms) -> str | None:
     """Why a process cannot be the standby of such a run, in one line; None if it can."""
-    if reason := disagreement("the standby", "standby", request.settings, terms.settings):
+    settings = terms.settings | terms.shared
+    if reason := disagreement("the standby", "standby", request.settings, settings):
         return reason
+    lacks = [name for name in settings if name not in {"folder", "id", *request.settings}]
+    if terms.shared and lacks:
+        return (f"the standby and the server disagree: the server has {lacks[0]}="
+                f"{settings[lacks[0]]!r}, and the standby has none; start both with the same value")
     return None if request.run in ("", terms.run) else (
         f"the standby holds a state of run {request.run}, not of {terms.run}")
 

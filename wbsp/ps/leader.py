@@ -62,7 +62,15 @@ class Leader:
         self.vacant, self.rank = False, 0
         self.refusal: str | None = None
         self.foreign: str | None = None
+        self._says: str | None = None
         self.over: str | None = None
+
+    @property
+    def why(self) -> str | None:
+        """Why it is not followed, as far as is known, in one line."""
+        if self._probe.strange or self.foreign:
+            return self._probe.strange or self.foreign
+        return self._says and f"it says: {one_line(self._says)}"
 
     @property
     def touch(self) -> float:
@@ -137,6 +145,8 @@ class Leader:
         if isinstance(message, m.Challenge):
             self._meet(message, now)
             return
+        if isinstance(message, m.NotServing):  # of anybody: for the lines about waiting alone
+            self._says = message.reason
         bond = self._claim.bond
         of_run = bond is not None and bond.key == self._claim.keys[0]  # as far as this one knows
         if isinstance(message, m.Refused) and not of_run:
@@ -154,7 +164,7 @@ class Leader:
             case m.Following():
                 run = json.loads(message.run)
                 self._copies.follow(run)
-                self.follows, self.epoch = True, run["epoch"]
+                self.follows, self.epoch, self._says = True, run["epoch"], None
                 if self._asked_at is not None:  # as old as the first question, perhaps
                     self._beats = Beats(self._asked_at)
                     self._asked_at = None

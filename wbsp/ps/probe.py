@@ -12,7 +12,7 @@ import zmq
 from wbsp.host import HOST, Host
 from wbsp.wire import messages as m
 from wbsp.wire.proof import Claim
-from wbsp.wire.sockets import ServerSocket, endpoint
+from wbsp.wire.sockets import HANDSHAKE_FAILED, NO_HANDSHAKE, ServerSocket, endpoint
 
 _EVERY = 0.5  # seconds between two attempts
 _TRY = 2.0  # seconds that an attempt may take
@@ -33,7 +33,8 @@ class Probe:
         self._dealer, self._network = dealer, on.network
         self._monitor = dealer.get_monitor_socket(zmq.EVENT_CONNECT_RETRIED
                                                   | zmq.EVENT_HANDSHAKE_SUCCEEDED
-                                                  | zmq.EVENT_DISCONNECTED)
+                                                  | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
+        self.strange: str | None = None  # why no connection comes about, though somebody is there
         self.connections = 0  # that were made
         self._failed = False  # to connect, after the newest connection
         self._socket: socket.socket | None = None
@@ -44,6 +45,10 @@ class Probe:
         while self._monitor.poll(0):
             event = self._network.event(self._monitor)["event"]
             self.connections += event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            if event & HANDSHAKE_FAILED:
+                self.strange = NO_HANDSHAKE
+            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self.strange = None
             self._failed = event == zmq.EVENT_CONNECT_RETRIED
         if self._socket is None:
             if not self._failed:

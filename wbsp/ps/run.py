@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pathlib
 import sys
@@ -56,6 +57,13 @@ class ServerConfig:
     share: bool = True
     wire: Format = FLOAT32
     fail_if_lost: bool = False
+
+    @property
+    def terms(self) -> dict[str, str]:
+        """What a standby must agree on beside a run's settings: name -> text."""
+        outer = self.outer.settings().get("outer", {"name": self.outer.name})
+        return {"workers": str(self.worker_num), "outer": json.dumps(outer, sort_keys=True),
+                "samples": f"{self.stop_samples:g}", "accuracy": f"{self.target_accuracy:g}"}
 
 
 @dataclass

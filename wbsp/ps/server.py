@@ -67,7 +67,7 @@ class Server:
                           self.begin if evaluator is None else None,
                           settings.get("id", ""), epoch, record, shards, files, config.wire,
                           None if config.share else "as it was told", others_wait,
-                          secret or socket.on.scheduler.random(SIZE)),
+                          config.terms, secret or socket.on.scheduler.random(SIZE)),
             config.bandwidth, self._clock, self._say, self._event)
         self.training: Run | None = None  # until there is a W_0
         self._network = False  # the evaluator has built its own

@@ -16,7 +16,13 @@ from wbsp.wire import shards as s
 from wbsp.wire.proof import Claim
 from wbsp.wire.rate import Frames, RateLimiter
 from wbsp.wire.send_queue import SendQueue
-from wbsp.wire.sockets import ServerSocket, endpoint, is_loopback
+from wbsp.wire.sockets import (
+    HANDSHAKE_FAILED,
+    NO_HANDSHAKE,
+    ServerSocket,
+    endpoint,
+    is_loopback,
+)
 
 SILENT = 30.0  # seconds without a word after which a shard counts as lost
 _BEAT = 1.0  # seconds between two signs of life, and between two requests to follow
@@ -68,19 +74,29 @@ class ShardLink:
         self._process = process
         self._network = server.on.network
         self.socket = server.dealer(host)
-        self._monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._monitor = self.socket.get_monitor_socket(
+            zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | HANDSHAKE_FAILED)
         self._lead, self._key = lead, key
         self._claim = Claim(server.on.scheduler.random, key, *([] if process else [server.contact]))
         self._queue = SendQueue(self.socket, RateLimiter(None))
         self._held_back: list[Frames] = []  # until the shard follows
         self.socket.connect(endpoint(host, port))
         self.led = False
+        self._strange: str | None = None  # why no connection comes about, though someone is there
+        self._denied: str | None = None  # why the process there does not follow
         self._heard = -math.inf
         self._beat_at = -math.inf
         self._beats = 0
 
     def __str__(self) -> str:
         return f"the shard at {self._name}"
+
+    @property
+    def why(self) -> str:
+        """Why it does not follow, as far as is known, for the end of a line."""
+        denied = self._denied and f"it says: {one_line(self._denied)}"
+        reason = self._strange or denied
+        return f"; {reason}" if reason else ""
 
     def post(self, frames: Frames, now: float) -> None:
         """Send an encoded message after all earlier ones, once the shard follows."""
@@ -109,7 +125,9 @@ class ShardLink:
                 case s.Denied() if self.led:
                     raise ShardLost(f"{self} follows no longer: "
                                     f"{one_line(message.reason)}")
-                case s.Beat() | s.Denied():
+                case s.Denied():
+                    self._denied = message.reason
+                case s.Beat():
                     pass
                 case _:
                     yield message, frames[1].buffer if len(frames) == 2 else None
@@ -122,9 +140,14 @@ class ShardLink:
         """Ask to be followed, or tell that this server lives. Raises ShardLost."""
         broken = False
         while self._monitor.poll(0):
-            self._network.event(self._monitor)
-            broken = self.led
-            self._claim.renew()  # the next process at this address may be another one
+            event = self._network.event(self._monitor)["event"]
+            if event & HANDSHAKE_FAILED:
+                self._strange = NO_HANDSHAKE
+            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._strange = None
+            else:
+                broken, self._denied = self.led, None
+                self._claim.renew()  # the next process at this address may be another one
         if self._process is not None:
             code = self._process.ended(_END if broken else 0.0)
             if code is not None:

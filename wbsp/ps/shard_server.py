@@ -168,7 +168,11 @@ class ShardServer:
         leads = leader is not None and leader.identity == identity
         if not 1 <= len(frames) <= 2:
             raise m.WireError(f"a message of {len(frames)} frames")
-        message = m.decode(s.ToShard, frames[0].buffer)
+        try:
+            message = m.decode(s.ToShard, frames[0].buffer)
+        except m.WireError:
+            self._turn_away(identity, frames[0])
+            raise
         body = frames[1].buffer if len(frames) == 2 else None
         if (body is not None) != isinstance(message, s.Floats | s.Slice):
             raise m.WireError(f"{type(message).__name__} with {len(frames)} frames")
@@ -219,6 +223,13 @@ class ShardServer:
                                    self._clock.monotonic())
             self._socket.guard.expect(lead.workers)
         self._send(identity, s.Led(lead.epoch))
+
+    def _turn_away(self, identity: bytes, frame: zmq.Frame) -> None:
+        """Who takes this process for a server is told what it is. Raises WireError."""
+        message = m.decode(m.FromWorker, frame.buffer)
+        if isinstance(message, m.Hello | m.Reattach | m.Follow | m.Ask | m.Watch):
+            self._send(identity, m.NotServing(
+                f"the process at port {self._socket.port} is a shard, and no server"))
 
     def _present(self, leader: _Leader | None, identity: bytes, secret: int) -> None:
         """A worker introduces itself; before the log has spoken of it, it waits."""

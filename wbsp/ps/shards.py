@@ -122,18 +122,20 @@ class Shards:
         self.register(poller)
         while True:
             self.serve()
-            missing = [str(link) for link in self._links if not link.led]
+            waiting = [link for link in self._links if not link.led]
+            missing = [str(link) for link in waiting]
             if not missing:
                 return None
             if interrupts.first is not None:
                 return 128 + interrupts.first
             reason, waited = f"waiting for {missing[0]}", self.on.clock.monotonic() - began
             if waited > PATIENCE:
-                self._say(f"stopping: {missing[0]} did not come within {PATIENCE:g} s")
+                self._say(f"stopping: {missing[0]} did not come within {PATIENCE:g} s"
+                          f"{waiting[0].why}")
                 return 1
             if waited > notice:
                 notice += _NOTICE
-                self._say(f"{reason} ({waited:.0f} of {PATIENCE:g} s)")
+                self._say(f"{reason} ({waited:.0f} of {PATIENCE:g} s){waiting[0].why}")
             if waited > _GRACE:  # else they are heard in a moment
                 _turn_away(self._server, f"the server is {reason}")
             poller.poll(int(1000 * _LOOK))

@@ -23,6 +23,7 @@ from wbsp.ps.worker_session import check_reattach, other_protocol
 from wbsp.runlog.console import say
 from wbsp.wire import messages as m
 from wbsp.wire.proof import answer, ticket
+from wbsp.wire.shards import Denied, Lead
 from wbsp.wire.sockets import ServerSocket, peer_address, split_address
 
 PATIENCE = 600.0  # seconds without a server, and without the right to serve
@@ -50,6 +51,8 @@ class Standby:
         self._leader = Leader(socket, *split_address(follow), m.Follow(
             m.PROTOCOL, settings, socket.port, own.run if own else "", own.rank if own else 0),
             share, own and own.secret)
+        self._itself = False  # this process has been told to follow itself
+        self._why: str | None = None  # why the server is not followed, as was said last
         self._candidacy: Candidacy | None = None  # while the server is silent
         self._silent_since = self._noticed = self._socket.on.clock.monotonic()
         self._said: set[str] = set()  # lines that are said once
@@ -152,6 +155,10 @@ class Standby:
         if leader.over is not None:
             say(f"the run has ended: {leader.over}")
             return 0
+        if self._itself:
+            say(f"--standby_of={leader.address} is the address of this very process; name that of "
+                "the server that it is to stand by")
+            return 1
         if leader.refusal is not None:
             say(f"the server at {leader.address} refused: {leader.refusal}")
             return 1
@@ -202,9 +209,15 @@ class Standby:
                    if epoch > state.epoch else
                    f"{self._candidacy.ballot} have come here, "
                    f"{self._candidacy.ballot.needed} are needed")
+        why = self._leader.why
+        if why is not None:
+            missing = f"{missing}; {why}"
         if waited > PATIENCE:
             say(f"no server at {self._leader.address} for {PATIENCE:g} s, and {missing}")
             return 1
+        if why is not None and why != self._why:
+            self._why, self._noticed = why, now
+            say(f"no server at {self._leader.address} yet; {missing}")
         if now - max(self._noticed, self._silent_since) > _NOTICE:
             self._noticed = now
             say(f"no server at {self._leader.address} for {waited:.0f} of {PATIENCE:g} s; "
@@ -254,6 +267,8 @@ class Standby:
                 self._send(identity, m.Unknown())
             case m.Hello() | m.Ask() | m.Watch():
                 self._send(identity, m.NotServing(self._reason))
+            case Lead():
+                self._send(identity, Denied(f"{self._reason}, and no shard"))
 
     def _came(self, identity: bytes, request: m.Reattach, line: object) -> None:
         """A worker takes this process for the server: it has a say once it has proven who it is.
@@ -277,6 +292,9 @@ class Standby:
 
     def _followed(self, identity: bytes, follow: m.Follow, host: str) -> None:
         """Another process in waiting, at address `host`, takes this one for the server."""
+        if identity == self._leader.socket.routing_id:
+            self._itself = True
+            return
         state, contact = self._state, self._socket.contact
         if reason := other_protocol("the standby", follow.protocol):
             self._send(identity, m.Refused(reason))

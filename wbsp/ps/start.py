@@ -67,6 +67,7 @@ def where_to_listen(host: str | None, port: int | None, default_port: int) -> tu
     return hosts[0] if all(map(is_loopback, hosts)) else "*", ports[0]
 
 
+_IDENTITY = {"name": "identity"}  # the outer step of a run whose run.json names none
 _MOST_LOST = 20  # shards in a row without a checkpoint between
 
 
@@ -133,7 +134,11 @@ class _Plan:
             "command": " ".join(sys.argv)}
         run = dict(before) if saved else now
         changes = [f"{name} {before[name]!r}, now {value!r}" for name, value in now.items() if saved
-                   and name not in ("command", "folder") and before.get(name, value) != value]
+                   and name not in ("command", "folder", "outer")
+                   and before.get(name, value) != value]
+        then, outer = before.get("outer", _IDENTITY), now.get("outer", _IDENTITY)
+        if saved and then != outer:
+            changes.append(f"outer {then!r}, now {outer!r}")
         if saved and before.get("wire", FLOAT32.name) != settings["wire"]:
             raise ValueError(f"--wire={settings['wire']}: this run was begun with --wire="
                              f"{before.get('wire', FLOAT32.name)}, and its workers go on so; give "
@@ -220,7 +225,7 @@ class _Plan:
             return server
 
         if saved and other and not over:  # else nobody can have a later state
-            return Standby(socket, other, self.settings, serve, self.interrupts,
+            return Standby(socket, other, self.settings | self.config.terms, serve, self.interrupts,
                            State.of(before, saved.state, SERVER_STEP), self.config.share).run
         return serve(None).run
 
@@ -289,7 +294,7 @@ def prepare_server(
                  relative_to, start_evaluator, planned, watch_port, interrupts, on)
     socket = plan.listen()
     if standby_of and plan.runs.to_resume() is None:
-        first = Standby(socket, standby_of, settings,
+        first = Standby(socket, standby_of, settings | config.terms,
                         _TakeOver(plan, socket), interrupts,
                         share=config.share).run
     else:

@@ -31,6 +31,7 @@ class Terms:
     shards:     None: the server keeps the floats itself
     files:      of the run, for who watches it; None: nobody can
     wire:       format of updates and versions
+    shared:     what a standby must agree on beside the settings (name -> text)
     alone:      why no memory is shared with workers; None: it is, with those that can
     others_wait: members of another run are to wait for its server, which may be started yet; else
                 they are refused: this server was to go on with their run, and does not have it
@@ -49,6 +50,7 @@ class Terms:
     wire: Format = FLOAT32
     alone: str | None = None
     others_wait: bool = False
+    shared: dict[str, str] = field(default_factory=dict)
     secret: bytes = field(default_factory=lambda: HOST.scheduler.random(SIZE))
 
     def place(self, identity: bytes) -> str:

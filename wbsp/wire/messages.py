@@ -44,7 +44,7 @@ from wbsp.wire.server import (
     Unknown,
     Welcome,
 )
-from wbsp.wire.shards import FromShard, Group, ToShard
+from wbsp.wire.shards import FromShard, Group, Lead, ToShard
 from wbsp.wire.standby import (
     AllHave,
     Ask,
@@ -76,7 +76,8 @@ __all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "NONE", "PROTOCOL", "Group", "Im
            "WireError"]
 
 FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | Leaving
-              | Reattach | Kept | Goodbye | Elected | Follow | Held | Ask | Watch)
+              | Reattach | Kept | Goodbye | Elected | Follow | Held | Ask | Watch
+              | Lead)
 FromServer = (Welcome | Joined | Refused | Ack | Granted | Directed | CutDecision | Model | Stop
               | Final | Alive | Resend | Reattached | Unknown | Elect | Leading | NotServing
               | Following | Copy | CopyChunk | AllHave | Vacant | Over | FilesAt | Challenge)
