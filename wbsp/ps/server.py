@@ -88,7 +88,11 @@ class Server:
     def begin(self, vector: np.ndarray, layout: list[TensorSpec],
               state: dict[str, Any] | None = None,
               outer: dict[str, np.ndarray] | None = None) -> None:
-        """Take W_0 (float32 [size]), or a checkpoint's version, state and what is beside it."""
+        """Take W_0 (float32 [size]), or a checkpoint's version, state and what is beside it. Raises
+        ValueError, in one line, for a model that cannot be served."""
+        if self._shards is not None and len(self._shards) > vector.size:
+            raise ValueError(f"a model of {vector.size} floats has no part for each of "
+                             f"{len(self._shards)} shards; start the server with fewer: --shards")
         self._config.outer.restore(outer or {})
         if state:
             self._clock.go_on(state["elapsed"])
@@ -250,7 +254,10 @@ class Server:
         self._network = True
         layout = self.dispatcher.admission.layout
         if layout is None:
-            self.begin(*initial)
+            try:
+                self.begin(*initial)
+            except ValueError as error:
+                raise EvaluatorError(str(error)) from None
         elif reason := difference(layout, initial[1]):
             raise EvaluatorError(f"the checkpoint is of another model: {reason} (here: the "
                                  "checkpoint, there: --model); resume with the same --model")
