@@ -216,7 +216,7 @@ class Standby:
             say(f"no server at {self._leader.address} for {PATIENCE:g} s, and {missing}")
             return 1
         if why is not None and why != self._why:
-            self._why, self._noticed = why, now
+            self._why = why
             say(f"no server at {self._leader.address} yet; {missing}")
         if now - max(self._noticed, self._silent_since) > _NOTICE:
             self._noticed = now
