@@ -1,5 +1,6 @@
 """The world outside a process."""
 
+import sys
 import time
 
 import pytest
@@ -14,8 +15,16 @@ def test_time_counts_while_the_machine_sleeps_where_it_can_tell(monkeypatch):
     assert Clock().monotonic() == 12.5
 
 
+def test_on_macos_time_counts_while_the_machine_sleeps(monkeypatch):
+    monkeypatch.delattr(time, "CLOCK_BOOTTIME", raising=False)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(time, "clock_gettime", {time.CLOCK_MONOTONIC: 7.5}.__getitem__)
+    assert Clock().monotonic() == 7.5
+
+
 def test_elsewhere_time_is_what_python_has(monkeypatch):
     monkeypatch.delattr(time, "CLOCK_BOOTTIME", raising=False)
+    monkeypatch.setattr(sys, "platform", "freebsd")
     assert Clock().monotonic is time.monotonic
 
 

@@ -12,6 +12,7 @@ import queue as _queue
 import select
 import signal as _signal
 import socket as _socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -35,12 +36,14 @@ _NAP = 1.0  # seconds between two looks of a loop that looks several times a sec
 def _monotonic() -> Callable[[], float]:
     """Seconds that no one sets, and that count while the machine sleeps, where it can tell.
 
-    Linux's `time.monotonic` stops with the machine: a process that was suspended for an hour would
-    take what it heard before for fresh.
+    `time.monotonic` stops with the machine: a process that was suspended for an hour would take
+    what it heard before for fresh. Linux has CLOCK_BOOTTIME for that; on macOS CLOCK_MONOTONIC
+    counts on, which Python's `time.monotonic` is not there.
     """
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
-    return time.monotonic
+    counts = getattr(time, "CLOCK_BOOTTIME", None)
+    if counts is None and sys.platform == "darwin":
+        counts = time.CLOCK_MONOTONIC
+    return time.monotonic if counts is None else functools.partial(time.clock_gettime, counts)
 
 
 @dataclass(frozen=True)
