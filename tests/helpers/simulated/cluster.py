@@ -111,7 +111,8 @@ class Member:
             return self.given_up is not None
         ended_well = any(0 in codes for name, codes in self.cluster.codes.items()
                          if name in ("server", "standby"))
-        return self.lives > 1 and self.given_up is not None and ended_well
+        return self.lives > 1 and self.given_up is not None and (
+            ended_well or "too late" in self.given_up)
 
     @property
     def ended(self):
@@ -301,26 +302,32 @@ class Cluster:
 
     def phase(self, name, process):
         """The run has come to a phase: what was aimed at it strikes, now or in a moment."""
+        if name == "farewell" and self.plan.full and self.plan.shards:
+            self.world.storms = 0  # as in `_may_die`: a connection to a shard is a life
         for aim in [*self._aimed]:
             if aim[0] == name:
                 self._aimed.remove(aim)
-                self.notes[f"phase {name}"] += 1
-                victim = process.name if process.name in ("server", "standby") else (
-                    self._victim())
-                act = {"kill": lambda v=victim: self.kill(v, waits=False), "cut": self.cut,
-                       "break": self.break_connection,
-                       "isolate": lambda v=victim: self.isolate(v),
-                       "sleep": lambda v=victim: self.sleep(v)}[aim[1]]
-                self.world.after(self.rng.choice([0.0, 1e-5, 0.002, 0.05]), act)
+                fault, _, victim = aim[1].partition(" ")
+                victim = victim or (process.name if process.name in ("server", "standby")
+                                    else self._victim())
+                self.world.after(self.rng.choice([0.0, 1e-5, 0.002, 0.05]),
+                                 lambda f=fault, v=victim: self._strike(name, f, v))
+
+    def _strike(self, phase, fault, victim):
+        act = {"kill": lambda: self.kill(victim, waits=False), "cut": self.cut,
+               "break": self.break_connection, "isolate": lambda: self.isolate(victim),
+               "sleep": lambda: self.sleep(victim)}[fault]
+        if act():
+            self.notes[f"phase {phase}"] += 1
 
     def kill(self, name, waits=True):
-        """kill -9, and the command again after a while."""
+        """kill -9, and the command again after a while; true if it was done."""
         if self.over or not self.processes[name].alive:
-            return
+            return False
         if not self._may_die(name):
             if waits:
                 self.world.after(0.5, lambda: self.kill(name))
-            return
+            return False
         self.last_death = self.world.now
         self.say(f"--- kill {name}{' and its power' if self.plan.power else ''}")
         self.notes["kills"] += 1
@@ -330,6 +337,7 @@ class Cluster:
             self.machines[name].lose_power()
         self.laws.died(name)
         self.world.after(self.rng.uniform(*self.plan.outage), lambda: self._again(name))
+        return True
 
     def _again(self, name):
         if not self.processes[name].alive:
@@ -346,7 +354,8 @@ class Cluster:
         if self.plan.full and self.laws.farewell:
             return False  # a final version that no disk took is with the workers alone
         if self.plan.standby and self.laws.begun:
-            return all(process.alive for process in self.servers) and self.laws.held_by_standby
+            return self.laws.alone(name) or (
+                all(process.alive for process in self.servers) and self.laws.held_by_standby)
         return True
 
     def kill_shard(self):
@@ -387,6 +396,7 @@ class Cluster:
         self.notes["cuts"] += 1
         self.world.cut |= pairs
         self.world.after(self.rng.choice(self.plan.naps), lambda: self._heal(pairs))
+        return True
 
     def isolate(self, name=None):
         """A server is out of reach of all others, and they of it."""
@@ -397,6 +407,7 @@ class Cluster:
         self.notes["isolations"] += 1
         self.world.cut |= pairs
         self.world.after(self.rng.choice(self.plan.naps), lambda: self._heal(pairs))
+        return True
 
     def _heal(self, pairs):
         self.world.cut -= pairs
@@ -412,18 +423,21 @@ class Cluster:
 
     def break_connection(self):
         found = [one for one in self._connections() if one.open and not (
-            self.plan.standby and one.endpoint.startswith("tcp://s") and (
+            (self.plan.standby or (self.plan.full and self.laws.farewell))
+            and one.endpoint.startswith("tcp://s") and (
                 one.dealer.process.name in ("server", "standby")
                 and one.router.process.name[1:].isdigit()))]  # that is a death of the server
         if found and not self.over:
             self.notes["breaks"] += 1
             self.rng.choice(found).close()
+            return True
+        return False
 
     def sleep(self, name=None):
         alive = sorted((process for process in self.world.processes if process.alive),
                        key=lambda process: process.name)
         if self.over or not alive:
-            return
+            return False
         if self.plan.victims:
             name = name or self._victim()
         process = self.processes[name] if name else self.rng.choice(alive)
@@ -431,6 +445,7 @@ class Cluster:
         self.say(f"--- {process.name} sleeps for {seconds:g} s")
         self.notes["sleeps"] += 1
         process.asleep_until = self.world.now + seconds
+        return True
 
     # The run.
 

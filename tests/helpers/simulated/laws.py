@@ -61,6 +61,14 @@ class Laws:
             int(state["next_seq"].get(str(member.index), 0)) >= member.joined
             for state in self._states.values())
 
+    def alone(self, name):
+        """It has served without a standby since that was lost: its disk has what is durable."""
+        listeners = self._cluster.world.listeners.values()
+        settings = self._settings.get(name, {})
+        serves = any(process.machine == name and socket in listeners
+                     for process, socket in self._serving.items())
+        return serves and settings.get("epoch", 0) > 1 and not settings.get("standby")
+
     @property
     def held_by_standby(self):
         """A server serves, and its standby holds what it does."""

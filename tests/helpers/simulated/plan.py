@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 
 PHASES = "begin", "last push", "farewell", "take-over", "gathering"
 FORMATS = "float32", "int8", "topk:0.1"
+# What strikes at a phase. Who dies while it takes over from one that has just died may take the
+# newest state with it: that is two deaths, and not survived.
+_AT_TAKE_OVER = "break", "sleep", "cut", "isolate"
+_AT_PHASES = "kill", "kill", *_AT_TAKE_OVER
 
 
 @dataclass
@@ -45,7 +49,7 @@ class Plan:
     drift: float = 0.0  # by how much clocks run faster or slower
     latency: tuple[float, float] = (0.0001, 0.003)
     speeds: tuple[float, ...] = (0.01, 0.03, 0.1)  # seconds that a step takes, of each worker one
-    # Faults at phases: what strikes, with (phase, fault)
+    # Faults at phases: (phase, what strikes, and perhaps whom: "sleep standby")
     aimed: tuple[tuple[str, str], ...] = ()
     pair: tuple[str, str] | None = None  # the machines of each cut
     victims: tuple[str, ...] = ()  # the processes that die or sleep; none: as drawn
@@ -94,9 +98,9 @@ def drawn(sync: str, seed: int, standby: bool | None = None, shards: bool | None
     if draw.random() < 0.3:
         phases = [*PHASES, "take-over", "take-over"] if standby else [
             phase for phase in PHASES if phase != "take-over"]
-        faults = ["kill", "kill", "break", "sleep", "cut", "isolate"]
-        plan.aimed = tuple((draw.choice(phases), draw.choice(faults))
-                           for _ in range(draw.choice([1, 1, 2])))
+        plan.aimed = tuple(
+            (phase, draw.choice(_AT_TAKE_OVER if phase == "take-over" else _AT_PHASES))
+            for phase in draw.choices(phases, k=draw.choice([1, 1, 2])))
         if "take-over" in dict(plan.aimed):
             plan.kills = max(plan.kills, 1)
     return plan
