@@ -12,7 +12,11 @@ from simulated.plan import Plan
           sleeps=1), [679]),  # a standby that came early holds a copy that names one worker: law 9
     (Plan("adsp", wire="int8", standby=True, period=1.0, kills=1, kill_workers=1, breaks=3,
           storm=0.01, sleeps=2, drift=0.001), [4311]),  # an answer from before a new epoch: law 9
-], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch"])
+    (Plan("lbbsp", workers=4, steps=4, shards=2, period=0.1, kills=2, power=True, kill_shards=2,
+          storm=0.03, slow=0.3, aimed=(("farewell", "sleep"), ("begin", "sleep"))),
+     [13252]),  # a push that is sent again, and answered meanwhile, is summed up in place: law 5
+], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
+        "sent again"])
 def test_it_stays_mended(plan, seeds):
     with scratch() as folder:
         for seed in seeds:

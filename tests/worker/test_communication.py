@@ -19,6 +19,7 @@ from wbsp.worker import communication
 from wbsp.worker.channel import Ready
 from wbsp.worker.communication import Communication
 from wbsp.worker.connection import TransportError
+from wbsp.worker.kept import KeptCuts
 from wbsp.worker.pending import PendingRequest
 
 PUSH = Push(0, 4, 0, 1, 1, 1.0)
@@ -368,3 +369,14 @@ def test_a_loop_that_has_slept_says_so(monkeypatch):
                         raising=False)
     communicate([lambda: None, lambda: at.__setitem__(0, 3700.0), lambda: None])
     assert slept == [(3700.0, 3600.0)]
+
+
+def test_what_is_sent_again_is_not_summed_up_in_place():
+    """It may be on its way to a shard when the answer to its first sending comes."""
+    update = np.ones(3, np.float32)
+    request = PendingRequest(m.Ack, 4, lambda: None, (0, 0), 10.0, 10.0, 10.0, (PUSH, update))
+    request.send_again(11.0)
+    kept = KeptCuts(4)
+    kept.add(PUSH, update, weight=0.5, mark=1, durable=0)
+    kept.settle()
+    assert (update == 1).all()

@@ -43,6 +43,8 @@ class PendingRequest:
 
     def send_again(self, now: float) -> None:
         self.sent_at = now
+        if self.cut is not None:  # it may be on its way yet when the first sending is answered
+            self.cut[1].flags.writeable = False
         self.send()
 
     def idle(self, now: float) -> float:

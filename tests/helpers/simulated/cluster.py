@@ -281,6 +281,8 @@ class Cluster:
         if name[0] != "w":
             self.say(f"{name}: ended with exit code {code}")
             self.codes.setdefault(name, []).append(code)
+            if code and name == "server" and not self.over:
+                self.laws.gave_up(code)
             if code and not self.over and name in ("server", "standby"):
                 # as a supervisor of processes does
                 self.world.after(2.0, lambda: self.start_server(name))
@@ -354,7 +356,7 @@ class Cluster:
         if self.plan.full and self.laws.farewell:
             return False  # a final version that no disk took is with the workers alone
         if self.plan.standby and self.laws.begun:
-            return self.laws.alone(name) or (
+            return self.laws.alone(name) or (not self.plan.when_alone and
                 all(process.alive for process in self.servers) and self.laws.held_by_standby)
         return True
 

@@ -23,7 +23,7 @@ from integers import UNIT, pattern
 
 from wbsp.wire import messages as m
 
-_ACK, _FINAL, _REATTACHED, _INITIAL = b"\xa3Ack", b"\xa5Final", b"\xaaReattached", b"\xa7Initial"
+_ACK, _FINAL, _REATTACHED, _HELD = b"\xa3Ack", b"\xa5Final", b"\xaaReattached", b"\xa4Held"
 
 
 class Broken(AssertionError):
@@ -48,7 +48,7 @@ class Laws:
         self._epochs, self._versions = {}, {}  # epoch -> machine; version -> bytes -> who, when
         self._settings, self._states = {}, {}  # machine -> run.json, state of the checkpoint
         self._serving, self._taken = {}, set()  # process -> its socket, of who answers; epochs
-        self.farewell = self._gathering = self._begun = False
+        self.farewell = self._gathering = self._begun = self._held = False
         cluster.world.on_send = self.sent
 
     @property
@@ -73,6 +73,8 @@ class Laws:
     def held_by_standby(self):
         """A server serves, and its standby holds what it does."""
         listeners = self._cluster.world.listeners.values()
+        if self._held and self._cluster.last_death < 0:
+            return True
         return any(socket in listeners and self._settings[process.machine].get("standby")
                    for process, socket in self._serving.items())
 
@@ -136,6 +138,9 @@ class Laws:
                 self._broken(10, f"workers are told of the final version {version}, and the disk "
                              f"has {there}")
             self._cluster.phase("farewell", process)
+        elif head.startswith(_HELD) and not self._held and frames[0][6]:
+            self._held = True
+            self._cluster.phase("held", process)
         elif head.startswith(_REATTACHED) and not self._gathering:
             self._gathering = True
             self._cluster.phase("gathering", process)
@@ -158,6 +163,12 @@ class Laws:
         seen = self._versions.setdefault((final, version), {})
         seen.setdefault(vector.tobytes(), []).append(
             (cluster.world.now, member.index, member.lives))
+
+    def gave_up(self, code):
+        """A server has ended by itself in mid-run; one that another has taken over from may."""
+        plan = self._cluster.plan
+        if not (plan.standby or plan.full or plan.harsh):
+            self._broken(9, f"the server ended with exit code {code}")
 
     def died(self, name):
         """A server has died: law 10, with what is left."""

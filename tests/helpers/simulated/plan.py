@@ -53,6 +53,7 @@ class Plan:
     aimed: tuple[tuple[str, str], ...] = ()
     pair: tuple[str, str] | None = None  # the machines of each cut
     victims: tuple[str, ...] = ()  # the processes that die or sleep; none: as drawn
+    when_alone: bool = False  # deaths wait until the server serves without its standby
 
     @property
     def harsh(self) -> bool:
@@ -95,8 +96,8 @@ def drawn(sync: str, seed: int, standby: bool | None = None, shards: bool | None
     plan.full = 0.1 if draw.random() < 0.25 else 0.0
     plan.slow = draw.choice([0.0, 0.002, 0.02, 0.3]) if draw.random() < 0.4 else 0.002
     plan.drift = draw.choice([0.001, 0.02]) if draw.random() < 0.3 else 0.0
-    if draw.random() < 0.3:
-        phases = [*PHASES, "take-over", "take-over"] if standby else [
+    if draw.random() < 0.4:
+        phases = [*PHASES, *3 * ["take-over"]] if standby else [
             phase for phase in PHASES if phase != "take-over"]
         plan.aimed = tuple(
             (phase, draw.choice(_AT_TAKE_OVER if phase == "take-over" else _AT_PHASES))

@@ -11,14 +11,21 @@ from dataclasses import dataclass
 from unittest.mock import PropertyMock, patch
 
 import simulated.disk
+import wbsp.ps.follower
 import wbsp.ps.replication
+import wbsp.ps.standby
 import wbsp.ps.start
 import wbsp.wire.memory
+from simulated.cluster import Cluster
 from simulated.plan import Plan
+from wbsp.host import Nap
 from wbsp.ps.admission import Admission
 from wbsp.ps.background import Checkpoints
-from wbsp.ps.contest import Ballot
+from wbsp.ps.contest import Ballot, Beats
 from wbsp.ps.gathering import Gathering
+from wbsp.ps.replication import Replication
+from wbsp.ps.shard_link import ShardLost
+from wbsp.ps.shards import Shards
 from wbsp.ps.store import Ledger
 from wbsp.worker import connection
 from wbsp.worker.attachment import Attachment
@@ -84,6 +91,59 @@ def _silence_of_a_broken_connection():
     return patch.object(connection.ConnectionMonitor, "check", impatient)
 
 
+def _time_stands_still():
+    """As Linux's `time.monotonic` does while a machine is suspended."""
+    sleep = Cluster.sleep
+
+    def suspended(self, name=None):
+        before = {one: one.asleep_until for one in self.world.processes}
+        done = sleep(self, name)
+        for process, until in before.items():
+            if process.asleep_until > until:
+                process.offset -= process.rate * (process.asleep_until - self.world.now)
+        return done
+    stack = contextlib.ExitStack()
+    stack.enter_context(_fence_is_open())
+    stack.enter_context(patch.object(Cluster, "sleep", suspended))
+    return stack
+
+
+def _sleep_goes_unnoticed():
+    """And the fence, which keeps harm from following, is open."""
+    stack = contextlib.ExitStack()
+    stack.enter_context(_fence_is_open())
+    stack.enter_context(patch.object(Nap, "over", lambda self, now: False))
+    stack.enter_context(patch.object(Beats, "doubt", lambda self: None))
+    stack.enter_context(patch.object(wbsp.ps.follower, "PROOF", 1e9))
+    stack.enter_context(patch.object(wbsp.ps.standby, "PROOF", 1e9))
+    return stack
+
+
+def _first_lost_shard_ends_it():
+    gather = Shards.gather
+
+    def impatient(self, *args):
+        try:
+            return gather(self, *args)
+        except ShardLost:
+            return 1
+    return patch.object(Shards, "gather", impatient)
+
+
+def _ends_when_one_is_served():
+    complete = Gathering.complete
+
+    def early(self, active):
+        return complete(self, active) or (
+            self.awaited is not None and bool(self.left) and not active)
+    return patch.object(Gathering, "complete", early)
+
+
+# A standby sleeps; its server goes on alone, dies, and is away when the standby wakes.
+_LONG_SLEEP = Plan("asp", standby=True, kills=1, when_alone=True, victims=("server",),
+                   outage=(80.0, 90.0), aimed=(("held", "sleep standby"),), naps=(70.0,), steps=50,
+                   speeds=(2.0, 3.0))
+
 PLANTED = [
     Planted("a push that comes again counts again",
             lambda: patch.object(Ledger, "seen", lambda self, worker, seq: False),
@@ -122,6 +182,19 @@ PLANTED = [
     Planted("numbers of versions are used again",
             lambda: patch.object(Gathering, "came_back", _without_floor()),
             Plan("asp", kills=3, period=1.0), {3, 9}),
+    Planted("time stands still while a process sleeps", _time_stands_still,
+            _LONG_SLEEP, {1, 2, 11}, 10),
+    Planted("what is found after a sleep is proof", _sleep_goes_unnoticed,
+            _LONG_SLEEP, {1, 2, 11}, 10),
+    Planted("the first shard that is lost while another is waited for ends the server",
+            _first_lost_shard_ends_it,
+            Plan("pcc", shards=3, kill_shards=6, breaks=8, steps=40, outage=(1.0, 4.0)), {9}),
+    Planted("a run that ended is over when one worker has the final version",
+            _ends_when_one_is_served,
+            Plan("pcc", aimed=(("farewell", "kill"),)), {2, 9}),
+    Planted("who holds a copy is not noted",
+            lambda: patch.object(Replication, "_record", lambda self, **changes: True),
+            Plan("pcc", standby=True, kills=1, steps=20, victims=("server",)), {4}, 10),
 ]
 
 
