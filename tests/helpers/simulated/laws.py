@@ -242,7 +242,10 @@ class Laws:
             for path, inode in (machine.names.items() if machine else ()):
                 if path.endswith("events.jsonl"):
                     for line in bytes(inode.data).splitlines():
-                        event = json.loads(line)
+                        try:
+                            event = json.loads(line)
+                        except ValueError:  # torn by a loss of power
+                            continue
                         if event.get("worker") == worker and event.get("seq") == seq and (
                                 event["kind"] in ("accept", "reject")):
                             weight = event.get("weight", 0.0)
