@@ -15,6 +15,7 @@ from wbsp.ps.probe import Probe
 from wbsp.runlog.console import one_line
 from wbsp.runlog.folder import SECRET
 from wbsp.wire import messages as m
+from wbsp.wire.intake import Intake
 from wbsp.wire.proof import Claim
 from wbsp.wire.sockets import ServerSocket, endpoint
 
@@ -45,7 +46,8 @@ class Leader:
         self.address = f"{host}:{port}"
         self.socket = server.dealer(host)
         self.refused = False
-        self._probe = Probe(self.socket, host, port, server.on)
+        self._intake = Intake(server, self.socket, lambda: self._claim.bond is not None)
+        self._probe = Probe(self.socket, host, port, self._intake, server.on)
         self.socket.connect(endpoint(host, port))
         self._follow = follow
         self._contact = server.contact
@@ -93,9 +95,10 @@ class Leader:
             self._ask_again()
         if now - self._told >= _TELL:
             self._tell(now)
-        with contextlib.suppress(zmq.Again):
-            while self.refusal is None and self.over is None:
-                self._take(self.socket.recv_multipart(zmq.NOBLOCK, copy=False), now)
+        for frames in self._intake.read():
+            self._take(frames, now)
+            if self.refusal is not None or self.over is not None:
+                break
 
     def woke(self, now: float) -> None:
         """This process has slept until `now`: what it finds is no proof, until it has asked anew.

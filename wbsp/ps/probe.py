@@ -11,6 +11,7 @@ import zmq
 
 from wbsp.host import HOST, Host
 from wbsp.wire import messages as m
+from wbsp.wire.intake import Intake
 from wbsp.wire.proof import Claim
 from wbsp.wire.sockets import HANDSHAKE_FAILED, NO_HANDSHAKE, ServerSocket, endpoint
 
@@ -26,14 +27,14 @@ class Probe:
     connect: to a server it would be a peer that does not speak its protocol.
     """
 
-    def __init__(self, dealer: zmq.Socket, host: str, port: int,
+    def __init__(self, dealer: zmq.Socket, host: str, port: int, intake: Intake,
                  on: Host = HOST):
-        """`dealer`: a socket that is to be connected to that address."""
+        """`dealer`: a socket that is to be connected to that address; `intake`: reads it."""
         self._host, self._port = host, port
-        self._dealer, self._network = dealer, on.network
+        self._dealer, self._intake, self._network = dealer, intake, on.network
         self._monitor = dealer.get_monitor_socket(zmq.EVENT_CONNECT_RETRIED
                                                   | zmq.EVENT_HANDSHAKE_SUCCEEDED
-                                                  | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
+                                                  | Intake.events | HANDSHAKE_FAILED)
         self.strange: str | None = None  # why no connection comes about, though somebody is there
         self.connections = 0  # that were made
         self._failed = False  # to connect, after the newest connection
@@ -43,13 +44,17 @@ class Probe:
     def refused(self, now: float) -> bool:
         """True if the newest attempt was refused; `now` in seconds of any clock."""
         while self._monitor.poll(0):
-            event = self._network.event(self._monitor)["event"]
+            message = self._network.event(self._monitor)
+            event = message["event"]
+            self._intake.event(message)
             self.connections += event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             if event & HANDSHAKE_FAILED:
                 self.strange = NO_HANDSHAKE
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.strange = None
             self._failed = event == zmq.EVENT_CONNECT_RETRIED
+        if self._intake.check():
+            self.strange = "it sends more than it was asked for; its connection is ended each time"
         if self._socket is None:
             if not self._failed:
                 return False
@@ -62,6 +67,7 @@ class Probe:
     def close(self) -> None:
         """End everything, before the socket is closed."""
         self._give_up()
+        self._intake.close()
         self._dealer.disable_monitor()
         self._monitor.close(0)
 
@@ -99,7 +105,8 @@ class Inquiry:
         """`server`: whose token the question needs; `run`: the run's id; `secret`: the run's, by
         which an answer is proven."""
         self._socket = server.dealer(host)
-        self._probe = Probe(self._socket, host, port, server.on)
+        self._intake = Intake(server, self._socket, lambda: False)
+        self._probe = Probe(self._socket, host, port, self._intake, server.on)
         self.refused = self._probe.refused
         self._socket.connect(endpoint(host, port))
         self._claim = Claim(server.on.scheduler.random, secret)
@@ -112,9 +119,9 @@ class Inquiry:
             self._asked = now
             with contextlib.suppress(zmq.Again):
                 self._socket.send(self._question, zmq.NOBLOCK)
-        with contextlib.suppress(zmq.Again, m.WireError):
-            while True:
-                answer = m.decode(m.FromServer, self._socket.recv(zmq.NOBLOCK))
+        for frames in self._intake.read():
+            with contextlib.suppress(m.WireError):
+                answer = m.decode(m.FromServer, frames[0].buffer)
                 if isinstance(answer, m.Leading) and self._claim.answers(
                         answer.proof, "leading", answer.epoch):
                     return answer.epoch

@@ -13,6 +13,7 @@ from wbsp.ps.child import ChildProcess
 from wbsp.runlog.console import one_line
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
+from wbsp.wire.intake import Intake
 from wbsp.wire.proof import Claim
 from wbsp.wire.rate import Frames, RateLimiter
 from wbsp.wire.send_queue import SendQueue
@@ -75,7 +76,8 @@ class ShardLink:
         self._network = server.on.network
         self.socket = server.dealer(host)
         self._monitor = self.socket.get_monitor_socket(
-            zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | HANDSHAKE_FAILED)
+            Intake.events | zmq.EVENT_HANDSHAKE_SUCCEEDED | HANDSHAKE_FAILED)
+        self._intake = Intake(server, self.socket, lambda: self._claim.bond is not None)
         self._lead, self._key = lead, key
         self._claim = Claim(server.on.scheduler.random, key, *([] if process else [server.contact]))
         self._queue = SendQueue(self.socket, RateLimiter(None))
@@ -107,11 +109,13 @@ class ShardLink:
 
     def receive(self, now: float) -> Iterator[tuple[m.Message, memoryview | None]]:
         """What the shard has said. Raises ShardLost."""
-        while self.socket.poll(0):  # an exception takes longer
-            frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        for frames in self._intake.read():
             try:
                 message = m.decode(s.FromShard, frames[0].buffer)
             except m.WireError as error:
+                if not self.led:  # it may be anybody's process
+                    self._strange = f"it sends {one_line(str(error))}"
+                    continue
                 raise ShardLost(f"{self} sent {error}") from None
             self._heard = now
             match message:
@@ -129,7 +133,7 @@ class ShardLink:
                     self._denied = message.reason
                 case s.Beat():
                     pass
-                case _:
+                case _ if self.led:
                     yield message, frames[1].buffer if len(frames) == 2 else None
 
     def woke(self, now: float) -> None:
@@ -140,14 +144,18 @@ class ShardLink:
         """Ask to be followed, or tell that this server lives. Raises ShardLost."""
         broken = False
         while self._monitor.poll(0):
-            event = self._network.event(self._monitor)["event"]
+            message = self._network.event(self._monitor)
+            event = message["event"]
+            self._intake.event(message)
             if event & HANDSHAKE_FAILED:
                 self._strange = NO_HANDSHAKE
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._strange = None
-            else:
+            elif event == zmq.EVENT_DISCONNECTED:
                 broken, self._denied = self.led, None
                 self._claim.renew()  # the next process at this address may be another one
+        if self._intake.check():
+            self._strange = "it sends more than it was asked for; its connection is ended each time"
         if self._process is not None:
             code = self._process.ended(_END if broken else 0.0)
             if code is not None:
@@ -174,6 +182,7 @@ class ShardLink:
 
     def close(self, patience: float) -> None:
         """End the connection, `patience` seconds after the last message, and the process."""
+        self._intake.close()
         self.socket.disable_monitor()
         self._monitor.close(0)
         self.socket.close(int(1000 * patience))

@@ -12,7 +12,7 @@ import hmac
 import ipaddress
 import pathlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import zmq
@@ -216,15 +216,19 @@ class ServerSocket:
 
         Returns what stands for the connection through which it came; None: that is not known.
         """
+        return self.note(self.guard, (frame, *more), from_member, self._read_monitor)
+
+    def note(self, guard: ConnectionGuard, frames: Sequence[zmq.Frame], from_member: bool,
+             catch_up: Callable[[], None] = lambda: None) -> object:
+        """As `received`, for connections of this guard; `catch_up` tells it of new ones."""
         try:
-            fd = frame.get(zmq.SRCFD)
+            fd = frames[0].get(zmq.SRCFD)
         except zmq.ZMQError:  # libzmq does not know its connection
             return None
-        if not self.guard.knows(fd):
-            self._read_monitor()
+        if not guard.knows(fd):
+            catch_up()
         short, long = self._around
-        frames = (frame, *more)
-        return self.guard.delivered(fd, from_member, sum(
+        return guard.delivered(fd, from_member, sum(
             len(one) + (short if len(one) < 256 else long) for one in frames), len(frames))
 
     def watch(self) -> Counter[str]:

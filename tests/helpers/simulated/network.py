@@ -176,7 +176,7 @@ class Socket(Waited):
     def event(self, kind, endpoint):
         for monitor in self.monitors:
             if monitor.mask & kind:
-                monitor.events.append({"event": kind, "value": 0, "endpoint": endpoint.encode()})
+                monitor.events.append({"event": kind, "value": -1, "endpoint": endpoint.encode()})
                 monitor.notify()
 
     def get_monitor_socket(self, mask):
