@@ -15,8 +15,15 @@ from simulated.plan import Plan
     (Plan("lbbsp", workers=4, steps=4, shards=2, period=0.1, kills=2, power=True, kill_shards=2,
           storm=0.03, slow=0.3, aimed=(("farewell", "sleep"), ("begin", "sleep"))),
      [13252]),  # a push that is sent again, and answered meanwhile, is summed up in place: law 5
+    (Plan("elasticbsp", workers=4, standby=True, kills=1, kill_workers=2, isolations=1, breaks=3,
+          storm=0.03, aimed=(("gathering", "kill"), ("gathering", "sleep"))),
+     [36249]),  # a repeated answer of a new epoch with the ticket of the earlier one: law 9
+    (Plan("asp", workers=2, steps=8, standby=True, shards=2, period=1.0, kills=2, sleeps=2,
+          naps=(12.0, 40.0), speeds=(1.0, 2.0)),
+     [706]),  # whose shards follow a later server goes back to a checkpoint, and serves: law 4
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
-        "sent again"])
+        "sent again", "answer of an earlier epoch, later",
+        "shards follow a later server"])
 def test_it_stays_mended(plan, seeds):
     with scratch() as folder:
         for seed in seeds:

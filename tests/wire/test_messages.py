@@ -153,7 +153,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {13: "b033f9c66d9d70cc6b23e05857d43e4c8232d84dfee6561d41a0e0f7ec4cf04b"}
+BYTES = {13: "db76739b8e01f257019928b0a78835dc35eed0882ac0bd50c74bf038a3f46118"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

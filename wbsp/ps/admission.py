@@ -362,7 +362,9 @@ class Admission:
 
     def _answer_again(self, session: WorkerSession, answer: m.Joined) -> None:
         """The answer was lost on its way, and what came after it: over a connection that was."""
-        answer = msgspec.structs.replace(answer, epoch=self.epoch)  # it may be a later one by now
+        if answer.ticket:  # a member's, and the epoch may be a later one by now
+            answer = msgspec.structs.replace(answer, epoch=self.epoch,
+                                             ticket=self.ticket(session.worker))
         if session.updates is not None and session.request is not None:
             self._sessions.share(session, session.updates.size, session.request.socket)
             answer = session.answer = msgspec.structs.replace(answer, memory=session.inbox)

@@ -133,6 +133,10 @@ class Server:
             if self._hasty or self._interrupts.first is not None:
                 self._say(f"stopping: {error}; what came after the newest checkpoint is lost")
                 return self._code or 1
+            if error.later > self.dispatcher.admission.epoch:
+                self._say(f"stopping: {error}: it serves in the place of this one")
+                self._event("superseded", reason=str(error))
+                return 1
             self._say(f"{error}; going back to the newest checkpoint")
             error.standby = self.dispatcher.replication.holder
             if self.dispatcher.files is not None:

@@ -36,9 +36,14 @@ class ShardLost(RuntimeError):
     """A shard is gone, and with it a part of what the server had decided since the checkpoint.
 
     standby: address of a standby that may hold a newer state than the checkpoint, if so
+    later:   epoch of a later server of the run, which the shard follows now; 0: there is none
     """
 
     standby: str | None = None
+
+    def __init__(self, reason: str, later: int = 0):
+        super().__init__(reason)
+        self.later = later
 
 
 class LocalShard(ChildProcess):
@@ -127,8 +132,8 @@ class ShardLink:
                     if self._claim.bond is not None:
                         self._follows(now)
                 case s.Denied() if self.led:
-                    raise ShardLost(f"{self} follows no longer: "
-                                    f"{one_line(message.reason)}")
+                    raise ShardLost(f"{self} follows no longer: {one_line(message.reason)}",
+                                    message.epoch)
                 case s.Denied():
                     self._denied = message.reason
                 case s.Beat():

@@ -215,7 +215,7 @@ class ShardServer:
                                               f"epoch {old.epoch}"))
                 return
             self._send(old.identity, s.Denied(f"a server of run {lead.run}, epoch {lead.epoch}, "
-                                              "has come"))
+                                              "has come", lead.epoch if later else 0))
             self._forget("has been replaced")
         if self._leader is None:
             self._say(f"following the server of run {lead.run}, epoch {lead.epoch}")

@@ -145,6 +145,7 @@ class Denied(Message, frozen=True):
     """Answer to Lead: this process follows another server, or a newer one of the run."""
 
     reason: Line
+    epoch: Count = 0  # of the later server of the run that has come; 0: none has
 
 
 class Holds(Message, frozen=True):
