@@ -129,7 +129,7 @@ def test_workers_train_the_pieces_that_the_server_gives_them(jobs):
 @pytest.mark.slow
 @pytest.mark.parametrize("how, says", [
     ("fails", "ArithmeticError: out of memory"),
-    ("forgets", "ValueError: under varying the server says who trains which examples: give fit a")])
+    ("forgets", "wbsp: under varying the server says who trains which examples: give fit a")])
 def test_a_worker_that_fails_ends_and_is_missed_at_once(jobs, how, says):
     server, address = start_server(jobs, "varying", 1)
     worker = start(jobs, "worker", TRAIN, address, 0, how)
