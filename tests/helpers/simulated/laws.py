@@ -48,7 +48,8 @@ class Laws:
         self._epochs, self._versions = {}, {}  # epoch -> machine; version -> bytes -> who, when
         self._settings, self._states = {}, {}  # machine -> run.json, state of the checkpoint
         self._serving, self._taken = {}, set()  # process -> its socket, of who answers; epochs
-        self.farewell = self._gathering = self._begun = self._held = False
+        self.farewell = self._gathering = self._begun = False
+        self._holders, self._unsaved = set(), set()
         cluster.world.on_send = self.sent
 
     @property
@@ -67,16 +68,19 @@ class Laws:
         settings = self._settings.get(name, {})
         serves = any(process.machine == name and socket in listeners
                      for process, socket in self._serving.items())
-        return serves and settings.get("epoch", 0) > 1 and not settings.get("standby")
+        return (serves and settings.get("epoch", 0) > 1 and not settings.get("standby")
+                and name not in self._unsaved)
 
     @property
     def held_by_standby(self):
         """A server serves, and its standby holds what it does."""
         listeners = self._cluster.world.listeners.values()
-        if self._held and self._cluster.last_death < 0:
+        holds = any(process.alive for process in self._holders)
+        if holds and self._cluster.last_death < 0:
             return True
-        return any(socket in listeners and self._settings[process.machine].get("standby")
-                   for process, socket in self._serving.items())
+        return holds and any(
+            socket in listeners and self._settings[process.machine].get("standby")
+            for process, socket in self._serving.items())
 
     def _broken(self, law, text):
         """Not only raised: what runs may catch it."""
@@ -92,12 +96,14 @@ class Laws:
         if path.name == "run.json":
             settings = json.loads(data)
             self._settings[machine] = settings
+            self._unsaved.add(machine)
             self._take_epoch(settings["epoch"], machine, settings.get("id"))
         elif path.name == "checkpoint.safetensors":
             state = state_in(data)
             if machine == "standby" and machine not in self._states:
                 cluster.phase("take-over", cluster.processes[machine])
             self._states[machine] = state
+            self._unsaved.discard(machine)
             cluster.machines[machine].begun = True
             if not self._begun:
                 self._begun = True
@@ -138,8 +144,8 @@ class Laws:
                 self._broken(10, f"workers are told of the final version {version}, and the disk "
                              f"has {there}")
             self._cluster.phase("farewell", process)
-        elif head.startswith(_HELD) and not self._held and frames[0][6]:
-            self._held = True
+        elif head.startswith(_HELD) and frames[0][6] and process not in self._holders:
+            self._holders.add(process)  # of a copy, since it was started
             self._cluster.phase("held", process)
         elif head.startswith(_REATTACHED) and not self._gathering:
             self._gathering = True
