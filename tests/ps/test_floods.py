@@ -1,5 +1,6 @@
 """Peers that ask much and read nothing: the server's memory stays what it was."""
 
+import contextlib
 import socket
 import time
 from threading import Thread
@@ -9,7 +10,7 @@ import pytest
 import zmq
 from crew import Member, all_end
 from integers import IntegerReplica
-from jobs import until
+from jobs import free_port, until
 from peers import Peer, RawPeer
 
 from wbsp.wire import messages as m
@@ -83,3 +84,19 @@ def test_memory_stays_flat_under_a_flood(jobs, flood, most):
     worker.leave()
     all_end([worker])
     server.ends_well()
+
+
+def test_a_server_that_can_open_no_more_files_says_so_and_goes_on_when_it_can(jobs):
+    """At its start, and when it comes to that; it does not stand still in silence."""
+    port = free_port()
+    server = jobs.run("server", "bash", "-c", "ulimit -n 30 && exec python -m wbsp.ps "
+                      f"--worker_num=8 --sync=asp --port_base={port}")
+    server.until("can open 30 files, and 8 workers may need 176: raise the limit")
+    server.until("listening on port")
+    with contextlib.ExitStack() as stack:
+        for _ in range(40):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), 10))
+        server.until("can open no more files: it accepts no connection")
+    with Peer(f"localhost:{port}") as peer:
+        peer.joins(0)
+    server.was_clean()

@@ -279,3 +279,29 @@ def test_the_command_is_interrupted_while_it_waits(jobs):
     assert job.ends(30) == 0
     job.was_clean()
     assert not list((jobs.folder / "tmp").iterdir())
+
+
+@pytest.mark.parametrize("text", ["\x1b[2Jgone", "one\nwatch: forged", "a\u2028b\u202e"])
+def test_what_a_server_says_is_one_line_of_the_terminal(text, capsys, tmp_path):
+    """Whoever it is that listens there."""
+    context = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+
+    def refuse():
+        while router.poll(10_000):
+            router.send_multipart([router.recv_multipart()[0], m.encode(m.Refused(text))])
+            if over.wait(0.01):
+                return
+    over = threading.Event()
+    thread = threading.Thread(target=refuse)
+    thread.start()
+    assert main([f"localhost:{port}", f"--out={tmp_path / 'x.html'}"]) != 0
+    over.set()
+    with zmq.Context() as other, other.socket(zmq.DEALER) as last:
+        last.connect(f"tcp://127.0.0.1:{port}")  # the thread may wait for a question
+        last.send(b"")
+        thread.join()
+    context.destroy(0)
+    said = capsys.readouterr().err
+    assert said.startswith("watch: ") and said.count("\n") == 1 and said[:-1].isprintable()

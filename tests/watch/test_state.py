@@ -261,3 +261,16 @@ def test_a_real_run_is_followed_while_it_goes_on(jobs):
     exact = ("steps", "samples", "pushes", "rejected", "compute_seconds", "speed", "vs_best")
     for worker, one in summary["workers"].items():
         assert {k: mine["workers"][worker][k] for k in exact} == {k: one[k] for k in exact}
+
+
+@pytest.mark.parametrize("kind, worker", [("accept", -1 << 63), ("join", 1 << 63), ("join", 1e308)])
+def test_a_number_that_no_server_writes_is_said_in_one_line(tmp_path, kind, worker):
+    """Somebody has edited the log; the page and the report say so, and no traceback."""
+    write_run(tmp_path / "run", "wbsp", ended=False)
+    path = tmp_path / "run" / "events.jsonl"
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    next(event for event in events if event["kind"] == kind)["worker"] = worker
+    path.write_text("".join(json.dumps(event) + "\n" for event in events))
+    with pytest.raises(ValueError, match="that no server wrote") as found:
+        state_of(tmp_path / "run")
+    assert str(found.value).isprintable()

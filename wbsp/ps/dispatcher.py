@@ -31,6 +31,7 @@ from wbsp.runlog.console import one_line
 from wbsp.runlog.report import Report
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
+from wbsp.wire.guard import no_file_left
 from wbsp.wire.rate import RateLimitedReceiver, RateLimiter
 from wbsp.wire.sockets import ServerSocket, peer_address
 
@@ -65,6 +66,7 @@ class Dispatcher:
         self.admission.doubt = lambda: self.replication.doubt
         self._receiver = RateLimitedReceiver(socket.socket, RateLimiter(bandwidth))
         self._look_at = -math.inf  # own time of the next look at all workers
+        self._full = False  # no file was left to open, at that look
 
     def begin(self, engine: Engine, layout: list[TensorSpec]) -> Members:
         """There is a model: admit the workers that wait for it."""
@@ -140,8 +142,17 @@ class Dispatcher:
         self.admission.check()
         if (now := self._clock.now()) >= self._look_at:
             self._look_at = now + _LOOK
+            self._look_at_files()
             for session in list(self.sessions):
                 self._carefully(session.identity, partial(self._lose_if_gone, session))
+
+    def _look_at_files(self) -> None:
+        full, self._full = self._full, no_file_left()
+        if self._full and not full:
+            self.sessions.told.tell("open files", (
+                "this process can open no more files: it accepts no connection, and whoever is to "
+                "come waits; raise the limit (ulimit -n) and start this server again with --resume"
+                ), "no_file_left")
 
     def poll_standby(self) -> None:
         """What time brings about at the standby; a fault costs it, and not the run."""

@@ -10,6 +10,7 @@ taken and the server has not read, connection by connection, and closes those ab
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import resource
@@ -270,6 +271,15 @@ def too_few_files(members: int) -> str | None:
         return None
     return (f"this process can open {soft} files, and {members} workers may need {needed}: raise "
             "the limit (ulimit -n) where connections are not accepted")
+
+
+def no_file_left() -> bool:
+    """Whether this process can open no more files: no connection is accepted meanwhile."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return error.errno in (errno.EMFILE, errno.ENFILE)
+    return False
 
 
 def _raise_file_limit() -> None:
