@@ -13,6 +13,7 @@ from jobs import PATIENCE
 from wbsp.layout import LayerState
 from wbsp.worker.agent import Agent
 from wbsp.worker.runtime import WorkerRuntime
+from wbsp.worker.shared_memory import SharedMemory
 from wbsp.worker.transport import Transport
 
 
@@ -43,6 +44,11 @@ class Member:
     def agent(self) -> Agent | None:
         """State of this worker; None before it has joined."""
         return self.runtime.agent if hasattr(self, "runtime") else None
+
+    @property
+    def memory(self) -> SharedMemory:
+        """What is shared with its server."""
+        return self._transport._channel.memory
 
     def leave(self) -> None:
         """Finish at this step's end."""

@@ -16,11 +16,12 @@ from crew import Member, all_end
 from integers import IntegerReplica, conserved
 from pairs import Pair
 from peers import Peer
+from proxy import Proxy
 
 from wbsp.ps import checkpoint
 from wbsp.sync.base import Push
 from wbsp.wire import messages as m
-from wbsp.wire.link import accept, listen
+from wbsp.wire.link import Door, accept, listen
 from wbsp.wire.segments import PIECE, Place, available
 
 pytestmark = pytest.mark.skipif(not available(), reason="no shared memory on this system")
@@ -182,6 +183,32 @@ member.ends()
     saved = checkpoint.load(server.folder / "checkpoint.safetensors")
     assert saved.state["steps"] == {"0": 20}
     assert len(server.events("accept")) == 20 and server.events("reattach") == []
+
+
+def test_memory_that_did_not_come_is_shared_from_the_next_connection_on(jobs, monkeypatch):
+    """Until then the worker is served over TCP; it asks once a connection, and no more."""
+    opened, tries = Door.link, []
+
+    def fails_at_first(door, number):
+        tries.append(number)
+        return opened(door, number) if len(tries) > 1 else None
+    monkeypatch.setattr(Door, "link", fails_at_first)
+    server = jobs.server(workers=1, sync="asp").listens()
+    with Proxy(int(server.address.rpartition(":")[2])) as proxy:
+        over_tcp = []
+
+        def after_step(step):
+            if member.memory.duplex is not None:
+                member.leave()
+            elif server.events("accept"):  # it is served, and not over memory
+                over_tcp.append(step)
+                if len(over_tcp) == 1:
+                    proxy.cut()
+        member = Member(proxy.address, 0, steps=1000, seconds=0.005, after_step=after_step)
+        member.ends()
+    server.ends_well()
+    assert over_tcp and len(tries) == 2
+    assert len(server.events("accept")) == len(member.replica.cuts)
 
 
 # A worker that does what no correct worker does.

@@ -210,6 +210,7 @@ class ServerChannel:
         renewed = self.connection.event(self.on.clock.monotonic())
         if renewed:
             self._duplex.queue.clear()
+            self.memory.renew()
         return renewed
 
     def post(self, message: m.Message, chunk: memoryview | None = None,

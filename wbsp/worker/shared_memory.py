@@ -29,6 +29,7 @@ class SharedMemory:
     def __init__(self, wanted: bool, on: Host = HOST):
         self._on = on
         self._door = Door(wanted)
+        self._failed = False  # memory did not come: none is wanted until there is a new connection
         self.duplex: Duplex | None = None
         self._link: Link | None = None
         self._outbox = 0  # number of the segment for what this worker sends; 0: nothing is shared
@@ -37,8 +38,8 @@ class SharedMemory:
 
     @property
     def name(self) -> str:
-        """Of the socket at which servers find this worker; "": it shares nothing."""
-        return self._door.name
+        """Of the socket at which servers find this worker; "": it shares nothing (now)."""
+        return "" if self._failed else self._door.name
 
     def attach(self, number: int) -> None:
         """Share the memory whose first segment has this number, and no other; 0: none.
@@ -50,7 +51,7 @@ class SharedMemory:
             return
         link = self._door.link(number)
         if link is None:
-            self.refuse()
+            self._fail()
             raise SharingEnded(f"segment {number} did not come")
         self._link, self._outbox = link, number
         self.duplex = Duplex(link, RateLimiter(None), RateLimiter(None), self._on)
@@ -65,6 +66,14 @@ class SharedMemory:
         self._outbox = self._returned = 0
         self._lent.clear()
 
+    def renew(self) -> None:
+        """There is a new connection to a server: what failed before may succeed now."""
+        self._failed = False
+
+    def _fail(self) -> None:
+        self.detach()
+        self._failed = True
+
     def refuse(self) -> None:
         """Share nothing, now or later."""
         self.detach()
@@ -76,8 +85,8 @@ class SharedMemory:
             return self.duplex.receive() if self.duplex else None
         except ConnectionError as error:
             raise SharingEnded(str(error)) from None
-        except OSError as error:  # a segment did not come through, and would not the next time
-            self.refuse()
+        except OSError as error:  # a segment did not come through, and would not so soon again
+            self._fail()
             raise SharingEnded(str(error)) from None
 
     def put(self, offset: int, data: memoryview) -> Place:
