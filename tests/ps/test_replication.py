@@ -1,5 +1,6 @@
 """The server's side of its standby, without sockets: what it relies on, and when."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -15,6 +16,7 @@ from wbsp.ps.copies import Source
 from wbsp.ps.engine import Engine
 from wbsp.ps.lending import Lending
 from wbsp.ps.replication import Replication
+from wbsp.ps.run import ServerConfig
 from wbsp.ps.store import Store
 from wbsp.ps.terms import Place, Terms
 from wbsp.sync import create
@@ -288,6 +290,8 @@ def test_where_the_run_s_time_is_set_forward_nobody_was_silent_for_that_long(wor
 class Inquiry:
     """Finds out nothing."""
 
+    why = None
+
     def __init__(self, *_):
         self.closed = False
 
@@ -516,6 +520,35 @@ def test_a_process_that_cannot_be_the_standby(world, wrong, reason):
     refused = world.follow(**wrong)
     assert isinstance(refused, m.Refused) and reason in refused.reason
     assert not world.replication.knows(STANDBY)
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    ({}, None),
+    ({"workers": "3"}, "workers is '3' on the standby and '2' on the server"),
+    ({"outer": '{"name": "nesterov"}'}, "outer is "),
+    ({"samples": "10"}, "samples is '10' on the standby and 'inf' on the server"),
+    ({"accuracy": "0.5"}, "accuracy is '0.5' on the standby"),
+    ({"workers": None}, "the server has workers='2', and the standby has none"),
+    ({"sync": "bsp"}, "sync is 'bsp' on the standby and 'asp' on the server")])
+def test_a_standby_agrees_on_what_it_would_serve_by(world, change, reason):
+    world.replication._terms = dataclasses.replace(
+        world.replication._terms, shared=ServerConfig(2).terms)
+    settings = {"sync": "asp", **ServerConfig(2).terms, **change}
+    said = world.follow({name: value for name, value in settings.items() if value is not None})
+    if reason is None:
+        assert isinstance(said, m.Following)
+    else:
+        assert isinstance(said, m.Refused) and reason in said.reason
+        assert "start both with the same value" in said.reason
+        assert not world.replication.knows(STANDBY)
+
+
+def test_why_a_silent_standby_is_no_help_stands_in_the_line(world, inquiries, monkeypatch):
+    monkeypatch.setattr(Inquiry, "why", "its token is another one")
+    world.holds_one()
+    for world.now in (40.0, 41.0, 52.0):
+        world.replication.poll()
+    assert world.said[-1].endswith("are needed; its token is another one")
 
 
 def test_who_serves_is_told_to_another_server(world):

@@ -111,8 +111,10 @@ class Contest:
         if now - self._noticed < _NOTICE:
             return None
         self._noticed = now
+        why = self._inquiry.why
         return (f"the standby at {self._follower} is silent, and may have taken over: "
-                f"{self.ballot} are here, {self.ballot.needed} are needed")
+                f"{self.ballot} are here, {self.ballot.needed} are needed"
+                + (f"; {why}" if why else ""))
 
     def close(self) -> None:
         self._inquiry.close()

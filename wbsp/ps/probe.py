@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import socket
+from concurrent.futures import Future
 
 import zmq
 
 from wbsp.host import HOST, Host
+from wbsp.runlog.console import one_line
 from wbsp.wire import messages as m
 from wbsp.wire.intake import Intake
 from wbsp.wire.proof import Claim
@@ -25,19 +28,25 @@ class Probe:
     Refusal by the machine proves that no process listens there: one that did has ended. Silence
     proves nothing. An attempt is made only where libzmq, which does not say why, has failed to
     connect: to a server it would be a peer that does not speak its protocol.
+
+    A host's name is looked up anew for each attempt, since it may stand for another machine by
+    then; in a thread of its own, since a name server may take half a minute.
     """
 
     def __init__(self, dealer: zmq.Socket, host: str, port: int, intake: Intake,
                  on: Host = HOST):
         """`dealer`: a socket that is to be connected to that address; `intake`: reads it."""
-        self._host, self._port = host, port
-        self._dealer, self._intake, self._network = dealer, intake, on.network
+        self._host = "127.0.0.1" if host == "localhost" else host  # as `endpoint` has it
+        self._port = port
+        self._dealer, self._intake = dealer, intake
+        self._network, self._scheduler = on.network, on.scheduler
         self._monitor = dealer.get_monitor_socket(zmq.EVENT_CONNECT_RETRIED
                                                   | zmq.EVENT_HANDSHAKE_SUCCEEDED
                                                   | Intake.events | HANDSHAKE_FAILED)
         self.strange: str | None = None  # why no connection comes about, though somebody is there
         self.connections = 0  # that were made
         self._failed = False  # to connect, after the newest connection
+        self._lookup: Future | None = None  # what the host's name stands for
         self._socket: socket.socket | None = None
         self._since = -_EVERY
 
@@ -57,8 +66,9 @@ class Probe:
             self.strange = "it sends more than it was asked for; its connection is ended each time"
         if self._socket is None:
             if not self._failed:
+                self._lookup = None
                 return False
-            return now - self._since >= _EVERY and self._connect(now)
+            return self._try(now)
         error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error or self._connected(self._socket) or now - self._since > _TRY:
             self._give_up()
@@ -76,10 +86,18 @@ class Probe:
             self._socket.close()
             self._socket = None
 
-    def _connect(self, now: float) -> bool:
-        self._since = now
-        with contextlib.suppress(OSError):
-            family, kind, where = self._network.resolve(self._host, self._port)[0]
+    def _try(self, now: float) -> bool:
+        """Make an attempt when it is time, and the address is known; True if it is refused at once.
+        """
+        if self._lookup is None:
+            if now - self._since < _EVERY:
+                return False
+            self._since, self._lookup = now, self._look_up()
+        if not self._lookup.done():
+            return False
+        self._since, lookup, self._lookup = now, self._lookup, None
+        with contextlib.suppress(OSError, UnicodeError):
+            family, kind, where = lookup.result()[0]
             self._socket = self._network.socket(family, kind)
             self._socket.setblocking(False)
             if self._socket.connect_ex(where) == errno.ECONNREFUSED:
@@ -87,12 +105,36 @@ class Probe:
                 return True
         return False
 
+    def _look_up(self) -> Future:
+        found = self._scheduler.future()
+
+        def resolve() -> None:
+            try:
+                found.set_result(self._network.resolve(self._host, self._port))
+            except (OSError, UnicodeError) as error:
+                found.set_exception(error)
+
+        if _is_number(self._host):
+            resolve()
+        else:
+            self._scheduler.thread(resolve, "look-up").start()
+        return found
+
     @staticmethod
     def _connected(one: socket.socket) -> bool:
         with contextlib.suppress(OSError):
             one.getpeername()
             return True
         return False
+
+
+def _is_number(host: str) -> bool:
+    """True for an address that no name server is asked about."""
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 class Inquiry:
@@ -112,6 +154,12 @@ class Inquiry:
         self._claim = Claim(server.on.scheduler.random, secret)
         self._question = m.encode(m.Ask(run, self._claim.nonce))
         self._asked = -_EVERY
+        self._says: str | None = None
+
+    @property
+    def why(self) -> str | None:
+        """Why there is no answer, as far as is known, in one line."""
+        return self._probe.strange or (self._says and f"it says: {one_line(self._says)}")
 
     def epoch(self, now: float) -> int | None:
         """The epoch that is served there; None: nobody says so (yet)."""
@@ -122,6 +170,8 @@ class Inquiry:
         for frames in self._intake.read():
             with contextlib.suppress(m.WireError):
                 answer = m.decode(m.FromServer, frames[0].buffer)
+                if isinstance(answer, m.NotServing):  # of anybody: for a line alone
+                    self._says = answer.reason
                 if isinstance(answer, m.Leading) and self._claim.answers(
                         answer.proof, "leading", answer.epoch):
                     return answer.epoch
