@@ -143,6 +143,16 @@ def test_who_has_finished_ahead_of_the_others_counts_in_their_round():
     assert weight(push(engine, 0, 1)) == 1 / 2, "it has no part in the next"
 
 
+@pytest.mark.parametrize(("known", "left", "first"), [
+    (5, True, 6), (5, False, 6), (0, True, 0), (0, False, 1)])
+def test_a_number_of_a_version_that_a_worker_knows_is_not_used_again(known, left, first):
+    """Also where that worker has finished; the checkpoint's own version is the same one."""
+    engine = restarted("asp", workers=2)
+    engine.attach(0, known, left, False, 0.0)
+    engine.attach(1, 0, True, False, 0.0)
+    assert engine.started and engine.store.latest.version == first
+
+
 @pytest.fixture
 def ahead():
     """An engine whose worker 1 has pushed for the round that worker 0 has yet to push for."""

@@ -138,7 +138,8 @@ class Engine:
         self.log(now, "reattach", worker=worker, version=newest, finished=left)
         answer = resume(worker, *self.ledger.safe(worker), self.ledger.answer(worker))
         if not self.started:
-            self.gathering.came_back(answer, newest, left)
+            known = left and newest <= self.store.latest.version  # it waits for no news
+            self.gathering.came_back(answer, newest if known else newest + 1, left)
             due = self.stop_reason is not None or self.gathering.complete(self._here)
             return self.start(now) if due else []
         if left:

@@ -42,12 +42,12 @@ class Gathering:
         self.ahead: set[int] = set()
         self.busy: set[int] = set()
 
-    def came_back(self, answer: Reattached, newest: int, left: bool) -> None:
-        """A worker that has version `newest` attached again before the start."""
+    def came_back(self, answer: Reattached, floor: int, left: bool) -> None:
+        """A worker to which versions from `floor` on are news attached again before the start."""
         self.answers.append(answer)
         if left:
             self.left.add(answer.worker)
-        self.floor = max(self.floor, newest if left else newest + 1)
+        self.floor = max(self.floor, floor)
 
     def leave(self, worker: int) -> None:
         """A worker has left: should it come again, it is as any other."""
