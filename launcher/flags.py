@@ -98,7 +98,9 @@ flags.DEFINE_string("server", None, "addresses of the server and its standby, ho
                     "(worker); default: --host and --port_base")
 flags.DEFINE_string("log_root", "runs", "where runs leave their files")
 flags.DEFINE_string("token_file", None, "file with a shared secret: encrypts, and keeps others out")
-flags.DEFINE_float("connect_timeout", 120.0, "seconds to wait for the other side", lower_bound=0)
+flags.DEFINE_float("connect_timeout", 120.0, "seconds to wait for the other side: for "
+                   "workers and, where no run has begun yet, for the shards of --shards and the "
+                   "server of --standby_of (ps, standby); for the server (worker)", lower_bound=0)
 flags.DEFINE_float("patience", 600.0, "seconds for which a worker tries to reach a server that is "
                    "lost", lower_bound=0)
 

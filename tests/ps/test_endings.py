@@ -226,6 +226,26 @@ def test_who_dies_at_the_farewell_is_followed_by_one_that_waits_for_the_workers(
     assert run.left()["accuracy"] == 0.5 and saved(run).state["over"]
 
 
+@pytest.mark.parametrize("begun", [True, False])
+def test_workers_have_their_time_from_when_a_server_woke_or_has_its_shards(tmp_path, begun):
+    """It was made 100 s ago, and turns its loop from now on."""
+    run = Run(tmp_path, connect_timeout=50)
+    server = run.server
+    if begun:
+        server.begin(np.ones(5, np.float32), IntegerReplica(0).layout)
+
+    def later(slept):
+        now = server._clock.now()
+        for one in filter(None, (server, server.training)):
+            one._alone_since -= 100
+        server._nap._last = now - 100 if slept else now
+        return server._timers(now)
+
+    assert later(slept=True) is None
+    assert later(slept=False) is not None
+    server.close()
+
+
 def test_a_run_that_was_interrupted_is_not_over(tmp_path):
     run = Run(tmp_path).starts()
     member = run.member()

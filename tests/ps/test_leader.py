@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+import zmq
 from jobs import free_port, until
 
 from wbsp.host import HOST
@@ -23,6 +24,7 @@ from wbsp.wire import messages as m
 from wbsp.wire.link import TRIES
 from wbsp.wire.proof import Claim, answer, ticket
 from wbsp.wire.segments import available
+from wbsp.wire.shards import FromShard, Lead
 from wbsp.wire.sockets import ServerSocket
 
 SECRET = bytes(32)
@@ -371,3 +373,95 @@ def test_who_has_belonged_to_a_later_server_proves_it_and_is_waited_for_while_it
     come(standby, 0, "another process", 3)
     assert list(standby._later) == [0] and not standby._proves(standby._leader, OWN, now)
     assert standby._proves(standby._leader, OWN, now + 60), "it has not come again"
+
+
+# What is said while a server is waited for.
+
+
+@pytest.fixture
+def follows(server):
+    """A standby without a state: of a server that waits, or of another address."""
+    def follows(token=None, address="", **more):
+        if token is not None:
+            server._socket.close(0)
+            server._socket = ServerSocket("localhost", server.port, token, 1)
+        standby = Standby(server._own, address or f"localhost:{server.port}", {}, None,
+                          Interrupts(), **more)
+        server.leader.close()
+        server.leader = standby._leader
+        return standby
+    return follows
+
+
+def has_why(server):
+    until(lambda: server.leader.poll(HOST.clock.monotonic()) or server.leader.why, "a reason")
+
+
+def test_another_token_is_said_at_once_and_at_the_end(server, follows, caplog):
+    caplog.set_level("INFO")
+    standby = follows(token=b"a token of the test, long enough")
+    has_why(server)
+    now = HOST.clock.monotonic()
+    assert standby._verdict(now) is None and standby._verdict(now) is None
+    [line] = caplog.messages
+    assert line.startswith(f"no server at localhost:{server.port} yet; this process holds nothing;")
+    assert "its token is another one" in line
+    assert standby._verdict(now + 601) == 1
+    assert "its token is another one" in caplog.messages[-1]
+
+
+def test_the_reason_of_the_process_there_is_one_line(server, follows, caplog):
+    caplog.set_level("INFO")
+    standby = follows()
+    server.until(m.Follow)
+    server.say(m.NotServing("the process at port 1 is a shard,\n\x1b[2Jand no server"))
+    has_why(server)
+    assert standby._verdict(HOST.clock.monotonic()) is None
+    assert caplog.messages[-1].endswith(
+        "it says: the process at port 1 is a shard,??[2Jand no server")
+    server.takes_it(epoch=1)
+    server.until(m.Held)
+    assert server.leader.why is None, "it follows"
+
+
+def test_a_standby_of_itself_ends(server, follows, caplog):
+    caplog.set_level("INFO")
+    standby = follows(address=f"localhost:{server._own.port}")
+    end = HOST.clock.monotonic() + 20
+    while not standby._itself:
+        assert HOST.clock.monotonic() < end
+        server.leader.poll(HOST.clock.monotonic())
+        standby._receive()
+    assert standby._verdict(HOST.clock.monotonic()) == 1
+    assert "is the address of this very process" in caplog.messages[-1]
+
+
+@pytest.mark.parametrize(("message", "kind", "said"), [
+    (Lead(m.PROTOCOL, "ab12", 1, 1), FromShard, "and no shard"),
+    (m.Ask("ab12"), m.FromServer, "is in waiting for the server at")])
+def test_a_standby_says_what_it_is(server, follows, message, kind, said):
+    asks = server._own.context.socket(zmq.DEALER)
+    asks.connect(f"tcp://127.0.0.1:{server._own.port}")
+    asks.send(m.encode(message))
+    standby = follows()
+    until(lambda: standby._receive() or asks.poll(0), "an answer")
+    assert said in m.decode(kind, asks.recv()).reason
+    asks.close(0)
+
+
+@pytest.mark.parametrize(("own", "epoch", "ends"), [(None, 0, 5), (OWN, 0, 600), (None, 1, 600)])
+def test_a_server_that_was_never_there_is_waited_for_as_long_as_workers(server, follows, caplog,
+                                                                        own, epoch, ends):
+    """Not one that was, or of whose run there is a state."""
+    caplog.set_level("INFO")
+    standby = follows(own=own, first=5.0)
+    if epoch:
+        server.until(m.Follow)
+        server.takes_it(epoch)
+        server.until(m.Held)
+    now = HOST.clock.monotonic()
+    server.leader.heard = standby._silent_since = now
+    server.leader.follows = False
+    assert standby._verdict(now + ends - 1) is None
+    assert standby._verdict(now + ends + 1) == 1
+    assert f"for {ends} s, and " in caplog.messages[-1]

@@ -16,7 +16,7 @@ from wbsp.runlog.console import one_line
 from wbsp.runlog.folder import SECRET
 from wbsp.wire import messages as m
 from wbsp.wire.intake import Intake
-from wbsp.wire.proof import Claim
+from wbsp.wire.proof import STRANGER, Claim
 from wbsp.wire.sockets import ServerSocket, endpoint
 
 _TELL = 0.5  # seconds between two signs of life
@@ -198,8 +198,7 @@ class Leader:
         """The process there asks for a proof, and gives its own."""
         known, met = self._claim.bond is not None, self._claim.meets(challenge)
         if met is False:
-            self._doubt("it is a process of another user or of another run; start both processes "
-                        "as the same user, or both with the same --token_file")
+            self._doubt(STRANGER)
         elif met and not known:
             self.foreign = None
             self._tell(now)

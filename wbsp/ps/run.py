@@ -129,6 +129,15 @@ class Run:
         if not self.engine.done:
             self._stop(reason)
 
+    def woke(self, seconds: float) -> None:
+        """This process has slept, or waited for its shards: others get that time anew."""
+        self._alone_since += seconds
+        self._members.first_came += seconds
+        if self._stopping_since is not None:
+            self._stopping_since += seconds
+        if self._done_since is not None:
+            self._done_since += seconds
+
     def timers(self, evaluating: bool) -> bool | None:
         """Everything that time alone brings about; a bool when the run is over: whether well.
 

@@ -26,7 +26,7 @@ from wbsp.ps.files import RunFiles
 from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.run import Outlet, Run, ServerConfig
 from wbsp.ps.shard_link import ShardLost
-from wbsp.ps.shards import Shards
+from wbsp.ps.shards import PATIENCE, Shards
 from wbsp.ps.store import UNSENT
 from wbsp.ps.terms import Terms
 from wbsp.sync import known_models
@@ -119,7 +119,8 @@ class Server:
                   f"{self._config.worker_num} worker(s)")
         try:
             if self._shards is not None:
-                if (missing := self._shards.gather(self._interrupts)) is not None:
+                patience = self._config.connect_timeout if self.training is None else PATIENCE
+                if (missing := self._shards.gather(self._interrupts, patience)) is not None:
                     return missing
                 self._say(f"shards at {', '.join(self._shards.names)}")
             ready()
@@ -272,6 +273,9 @@ class Server:
             self._hasten()
         if self._nap.over(now):
             self.dispatcher.woke(now)
+            self._alone_since += self._nap.seconds
+            if self.training is not None:
+                self.training.woke(self._nap.seconds)
         self.dispatcher.check_silence()
         if self.training is not None:
             well = self.training.timers(self._network)

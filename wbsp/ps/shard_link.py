@@ -14,7 +14,7 @@ from wbsp.runlog.console import one_line
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.intake import Intake
-from wbsp.wire.proof import Claim
+from wbsp.wire.proof import STRANGER, Claim
 from wbsp.wire.rate import Frames, RateLimiter
 from wbsp.wire.send_queue import SendQueue
 from wbsp.wire.sockets import (
@@ -101,8 +101,7 @@ class ShardLink:
     @property
     def why(self) -> str:
         """Why it does not follow, as far as is known, for the end of a line."""
-        denied = self._denied and f"it says: {one_line(self._denied)}"
-        reason = self._strange or denied
+        reason = self._strange or self._denied
         return f"; {reason}" if reason else ""
 
     def post(self, frames: Frames, now: float) -> None:
@@ -126,7 +125,11 @@ class ShardLink:
             match message:
                 case s.Challenge():
                     known = self._claim.bond is not None
-                    if self._claim.meets(message) and not known:
+                    met = self._claim.meets(message)
+                    if met is False:
+                        self._denied = STRANGER
+                    elif met and not known:
+                        self._denied = None
                         self._ask_to_follow()
                 case s.Led():
                     if self._claim.bond is not None:
@@ -135,7 +138,7 @@ class ShardLink:
                     raise ShardLost(f"{self} follows no longer: {one_line(message.reason)}",
                                     message.epoch)
                 case s.Denied():
-                    self._denied = message.reason
+                    self._denied = f"it says: {one_line(message.reason)}"
                 case s.Beat():
                     pass
                 case _ if self.led:

@@ -28,7 +28,7 @@ from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.sockets import ServerSocket, split_addresses
 
-PATIENCE = 600.0  # seconds for which a server waits for its shards
+PATIENCE = 600.0  # seconds for which a server waits for the shards of a run that has begun
 MOST = 64  # shards
 _GRACE = 2.0  # seconds that shards are given to come, before anybody is turned away
 _NOTICE = 10.0  # seconds between two lines about a shard that is not there
@@ -112,14 +112,17 @@ class Shards:
         for link in self._links:
             poller.register(link.socket, zmq.POLLIN)
 
-    def gather(self, interrupts: Interrupts) -> int | None:
+    def gather(self, interrupts: Interrupts, patience: float = PATIENCE) -> int | None:
         """Wait until all follow; the exit code where that comes to nothing.
+
+        patience: seconds to wait for those that are not processes of this server's
 
         Whoever asks for the server meanwhile is told that it does not serve yet. Raises ShardLost
         where one that follows is lost while others are waited for.
         """
         poller, began, notice = self.on.network.poller(), self.on.clock.monotonic(), _GRACE
         self.register(poller)
+        patience = PATIENCE if self.local else max(patience, _GRACE)
         while True:
             self.serve()
             waiting = [link for link in self._links if not link.led]
@@ -129,13 +132,13 @@ class Shards:
             if interrupts.first is not None:
                 return 128 + interrupts.first
             reason, waited = f"waiting for {missing[0]}", self.on.clock.monotonic() - began
-            if waited > PATIENCE:
-                self._say(f"stopping: {missing[0]} did not come within {PATIENCE:g} s"
+            if waited > patience:
+                self._say(f"stopping: {missing[0]} did not come within {patience:g} s"
                           f"{waiting[0].why}")
                 return 1
             if waited > notice:
                 notice += _NOTICE
-                self._say(f"{reason} ({waited:.0f} of {PATIENCE:g} s){waiting[0].why}")
+                self._say(f"{reason} ({waited:.0f} of {patience:g} s){waiting[0].why}")
             if waited > _GRACE:  # else they are heard in a moment
                 _turn_away(self._server, f"the server is {reason}")
             poller.poll(int(1000 * _LOOK))

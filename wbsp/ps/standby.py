@@ -26,7 +26,7 @@ from wbsp.wire.proof import answer, ticket
 from wbsp.wire.shards import Denied, Lead
 from wbsp.wire.sockets import ServerSocket, peer_address, split_address
 
-PATIENCE = 600.0  # seconds without a server, and without the right to serve
+PATIENCE = 600.0  # seconds without a server that was there, and without the right to serve
 _POLL = 0.05  # seconds between two looks at the timers
 _NOTICE = 10.0  # seconds between two lines about a silent server
 _LATER = 30.0  # seconds for which a worker's word counts that it has belonged to a later server
@@ -40,14 +40,17 @@ class Standby:
     serve:  makes the server: from a copy or, given None, from this process's own checkpoint
     own:    what is in that; None: there is none
     share:  whether memory is shared with a server of this machine and user
+    first:  seconds to wait for a server that this process knows nothing of yet
     """
 
     def __init__(self, socket: ServerSocket, follow: str, settings: dict[str, str],
                  serve: Callable[[Copy | None], Server], interrupts: Interrupts,
-                 own: State | None = None, share: bool = True):
+                 own: State | None = None, share: bool = True,
+                 first: float = PATIENCE):
         """Raises ValueError for a bad address."""
         self._socket, self._serve, self._interrupts = socket, serve, interrupts
         self._own = own
+        self._first = first
         self._leader = Leader(socket, *split_address(follow), m.Follow(
             m.PROTOCOL, settings, socket.port, own.run if own else "", own.rank if own else 0),
             share, own and own.secret)
@@ -203,6 +206,7 @@ class Standby:
         """Nobody serves, as far as can be seen; not for ever."""
         waited = now - self._silent_since
         state, epoch = self._state, self._leader.epoch
+        patience = self._first if state is None and not epoch else PATIENCE
         missing = ("this process holds nothing" if state is None else
                    "that process does not serve yet" if self._candidacy is None else
                    f"the state here is of epoch {state.epoch}, and that one had epoch {epoch}"
@@ -212,15 +216,15 @@ class Standby:
         why = self._leader.why
         if why is not None:
             missing = f"{missing}; {why}"
-        if waited > PATIENCE:
-            say(f"no server at {self._leader.address} for {PATIENCE:g} s, and {missing}")
+        if waited > patience:
+            say(f"no server at {self._leader.address} for {patience:g} s, and {missing}")
             return 1
         if why is not None and why != self._why:
             self._why = why
             say(f"no server at {self._leader.address} yet; {missing}")
         if now - max(self._noticed, self._silent_since) > _NOTICE:
             self._noticed = now
-            say(f"no server at {self._leader.address} for {waited:.0f} of {PATIENCE:g} s; "
+            say(f"no server at {self._leader.address} for {waited:.0f} of {patience:g} s; "
                 f"{missing}")
         return None
 

@@ -296,7 +296,7 @@ def prepare_server(
     if standby_of and plan.runs.to_resume() is None:
         first = Standby(socket, standby_of, settings | config.terms,
                         _TakeOver(plan, socket), interrupts,
-                        share=config.share).run
+                        share=config.share, first=config.connect_timeout).run
     else:
         first = plan.prepare(socket, standby_of)
     return first if plan.shards.single else lambda: _serve_on(plan, first)

@@ -29,6 +29,9 @@ from wbsp.wire.shards import Lead
 from wbsp.wire.standby import Challenge
 
 SIZE = 32  # bytes of a secret, of a nonce and of a MAC
+# What it means where a process knows none of the keys that it is to know.
+STRANGER = ("it is a process of another user or of another run; start both processes as the same "
+            "user, or both with the same --token_file")
 _EMPTY = b""
 
 Request = TypeVar("Request", m.Follow, m.Reattach, Lead)
