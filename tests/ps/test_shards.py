@@ -1,5 +1,6 @@
 """A server's side of its shards: whom it waits for, for how long, and what it says meanwhile."""
 
+from io import StringIO
 from types import SimpleNamespace
 
 import pytest
@@ -9,9 +10,14 @@ from jobs import free_port
 from wbsp.host import HOST, Clock, Host
 from wbsp.ps import start
 from wbsp.ps.interrupt import Interrupts
+from wbsp.ps.run import Outlet, ServerConfig
+from wbsp.ps.server import Server
 from wbsp.ps.shard_link import ShardLost
 from wbsp.ps.shard_server import ShardServer
 from wbsp.ps.shards import PATIENCE, ShardPlan, Shards
+from wbsp.runlog.console import Console
+from wbsp.runlog.server import ServerLog
+from wbsp.sync import create
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.sockets import ServerSocket
@@ -74,11 +80,12 @@ class World:
         self.turn()
         return None
 
-    def hurry(self, reason):
-        """Time is up as soon as the server knows the reason."""
+    def hurry(self, reason, also=lambda: None):
+        """Time is up as soon as the server knows the reason; `also`: called in each turn."""
         end = HOST.clock.monotonic() + 20
 
         def turn():
+            also()
             assert HOST.clock.monotonic() < end, [link.why for link in self.shards._links]
             if reason in self.shards._links[0].why:
                 self.later = 10_000.0
@@ -224,3 +231,13 @@ def test_a_shard_says_what_it_is_to_who_takes_it_for_a_server(message):
         f"the process at port {socket.port} is a shard, and no server")
     asks.close(0)
     socket.close()
+
+
+def test_a_server_says_that_it_is_no_shard(world, tmp_path):
+    log, console = ServerLog(tmp_path, "asp", tensorboard=False), Console("", StringIO())
+    outlet = Outlet(tmp_path, log, console)
+    server = Server(create("asp"), ServerSocket("localhost", 0), ServerConfig(1), {}, outlet)
+    world.hurry("it is a server, and no shard", server.dispatcher.receive)
+    assert world.waits(server._socket.port) == 1
+    assert world.said[-1].endswith("; it says: it is a server, and no shard")
+    server.close()
