@@ -219,6 +219,17 @@ def test_half_a_copy_that_was_lost_with_a_connection_is_made_anew(world):
     assert world.engine.ledger.durable == 3
 
 
+def test_a_standby_that_is_back_over_a_new_connection_is_given_time_for_what_was_on_its_way(world):
+    world.now = 1000.0
+    world.holds_one()
+    world.push()
+    world.replication.poll()
+    world.now += 1
+    world.follow()  # over a new connection; it has not said what it holds yet
+    world.replication.poll()
+    assert world.replication.holder and world.admission.epoch == 1, world.said[-1]
+
+
 @pytest.mark.skipif(not available(), reason="no shared memory on this system")
 def test_a_version_that_the_standby_may_serve_from_is_not_written_to(world):
     door = Door(True)

@@ -171,7 +171,8 @@ class Replication:
         self._end_contest()
         again = old is not None and old.identity == identity
         held = old.held if old is not None and again else 0
-        self._standby = Follower(identity, host, request.port, now, held, again, again, bond)
+        self._standby = Follower(identity, host, request.port, now, held, again, again, bond,
+                                 moved=now)
         self._sessions.queues.drop_transfer(identity)
         way = self._sessions.lending.follow(request.socket)
         self._tell(f"standby at {self._standby}, over {way}", "standby",

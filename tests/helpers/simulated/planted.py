@@ -139,6 +139,16 @@ def _ends_when_one_is_served():
     return patch.object(Gathering, "complete", early)
 
 
+def _a_copy_is_late_at_once():
+    follow = Replication.follow
+
+    def late(self, *args):
+        follow(self, *args)
+        if self._standby is not None:
+            self._standby.moved = -1e9
+    return patch.object(Replication, "follow", late)
+
+
 # A standby sleeps; its server goes on alone, dies, and is away when the standby wakes.
 _LONG_SLEEP = Plan("asp", standby=True, kills=1, when_alone=True, victims=("server",),
                    outage=(80.0, 90.0), aimed=(("held", "sleep standby"),), naps=(70.0,), steps=50,
@@ -195,6 +205,9 @@ PLANTED = [
     Planted("who holds a copy is not noted",
             lambda: patch.object(Replication, "_record", lambda self, **changes: True),
             Plan("pcc", standby=True, kills=1, steps=20, victims=("server",)), {4}, 10),
+    Planted("a copy to a standby that is back is late at once", _a_copy_is_late_at_once,
+            Plan("asp", workers=4, steps=4, standby=True, period=0.1, kills=1, power=True, breaks=2,
+                 slow=0.0, drift=0.02), {1, 2}, 10, 104500),
 ]
 
 
