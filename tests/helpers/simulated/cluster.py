@@ -27,7 +27,7 @@ from integers import IntegerReplica
 from simulated.disk import Disk, Machine
 from simulated.laws import Laws
 from simulated.network import Network
-from simulated.plan import Plan
+from simulated.plan import PATIENT, Plan
 from simulated.threads import Scheduler
 from simulated.world import World
 from wbsp.formats import parse
@@ -43,6 +43,7 @@ from wbsp.worker.transport import Transport
 PORT = 2606
 ROOT = "/runs"
 _HOURS = 2.0  # of virtual time, after which a run that goes on hangs
+_CONNECTS = 2.0  # seconds until a worker connects again, at most
 _AGAIN = 8.0  # seconds between two deaths where a second one may cost what only one process holds
 
 
@@ -107,7 +108,7 @@ class Member:
     @property
     def late(self):
         """The others finished without this worker, and rightly so."""
-        if self.cluster.plan.harsh:
+        if self.cluster.harsh:
             return self.given_up is not None
         ended_well = any(0 in codes for name, codes in self.cluster.codes.items()
                          if name in ("server", "standby"))
@@ -197,10 +198,12 @@ class Cluster:
         world = self.world
         world.latency = plan.latency
         world.storm, world.storms = plan.storm, 8 if plan.storm else 0
-        world.on_end = self._ended
+        world.on_end, world.may_break = self._ended, self._may_break
         self.machines, self.processes, self.codes = {}, {}, {}
         self.wire = parse(plan.wire)
         self.last_death = -1e9
+        self.harsh = plan.harsh  # or it has become so
+        self._away_since = self._back_at = -1e9
         self._aimed = [*plan.aimed]
         self.laws = Laws(self)
         for index in range(plan.shards):
@@ -397,7 +400,9 @@ class Cluster:
         self.say(f"--- cut {sorted(pairs)}")
         self.notes["cuts"] += 1
         self.world.cut |= pairs
-        self.world.after(self.rng.choice(self.plan.naps), lambda: self._heal(pairs))
+        seconds = self.rng.choice(self.plan.naps)
+        self._out_of_touch(seconds)
+        self.world.after(seconds, lambda: self._heal(pairs))
         return True
 
     def isolate(self, name=None):
@@ -408,7 +413,9 @@ class Cluster:
         self.say(f"--- isolate {name}")
         self.notes["isolations"] += 1
         self.world.cut |= pairs
-        self.world.after(self.rng.choice(self.plan.naps), lambda: self._heal(pairs))
+        seconds = self.rng.choice(self.plan.naps)
+        self._out_of_touch(seconds)
+        self.world.after(seconds, lambda: self._heal(pairs))
         return True
 
     def _heal(self, pairs):
@@ -426,14 +433,35 @@ class Cluster:
     def break_connection(self):
         found = [one for one in self._connections() if one.open and not (
             (self.plan.standby or (self.plan.full and self.laws.farewell))
-            and one.endpoint.startswith("tcp://s") and (
-                one.dealer.process.name in ("server", "standby")
-                and one.router.process.name[1:].isdigit()))]  # that is a death of the server
+            and self._to_shard(one))]  # that is a death of the server
         if found and not self.over:
             self.notes["breaks"] += 1
             self.rng.choice(found).close()
             return True
         return False
+
+    def _to_shard(self, connection):
+        """It is a server's own: the server dies with it."""
+        return (connection.dealer.process.name in ("server", "standby")
+                and connection.router.process.name[1:].isdigit())
+
+    def _may_break(self, connection):
+        """A storm breaks a server's connection to a shard only where the server may die."""
+        if not (self.plan.standby and self._to_shard(connection)):
+            return True
+        if not self._may_die(connection.dealer.process.name):
+            return False
+        self.last_death = self.world.now
+        return True
+
+    def _out_of_touch(self, seconds):
+        """From now on some cannot reach others for so long. A worker that is back for less than it
+        may take to connect again has been away all the time."""
+        now = self.world.now
+        if now > self._back_at + _CONNECTS:
+            self._away_since = now
+        self._back_at = max(self._back_at, now + seconds)
+        self.harsh = self.harsh or self._back_at - self._away_since > PATIENT
 
     def sleep(self, name=None):
         alive = sorted((process for process in self.world.processes if process.alive),
@@ -446,6 +474,7 @@ class Cluster:
         seconds = self.rng.choice(self.plan.naps)
         self.say(f"--- {process.name} sleeps for {seconds:g} s")
         self.notes["sleeps"] += 1
+        self._out_of_touch(seconds)
         process.asleep_until = self.world.now + seconds
         return True
 

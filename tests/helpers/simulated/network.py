@@ -80,7 +80,8 @@ class Pipe:
                 self.to.notify()
 
         world.at(arrives, arrive)
-        if world.storms and world.rng.random() < world.storm:
+        if (world.storms and world.rng.random() < world.storm
+                and world.may_break(connection)):
             world.storms -= 1
             world.at(world.now + world.rng.random() * (arrives - world.now) * 2, connection.close)
         return True

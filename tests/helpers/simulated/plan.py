@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 PHASES = "begin", "last push", "farewell", "take-over", "gathering"
 FORMATS = "float32", "int8", "topk:0.1"
+PATIENT = 4.0  # seconds for which a server waits for a worker without a connection, and less
 # What strikes at a phase. Who dies while it takes over from one that has just died may take the
 # newest state with it: that is two deaths, and not survived.
 _AT_TAKE_OVER = "break", "sleep", "cut", "isolate"
@@ -59,7 +60,7 @@ class Plan:
     def harsh(self) -> bool:
         """A fault may last longer than a server is patient with a worker: the run may go on, and
         end, without it."""
-        return max(self.naps) > 4 and bool(
+        return max(self.naps) > PATIENT and bool(
             self.cuts or self.isolations or self.sleeps or self.aimed)
 
     @property

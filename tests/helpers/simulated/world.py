@@ -97,6 +97,7 @@ class World:
         self.stirred = False  # a process has ended
         self.on_end = lambda process, result: None
         self.on_send = lambda process, frames: None
+        self.may_break = lambda connection: True  # a storm may
 
     def process(self, name, machine):
         process = Process(self, name, machine)
