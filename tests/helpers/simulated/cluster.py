@@ -43,7 +43,7 @@ from wbsp.worker.transport import Transport
 PORT = 2606
 ROOT = "/runs"
 _HOURS = 2.0  # of virtual time, after which a run that goes on hangs
-_CONNECTS = 2.0  # seconds until a worker connects again, at most
+_CONNECTS = 3.0  # seconds until a worker connects again, or less
 _AGAIN = 8.0  # seconds between two deaths where a second one may cost what only one process holds
 
 
