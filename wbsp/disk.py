@@ -1,6 +1,6 @@
 """The disk that a process writes to.
 
-A path knows the disk that it lies on, so that whoever has the path of a run's folder needs no more.
+A path knows the disk that it lies on: code that has the path of a run's folder needs nothing else.
 All paths of this system lie on `DISK`; the tests' simulation has disks, and paths, of its own.
 """
 

@@ -238,7 +238,7 @@ class Admission:
         self._members.come_back(session, request)
 
     def _turn_down(self, identity: bytes, request: m.Reattach) -> None:
-        """Answer a member of a run that is none of this server's."""
+        """Answer a member of another server's run."""
         me, worker = f"worker {request.worker}", request.worker
         foreign = f"{me} is of run {request.run}, and this server's run is {self._terms.run}"
         if reason := other_protocol(me, request.protocol):

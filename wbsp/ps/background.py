@@ -66,7 +66,7 @@ class EvaluatorWatch:
     def look(self, work: str) -> None:
         """See whether it still works at `work`. Raises EvaluatorError once it counts as hanging.
 
-        Time in which nobody looked does not count: this process, too, may have been stopped.
+        Time between two looks does not count: this process, too, may have been stopped.
         """
         now, signs = self._on.clock.monotonic(), self._evaluator.signs()
         passed, self._looked = min(now - self._looked, _LOOK), now

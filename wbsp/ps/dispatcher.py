@@ -150,8 +150,8 @@ class Dispatcher:
         full, self._full = self._full, no_file_left()
         if self._full and not full:
             self.sessions.told.tell("open files", (
-                "this process can open no more files: it accepts no connection, and whoever is to "
-                "come waits; raise the limit (ulimit -n) and start this server again with --resume"
+                "this process can open no more files: it accepts no connection, and new peers "
+                "wait; raise the limit (ulimit -n) and start this server again with --resume"
                 ), "no_file_left")
 
     def poll_standby(self) -> None:

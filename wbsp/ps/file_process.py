@@ -100,7 +100,7 @@ class Folder:
 
 
 def _without_secret(content: bytes) -> bytes:
-    """A run's settings as whoever watches may see them. Raises OSError for what are none."""
+    """A run's settings without the secret. Raises OSError for a file that holds none."""
     try:
         settings = json.loads(content)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What peers bring about, for the log: protocol errors are counted, and nobody floods it."""
+"""What peers cause, for the log: protocol errors are counted, and no peer floods it."""
 
 from __future__ import annotations
 

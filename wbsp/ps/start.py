@@ -224,7 +224,7 @@ class _Plan:
                 server.tell("shard_lost", reason=str(lost))
             return server
 
-        if saved and other and not over:  # else nobody can have a later state
+        if saved and other and not over:  # else no other process can have a later state
             return Standby(socket, other, self.settings | self.config.terms, serve, self.interrupts,
                            State.of(before, saved.state, SERVER_STEP), self.config.share).run
         return serve(None).run

@@ -1,4 +1,4 @@
-"""What comes over a server's own connection to another process, whoever that is.
+"""What comes over a server's own connection to another process, proven or not.
 
 libzmq takes all that a peer sends, also what was not asked for: so it is read in bounded turns, and
 the connection of a peer that has proven nothing, and sends more than is read, is cut. libzmq makes

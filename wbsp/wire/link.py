@@ -120,7 +120,7 @@ class Link:
                 self.recv_multipart()
 
     def let_go(self) -> None:
-        """Unmap what the other end has given up, and nobody here reads any more."""
+        """Unmap what the other end has given up and this process no longer reads."""
         for number in [*self._gone]:
             if number not in self.segments or not is_held(self.segments, number):
                 self.segments.pop(number, None)

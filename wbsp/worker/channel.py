@@ -76,7 +76,7 @@ class ServerChannel:
         self._arriving = False  # `receive` may find a message of the server's ZeroMQ socket
 
     def forked(self) -> None:
-        """Let go of everything, in a process that was forked from the one that owns it."""
+        """Close everything, in a process that was forked from the one that owns it."""
         endpoints = [self.connection.endpoint, *(self.slices.where if self.slices else ())]
         close_connections(map(numbers, endpoints))
         self.memory.refuse()

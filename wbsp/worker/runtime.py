@@ -116,7 +116,7 @@ class WorkerRuntime:
         self._trains = self._computes = False
 
     def keep(self) -> None:
-        """As `hold`, of what the model is now, whoever has written to it."""
+        """As `hold`, of what the model is now, whichever callback has written to it."""
         self.replica.stepped()
         self.hold()
 
