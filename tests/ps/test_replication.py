@@ -163,6 +163,7 @@ def test_a_copy_that_moves_is_waited_for_and_one_that_does_not_is_given_up(world
     """As over a slow line, or behind one that takes nothing: the run's end waits for it."""
     world.holds_one()
     world.push()
+    world.engine.done = True
     world.replication.poll()
     for beat in range(2, 1000):
         world.now += 1
@@ -178,6 +179,21 @@ def test_a_copy_that_moves_is_waited_for_and_one_that_does_not_is_given_up(world
     assert world.replication.settled and world.replication.alone
     assert "no part of a copy reached the standby at 127.0.0.1:2607 for 120 s" in world.said[-1]
     assert world.noted["standby"] is None and world.admission.epoch == 3
+
+
+def test_while_workers_train_a_standby_that_a_copy_does_not_reach_keeps_its_place(world):
+    """It lives, and may serve from the copy that it has: no second history begins here."""
+    world.holds_one()
+    world.push()
+    world.replication.poll()
+    for beat in range(2, 500):
+        world.now += 1
+        world.held(1, beat, beat - 1)
+        world.replication.poll()
+    assert not world.replication.alone and world.admission.epoch == 1
+    assert sum("no part of a copy reached" in line for line in world.said) == 4
+    assert "workers keep what it lacks" in world.said[-1]
+    assert world.engine.ledger.durable < world.engine.ledger.mark
 
 
 def test_a_standby_that_has_the_final_version_hears_that_all_have_it(world):

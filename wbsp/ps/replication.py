@@ -262,15 +262,27 @@ class Replication:
                 self._lose(now)
                 return
         if standby.receiving and now - standby.moved > _STALLED and now - standby.heard < _BACK:
-            self._say(f"no part of a copy reached the standby at {standby} for {_STALLED:g} s; "
-                      "going on without one until it follows anew")
-            self._forget(now)
+            self._stalled(standby, now)
             return
         if source is None or standby.receiving:
             return
         newest, copy = source.engine.store.latest.version, self._copies.get(standby.held)
         if copy is None or newest > copy.version or source.checkpoints.wanted:
             source.engine.at_rest(self._begin_copy, self._clock.run())
+
+    def _stalled(self, standby: Follower, now: float) -> None:
+        """No part of a copy has reached a standby that lives.
+
+        While workers train, its older copy counts: it may serve from that. A run that is done does
+        not wait for it for ever.
+        """
+        done = self._source is not None and self._source.engine.done
+        self._say(f"no part of a copy reached the standby at {standby} for {_STALLED:g} s; "
+                  + ("ending without it" if done else
+                     "workers keep what it lacks; check the line to it, or end it"))
+        standby.moved = now
+        if done:
+            self._forget(now)
 
     def _begin_copy(self, now: float) -> None:
         """Copy the newest version; nothing is pending. `now` is of the run."""
