@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from wbsp.host import HOST
 from wbsp.layout import TensorSpec
+from wbsp.ps.candidacy import Candidacy, State
 from wbsp.ps.contest import SERVER_STEP, STANDBY_STEP, Ballot, Beats
 from wbsp.sync import create
 from wbsp.sync.base import Push
@@ -75,6 +76,21 @@ def test_how_many_are_needed(workers, server, standby):
 
 def test_without_workers_the_server_stays_and_the_standby_waits():
     assert Ballot(1, SERVER_STEP, [()]).won and not Ballot(1, STANDBY_STEP, [()]).won
+
+
+@pytest.mark.parametrize("step", [SERVER_STEP, STANDBY_STEP])
+def test_who_waits_to_serve_is_not_elected_without_workers(step):
+    """All have finished: the other one may have taken over without a promise of theirs."""
+    candidacy = Candidacy(State("ab", 1, frozenset(), step), socket=None)
+    assert not candidacy.won and "names no worker" in candidacy.missing
+
+
+def test_half_of_the_workers_elect_a_server_that_was_started_again():
+    voters = frozenset({(0, "process"), (1, "process")})
+    candidacy = Candidacy(State("ab", 1, voters, SERVER_STEP), socket=None)
+    assert not candidacy.won and "0 of 2 workers" in candidacy.missing
+    candidacy.ballot.promised.add((1, "process"))
+    assert candidacy.won
 
 
 def test_a_worker_promises_itself_once_an_epoch():

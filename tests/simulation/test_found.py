@@ -21,9 +21,13 @@ from simulated.plan import Plan
     (Plan("asp", workers=2, steps=8, standby=True, shards=2, period=1.0, kills=2, sleeps=2,
           naps=(12.0, 40.0), speeds=(1.0, 2.0)),
      [706]),  # whose shards follow a later server goes back to a checkpoint, and serves: law 4
+    (Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cuts=1, breaks=2,
+          sleeps=1, naps=(3.0, 65.0), slow=0.0, speeds=(0.3,),
+          aimed=(("farewell", "isolate"), ("gathering", "kill"))),
+     [961]),  # none of no workers elect one that waits to serve: law 4
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
-        "shards follow a later server"])
+        "shards follow a later server", "none of no workers"])
 def test_it_stays_mended(plan, seeds):
     with scratch() as folder:
         for seed in seeds:

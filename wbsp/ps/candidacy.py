@@ -63,6 +63,19 @@ class Candidacy:
         self.came: dict[bytes, Comer] = {}
         self._asked = 0.0
 
+    @property
+    def won(self) -> bool:
+        """True if enough workers have promised themselves, one at least: this process does not
+        serve, so that without any the other one may have gone on, from a newer state."""
+        return bool(self.ballot.promised) and self.ballot.won
+
+    @property
+    def missing(self) -> str:
+        """What it lacks, in words."""
+        return (f"{self.ballot} have come here, {self.ballot.needed} are needed"
+                if self._state.voters else
+                "the state here names no worker that could decide: start that process again")
+
     def poll(self, now: float) -> None:
         """Ask the workers that have come; `now` in seconds of the monotonic clock."""
         if now - self._asked > _ASK:

@@ -9,7 +9,8 @@ would have two histories. So one of these is needed to serve alone:
   certain that the two were in touch (`Beats`): a process that had been silent for longer may have
   served alone before it ended;
 - promises of workers: of half of them or more for the server that serves, of more than half for the
-  other. A worker's process promises itself to one server only of those that follow on the same
+  other. Without workers, the server that serves goes on, and one that waits to serve waits on.
+  A worker's process promises itself to one server only of those that follow on the same
   epoch, so that not both can have enough. Only the processes count that the state names, each of
   which proves that it is the one: not those that have taken their places since, nor strangers.
 

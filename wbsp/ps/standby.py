@@ -187,7 +187,7 @@ class Standby:
         elif state is not None:
             self._candidacy = self._candidacy or Candidacy(state, self._socket)
             self._candidacy.poll(now)
-            if self._candidacy.ballot.won:
+            if self._candidacy.won:
                 return f"{self._candidacy.ballot} have come here"
         return self._wait_on(now)
 
@@ -211,8 +211,7 @@ class Standby:
                    "that process does not serve yet" if self._candidacy is None else
                    f"the state here is of epoch {state.epoch}, and that one had epoch {epoch}"
                    if epoch > state.epoch else
-                   f"{self._candidacy.ballot} have come here, "
-                   f"{self._candidacy.ballot.needed} are needed")
+                   self._candidacy.missing)
         why = self._leader.why
         if why is not None:
             missing = f"{missing}; {why}"

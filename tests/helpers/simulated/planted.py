@@ -21,7 +21,8 @@ from simulated.plan import Plan
 from wbsp.host import Nap
 from wbsp.ps.admission import Admission
 from wbsp.ps.background import Checkpoints
-from wbsp.ps.contest import Ballot, Beats
+from wbsp.ps.candidacy import Candidacy
+from wbsp.ps.contest import Beats
 from wbsp.ps.gathering import Gathering
 from wbsp.ps.replication import Replication
 from wbsp.ps.shard_link import ShardLost
@@ -168,7 +169,7 @@ PLANTED = [
             Plan("pcc", standby=True, kills=1, cuts=6, naps=(7.0, 20.0), steps=40, speeds=(0.3,)),
             {4}, 80, 20),
     Planted("a standby needs no promises",
-            lambda: patch.object(Ballot, "won", PropertyMock(return_value=True)),
+            lambda: patch.object(Candidacy, "won", PropertyMock(return_value=True)),
             Plan("pcc", standby=True, cuts=2, pair=("server", "standby"), naps=(7.0, 9.0), steps=40,
                  speeds=(0.3,)),
             {4, 11}),
