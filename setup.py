@@ -53,7 +53,7 @@ setup(
         "figures": ["matplotlib"],
         "jax": ["jax"],
         "ray": ["ray[default]>=2.40"],
-        "test": ["greenlet", "hypothesis", "jax", "kubeflow-trainer-api",
+        "test": ["flax", "greenlet", "hypothesis", "jax", "kubeflow-trainer-api",
                  "kubernetes-validate", "matplotlib", "mypy", "orbax-checkpoint", "plotly>=5",
                  "pytest", "pytest-timeout", "pytest-xdist", "ray[default]>=2.40", "ruff", "scipy"],
         "torch": ["torch"],
