@@ -165,14 +165,20 @@ def test_a_server_that_went_on_alone_is_not_replaced_from_a_state_before(server,
     assert standby._verdict(HOST.clock.monotonic() + later) == verdict
 
 
-@pytest.fixture
-def standby(server):
-    """It holds a copy of a server that has just died."""
+def taken(server):
+    """A standby that holds nothing, and that the server has taken."""
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts())
     server.leader.close()
     server.leader = standby._leader
     server.until(m.Follow, lambda follow: follow.port == server._own.port)
     server.takes_it(epoch=1)
+    return standby
+
+
+@pytest.fixture
+def standby(server):
+    """It holds a copy of a server that has just died."""
+    standby = taken(server)
     server.until(m.Held)
     server.sends(1, COPY)
     held = server.until(m.Held, lambda held: held.number)
@@ -209,11 +215,7 @@ def test_who_has_slept_gives_workers_their_time_anew(server):
 def test_a_standby_makes_the_last_files_when_all_have_the_final_version(server):
     """Whenever the server dies: nothing is decided any more. Workers, who could elect it, have
     ended."""
-    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts())
-    server.leader.close()
-    server.leader = standby._leader
-    server.until(m.Follow, lambda follow: follow.port == server._own.port)
-    server.takes_it(epoch=1)
+    standby = taken(server)
     server.until(m.Held)
     server.sends(1, COPY)
     server.until(m.Held, lambda held: held.number and held.chunks)

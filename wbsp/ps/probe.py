@@ -14,7 +14,7 @@ import zmq
 from wbsp.host import HOST, Host
 from wbsp.runlog.console import one_line
 from wbsp.wire import messages as m
-from wbsp.wire.intake import Intake
+from wbsp.wire.intake import TOO_MUCH, Intake
 from wbsp.wire.proof import Claim
 from wbsp.wire.sockets import HANDSHAKE_FAILED, NO_HANDSHAKE, ServerSocket, endpoint
 
@@ -63,7 +63,7 @@ class Probe:
                 self.strange = None
             self._failed = event == zmq.EVENT_CONNECT_RETRIED
         if self._intake.check():
-            self.strange = "it sends more than it was asked for; its connection is ended each time"
+            self.strange = TOO_MUCH
         if self._socket is None:
             if not self._failed:
                 self._lookup = None

@@ -13,7 +13,7 @@ from wbsp.ps.child import ChildProcess
 from wbsp.runlog.console import one_line
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
-from wbsp.wire.intake import Intake
+from wbsp.wire.intake import TOO_MUCH, Intake
 from wbsp.wire.proof import STRANGER, Claim
 from wbsp.wire.rate import Frames, RateLimiter
 from wbsp.wire.send_queue import SendQueue
@@ -163,7 +163,7 @@ class ShardLink:
                 broken, self._denied = self.led, None
                 self._claim.renew()  # the next process at this address may be another one
         if self._intake.check():
-            self._strange = "it sends more than it was asked for; its connection is ended each time"
+            self._strange = TOO_MUCH
         if self._process is not None:
             code = self._process.ended(_END if broken else 0.0)
             if code is not None:

@@ -17,6 +17,7 @@ from wbsp.wire.messages import MAX_MODEL
 from wbsp.wire.sockets import ServerSocket
 
 TURN = 64  # messages that are read in one go
+TOO_MUCH = "it sends more than it was asked for; its connection is ended each time"
 
 
 class Intake:
