@@ -1,10 +1,14 @@
 """Lines survive a kill; a file holds whole lines only, even after a full disk."""
 
+import pathlib
+
 import pytest
 from full_disk import full_at
 
+from wbsp.disk import Disk
 from wbsp.runlog import files
 from wbsp.runlog.files import LineFile, columns, write_whole
+from wbsp.runlog.folder import finished_folder, unfinished_folder
 
 
 def test_lines_reach_the_disk_within_a_second_of_the_runs_time(tmp_path):
@@ -100,3 +104,48 @@ def test_a_file_that_a_kill_left_beside_is_overwritten(tmp_path):
     files.beside_of(tmp_path / "a.json").write_bytes(b"half")
     write_whole(tmp_path / "a.json", b"who", b"le")
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("a.json", b"whole")]
+
+
+class Noting(Disk):
+    """Notes what there is in a folder, by name and content, at each step that makes it durable."""
+
+    def __init__(self, folder):
+        self.notes = []
+        self._folder = folder
+        self._path = type("NotedPath", (type(folder),), {"disk": self})
+
+    def path(self, text):
+        return self._path(text)
+
+    @property
+    def there(self):
+        return {str(path.relative_to(self._folder)): path.read_bytes() if path.is_file() else None
+                for path in self._folder.rglob("*")}
+
+    def sync(self, file):
+        super().sync(file)
+        self.notes.append(("data", self.there))
+
+    def sync_names(self, folder):
+        super().sync_names(folder)
+        self.notes.append((str(pathlib.Path(folder)), self.there))
+
+
+def test_a_file_s_data_is_durable_before_its_name_and_the_name_before_the_call_returns(tmp_path):
+    disk = Noting(tmp_path)
+    path = disk.path(tmp_path / "a.json")
+    path.write_bytes(b"before")
+    write_whole(path, b"who", b"le")
+    assert disk.notes == [("data", {"a.json": b"before", ".a.json.tmp": b"whole"}),
+                          (str(tmp_path), {"a.json": b"whole"})]
+
+
+def test_the_name_of_a_run_that_is_taken_over_is_durable_before_the_call_returns(tmp_path):
+    disk = Noting(tmp_path)
+    folder = unfinished_folder("pcc", disk.path(tmp_path))
+    (folder / "run.json").write_text("{}")
+    disk.notes.clear()
+    place = finished_folder(folder)
+    assert disk.notes == [(str(tmp_path / "pcc"), {
+        "pcc": None, "pcc/run-001": None, "pcc/run-001/run.json": b"{}"})]
+    assert place == tmp_path / "pcc" / "run-001"
