@@ -1,8 +1,8 @@
 """A run that a server of an earlier release began is gone on with, to its end.
 
-The files in `old_run` were written by a server of an earlier release, which knew
-no secret of a run, and put neither what is owed nor whether all have it into a checkpoint. It was killed
-in the middle of a run of two integer workers, whose cuts lie beside.
+The files in `old_run` are of an earlier release, whose server knew no secret of a run, and put
+neither what is owed nor whether all have it into a checkpoint. It was killed in the middle of a run
+of two integer workers, whose cuts lie beside.
 """
 
 import shutil

@@ -15,16 +15,22 @@ from wbsp.vectors import bounds
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.chunks import split
+from wbsp.wire.proof import attachment
 
 SIZE = m.CHUNK + 100  # floats: more than one chunk for one shard
 WORKER = b"socket of worker 0"
+
+
+def named(secret):
+    """The name by which a worker and a shard speak of the attachment with this secret."""
+    return attachment(secret)[0]
 
 
 def begun(start, stop, vector, outer="identity", state=None, wire="float32"):
     rule = json.dumps({"name": outer, "options": {}, "wire": wire})
     shard = Shard(s.Begin(start, stop, vector.size, 0, rule, {}), vector[start:stop], state or {})
     shard.follow(s.Admit(0, 77))
-    assert shard.present(WORKER, 77)
+    shard.present(WORKER, named(77))
     return shard
 
 
@@ -36,7 +42,7 @@ def told(notice):
 def hand_over(shard, update, seq, again=False, secret=77):
     """All chunks of a slice; what the shard says to the server."""
     part = update[shard.start:shard.start + shard.size]
-    said = [shard.take(WORKER, s.Slice(secret, seq, again, offset),
+    said = [shard.take(WORKER, s.Slice(named(secret), seq, again, offset),
                        memoryview(bytes(chunk)))
             for offset, chunk in split(part)]
     assert said[:-1] == [None] * (len(said) - 1)
@@ -118,7 +124,7 @@ def test_a_push_may_come_before_the_log_has_spoken_of_the_one_before():
     assert shard.missed(0) is None
     assert hand_over(shard, update, 2) is None, "one too many at a time"
     shard.follow(s.Apply(0, 0, False, 1.0))
-    assert shard.missed(0) == (WORKER, 77), "which is to send it again"
+    assert shard.missed(0) == (WORKER, named(77)), "which is to send it again"
     assert shard.missed(0) is None, "once"
     assert told(hand_over(shard, update, 2)) == (77, 2, False, True)
     shard.follow(s.Apply(0, 1, False, 1.0))
@@ -138,37 +144,37 @@ def test_values_that_are_not_finite_are_said():
 
 def test_what_strangers_and_the_dismissed_send_changes_nothing():
     shard, update = begun(0, 10, np.zeros(10, np.float32)), np.ones(10, np.float32)
-    assert not shard.present(b"stranger", 78)
+    assert shard.attached(named(78)) is None
     body = update.data.cast("B")
     for identity, secret in [(b"stranger", 77), (WORKER, 78)]:
         with pytest.raises(m.WireError, match="not attached"):
-            shard.take(identity, s.Slice(secret, 0, False, 0), body)
+            shard.take(identity, s.Slice(named(secret), 0, False, 0), body)
     for offset, data in [(0, body[:36]), (4, body[:24]), (-1, body), (10, body[:0]),
                          (1 << 40, body)]:
         with pytest.raises(m.WireError):
-            shard.take(WORKER, s.Slice(77, 0, False, offset), data)
+            shard.take(WORKER, s.Slice(named(77), 0, False, offset), data)
     hand_over(shard, update, 0)
     shard.follow(s.Admit(0, 79))  # the worker has attached again, or another process has
     with pytest.raises(m.WireError, match="not attached"):
         hand_over(shard, update, 0)
     assert shard.version(s.Send(0, 1, 0)) is None, "it has not come yet"
-    assert shard.present(WORKER, 79)
+    shard.present(WORKER, named(79))
     assert told(hand_over(shard, update, 0, secret=79)) == (79, 0, False, True)
     shard.follow(s.Dismiss(0, 77))  # of the older attachment: late
     assert shard.knows(WORKER)
     shard.follow(s.Dismiss(0, 79))
-    assert not shard.knows(WORKER) and not shard.present(WORKER, 79)
+    assert not shard.knows(WORKER) and shard.attached(named(79)) is None
 
 
 def test_the_rest_of_a_broken_push_is_no_part_of_the_next():
     size = m.CHUNK + 4
     shard, update = begun(0, size, np.zeros(size, np.float32)), np.ones(size, np.float32)
     (_, first), (offset, second) = split(update)
-    assert shard.take(WORKER, s.Slice(77, 0, False, 0), first) is None
-    assert shard.take(WORKER, s.Slice(77, 0, True, 0), first) is None, "a sum in place of it"
+    assert shard.take(WORKER, s.Slice(named(77), 0, False, 0), first) is None
+    assert shard.take(WORKER, s.Slice(named(77), 0, True, 0), first) is None, "a sum in place of it"
     with pytest.raises(m.WireError, match="the rest of push 0"):
-        shard.take(WORKER, s.Slice(77, 0, False, offset), second)
-    assert shard.take(WORKER, s.Slice(77, 0, True, offset), second).again
+        shard.take(WORKER, s.Slice(named(77), 0, False, offset), second)
+    assert shard.take(WORKER, s.Slice(named(77), 0, True, offset), second).again
 
 
 @pytest.mark.parametrize("sizes", [[0], [3], [0, 1], [2, 0, 3], [m.CHUNK + 1, m.CHUNK + 1, 1]])

@@ -64,6 +64,7 @@ FROM_SERVER = [
     m.Welcome({}, 1.5, WorkerRule("every_step", "model", "replace", 4, 4, True, 96)),
     m.Joined(4, 40, True, 2.5, 1),
     m.Refused("no"),
+    m.Refused("no", True, bytes(32)),
     m.Ack(7, False, "not finite", None, True, 0.0, 3, 40, 2),
     m.Ack(8, True, None, 3, False, 0.5, 3, 40, 3),
     m.Ack(8, True, None, 3, False, 0.5, 3, 40, 3,
@@ -126,6 +127,7 @@ TO_SHARD = [
     s.Beat(4),
     m.Over("all workers finished"),
     s.Present(1 << 62),
+    s.Present(1 << 62, bytes(32), bytes(32)),
     s.Slice(1 << 62, 7, True, 5),
 ]
 FROM_SHARD = [
@@ -153,7 +155,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {13: "db76739b8e01f257019928b0a78835dc35eed0882ac0bd50c74bf038a3f46118"}
+BYTES = {13: "efbdfd70b0a4d5f39a763bcf4cbe59da86c0264c7768ffaeb2fdfdfe194baadd"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():
@@ -243,7 +245,7 @@ def unbounded(info, path):
                     yield from unbounded(field.type, f"{path} {info.cls.__name__}.{field.name}")
     elif isinstance(info, kinds.IntType):
         if info.ge is None or (info.le is None and info.lt is None and path.split(".")[-1] not in (
-                "secret", "segment", "memory", "time")):  # of 63 bits
+                "secret", "name", "segment", "memory", "time")):  # of 63 bits
             yield path
     elif not isinstance(info, kinds.FloatType | kinds.BoolType | kinds.NoneType):
         if not isinstance(info, kinds.TupleType) and info.max_length is None:

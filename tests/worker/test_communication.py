@@ -14,7 +14,7 @@ from wbsp.layout import TensorSpec
 from wbsp.member import AnsweredWork
 from wbsp.sync.base import Push, WorkerRule
 from wbsp.wire import messages as m
-from wbsp.wire.proof import Challenges
+from wbsp.wire.proof import Challenges, answer
 from wbsp.worker import communication
 from wbsp.worker.channel import Ready
 from wbsp.worker.communication import Communication
@@ -34,6 +34,7 @@ class Channel(Plain):
 
     broken = unshared = False
     proves = True  # the server knows this worker's ticket
+    contact = b"the key of a first contact"
     returned = 0
 
     def __init__(self, events):
@@ -359,6 +360,68 @@ def test_a_process_that_cannot_prove_itself_is_left_for_the_next_address(listene
     thread._receive()
     assert "has not proven that it is of this worker's run" in turned[0]
     assert thread.attachment.claim.bond is None
+
+
+def refusing(listener, **refusal):
+    """A member that attaches again to a process which has proven nothing, and which refuses it."""
+    thread, channel = communicate([*JOINING, ["listen", listener, 2], BREAK])
+    channel.turned = []
+    channel.turn_away = lambda reason, now: channel.turned.append(reason)
+    thread._introduce_again(0.0)
+    channel._messages.clear()
+    nonce = thread.attachment.claim.nonce
+    return thread, channel, m.Refused("of another run", False, answer(
+        refusal.get("key", b"no key"), refusal.get("nonce", nonce), "refused",
+        refusal.get("reason", "of another run")))
+
+
+@pytest.mark.parametrize("false", [dict(key=b"another's"),
+                                   dict(key=Channel.contact, nonce=b"of another connection"),
+                                   dict(key=Channel.contact, reason="another reason")])
+def test_a_member_that_is_refused_without_proof_looks_for_its_server_first(listener, false):
+    thread, channel, refusal = refusing(listener, **false)
+    thread._handle(refusal, None, 100.0)
+    thread._handle(refusal, None, 159.0)
+    assert len(channel.turned) == 2 and thread.error.args != ("the server refused",)
+    assert "refuses this worker, and has not proven" in channel.turned[0]
+    assert "(of another run)" in channel.turned[0]
+    with pytest.raises(TransportError, match="the server refused: of another run"):
+        thread._handle(refusal, None, 161.0)
+
+
+def test_a_member_believes_a_refusal_of_its_user_and_of_its_run(listener):
+    thread, _, refusal = refusing(listener, key=Channel.contact)
+    with pytest.raises(TransportError, match="the server refused: of another run"):
+        thread._handle(refusal, None, 0.0)
+    thread, channel, _ = refusing(listener)
+    claim = thread.attachment.claim
+    thread._handle(Challenges(os.urandom).challenge(b"", claim.nonce, TICKET), None, 0.0)
+    with pytest.raises(TransportError, match="the server refused: no"):
+        thread._handle(m.Refused("no"), None, 0.0)
+
+
+def test_its_server_makes_a_refusal_of_a_stranger_forgotten(listener):
+    thread, channel, refusal = refusing(listener)
+    thread._handle(refusal, None, 100.0)
+    claim = thread.attachment.claim
+    thread._handle(Challenges(os.urandom).challenge(b"", claim.nonce, TICKET), None, 130.0)
+    thread._handle(m.Reattached(1, True, 1, 1, None), None, 130.0)
+    thread._introduce_again(500.0)
+    thread._handle(refusal, None, 500.0)
+    assert len(channel.turned) == 2
+
+
+def test_what_a_stranger_sends_ends_no_member(listener):
+    thread, channel, _ = refusing(listener)
+
+    def receive():
+        raise m.WireError("what is no message")
+    channel.receive = receive
+    thread._receive()
+    assert "is not the run's server: it sent what is no message" in channel.turned[0]
+    thread.attachment.claim.bond = thread._attaching = None
+    with pytest.raises(TransportError, match="sent what is no message"):
+        thread._receive()
 
 
 def test_a_loop_that_has_slept_says_so(monkeypatch):

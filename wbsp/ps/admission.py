@@ -242,13 +242,13 @@ class Admission:
         me, worker = f"worker {request.worker}", request.worker
         foreign = f"{me} is of run {request.run}, and this server's run is {self._terms.run}"
         if reason := other_protocol(me, request.protocol):
-            self._sessions.refuse(identity, worker, reason)
+            self._sessions.refuse(identity, worker, reason, nonce=request.nonce)
         elif self._terms.others_wait:
             self._sessions.turn_away(
                 identity, worker, f"{foreign}; the worker waits for its own: to have that, end "
                 "this server and start it again with --resume")
         else:
-            self._sessions.refuse(identity, worker, foreign)
+            self._sessions.refuse(identity, worker, foreign, nonce=request.nonce)
 
     def _objection_to_return(self, request: m.Reattach) -> str | None:
         """Why this worker cannot go on where it is, in one line for both sides; None if it can."""

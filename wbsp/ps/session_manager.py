@@ -19,6 +19,7 @@ from wbsp.wire.chunks import split
 from wbsp.wire.link import TRIES
 from wbsp.wire.memory import BufferPool
 from wbsp.wire.peer_queues import MOST_WAITING, PeerQueues
+from wbsp.wire.proof import answer
 from wbsp.wire.rate import RateLimiter
 from wbsp.wire.sockets import ServerSocket
 
@@ -243,12 +244,16 @@ class SessionManager:
         session.progress.told = self._clock()
         self.send(session.identity, session.alive(self.durable()))
 
-    def refuse(self, identity: bytes, worker: int, reason: str, over: bool = False) -> None:
+    def refuse(self, identity: bytes, worker: int, reason: str, over: bool = False,
+               nonce: bytes = b"") -> None:
         """Tell a peer why it may not take part, and say so, but not without end.
 
-        over: the run has ended
+        over:  the run has ended
+        nonce: of a member of another run, whose secret is not known here; else empty
         """
-        self._turn_down(m.Refused(one_line(reason), over), identity, worker)
+        reason = one_line(reason)
+        proof = answer(self._socket.contact, nonce, "refused", reason) if nonce else b""
+        self._turn_down(m.Refused(reason, over, proof), identity, worker)
 
     def turn_away(self, identity: bytes, worker: int, reason: str) -> None:
         """Have a peer try its other addresses, and this one again; say why, but once."""

@@ -22,6 +22,7 @@ from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.chunks import split
 from wbsp.wire.memory import BufferPool
+from wbsp.wire.proof import attachment
 from wbsp.wire.rate import Frames
 
 # Slices that wait of a worker: the answer to its push may be there, and its next push here, before
@@ -37,6 +38,8 @@ class Attachment:
 
     worker: int
     secret: int
+    name: int  # this and the next: see `wbsp.wire.proof.attachment`
+    key: bytes
     updates: UpdateReassembler
     identity: bytes | None = None  # of its socket, once it has come
     arriving: Key | None = None  # what comes in chunks
@@ -90,7 +93,7 @@ class Shard:
         self.store = Store(vector, begin.version, outer, self._wire, state.get(UNSENT))
         self._pool = BufferPool()
         self._of: dict[int, Attachment] = {}  # worker -> its attachment
-        self._by_secret: dict[int, Attachment] = {}
+        self._by_name: dict[int, Attachment] = {}
         self._by_identity: dict[bytes, Attachment] = {}
 
     # Workers.
@@ -99,26 +102,27 @@ class Shard:
         """True for the socket of a worker that has introduced itself."""
         return identity in self._by_identity
 
-    def present(self, identity: bytes, secret: int) -> bool:
-        """A worker introduces itself; False: the log has not spoken of it (yet)."""
-        attachment = self._by_secret.get(secret)
-        if attachment is None:
-            return False
-        self._by_identity.pop(attachment.identity or b"", None)
-        attachment.identity, self._by_identity[identity] = identity, attachment
-        return True
+    def attached(self, name: int) -> Attachment | None:
+        """The attachment of this name; None: the log has not spoken of it (yet)."""
+        return self._by_name.get(name)
+
+    def present(self, identity: bytes, name: int) -> None:
+        """A worker has introduced itself, and proven that the attachment of this name is its."""
+        one = self._by_name[name]
+        self._by_identity.pop(one.identity or b"", None)
+        one.identity, self._by_identity[identity] = identity, one
 
     def take(self, identity: bytes, message: s.Slice, body: memoryview) -> s.Holds | None:
         """Take a chunk of a slice; the notice for the server, if it was the last.
 
         Raises WireError for what no correct worker sends.
         """
-        attachment = self._by_identity.get(identity)
-        if attachment is None or attachment.secret != message.secret:
-            raise m.WireError("a slice from one who is not attached (any more)")
-        if not attachment.take(message, body):
+        one = self._by_identity.get(identity)
+        if one is None or one.name != message.name:
+            raise m.WireError("a slice from a worker that is not attached")
+        if not one.take(message, body):
             return None
-        return s.Holds(message.secret, message.seq, message.again, attachment.updates.most)
+        return s.Holds(one.secret, message.seq, message.again, one.updates.most)
 
     # The log.
 
@@ -127,11 +131,12 @@ class Shard:
         match message:
             case s.Admit():
                 self._forget(message.worker)
-                attachment = Attachment(message.worker, message.secret,
-                                        UpdateReassembler(self.size, self._pool, self._wire))
-                self._of[message.worker] = self._by_secret[message.secret] = attachment
+                one = Attachment(message.worker, message.secret, *attachment(message.secret),
+                                 UpdateReassembler(self.size, self._pool, self._wire))
+                self._of[message.worker] = self._by_name[one.name] = one
             case s.Dismiss():
-                if message.secret in self._by_secret:
+                old = self._of.get(message.worker)
+                if old is not None and old.secret == message.secret:
                     self._forget(message.worker)
             case s.Apply():
                 held = self._of[message.worker].release(message.seq, message.again)
@@ -144,23 +149,23 @@ class Shard:
                 raise m.WireError(f"{type(message).__name__} is no part of the log")
 
     def missed(self, worker: int) -> tuple[bytes, int] | None:
-        """The socket and the secret of a worker that is to send again what it sends; None: it need
-        not."""
-        attachment = self._of.get(worker)
-        if attachment is None or not attachment.missed or attachment.identity is None:
+        """The socket of a worker that is to send again what it sends, and the name of its
+        attachment; None: it need not."""
+        one = self._of.get(worker)
+        if one is None or not one.missed or one.identity is None:
             return None
-        attachment.missed = False
-        return attachment.identity, attachment.secret
+        one.missed = False
+        return one.identity, one.name
 
     def version(self, message: s.Send) -> tuple[bytes, Iterator[Frames]] | None:
         """The worker's socket and the messages for it; None: it is not here, or nothing is."""
-        newest, attachment = self.store.latest, self._of.get(message.worker)
+        newest, one = self.store.latest, self._of.get(message.worker)
         if newest.version != message.version:
             raise RuntimeError(f"the log speaks of version {message.version}, and here is "
                                f"{newest.version}")
-        if attachment is None or attachment.identity is None or not self.size:
+        if one is None or one.identity is None or not self.size:
             return None
-        return attachment.identity, self._chunks(message.request, newest, message.held)
+        return one.identity, self._chunks(message.request, newest, message.held)
 
     def collected(self, number: int) -> Iterator[Frames]:
         """The messages with all that a checkpoint holds of this range."""
@@ -179,5 +184,5 @@ class Shard:
 
     def _forget(self, worker: int) -> None:
         if (old := self._of.pop(worker, None)) is not None:
-            del self._by_secret[old.secret]
+            del self._by_name[old.name]
             self._by_identity.pop(old.identity or b"", None)

@@ -19,7 +19,7 @@ from wbsp.runlog.console import one_line, say
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.peer_queues import PeerQueues
-from wbsp.wire.proof import SIZE
+from wbsp.wire.proof import SIZE, attachment
 from wbsp.wire.rate import Frames, RateLimitedReceiver, RateLimiter
 from wbsp.wire.sockets import ServerSocket
 
@@ -45,7 +45,7 @@ class _Leader:
     floats: FloatsReader | None = None  # of Begin, while they come
     shard: Shard | None = None
     collecting: deque[Iterator[Frames]] = field(default_factory=deque)
-    told: dict[int, float] = field(default_factory=dict)  # secret -> time of the newest Arriving
+    told: dict[int, float] = field(default_factory=dict)  # name -> time of the newest Arriving
 
 
 class ShardServer:
@@ -64,7 +64,7 @@ class ShardServer:
         self._queues = PeerQueues(socket.socket, RateLimiter(bandwidth))
         self._receiver = RateLimitedReceiver(socket.socket, RateLimiter(bandwidth))
         self._leader: _Leader | None = None
-        self._waiting: dict[int, bytes] = {}  # secret -> socket of a worker that is no news later
+        self._waiting: dict[int, tuple[bytes, s.Present]] = {}  # name -> of which no log has spoken
         self._alone_since = self._clock.monotonic()
         self._nap = Nap(self._alone_since)
         self._misuse: tuple[int, str] = 0, ""
@@ -179,7 +179,7 @@ class ShardServer:
         if isinstance(message, s.Lead):
             self._lead(identity, message)
         elif isinstance(message, s.Present):
-            self._present(leader, identity, message.secret)
+            self._present(leader, identity, message)
         elif leader is None:
             raise m.WireError(f"{type(message).__name__} without a server")
         elif isinstance(message, s.Slice) and body is not None:
@@ -231,12 +231,19 @@ class ShardServer:
             self._send(identity, m.NotServing(
                 f"the process at port {self._socket.port} is a shard, and no server"))
 
-    def _present(self, leader: _Leader | None, identity: bytes, secret: int) -> None:
-        """A worker introduces itself; before the log has spoken of it, it waits."""
-        if leader and leader.shard is not None and leader.shard.present(identity, secret):
-            self._send(identity, s.Ready(secret))
+    def _present(self, leader: _Leader | None, identity: bytes, present: s.Present) -> None:
+        """A worker introduces itself: it is challenged until it has proven who it is. Before the
+        log has spoken of it, it waits."""
+        if (leader is not None and leader.shard is not None
+                and (one := leader.shard.attached(present.name)) is not None):
+            challenges = self._socket.challenges
+            if challenges.proven(identity, present, one.key) is None:
+                self._send(identity, challenges.challenge(identity, present.nonce, one.key))
+                return
+            leader.shard.present(identity, present.name)
+            self._send(identity, s.Ready(present.name))
             return
-        self._waiting[secret] = identity
+        self._waiting[present.name] = identity, present
         while len(self._waiting) > _WAITING:
             del self._waiting[next(iter(self._waiting))]
 
@@ -247,9 +254,10 @@ class ShardServer:
         notice, now = leader.shard.take(identity, message, body), self._clock.monotonic()
         if notice is not None:
             self._send(leader.identity, notice)
-        elif now - leader.told.get(message.secret, 0.0) > _TELL:
-            leader.told[message.secret] = now
-            self._send(leader.identity, s.Arriving(message.secret))
+        elif now - leader.told.get(message.name, 0.0) > _TELL and (
+                one := leader.shard.attached(message.name)) is not None:
+            leader.told[message.name] = now
+            self._send(leader.identity, s.Arriving(one.secret))
 
     def _follow(self, leader: _Leader, message: m.Message, body: memoryview | None) -> None:
         """Do what the server says. Raises whatever it raises, where that is not as it must be."""
@@ -281,16 +289,16 @@ class ShardServer:
                                           self._clock.monotonic())
             case s.Admit():
                 shard.follow(message)
-                if (identity := self._waiting.pop(message.secret, None)) is not None:
-                    self._present(leader, identity, message.secret)
+                if (came := self._waiting.pop(attachment(message.secret)[0], None)) is not None:
+                    self._present(leader, *came)
             case _:
                 if isinstance(message, s.Dismiss):
-                    leader.told.pop(message.secret, None)
+                    leader.told.pop(attachment(message.secret)[0], None)
                 shard.follow(message)
                 if isinstance(message, s.Apply | s.Drop) and (
                         missed := shard.missed(message.worker)):
-                    identity, secret = missed
-                    self._send(identity, s.Ready(secret))
+                    identity, name = missed
+                    self._send(identity, s.Ready(name))
 
     def _send(self, identity: bytes, message: m.Message) -> None:
         self._queues.post(identity, m.encode(message), now=self._clock.monotonic())

@@ -12,6 +12,8 @@ Which secret that is:
 - the run's own, which is made with the run's id: `wbsp.ps.start` keeps it in run.json. Servers and
   standbys know it, and no worker does;
 - a key that is derived from it: for the shards, and for each process of a worker (its *ticket*);
+- a random number that a server gives to a worker and its shards: these prove themselves to each
+  other;
 - for processes that know no secret of the run yet, the key of a first contact: see
   `ServerSocket.contact`.
 """
@@ -25,7 +27,7 @@ from typing import NamedTuple, TypeVar
 from msgspec import structs
 
 from wbsp.wire import messages as m
-from wbsp.wire.shards import Lead
+from wbsp.wire.shards import Lead, Present
 from wbsp.wire.standby import Challenge
 
 SIZE = 32  # bytes of a secret, of a nonce and of a MAC
@@ -34,7 +36,7 @@ STRANGER = ("it is a process of another user or of another run; start both proce
             "user, or both with the same --token_file")
 _EMPTY = b""
 
-Request = TypeVar("Request", m.Follow, m.Reattach, Lead)
+Request = TypeVar("Request", m.Follow, m.Reattach, Lead, Present)
 
 
 def mac(key: bytes, *parts: bytes | str | int) -> bytes:
@@ -56,6 +58,17 @@ def ticket(secret: bytes, worker: int, place: str, epoch: int) -> bytes:
     the run, that it is the process that `place` names, and that there was a server of that epoch.
     """
     return mac(secret, "ticket", worker, place, epoch)
+
+
+def attachment(secret: int) -> tuple[int, bytes]:
+    """Name and key of a member's attachment to a shard, of the secret in `Group`.
+
+    The name is all that the two say of it: a process that has taken a shard's port, and reads what
+    was on its way, can prove itself to no worker, and to no shard.
+    """
+    known = secret.to_bytes(8, "little")
+    name = int.from_bytes(mac(known, "name")[:8], "little") >> 1
+    return name, mac(known, "attachment")
 
 
 class Bond(NamedTuple):

@@ -42,6 +42,7 @@ class Refused(Message, frozen=True):
 
     reason: Line
     over: bool = False
+    proof: Mac = b""  # of one without the run's secret: by the key of a first contact
 
 
 class Model(Message, frozen=True):

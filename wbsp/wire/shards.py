@@ -30,7 +30,8 @@ from wbsp.wire.standby import Challenge, Over
 class Group(NamedTuple):
     """Whom a member sends its floats to, and who sends it versions, in the order of the ranges.
 
-    secret:    names this member's attachment to a shard, which was told the same number
+    secret:    of this member and its shards, which were told the same number; by it each proves
+               itself to the other: see `wbsp.wire.proof.attachment`
     addresses: host, or "" for the one at which the server was reached, and port
     """
 
@@ -185,23 +186,26 @@ class Misuse(Message, frozen=True):
 class Present(Message, frozen=True):
     """Introduction of a worker, over each new connection."""
 
-    secret: Random  # see Group
+    name: Random  # see `wbsp.wire.proof.attachment`
+    nonce: Mac = b""  # this and the next: see `wbsp.wire.proof`
+    proof: Mac = b""
 
 
 class Ready(Message, frozen=True):
     """Answer to Present: the server has told this shard of the worker. Unasked: send again what is
     not answered."""
 
-    secret: Random
+    name: Random  # as in Present
 
 
 class Slice(Message, frozen=True):
     """Chunk of a slice of an update, of which the server gets the head.
 
-    seq: of the push; or, of a sum that is sent `again`, of its last push
+    name: as in Present
+    seq:  of the push; or, of a sum that is sent `again`, of its last push
     """
 
-    secret: Random
+    name: Random
     seq: Count
     again: bool
     offset: Size  # floats or words of this slice before this chunk

@@ -189,9 +189,7 @@ class ServerSocket:
     def contact(self) -> bytes:
         """The key of a first contact: what processes of one run have in common before one has told
         another the run's secret. It is derived from the token; without one it is the user's."""
-        if self._token is not None:
-            return mac(derive_keys(self._token).server_secret, "first contact")
-        return self.on.user_key()
+        return contact(self._token, self.on)
 
     def reaches(self, identity: bytes, message: bytes) -> bool:
         """Send a message that may be lost; False if the peer's connection is gone."""
@@ -274,6 +272,13 @@ class _OneKey:
 
     def callback(self, domain: str, key: bytes) -> bool:
         return hmac.compare_digest(key, self._key)
+
+
+def contact(token: bytes | None, on: Host = HOST) -> bytes:
+    """See `ServerSocket.contact`."""
+    if token is not None:
+        return mac(derive_keys(token).server_secret, "first contact")
+    return on.user_key()
 
 
 def worker_socket(context: zmq.Context, hosts: list[str], identity: bytes,

@@ -17,7 +17,7 @@ from wbsp.wire.chunks import split
 from wbsp.wire.memory import keep_freed
 from wbsp.wire.rate import RateLimiter
 from wbsp.wire.segments import PIECE
-from wbsp.wire.sockets import split_addresses, worker_socket
+from wbsp.wire.sockets import contact, split_addresses, worker_socket
 from wbsp.worker.connection import ConnectionMonitor
 from wbsp.worker.duplex import Duplex
 from wbsp.worker.forks import close_connections
@@ -63,6 +63,7 @@ class ServerChannel:
         self.context = on.network.context()
         self._socket = worker_socket(self.context, hosts, on.scheduler.random(16), token)
         self.connection = ConnectionMonitor(self._socket, address, patience, say, on)
+        self._token = token
         self.slices: Slices | None = None
         self.memory = SharedMemory(share and bandwidth is None, on)
         limiters = RateLimiter(bandwidth), RateLimiter(bandwidth)
@@ -203,15 +204,23 @@ class ServerChannel:
         return None if model.place is None else self.memory.borrow(model.place, model.request)
 
     def read_event(self) -> bool:
-        """Read an event of the connection. True: the connection is a new one.
+        """Read all events of the connection. True: the connection is a new one.
 
-        All messages that were on their way, and the rest of what was queued, are lost then.
+        All messages that were on their way, and the rest of what was queued, are lost then. No
+        message of a new connection is read before this has said so.
         """
-        renewed = self.connection.event(self.on.clock.monotonic())
+        connection, renewed = self.connection, False
+        while connection.monitor.poll(0):
+            renewed = connection.event(self.on.clock.monotonic()) or renewed
         if renewed:
             self._duplex.queue.clear()
             self.memory.renew()
         return renewed
+
+    @property
+    def contact(self) -> bytes:
+        """The key of a first contact; see `ServerSocket.contact`."""
+        return contact(self._token, self.on)
 
     def post(self, message: m.Message, chunk: memoryview | None = None,
              urgent: bool = False) -> None:

@@ -9,6 +9,7 @@ Reattach, and whatever else there is to send waits until the server and its shar
 
 from __future__ import annotations
 
+import hmac
 import queue
 from collections.abc import Callable
 
@@ -19,6 +20,7 @@ from wbsp.runlog.console import one_line
 from wbsp.runlog.report import Report
 from wbsp.sync.base import Push
 from wbsp.wire import messages as m
+from wbsp.wire.proof import answer
 from wbsp.worker.attachment import Attachment
 from wbsp.worker.calls import CallQueue
 from wbsp.worker.channel import ServerChannel
@@ -28,6 +30,9 @@ from wbsp.worker.pending import PendingRequest
 
 HEARTBEAT = 1.0  # seconds
 RESEND = 60.0  # seconds without progress after which a request is sent again
+# Seconds for which a member that is refused without proof looks for its run's server: that may be
+# started again, or its standby may take over.
+_DOUBT = 60.0
 
 
 class Communication:
@@ -52,6 +57,7 @@ class Communication:
         self._early: list[m.Message] = []  # messages to a member, received before `listen`
         self._chunks_at_server = 0  # of the vector that this worker sends, or of the W_0 it awaits
         self._heartbeat_at = 0.0
+        self._refused_at: float | None = None  # without proof, for the first time since it attached
         self._closes_by: float | None = None
 
     @property
@@ -139,6 +145,8 @@ class Communication:
             ready = self._channel.poll(self._calls.wakes, self.attachment.patience(HEARTBEAT / 4))
             if nap.over(now := clock.monotonic()):
                 self._channel.woke(now, nap.seconds)
+                if self._refused_at is not None:
+                    self._refused_at += nap.seconds
             if ready.wake:
                 self._calls.take_wake()
             self._calls.make()
@@ -168,7 +176,11 @@ class Communication:
                 self._handle(*received, self._channel.on.clock.monotonic())
                 self._calls.make()  # the listener may have requested a fetch
         except m.WireError as error:
-            raise TransportError(f"the server at {self._address} sent {error}") from None
+            if self.attachment.kept is None or self._trusted:
+                raise TransportError(f"the server at {self._address} sent {error}") from None
+            self._channel.connection.turn_away(
+                f"the process at {self._address} is not the run's server: it sent {error}",
+                self._channel.on.clock.monotonic())
 
     def _handle(self, message: m.Message, chunk: memoryview | None, now: float) -> None:
         match message:
@@ -186,7 +198,7 @@ class Communication:
                 if self._attaching is not None:
                     self._meet(message, now)
             case m.Refused():
-                raise refused(one_line(message.reason), message.over)
+                self._refused(message, now)
             case m.Unknown():
                 if self._attaching is None:
                     self._introduce_again(now)
@@ -223,6 +235,23 @@ class Communication:
         if reason is not None:
             self._channel.connection.turn_away(reason, now)
         return reason is not None
+
+    def _refused(self, refusal: m.Refused, now: float) -> None:
+        """This worker is refused. A member does not believe any process: another one may listen
+        where its server was. Raises TransportError where it does."""
+        reason, claim = one_line(refusal.reason), self.attachment.claim
+        if self.attachment.kept is None or self._trusted or hmac.compare_digest(
+                refusal.proof, answer(self._channel.contact, claim.nonce, "refused",
+                                      refusal.reason)):
+            raise refused(reason, refusal.over)
+        if self._refused_at is None:
+            self._refused_at = now
+        if now - self._refused_at > _DOUBT:
+            raise refused(reason, refusal.over)
+        self._channel.connection.turn_away(
+            f"the process at {self._address} refuses this worker, and has not proven that it is of "
+            f"the same user, token or run ({reason}); looking for the run's server for up to "
+            f"{_DOUBT:g} s", now)
 
     @property
     def _trusted(self) -> bool:
@@ -300,6 +329,7 @@ class Communication:
         self._attaching = None
         self._channel.arrange(answer)
         self._channel.connection.served()
+        self._refused_at = None
         self.attachment.reattached(answer)
         self._pass_on(answer, None, now)
         if answer.ack is not None:

@@ -1,8 +1,9 @@
 """A worker's connections to the shards of its server: updates go there, and versions come back.
 
 A shard takes nothing from a worker that has not introduced itself over the same connection, and
-answers the introduction once its server has told it of the worker. Until all have answered, nothing
-that needs them is sent; what was under way when a connection broke is then repeated.
+answers the introduction once its server has told it of the worker; each proves to the other that it
+knows the secret of the two. Until all have answered, nothing that needs them is sent; what was
+under way when a connection broke is then repeated.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from wbsp.vectors import bounds
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.chunks import split
+from wbsp.wire.proof import Claim, attachment
 from wbsp.wire.rate import RateLimiter
 from wbsp.wire.sockets import endpoint, worker_socket
 from wbsp.worker.connection import TransportError
@@ -31,8 +33,11 @@ class _Shard:
     """The connection to one shard; times are seconds of the monotonic clock."""
 
     def __init__(self, context: zmq.Context, host: str, port: int, token: bytes | None,
-                 limiters: tuple[RateLimiter, RateLimiter], on: Host):
+                 limiters: tuple[RateLimiter, RateLimiter], key: bytes, on: Host):
+        """`key`: of the attachment, by which both prove who they are."""
         self.name, self._network = f"{host}:{port}", on.network
+        self.claim = Claim(on.scheduler.random, key)
+        self.strange = False  # the process there has not proven that it is the shard
         self.socket = worker_socket(context, [host], on.scheduler.random(16), token)
         self.monitor = self.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED
                                                       | zmq.EVENT_DISCONNECTED)
@@ -48,7 +53,8 @@ class _Shard:
         while self.monitor.poll(0):
             event = self._network.event(self.monitor)["event"]
             self.connected = renewed = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
-            self.ready = False
+            self.ready = self.strange = False
+            self.claim.renew()
             self.duplex.queue.clear()
         return renewed
 
@@ -73,7 +79,8 @@ class Slices:
         patience: seconds for which to try to reach a shard
         """
         self.group, self._patience, self._say, self._on = group, patience, say, on
-        self._shards = [_Shard(context, host or here, port, token, limiters, on)
+        self._name, key = attachment(group.secret)
+        self._shards = [_Shard(context, host or here, port, token, limiters, key, on)
                         for host, port in group.addresses]
         self.where = [shard.where for shard in self._shards]  # endpoints
         self.ready = False
@@ -114,10 +121,14 @@ class Slices:
         for shard in self._shards:
             while (frames := shard.duplex.receive()) is not None:
                 message = m.decode(s.FromShard, frames[0].buffer)
-                if isinstance(message, s.Version) and len(frames) == 2:
+                if isinstance(message, s.Challenge):
+                    self._meet(shard, message)
+                elif shard.claim.bond is None:
+                    continue  # any process may say it
+                elif isinstance(message, s.Version) and len(frames) == 2:
                     return m.Model(message.request, message.version, message.offset,
                                    message.size, message.base), frames[1].buffer
-                if isinstance(message, s.Ready) and message.secret == self.group.secret:
+                elif isinstance(message, s.Ready) and message.name == self._name:
                     if shard.ready:  # something came too early for it: all is repeated
                         self._unready(self._on.clock.monotonic())
                     shard.ready = True
@@ -149,7 +160,9 @@ class Slices:
                                  f"{self._patience:g} s, and its server is not")
         if now >= self._notice_at + _NOTICE:
             self._notice_at = now
-            self._say(f"no connection to the shard at {missing.name}; trying for another "
+            self._say((f"the process at {missing.name} has not proven that it is a shard of this "
+                       "worker's run" if missing.strange else
+                       f"no connection to the shard at {missing.name}") + "; trying for another "
                       f"{self._patience - waited:.0f} s")
         for shard in self._shards:
             if shard.connected and not shard.ready and now - shard.presented_at > _AGAIN:
@@ -166,7 +179,7 @@ class Slices:
         slices = parts or [vector[start:stop] for start, stop in zip(ends, ends[1:], strict=False)]
         for shard, one in zip(self._shards, slices, strict=True):
             for offset, chunk in split(one):
-                header = s.Slice(self.group.secret, seq, again, offset)
+                header = s.Slice(self._name, seq, again, offset)
                 shard.duplex.post(m.encode(header), chunk)
 
     def flush(self) -> None:
@@ -185,4 +198,12 @@ class Slices:
 
     def _present(self, shard: _Shard, now: float) -> None:
         shard.presented_at = now
-        shard.duplex.post(m.encode(s.Present(self.group.secret)))
+        shard.duplex.post(m.encode(shard.claim.sealed(s.Present(self._name))))
+
+    def _meet(self, shard: _Shard, challenge: s.Challenge) -> None:
+        """The process there asks for a proof, and gives its own."""
+        known, met = shard.claim.bond is not None, shard.claim.meets(challenge)
+        if met is not None:
+            shard.strange = not met
+        if met and not known:
+            self._present(shard, self._on.clock.monotonic())

@@ -1,0 +1,179 @@
+"""A worker and a shard prove themselves to each other before anything goes over the connection."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+import zmq
+from jobs import free_port, until
+
+from wbsp.host import HOST
+from wbsp.ps.interrupt import Interrupts
+from wbsp.ps.shard_server import ShardServer
+from wbsp.wire import messages as m
+from wbsp.wire import shards as s
+from wbsp.wire.proof import Claim, attachment, key_of_shards
+from wbsp.wire.rate import RateLimiter
+from wbsp.wire.sockets import ServerSocket
+from wbsp.worker.slices import Slices
+
+SECRET = 1 << 61
+NAME, KEY = attachment(SECRET)
+RUN = bytes(32)  # its secret
+
+
+class Member:
+    """A worker's side of one shard."""
+
+    def __init__(self, port, secret=SECRET):
+        self.context, self.said = zmq.Context(), []
+        limiters = RateLimiter(None), RateLimiter(None)
+        self.slices = Slices(self.context, m.Group(secret, [("localhost", port)]), "localhost",
+                             None, limiters, 60.0, self.said.append)
+
+    def polls(self):
+        """What has come, once the monitor and the socket have been read."""
+        now, poller = time.monotonic(), zmq.Poller()
+        self.slices.register(poller, now)
+        received = None
+        if self.slices.readable(dict(poller.poll(5)), now):
+            received = self.slices.receive()
+        self.slices.check(now, alone=False)
+        self.slices.flush()
+        return received
+
+    def close(self):
+        self.slices.close()
+        self.context.destroy(0)
+
+
+class Server:
+    """A process at a shard's port; `hears`: what comes over the connection of the newest peer."""
+
+    def __init__(self):
+        self.socket = ServerSocket("localhost", free_port(), None, 1)
+        self.port, self.peer = self.socket.port, b""
+
+    def hears(self):
+        heard = []
+        while self.socket.socket.poll(0):
+            self.peer, *frames = self.socket.socket.recv_multipart()
+            heard.append(m.decode(s.ToShard, frames[0]))
+        return heard
+
+    def says(self, *messages):
+        for message in messages:
+            self.socket.socket.send_multipart(
+                [self.peer, m.encode(message),
+                 *([bytes(20)] if isinstance(message, s.Version) else [])])
+
+    def close(self):
+        self.socket.close()
+
+
+@pytest.fixture
+def opened():
+    """opened(one): closed after the test."""
+    there = []
+    yield lambda one: there.append(one) or one
+    for one in reversed(there):
+        one.close()
+
+
+def test_a_process_in_a_shard_s_place_is_sent_no_slice_and_its_version_is_not_taken(opened):
+    stranger = opened(Server())
+    member = opened(Member(stranger.port))
+    heard = []
+    until(lambda: member.polls() or heard.extend(stranger.hears()) or heard, "a worker", 20)
+    (present,) = heard
+    assert present == s.Present(NAME, present.nonce), "and the secret is not in it"
+    lies = [s.Ready(NAME), s.Ready(SECRET), s.Version(1, 1, 0, 5),
+            stranger.socket.challenges.challenge(stranger.peer, present.nonce, b"no key of it"),
+            s.Ready(NAME), s.Version(1, 1, 0, 5)]
+    stranger.says(*lies)
+    received = [member.polls() for _ in range(40)]
+    assert received == [None] * 40 and not member.slices.ready
+    member.slices._notice_at = -100.0
+    member.polls()
+    assert "has not proven that it is a shard of this worker's run" in member.said[-1]
+    assert all(isinstance(one, s.Present) and not one.proof for one in stranger.hears())
+
+
+def test_the_shard_proves_itself_and_then_all_goes_over_the_connection(opened):
+    shard = opened(Server())
+    member = opened(Member(shard.port))
+
+    def turn():
+        received = member.polls()
+        for message in shard.hears():
+            if isinstance(message, s.Present):
+                proven = shard.socket.challenges.proven(shard.peer, message, KEY)
+                shard.says(s.Ready(NAME) if proven else shard.socket.challenges.challenge(
+                    shard.peer, message.nonce, KEY))
+            else:
+                shard.says(s.Version(1, 1, 0, 5))
+        return received
+    until(lambda: turn() or member.slices.ready, "the shard", 20)
+    member.slices.post(np.ones(5, np.float32), 0, again=False)
+    version, _ = until(turn, "a version", 20)
+    assert version == m.Model(1, 1, 0, 5)
+
+
+def test_a_shard_takes_only_the_worker_that_proves_itself(opened):
+    """Also not one that has read the name on the way."""
+    shard = opened(Server())
+    loop = ShardServer(shard.socket, None, Interrupts(), key=key_of_shards(RUN))
+    server = opened(Peer(shard.port))
+    claim = Claim(os.urandom, key_of_shards(RUN))
+    asked = server.asks(loop, claim.sealed(s.Lead(m.PROTOCOL, "ab12", 1, 1)))
+    assert claim.meets(asked)
+    bond = claim.bond
+    lead = s.Lead(m.PROTOCOL, "ab12", 1, 1, bond.hidden(key_of_shards(RUN)))
+    assert server.asks(loop, claim.sealed(lead)) == s.Led(1)
+    worker, thief = opened(Peer(shard.port)), opened(Peer(shard.port))
+    early = Claim(os.urandom, KEY)
+    worker.says(early.sealed(s.Present(NAME)))
+    for _ in range(20):
+        loop._receive()
+        time.sleep(0.005)
+    rule = '{"name": "identity", "options": {}, "wire": "float32"}'
+    server.says(s.Begin(0, 5, 5, 0, rule, {}))
+    server.says(s.Floats(0, 0), bytes(20))
+    server.says(s.Admit(0, SECRET))
+    assert early.meets(worker.hears(loop)), "it waited until the log spoke of it"
+    assert worker.asks(loop, early.sealed(s.Present(NAME))) == s.Ready(NAME)
+
+    false = Claim(os.urandom, b"what a stranger knows")
+    assert false.meets(thief.asks(loop, false.sealed(s.Present(NAME)))) is False
+    copied = early.sealed(s.Present(NAME))
+    assert isinstance(thief.asks(loop, copied), s.Challenge), "a proof of another connection"
+    assert loop._leader.shard.attached(NAME).identity == worker.identity
+
+
+class Peer:
+    """A process that speaks to a shard, whose loop is made to turn meanwhile."""
+
+    def __init__(self, port):
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.identity = self.socket.routing_id = os.urandom(16)
+        self.socket.connect(f"tcp://127.0.0.1:{port}")
+
+    def says(self, message, *frames):
+        self.socket.send_multipart([m.encode(message), *frames])
+
+    def hears(self, loop):
+        def answered():
+            loop._receive()
+            loop._queues.flush(HOST.clock.monotonic())
+            return self.socket.poll(0)
+        until(answered, "an answer", 20)
+        return m.decode(s.FromShard, self.socket.recv_multipart()[0])
+
+    def asks(self, loop, message):
+        self.says(message)
+        return self.hears(loop)
+
+    def close(self):
+        self.context.destroy(0)
