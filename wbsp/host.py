@@ -25,6 +25,7 @@ import zmq.utils.monitor
 from zmq.auth.thread import ThreadAuthenticator
 
 from wbsp.disk import DISK, Disk
+from wbsp.memory import Memory
 from wbsp.user_key import user_key
 
 Thread = threading.Thread
@@ -138,6 +139,7 @@ class Host:
     scheduler: Scheduler = field(default_factory=Scheduler)
     network: Network = field(default_factory=Network)
     disk: Disk = DISK
+    memory: Memory = field(default_factory=Memory)
     stderr: TextIO | None = None
     user_key: Callable[[], bytes] = user_key
 

@@ -1,5 +1,6 @@
 """Whole runs under faults, in virtual time: 20 seeds a model here, thousands at night."""
 
+import mmap
 import threading
 import time
 
@@ -38,7 +39,8 @@ def test_a_seed_and_its_plan_give_the_same_run_again(folder):
 
 @pytest.mark.parametrize("use", [
     lambda: time.sleep(0), lambda: time.monotonic(), lambda: threading.Thread(target=print).start(),
-    lambda: HOST.clock.sleep(0.0), lambda: HOST.network.context()])
+    lambda: HOST.clock.sleep(0.0), lambda: HOST.network.context(),
+    lambda: HOST.memory.create(1, True), lambda: mmap.mmap(-1, 4096)])
 def test_what_reaches_the_real_world_is_found(folder, monkeypatch, use):
     def uses(process, frames):
         if frames:

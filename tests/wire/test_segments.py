@@ -7,8 +7,9 @@ import os
 import numpy as np
 import pytest
 
+from wbsp.host import HOST
 from wbsp.wire.message import WireError
-from wbsp.wire.segments import Place, SharedPool, available, create, mapped
+from wbsp.wire.segments import Place, SharedPool, available, create
 
 pytestmark = pytest.mark.skipif(not available(), reason="no shared memory on this system")
 
@@ -30,7 +31,7 @@ def made():
 @pytest.mark.parametrize("read_only", [True, False])
 def test_a_segment_is_the_same_memory_for_those_that_have_it(made, read_only):
     segment, vector = made(1000, read_only)
-    there = mapped(segment.fd)
+    there = HOST.memory.mapped(segment.fd)
     vector[:] = np.arange(1000)
     assert np.array_equal(there, vector)
     assert there.flags.writeable != read_only
@@ -67,7 +68,7 @@ def test_a_file_whose_size_may_change_is_not_mapped(tmp_path):
     with open(tmp_path / "file", "wb") as file:
         for other in (fd, file.fileno()):
             with pytest.raises(OSError):
-                mapped(other)
+                HOST.memory.mapped(other)
     os.close(fd)
 
 
@@ -107,7 +108,7 @@ def test_a_vector_of_another_origin_is_copied_once():
     own, other = pool.take(10), np.arange(10, dtype=np.float32)
     assert pool.shared(own)[0] is own
     copy, segment = pool.shared(other)
-    assert copy is not own and np.array_equal(mapped(segment.fd), other)
+    assert copy is not own and np.array_equal(HOST.memory.mapped(segment.fd), other)
     assert pool.shared(other) == (copy, segment)
     assert segment != pool.shared(own)[1]
     pool.close()
@@ -118,7 +119,7 @@ def test_memory_that_was_given_up_is_not_used_again_and_ends_with_who_holds_it()
     pool = SharedPool()
     vector = pool.take(10)
     vector[:] = 1.0
-    there = mapped(pool.shared(vector)[1].fd)
+    there = HOST.memory.mapped(pool.shared(vector)[1].fd)
     pool.give_up(vector)
     assert pool.shared(vector)[0] is vector, "to others it can still be handed over"
     del vector

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from wbsp.host import HOST, Host
 from wbsp.layout import TensorSpec, total_size
 from wbsp.ps.checkpoint import Checkpoint
 from wbsp.ps.floats import FloatsReader, floats_of
@@ -116,9 +117,9 @@ class CopyReader:
     chunks: that have come so far
     """
 
-    def __init__(self, share: bool):
+    def __init__(self, share: bool, on: Host = HOST):
         """`share`: whether memory is shared with a server of this machine and user."""
-        self._door = Door(share)
+        self._door = Door(share, on)
         self._link: Link | None = None  # over which the server hands memory over
         self._failures = 0  # in a row
         self._pool = BufferPool()

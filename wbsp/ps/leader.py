@@ -55,7 +55,7 @@ class Leader:
                             self._contact)
         self._told = -_TELL
         self.follows, self.epoch = False, 0
-        self._copies = CopyReader(share)
+        self._copies = CopyReader(share, server.on)
         self.heard = server.on.clock.monotonic()
         self._beats = Beats()
         self._beat = self._answered = 0  # numbers of the newest, and of the newest with an answer

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import select
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import zmq
 
+from wbsp.host import HOST, Host
 from wbsp.wire.link import connect
 from wbsp.wire.message import WireError
 from wbsp.wire.rate import RateLimiter
@@ -24,11 +25,11 @@ class Handover:
     Raises OSError where nobody of this machine and user listens on the socket of that name.
     """
 
-    def __init__(self, name: str, pool: SharedPool):
+    def __init__(self, name: str, pool: SharedPool, on: Host = HOST):
         self._pool = pool
         self._given: set[int] = set()  # numbers of segments
         self._gone: set[int] = set()  # of these, that the other end is to hear are used no more
-        self._link = connect(name)
+        self._link = connect(name, on)
 
     def hand(self, vector: np.ndarray, copies: bool) -> tuple[np.ndarray, int] | None:
         """A vector with the same floats, and the number of its segment, which the other end has
@@ -75,20 +76,21 @@ class SharedLink(Handover):
     open:     the worker has been told; all messages to it go here
     """
 
-    def __init__(self, identity: bytes, name: str, size: int, pool: SharedPool):
+    def __init__(self, identity: bytes, name: str, size: int, pool: SharedPool,
+                 on: Host = HOST):
         """Hand a segment of `size` floats to the worker that listens on the socket of that name.
 
         Raises OSError where no worker of this machine and user does.
         """
-        super().__init__(name, pool)
+        super().__init__(name, pool, on)
         self.identity = identity
         self._lent: list[tuple[int, np.ndarray]] = []  # number of the fetch, and its answer
         try:
-            segment, self._memory = create(size, read_only=False)
+            segment, self._memory = create(size, False, on)
             try:
                 self._link.give(segment)
             finally:
-                os.close(segment.fd)
+                on.memory.close(segment.fd)
         except OSError:
             self._link.close()
             raise
@@ -142,21 +144,24 @@ class Lending:
     pool: of the vectors that are made of what such workers send
     """
 
-    def __init__(self, why_not: str | None):
+    def __init__(self, why_not: str | None, on: Host = HOST):
         """`why_not`: the reason for which nothing is shared; None: there is none."""
-        self._why_not = why_not if available() else why_not or "this system cannot share memory"
-        self.pool = SharedPool()
+        self._on, self._why_not = on, why_not
+        if not available(on):
+            self._why_not = why_not or "this system cannot share memory"
+        self.pool = SharedPool(on)
         self._links: dict[int, SharedLink] = {}
         self._waiting: set[SharedLink] = set()  # those with messages that were not taken
         self._owing: set[Handover] = set()  # those that could not be told what is given up
-        self._epoll: select.epoll | None = None
+        self._epoll: Any = None
         self._standby: Handover | None = None
 
     @property
     def fd(self) -> int | None:
         """A file descriptor to poll, readable when a link is; None: there never is one."""
-        if self._epoll is None and self._why_not is None:
-            self._epoll = select.epoll()
+        network = self._on.network
+        if self._epoll is None and self._why_not is None and network.epoll is not None:
+            self._epoll = network.epoll()
         return self._epoll and self._epoll.fileno()
 
     def link(self, identity: bytes, name: str, size: int) -> tuple[SharedLink | None, str]:
@@ -167,7 +172,7 @@ class Lending:
         reason = self._why_not or (None if name else "the worker shares no memory")
         if reason is None and self.fd is not None and self._epoll is not None:
             try:
-                link = SharedLink(identity, name, size, self.pool)
+                link = SharedLink(identity, name, size, self.pool, self._on)
                 self._epoll.register(link, select.EPOLLIN)
                 self._links[link.fileno()] = link
                 return link, "shared memory"
@@ -182,7 +187,7 @@ class Lending:
         reason = self._why_not or (None if name else "the standby shares no memory")
         if reason is None:
             try:
-                self._standby = Handover(name, self.pool)
+                self._standby = Handover(name, self.pool, self._on)
                 return "shared memory"
             except OSError as error:
                 reason = error.strerror or str(error)

@@ -48,7 +48,7 @@ class SessionManager:
         self._by_identity: dict[bytes, WorkerSession] = {}
         self._by_worker: dict[int, WorkerSession] = {}
         self._shards, self._wire = shards, wire
-        self.lending = Lending(alone)
+        self.lending = Lending(alone, socket.on)
         self._pool = BufferPool()  # of updates that are sent
         self._by_secret: dict[int, WorkerSession] = {}  # as in `Group`
         self._refusals = TokenBucket()

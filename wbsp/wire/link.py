@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import socket
 import struct
 from collections.abc import Sequence
@@ -22,9 +21,10 @@ from collections.abc import Sequence
 import numpy as np
 import zmq
 
+from wbsp.host import HOST, Host
 from wbsp.wire.memory import is_held
 from wbsp.wire.message import WireError
-from wbsp.wire.segments import Segment, available, mapped
+from wbsp.wire.segments import Segment, available
 
 _NAME = re.compile(r"wbsp-[0-9a-f]{32}")
 _NUMBER = struct.Struct("<Q")  # of a segment, beside its file descriptor
@@ -46,9 +46,9 @@ class Link:
     segments: that were handed over, and not taken back: number -> mapping, float32 [size]
     """
 
-    def __init__(self, peer: socket.socket, takes: bool):
+    def __init__(self, peer: socket.socket, takes: bool, on: Host = HOST):
         """`takes`: whether segments are taken; whatever else a peer hands over is let go."""
-        self._peer, self._takes = peer, takes
+        self._peer, self._takes, self._memory = peer, takes, on.memory
         self._buffer = memoryview(bytearray(_MOST))
         self.segments: dict[int, np.ndarray] = {}
         self._gone: set[int] = set()  # of these, that the other end has given up
@@ -96,9 +96,9 @@ class Link:
             raise zmq.Again
         (fd,) = _FD.unpack(given[0][2])
         try:
-            self.segments[_NUMBER.unpack(data)[0]] = mapped(fd)
+            self.segments[_NUMBER.unpack(data)[0]] = self._memory.mapped(fd)
         finally:
-            os.close(fd)
+            self._memory.close(fd)
         raise zmq.Again
 
     def has(self, number: int) -> bool:
@@ -152,18 +152,18 @@ class Door:
     name: of its socket; "": it takes none (any more)
     """
 
-    def __init__(self, wanted: bool):
-        self.name, self._listener = "", None
-        if wanted and available():
+    def __init__(self, wanted: bool, on: Host = HOST):
+        self.name, self._listener, self._on = "", None, on
+        if wanted and available(on):
             with contextlib.suppress(OSError):
-                self.name, self._listener = listen()
+                self.name, self._listener = listen(on)
 
     def link(self, number: int) -> Link | None:
         """The connection over which this segment has come; None: there is none. Those that came
         before it, of an earlier server or of another user, are ended."""
         with contextlib.suppress(OSError):  # no more connections
             while self._listener is not None:
-                link = accept(self._listener)
+                link = accept(self._listener, self._on)
                 if link is not None and link.has(number):
                     return link
                 if link is not None:
@@ -177,9 +177,9 @@ class Door:
         self.name, self._listener = "", None
 
 
-def listen() -> tuple[str, socket.socket]:
+def listen(on: Host = HOST) -> tuple[str, socket.socket]:
     """A worker's socket, and its name. Raises OSError."""
-    listener, name = _unix_socket(), f"wbsp-{secrets.token_hex(16)}"
+    listener, name = _unix_socket(on), f"wbsp-{on.scheduler.random(16).hex()}"
     try:
         listener.bind(f"\0{name}")
         listener.listen()
@@ -189,7 +189,7 @@ def listen() -> tuple[str, socket.socket]:
     return name, listener
 
 
-def accept(listener: socket.socket) -> Link | None:
+def accept(listener: socket.socket, on: Host = HOST) -> Link | None:
     """The worker's end of the next connection; None: it is of another user.
 
     Raises OSError where there is none.
@@ -201,7 +201,7 @@ def accept(listener: socket.socket) -> Link | None:
     except OSError:
         peer.close()
         return None
-    return Link(peer, takes=True)
+    return Link(peer, True, on)
 
 
 def check_name(name: str) -> None:
@@ -210,19 +210,19 @@ def check_name(name: str) -> None:
         raise WireError(f"a socket named {name[:80]!r}")
 
 
-def connect(name: str) -> Link:
+def connect(name: str, on: Host = HOST) -> Link:
     """The server's end of a connection to a worker's socket.
 
     Raises OSError where there is none of that name and of this user.
     """
-    peer = _unix_socket()
+    peer = _unix_socket(on)
     try:
         peer.connect(f"\0{name}")
         _check_user(peer)
     except OSError:
         peer.close()
         raise
-    return Link(peer, takes=False)
+    return Link(peer, False, on)
 
 
 def _check_user(peer: socket.socket) -> None:
@@ -232,7 +232,7 @@ def _check_user(peer: socket.socket) -> None:
         raise PermissionError(f"the process at the other end is of user {user}")
 
 
-def _unix_socket() -> socket.socket:
-    one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+def _unix_socket(on: Host) -> socket.socket:
+    one = on.network.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     one.setblocking(False)
     return one

@@ -10,22 +10,18 @@ if a peer is not what it should be: it is copied, and the copy is what counts.
 
 from __future__ import annotations
 
-import fcntl
-import mmap
-import os
-import secrets
 import weakref
 from collections import deque
 from typing import NamedTuple
 
 import numpy as np
 
+from wbsp.host import HOST, Host
 from wbsp.limits import Bytes, Random
 from wbsp.wire.memory import BufferPool
 from wbsp.wire.message import WireError
 
 PIECE = 1 << 20  # floats of an update at one place: the next is put while this one is read
-_FUTURE_WRITE = 0x10  # F_SEAL_FUTURE_WRITE of Linux 5.1: mappings made later can only be read
 
 
 class Place(NamedTuple):
@@ -50,37 +46,20 @@ class Segment(NamedTuple):
     fd: int
 
 
-def available() -> bool:
+def available(on: Host = HOST) -> bool:
     """Whether this system has such memory."""
-    return hasattr(os, "memfd_create") and hasattr(fcntl, "F_ADD_SEALS")
+    return on.memory.available()
 
 
-def create(size: int, read_only: bool) -> tuple[Segment, np.ndarray]:
+def create(size: int, read_only: bool, on: Host = HOST) -> tuple[Segment, np.ndarray]:
     """A new segment of `size` floats, all of which have their memory, and its mapping.
 
     read_only: to all but this process
 
     Raises OSError. The descriptor is the caller's to close; the mapping stays.
     """
-    fd = os.memfd_create("wbsp", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        os.posix_fallocate(fd, 0, 4 * size)  # what is missing would kill who reads it
-        mapping = mmap.mmap(fd, 4 * size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-                    | fcntl.F_SEAL_SEAL | (_FUTURE_WRITE if read_only else 0))
-    except BaseException:
-        os.close(fd)
-        raise
-    return Segment(secrets.randbits(63) | 1, fd), np.frombuffer(mapping, np.float32)
-
-
-def mapped(fd: int) -> np.ndarray:
-    """The mapping of a segment that was handed over, float32 [size]. Raises OSError."""
-    seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-    if not seals & fcntl.F_SEAL_SHRINK:
-        raise OSError("a segment whose size may change")
-    access = mmap.PROT_READ | (0 if seals & _FUTURE_WRITE else mmap.PROT_WRITE)
-    return np.frombuffer(mmap.mmap(fd, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, access), np.float32)
+    fd, vector = on.memory.create(size, read_only)
+    return Segment(on.scheduler.number() | 1, fd), vector
 
 
 class SharedPool(BufferPool):
@@ -89,15 +68,16 @@ class SharedPool(BufferPool):
     gone: numbers of segments that were handed over, perhaps, and are used no more
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on: Host = HOST) -> None:
         super().__init__()
+        self._on = on
         self._segments: dict[int, Segment] = {}  # id of a vector that lives -> what has its floats
         self.gone: deque[int] = deque()
         self._copied: tuple[np.ndarray, np.ndarray] | None = None  # see `shared`
 
     def _new(self, size: int) -> np.ndarray:
         try:
-            segment, vector = create(size, read_only=True)
+            segment, vector = create(size, True, self._on)
         except OSError:  # what lies in this one cannot be shared
             return super()._new(size)
         self._segments[id(vector)] = segment
@@ -135,5 +115,5 @@ class SharedPool(BufferPool):
 
     def _forget(self, key: int) -> None:
         if (segment := self._segments.pop(key, None)) is not None:
-            os.close(segment.fd)
+            self._on.memory.close(segment.fd)
             self.gone.append(segment.number)  # by whichever thread the last view went

@@ -28,7 +28,7 @@ class SharedMemory:
 
     def __init__(self, wanted: bool, on: Host = HOST):
         self._on = on
-        self._door = Door(wanted)
+        self._door = Door(wanted, on)
         self._failed = False  # memory did not come: none is wanted until there is a new connection
         self.duplex: Duplex | None = None
         self._link: Link | None = None

@@ -11,6 +11,7 @@ import contextlib
 import gc
 import json
 import logging
+import mmap
 import os
 import random
 import socket
@@ -26,6 +27,7 @@ from integers import IntegerReplica
 
 from simulated.disk import Disk, Machine
 from simulated.laws import Laws
+from simulated.memory import Memory
 from simulated.network import Network
 from simulated.plan import PATIENT, Plan
 from simulated.threads import Scheduler
@@ -132,8 +134,8 @@ class Member:
         cluster, process = self.cluster, self.process
         self.runtime = None
         self.transport = transport = NotingTransport(
-            cluster.address, self.index, cluster.token, None, cluster.say, share=False,
-            on=process.host)
+            cluster.address, self.index, cluster.token, None, cluster.say,
+            share=cluster.plan.memory, on=process.host)
         transport.member = self
         self.replica = replica = IntegerReplica(self.index, cluster.plan.size,
                                                 seed=cluster.number + 1000 * self.lives)
@@ -162,6 +164,8 @@ class Member:
         finally:
             if process.alive:
                 transport.close()
+                if cluster.laws.lent is not None:
+                    cluster.laws.lent.left(process)
 
     def goes_on(self, seq):
         """A new process goes on from push `seq`: what an earlier one cut after that is no more."""
@@ -199,6 +203,8 @@ class Cluster:
         world.latency = plan.latency
         world.storm, world.storms = plan.storm, 8 if plan.storm else 0
         world.on_end, world.may_break = self._ended, self._may_break
+        boxes = self._boxes()
+        world.together = lambda one, two: boxes.get(one, one) == boxes.get(two, two)
         self.machines, self.processes, self.codes = {}, {}, {}
         self.wire = parse(plan.wire)
         self.last_death = -1e9
@@ -230,6 +236,13 @@ class Cluster:
     def servers(self):
         return [self.processes[name] for name in ("server", "standby")[:1 + self.plan.standby]]
 
+    def _boxes(self):
+        """Name of a machine on the network -> the one that it is the same as."""
+        plan, draw = self.plan, random.Random(f"boxes {self.plan.sync} {self.number}")
+        names = [*["standby"] * plan.standby, *(f"w{index}" for index in range(plan.workers))]
+        return {name: draw.choice(["server", "server", "server", "standby"][:3 + plan.standby])
+                for name in names if plan.memory and (name == "w0" or draw.random() < 0.7)}
+
     def _victim(self):
         return self.rng.choice(self.plan.victims or [one.name for one in self.servers])
 
@@ -250,7 +263,8 @@ class Cluster:
         process = self.processes[name] = self.world.process(name, name)
         process.host = Host(Clock(process.monotonic, process.sleep), Scheduler(process),
                             Network(process), Disk(process, self.machine(name),
-                                                   self.folder / "scratch"), Lines(self, name))
+                                                   self.folder / "scratch"),
+                            Memory(process), Lines(self, name))
         return process
 
     def start_server(self, name, resume=True):
@@ -260,7 +274,7 @@ class Cluster:
         shards = ",".join(f"s{index}:{PORT}" for index in range(plan.shards)) or "1"
 
         def main():
-            config = ServerConfig(plan.workers, check_period=plan.period, share=False,
+            config = ServerConfig(plan.workers, check_period=plan.period, share=plan.memory,
                                   wire=self.wire)
             settings = {"sync": model.name, "sync_option": json.dumps(plan.options, sort_keys=True)}
             try:
@@ -281,6 +295,8 @@ class Cluster:
 
     def _ended(self, process, code):
         name = process.name
+        if self.laws.lent is not None and not code:
+            self.laws.lent.left(process)
         if name[0] != "w":
             self.say(f"{name}: ended with exit code {code}")
             self.codes.setdefault(name, []).append(code)
@@ -396,6 +412,11 @@ class Cluster:
         names = sorted({process.machine for process in self.world.processes}
                        | {f"w{member.index}" for member in self.members})
         one, two = self.plan.pair or self.rng.sample(names, 2)
+        if self.world.together(one, two):
+            apart = [(a, b) for a in names for b in names if not self.world.together(a, b)]
+            if not apart:
+                return False
+            one, two = self.rng.choice(apart)
         pairs = {(one, two)} if self.rng.random() < 0.3 else {(one, two), (two, one)}
         self.say(f"--- cut {sorted(pairs)}")
         self.notes["cuts"] += 1
@@ -408,7 +429,7 @@ class Cluster:
     def isolate(self, name=None):
         """A server is out of reach of all others, and they of it."""
         name = name or self._victim()
-        others = [one for one in self.machines if one != name]
+        others = [one for one in self.machines if not self.world.together(one, name)]
         pairs = {(name, one) for one in others} | {(one, name) for one in others}
         self.say(f"--- isolate {name}")
         self.notes["isolations"] += 1
@@ -491,6 +512,8 @@ class Cluster:
                     lambda: self.over and not any(p.alive for p in self.servers), 3600 * _HOURS)
                 assert done, "the run does not end"
                 self.laws.check()
+                if self.laws.lent is not None and self.laws.lent.shares:
+                    self.notes["memory"] += 1
             finally:
                 self.world.close()
         return self
@@ -531,12 +554,14 @@ def alone(cluster):
     world, here = cluster.world, threading.get_ident()
     logger, collecting = logging.getLogger("wbsp"), gc.isenabled()
     handlers, logger.handlers = logger.handlers, [_Handler(cluster)]
-    parts = {name: getattr(HOST, name) for name in ("clock", "scheduler", "network", "disk")}
+    parts = {name: getattr(HOST, name) for name in ("clock", "scheduler", "network", "disk",
+                                                "memory")}
     for name in parts:
         object.__setattr__(HOST, name, _Real(name))
     real = [(owner, name, getattr(owner, name)) for owner, name in (
         (time, "monotonic"), (time, "clock_gettime"), (time, "sleep"), (threading.Thread, "start"),
-        (socket.socket, "__init__"), (zmq.Context, "__init__"), (os, "urandom"), (os, "fsync"))]
+        (socket.socket, "__init__"), (zmq.Context, "__init__"), (os, "urandom"), (os, "fsync"),
+        (os, "memfd_create"), (mmap, "mmap"))]
 
     def guarded(name, function):
         def guard(*args, **options):

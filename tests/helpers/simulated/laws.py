@@ -4,13 +4,15 @@
 2.  All workers end with the same version.
 3.  A version number has one content.
 4.  An epoch has one server.
-5.  What is on its way is not written to: `simulated.network.Pipe`.
+5.  What is on its way is not written to: `simulated.network.Pipe`. Nor is shared memory, while a
+    process reads it or is about to.
 6.  No thread waits while it holds a lock: `simulated.threads.Lock`.
 7.  No correct peer sends what is malformed.
 8.  No thread ends by an exception: `simulated.world.Process.start`.
 9.  Every run ends, once faults do, and every worker has the final version.
 10. What workers were told to be durable is there after any single death.
 11. Who accepts pushes is the server that most workers follow.
+12. No memory is shared for longer than it is of use.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ import struct
 import numpy as np
 from integers import UNIT, pattern
 
+from simulated.lent import Lent
 from wbsp.wire import messages as m
 
-_ACK, _FINAL, _REATTACHED, _HELD = b"\xa3Ack", b"\xa5Final", b"\xaaReattached", b"\xa4Held"
+_ACK, _FINAL, _REATTACHED, _HELD, _COPY = (
+    b"\xa3Ack", b"\xa5Final", b"\xaaReattached", b"\xa4Held", b"\xa4Copy")
 
 
 class Broken(AssertionError):
@@ -44,13 +48,14 @@ class Laws:
     """What is seen of a run: by what its processes write and send, and its workers hear."""
 
     def __init__(self, cluster):
-        self._cluster = cluster
+        self.cluster = cluster
         self._epochs, self._versions = {}, {}  # epoch -> machine; version -> bytes -> who, when
         self._settings, self._states = {}, {}  # machine -> run.json, state of the checkpoint
         self._serving, self._taken = {}, set()  # process -> its socket, of who answers; epochs
         self.farewell = self._gathering = self._begun = False
         self._holders, self._unsaved = set(), set()
         cluster.world.on_send = self.sent
+        self.lent = Lent(self, cluster.world) if cluster.plan.memory else None
 
     @property
     def begun(self):
@@ -64,7 +69,7 @@ class Laws:
 
     def alone(self, name):
         """It has served without a standby since that was lost: its disk has what is durable."""
-        listeners = self._cluster.world.listeners.values()
+        listeners = self.cluster.world.listeners.values()
         settings = self._settings.get(name, {})
         serves = any(process.machine == name and socket in listeners
                      for process, socket in self._serving.items())
@@ -74,25 +79,25 @@ class Laws:
     @property
     def held_by_standby(self):
         """A server serves, and its standby holds what it does."""
-        listeners = self._cluster.world.listeners.values()
+        listeners = self.cluster.world.listeners.values()
         holds = any(process.alive for process in self._holders)
-        if holds and self._cluster.last_death < 0:
+        if holds and self.cluster.last_death < 0:
             return True
         return holds and any(
             socket in listeners and self._settings[process.machine].get("standby")
             for process, socket in self._serving.items())
 
-    def _broken(self, law, text):
+    def broken(self, law, text):
         """Not only raised: what runs may catch it."""
         error = Broken(law, text)
-        self._cluster.world.failures.append(error)
+        self.cluster.world.failures.append(error)
         raise error
 
     # What is seen.
 
     def written(self, machine, path, data):
         """A file has taken its name."""
-        cluster = self._cluster
+        cluster = self.cluster
         if path.name == "run.json":
             settings = json.loads(data)
             self._settings[machine] = settings
@@ -110,10 +115,12 @@ class Laws:
                 cluster.phase("begin", cluster.processes[machine])
 
     def _take_epoch(self, epoch, machine, run):
+        if self.lent is not None and (run, epoch) not in self._epochs:
+            self.lent.alone(machine)
         one = self._epochs.setdefault((run, epoch), machine)
         if one != machine:
-            self._broken(4, f"{one} and {machine} serve in epoch {epoch}")
-        cluster = self._cluster
+            self.broken(4, f"{one} and {machine} serve in epoch {epoch}")
+        cluster = self.cluster
         world = cluster.world
         others = [process for process, socket in self._serving.items()
                   if process.machine != machine and process.asleep_until <= world.now
@@ -124,12 +131,12 @@ class Laws:
 
     def _followed(self, machine, epoch, other):
         """Law 11, of a server that goes on beside one that serves."""
-        workers = [member for member in self._cluster.members
+        workers = [member for member in self.cluster.members
                    if not member.ended and member.attachment is not None]
         mine = sum(max(member.attachment._epoch, member.attachment._promised) >= epoch
                    for member in workers)
         if 2 * mine < len(workers):
-            self._broken(11, f"{machine} goes on in epoch {epoch} beside {other.name}, which "
+            self.broken(11, f"{machine} goes on in epoch {epoch} beside {other.name}, which "
                          f"serves, and {mine} of {len(workers)} workers follow it")
 
     def sent(self, process, frames):
@@ -140,31 +147,34 @@ class Laws:
             self.farewell = True
             version = m.decode(m.FromServer, bytes(frames[0])).version
             there = self._states.get(process.machine, {"version": 0})["version"]
-            if version > there and not self._cluster.plan.full:
-                self._broken(10, f"workers are told of the final version {version}, and the disk "
+            if version > there and not self.cluster.plan.full:
+                self.broken(10, f"workers are told of the final version {version}, and the disk "
                              f"has {there}")
-            self._cluster.phase("farewell", process)
+            self.cluster.phase("farewell", process)
         elif head.startswith(_HELD) and frames[0][6] and process not in self._holders:
             self._holders.add(process)  # of a copy, since it was started
-            self._cluster.phase("held", process)
+            self.cluster.phase("held", process)
         elif head.startswith(_REATTACHED) and not self._gathering:
             self._gathering = True
-            self._cluster.phase("gathering", process)
+            self.cluster.phase("gathering", process)
+        if self.lent is not None and head.startswith((_HELD, _COPY)):
+            self.lent.copied(process, m.decode(
+                m.FromWorker if head.startswith(_HELD) else m.FromServer, bytes(frames[0])))
 
     def _acked(self, process, frames):
         """A server answers a push."""
-        listeners = self._cluster.world.listeners
+        listeners = self.cluster.world.listeners
         self._serving[process] = next(
             (one for one in listeners.values() if one.process is process), None)
         state = self._states.get(process.machine)
-        if state and not self._cluster.plan.standby:
+        if state and not self.cluster.plan.standby:
             durable = m.decode(m.FromServer, bytes(frames[0])).durable
             if durable > state["mark"]:
-                self._broken(10, f"what was decided before mark {durable} is said to be durable; "
+                self.broken(10, f"what was decided before mark {durable} is said to be durable; "
                              f"the file is of mark {state['mark']}")
 
     def fetched(self, member, version, vector):
-        cluster = self._cluster
+        cluster = self.cluster
         final = member.runtime is not None and member.runtime.agent.finished
         seen = self._versions.setdefault((final, version), {})
         seen.setdefault(vector.tobytes(), []).append(
@@ -172,13 +182,13 @@ class Laws:
 
     def gave_up(self, code):
         """A server has ended by itself in mid-run; one that another has taken over from may."""
-        plan = self._cluster.plan
+        plan = self.cluster.plan
         if not (plan.standby or plan.full or plan.harsh):
-            self._broken(9, f"the server ended with exit code {code}")
+            self.broken(9, f"the server ended with exit code {code}")
 
     def died(self, name):
         """A server has died: law 10, with what is left."""
-        cluster = self._cluster
+        cluster = self.cluster
         if not cluster.plan.standby:
             self._safe(cluster.machines[name])
 
@@ -189,14 +199,14 @@ class Laws:
         try:
             state = state_in(bytes(machine.names[max(paths)].data))
         except (ValueError, KeyError, struct.error):
-            self._broken(10, "the newest checkpoint is torn")
-        for member in self._cluster.members:
+            self.broken(10, "the newest checkpoint is torn")
+        for member in self.cluster.members:
             attachment = member.attachment
             if member.ended or attachment is None or attachment.kept is None:
                 continue
             there = int(state["next_seq"].get(str(member.index), 0))
             if attachment.kept.first > there and member.runtime is not None:
-                self._broken(10, f"worker {member.index} was told that its pushes below "
+                self.broken(10, f"worker {member.index} was told that its pushes below "
                              f"{attachment.kept.first} are durable; below {there} are")
 
     # At the end.
@@ -208,18 +218,18 @@ class Laws:
         self._one_content()
 
     def _workers_ended(self):
-        for member in self._cluster.members:
+        for member in self.cluster.members:
             if member.given_up is not None and not member.late:
                 raise Broken(9, f"worker {member.index} has given up: {member.given_up}")
 
     def _one_final(self):
-        finals = {member.final.tobytes() for member in self._cluster.members
+        finals = {member.final.tobytes() for member in self.cluster.members
                   if member.final is not None}
         if len(finals) > 1:
             raise Broken(2, "workers end with different versions")
 
     def _conserved(self):
-        cluster, total, most = self._cluster, 0.0, 1.0
+        cluster, total, most = self.cluster, 0.0, 1.0
         finals = [member.final for member in cluster.members if member.final is not None]
         firsts = [member.first for member in cluster.members if member.first is not None]
         if not firsts or not finals:
@@ -244,7 +254,7 @@ class Laws:
         """With which a server accepted a push whose worker died before it was told."""
         weight = 0.0
         for name in ("server", "standby"):
-            machine = self._cluster.machines.get(name)
+            machine = self.cluster.machines.get(name)
             for path, inode in (machine.names.items() if machine else ()):
                 if path.endswith("events.jsonl"):
                     for line in bytes(inode.data).splitlines():
@@ -258,7 +268,7 @@ class Laws:
         return weight
 
     def _one_content(self):
-        members = self._cluster.members
+        members = self.cluster.members
         for (_, version), contents in self._versions.items():
             seen = sorted(contents.values())
             for earlier, later in zip(seen, seen[1:], strict=False):

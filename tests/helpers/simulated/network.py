@@ -11,8 +11,12 @@ from __future__ import annotations
 import collections
 import errno
 import math
+import socket
 
 import zmq
+
+from simulated import memory
+from simulated.world import Waited
 
 ROOM = 16  # messages in one direction of a connection
 _IN, _OUT, _ROUTER = int(zmq.POLLIN), int(zmq.POLLOUT), int(zmq.ROUTER)
@@ -119,17 +123,6 @@ class Connection:
         self.down.inbox.clear()
         world.after(notice, router_hears)
         world.after(notice * (0.5 + world.rng.random()), dealer_hears)
-
-
-class Waited:
-    """What a poller can wait for."""
-
-    def __init__(self):
-        self.waiting = {}  # tasks, in the order in which they came
-
-    def notify(self):
-        for task in self.waiting:
-            task.process.world.wake(task)
 
 
 class Monitor(Waited):
@@ -316,8 +309,8 @@ class Context:
         return self._sockets[-1]
 
     def destroy(self, linger=0):
-        for socket in self._sockets:
-            socket.close(0)
+        for one in self._sockets:
+            one.close(0)
 
 
 class Poller:
@@ -411,8 +404,6 @@ class Attempt:
 
 
 class Network:
-    epoll = None  # the guard of connections looks at descriptors, of which there are none
-
     def __init__(self, process):
         self.process, self.ends = process, {}
 
@@ -422,14 +413,19 @@ class Network:
     def poller(self):
         return Poller(self)
 
-    def socket(self, *_):
+    def socket(self, family, kind):
+        if family == socket.AF_UNIX:
+            return memory.Socket(self)
         return Attempt(self.process)
 
+    def epoll(self):
+        return memory.Epoll(self)
+
     def pair(self):
-        number = 1_000_000 + len(self.ends)
-        one, two = End(number), End(number + 1)
+        numbers = self.process.numbers
+        one, two = End(next(numbers)), End(next(numbers))
         one.other, two.other = two, one
-        self.ends |= {number: one, number + 1: two}
+        self.ends |= {one.fileno(): one, two.fileno(): two}
         return one, two
 
     def event(self, monitor):

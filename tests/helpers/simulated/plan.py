@@ -31,6 +31,7 @@ class Plan:
     wire: str = "float32"
     standby: bool = False
     shards: int = 0
+    memory: bool = False  # some processes stand on one machine, and share its memory
     period: float = 0.2
     # Faults at times that the seed draws: how often
     kills: int = 0  # of a server or standby, which is started again
@@ -105,4 +106,7 @@ def drawn(sync: str, seed: int, standby: bool | None = None, shards: bool | None
             for phase in draw.choices(phases, k=draw.choice([1, 1, 2])))
         if "take-over" in dict(plan.aimed):
             plan.kills = max(plan.kills, 1)
+    # What is sent as something else than it is has nothing to lend.
+    plan.memory = not plan.shards and plan.wire == "float32" and draw.random() < 0.25
+    plan.power &= not plan.memory  # with a server's machine some workers would die, too
     return plan

@@ -12,10 +12,13 @@ from unittest.mock import PropertyMock, patch
 
 import simulated.disk
 import wbsp.ps.follower
+import wbsp.ps.lending
 import wbsp.ps.replication
 import wbsp.ps.standby
 import wbsp.ps.start
+import wbsp.wire.link
 import wbsp.wire.memory
+import wbsp.wire.segments
 from simulated.cluster import Cluster
 from simulated.plan import Plan
 from wbsp.host import Nap
@@ -209,7 +212,30 @@ PLANTED = [
     Planted("a standby that lives is given up", _a_standby_that_lives_is_given_up,
             Plan("asp", workers=4, steps=4, standby=True, period=0.1, kills=1, power=True, breaks=2,
                  slow=0.0, drift=0.02), {1, 2}, 10, 104500),
+    # Memory of one machine.
+    Planted("what is given up stays mapped",
+            lambda: patch.object(wbsp.wire.link.Link, "let_go", lambda self: None),
+            Plan("asp", memory=True, workers=4, steps=100, speeds=(0.1,), kill_workers=20), {12}),
+    Planted("the server keeps what it has lent",
+            lambda: patch.object(wbsp.ps.lending.SharedLink, "close", _keeps_its_vectors()),
+            Plan("asp", memory=True, workers=4, steps=100, speeds=(0.1,), kill_workers=20), {12}),
+    Planted("what a lost worker may read is used again",
+            lambda: patch.object(wbsp.wire.segments.SharedPool, "give_up", lambda *_: None),
+            Plan("asp", memory=True, breaks=14, steps=40, speeds=(0.1,)), {1, 5}),
+    Planted("what is lent is written to while it is read",
+            lambda: patch.object(wbsp.ps.lending.SharedLink, "returned",
+                                 lambda self, request: self._lent.clear()),
+            Plan("pcc", memory=True, breaks=14, steps=40, speeds=(0.1,)), {1, 5}),
 ]
+
+
+def _keeps_its_vectors():
+    close, kept = wbsp.ps.lending.SharedLink.close, []
+
+    def keeping(self):
+        kept.extend(self._lent)
+        close(self)
+    return keeping
 
 
 def _without_floor():

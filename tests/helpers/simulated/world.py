@@ -7,6 +7,7 @@ comes next, by time; so an hour costs nothing, and the same seed gives the same 
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 import random
 
@@ -24,6 +25,17 @@ class Task:
         self.green = greenlet.greenlet(body, parent=process.world.hub)
 
 
+class Waited:
+    """What a poller can wait for."""
+
+    def __init__(self):
+        self.waiting = {}  # tasks, in the order in which they came
+
+    def notify(self):
+        for task in self.waiting:
+            task.process.world.wake(task)
+
+
 class Process:
     """What dies at once: threads, sockets, locks of files.
 
@@ -37,6 +49,7 @@ class Process:
         self.rate = 1.0 + world.drift * (2 * world.rng.random() - 1)
         self.offset = world.rng.uniform(10.0, 1e5)
         self.rng = random.Random(world.rng.getrandbits(64))
+        self.numbers = itertools.count(1_000_000)  # of descriptors
 
     def monotonic(self):
         return self.offset + self.rate * self.world.now
@@ -95,8 +108,13 @@ class World:
         self.storm, self.storms = 0.0, 0
         self.failures, self.digest = [], 0
         self.stirred = False  # a process has ended
+        self.names = {}  # of Unix sockets
         self.on_end = lambda process, result: None
         self.on_send = lambda process, frames: None
+        self.on_local = lambda socket, data: None  # returns what is to be called when it is read
+        self.on_hand = lambda number, segment: None
+        self.on_share = lambda process: None  # a process takes shared memory
+        self.together = lambda one, two: one == two  # whether it is the same machine
         self.may_break = lambda connection: True  # a storm may
 
     def process(self, name, machine):
