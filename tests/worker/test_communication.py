@@ -181,7 +181,8 @@ def test_a_pending_request_is_repeated_after_a_break(listener, sent):
     assert listener.log == [SAME, ACK, SAME]
     assert len(attempts(channel)) == 2
     assert attempts(channel)[0] == m.Reattach(
-        m.PROTOCOL, 0, "ab12", 1, JOIN.layout, 4, 4, 4, 0, False, False, 0.0, place="one")
+        m.PROTOCOL, 0, "ab12", 1, JOIN.layout, 4, 4, 4, 0, False, False, 0.0, place="one",
+        ledger=1)
 
 
 def test_what_a_broken_connection_has_left_comes_too_late(listener, sent):
@@ -247,6 +248,27 @@ def test_what_a_new_server_has_saved_is_not_what_it_was_sent_again(listener):
         *JOINING, ["listen", listener, 2], push, ACK, BREAK, saved, m.Resend(4), saved, known,
         m.Alive(durable=3), BREAK])
     assert [one.kept for one in attempts(channel)] == [4, 5], "it may say so now"
+
+
+def test_what_is_kept_counts_as_in_the_new_ledger_also_where_the_epoch_is_known(listener):
+    """It is told before this worker is taken in: no answer says yet what was sent again."""
+    push = ["push", PUSH, np.ones(2, np.float32), 0]
+    known, told = m.Reattached(2, True, 4, 2, None), m.Leading(2, TICKET)
+    _, channel = communicate([
+        *JOINING, ["listen", listener, 2], push, ACK, BREAK, told, m.Resend(4), told, known,
+        m.Alive(durable=2), BREAK])
+    assert [(one.epoch, one.ledger, one.kept) for one in attempts(channel)] == [
+        (1, 1, 4), (2, 2, 4)]
+
+
+def test_a_server_that_has_gone_on_alone_has_the_ledger_that_it_had(listener):
+    """It takes this worker in again, with the mark of what that had sent it first."""
+    push, alone = ["push", PUSH, np.ones(2, np.float32), 0], m.Reattached(3, True, 0, 0, None,
+                                                                          since=1)
+    _, channel = communicate([
+        *JOINING, ["listen", listener, 2], push, structs.replace(ACK, mark=2), BREAK, alone,
+        m.Alive(durable=2), BREAK])
+    assert [one.kept for one in attempts(channel)] == [4, 4]
 
 
 def test_an_answer_that_was_lost_with_the_server_comes_from_its_checkpoint(listener):

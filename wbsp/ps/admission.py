@@ -36,7 +36,8 @@ class Admission:
     reports: each worker's totals, over all its incarnations
     prove:   (identity, request, keys) -> what a peer has proven; as `Challenges.proven`
     places:  worker -> its newest process that was a member
-    epoch:   number of this start of the run's server, or a later one, if its standby was lost
+    began:   number of this start of the run's server, and of its ledger
+    epoch:   the same, or a later one, if its standby was lost
     hear_of: hears of a later server of this run: its epoch, and the worker that knows it
     doubt:   says why it is not certain that this server serves; None: it is
     """
@@ -57,7 +58,7 @@ class Admission:
         self._known = 0  # highest number of a version or push then
         self._over: str | None = None  # why nobody can join any more
         self.places: dict[int, Place] = {}
-        self.epoch = terms.epoch
+        self.began = self.epoch = terms.epoch
         self.hear_of: Callable[[int, int], None] = lambda epoch, worker: None
         self.doubt: Callable[[], str | None] = lambda: None
 
@@ -261,7 +262,7 @@ class Admission:
         engine, place = self._members.engine, self.places.get(worker)
         ledger = engine.ledger
         newest = engine.store.latest.version
-        if request.version > newest and request.epoch == self.epoch or max(
+        if request.version > newest and request.ledger >= self.began or max(
                 request.version, request.answered) > max(newest, self._known) + _AHEAD_NUMBERS:
             return f"{me} names a version or a push that no server of this run can have made"
         due = ledger.next_seq(worker)

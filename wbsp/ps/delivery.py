@@ -78,13 +78,13 @@ class Delivery:
         waiting.popleft()
         return msgspec.structs.replace(ack, model=model)
 
-    def repeat(self, session: WorkerSession, epoch: int) -> None:
-        """A member's connection was broken, and its server is of this epoch, as far as it knows:
-        repeat what it may have missed."""
+    def repeat(self, session: WorkerSession, ledger: int) -> None:
+        """A member's connection was broken: repeat what it may have missed. `ledger`: as in
+        `messages.Reattach`."""
         back = session.returning
         answer = m.Reattached(self._admission.epoch, False, 0, 0, None, session.group,
                               session.inbox, self._admission.ticket(session.worker))
-        if back is not None and back.answer and epoch < back.answer.epoch:  # it did not arrive
+        if back is not None and back.answer and ledger < self._admission.began:  # it did not arrive
             answer = msgspec.structs.replace(back.answer, epoch=answer.epoch, ticket=answer.ticket,
                                              memory=session.inbox)
         self._sessions.send(session.identity, answer)
@@ -103,7 +103,7 @@ class Delivery:
                 ack = effect.ack and m.Ack(*effect.ack[1:], self._engine.ledger.durable)
                 return m.Reattached(self._admission.epoch, True, effect.safe, effect.mark, ack,
                                     session.group, session.inbox,
-                                    self._admission.ticket(session.worker))
+                                    self._admission.ticket(session.worker), self._admission.began)
             case Granted():
                 return m.Granted(effect.version)
             case Directed():

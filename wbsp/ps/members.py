@@ -75,7 +75,7 @@ class Members:
             self.sessions.send(session.identity,
                                m.Resend(back.lacks, session.group, session.inbox))
         elif back is None or back.answer is not None:
-            self.delivery.repeat(session, reattach.epoch)
+            self.delivery.repeat(session, reattach.ledger)
 
     def kept(self, session: WorkerSession, kept: m.Kept, body: memoryview | None) -> None:
         """Take a chunk of what an earlier server had decided, or its head. Raises WireError."""

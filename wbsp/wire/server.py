@@ -91,6 +91,7 @@ class Reattached(Message, frozen=True):
     group: Group | None = None
     memory: Random = 0  # as in Joined
     ticket: Mac = b""  # as in Joined, of this epoch
+    since: Count = 0  # epoch with which this server, and its ledger, began; 0: this one
 
 
 class Unknown(Message, frozen=True):

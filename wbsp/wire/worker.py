@@ -101,6 +101,7 @@ class Reattach(Message, frozen=True):
     place: Id = ""  # as in Joined
     nonce: Mac = b""  # this and the next: see `wbsp.wire.proof`; the key is the ticket
     proof: Mac = b""
+    ledger: Count = 0  # epoch of the newest answer by which a server took this worker in
 
 
 class Kept(Message, frozen=True):

@@ -65,6 +65,9 @@ class Attachment:
         self._run: str | None = None  # id
         self._joined: m.Joined | None = None
         self._epoch = 0  # of the server that this worker belongs to: the highest that it knows
+        # Of the newest answer by which a server took this worker in: what is kept is counted as
+        # that one's ledger does. A server is known before, from what it says of itself.
+        self._ledger = 0
         self._promised = 0  # epoch of the one that it has promised to belong to; 0: of none
         self._doubted: dict[int, float] = {}  # epoch -> time of the first wish that got no promise
         self._zero = 0.0  # of the run's time, in seconds of the monotonic clock
@@ -103,7 +106,7 @@ class Attachment:
             ends = bounds(total_size(self.join.layout), len(joined.group.addresses))
             self.sending = ErrorFeedback(Ranges(self.wire, ends))
         self._zero = self._on.clock.monotonic() - joined.now
-        self.kept = KeptCuts(joined.seq)
+        self.kept, self._ledger = KeptCuts(joined.seq), joined.epoch
 
     def reattach(self, channel: ServerChannel, waits: bool) -> None:
         """Introduce a member over a new connection.
@@ -116,7 +119,7 @@ class Attachment:
             m.PROTOCOL, self.hello.worker, self._run or "", self._epoch, self.join.layout,
             self._joined.seq, self.kept.answered, self.kept.first, self.version, self.left,
             waits, self._on.clock.monotonic() - self._zero, channel.memory.name,
-            self._joined.place)))
+            self._joined.place, ledger=self._ledger)))
 
     def resend(self, seq: int) -> tuple[m.Kept, np.ndarray]:
         """The sum of what was decided from push `seq` on, and the header of its first chunk.
@@ -148,8 +151,9 @@ class Attachment:
         """The server knows this worker again."""
         assert self.kept is not None
         self.lacks, self.held = None, m.NONE  # another server knows its own versions alone
-        if answer.joined and answer.epoch > self._epoch:  # else its ledger is the same as before
+        if answer.joined and (answer.since or answer.epoch) > self._ledger:
             self.kept.replayed(answer.safe, answer.mark)
+        self._ledger = max(self._ledger, answer.epoch)
         self.leads(answer.epoch, answer.ticket)
 
     def answered(self, cut: tuple[Push, np.ndarray] | None, ack: m.Ack) -> None:

@@ -237,9 +237,12 @@ class Laws:
         final = finals[0].astype(np.float64)
         for member in cluster.members:
             known = {**member.weights}
+            if (lost := self._lost_with(member)) is not None:
+                known = {seq: weight if seq < lost else 0.0 for seq, weight in known.items()}
             for seq in range(len(member.cuts)) if member.lives > 1 or member.late else ():
                 if seq not in known:
-                    known[seq] = self._weight(member.index, seq)
+                    there = lost is None or seq < lost
+                    known[seq] = self._weight(member.index, seq) if there else 0.0
             if sorted(known) != list(range(len(member.cuts))):
                 raise Broken(1, f"worker {member.index} has cut {len(member.cuts)} pushes, and was "
                              f"answered {sorted(known)}")
@@ -249,6 +252,22 @@ class Laws:
             expected = firsts[0] + total * pattern(cluster.plan.size)
             if np.abs(final - expected).max() > 1e-6 * most:  # float32
                 raise Broken(1, f"the final version is {final[:4]}, the sum of all {expected[:4]}")
+
+    def _lost_with(self, member):
+        """The first push of a worker without which the run has ended that the final version need
+        not have: its server lacks the push, and the worker was not told that it is durable. None:
+        it must have all.
+
+        Read from the checkpoint of the final version, or it is not known.
+        """
+        if "the run has ended without it" not in (member.given_up or ""):
+            return None
+        newest = max((version for final, version in self._versions if final), default=-1)
+        due = [int(state["next_seq"].get(str(member.index), 0)) for state in self._states.values()
+               if state["version"] == newest]
+        if not due or member.attachment.kept.first > max(due):
+            return None
+        return max(due)
 
     def _weight(self, worker, seq):
         """With which a server accepted a push whose worker died before it was told."""
