@@ -40,11 +40,11 @@ def load(
     return _module(name).load(data_dir, split)
 
 
-def size(name: str, data_dir: str | PathLike | None = None) -> int:
-    """Number of training images, known without reading them."""
+def size(name: str, data_dir: str | PathLike | None = None, split: str = "train") -> int:
+    """Number of images of a split, known without reading them."""
     if name == "imagenet":
-        return _module(name).find(data_dir, "train").size
-    return _module(name).TRAIN_SIZE
+        return _module(name).find(data_dir, split).size
+    return _module(name).TRAIN_SIZE if split == "train" else _module(name).TEST_SIZE
 
 
 def train_dataset(

@@ -13,7 +13,7 @@ import numpy as np
 
 from data.place import keras_folder, root
 
-TRAIN_SIZE = 50_000
+TRAIN_SIZE, TEST_SIZE = 50_000, 10_000
 AUGMENTED = True
 
 FOLDER = "cifar-10-batches-bin"

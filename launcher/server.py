@@ -30,6 +30,10 @@ def parameter_server():
     say_what_has_no_effect(FLAGS.dataset)
     if FLAGS.dataset == "imagenet":
         settings |= imagenet_settings()
+    if (count := FLAGS.test_images) is not None:
+        images = data.size(FLAGS.dataset, FLAGS.data_dir, "test")
+        if count > images:
+            raise ValueError(f"--test_images={count}: the test set of {FLAGS.dataset} has {images}")
     target = math.inf if FLAGS.target_accuracy is None else FLAGS.target_accuracy
     config = ServerConfig(workers, FLAGS.epochs * data.size(FLAGS.dataset, FLAGS.data_dir), target,
                           FLAGS.check_period, FLAGS.connect_timeout,

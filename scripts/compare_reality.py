@@ -22,6 +22,7 @@ import subprocess
 import sys
 
 from absl import app, flags
+from reproduction.command import run_command
 
 from wbsp import heterogeneity
 from wbsp.figures import find_runs
@@ -57,6 +58,10 @@ flags.DEFINE_string("out", "runs/reality", "folder of the runs")
 
 
 def main(argv):
+    return run_command("compare_reality", run, argv)
+
+
+def run() -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     real = pathlib.Path(FLAGS.out, "real")
     target = FLAGS.target_accuracy or 1.0  # no version of these networks is right about all images
@@ -67,7 +72,7 @@ def main(argv):
              "test_images", "band_width_limit") if FLAGS[name].value is not None)],
         stdout=sys.stderr)
     if made.returncode:
-        raise SystemExit(made.returncode)  # it has said why
+        return made.returncode  # it has said why
     from wbsp.simulate.training import Experiment, make_deterministic
 
     make_deterministic()
@@ -76,6 +81,7 @@ def main(argv):
     pairs = [(variant, done[variant.folder]) for variant in variants(FLAGS.sync, ())]
     print(table([(variant.label, run, again(run, variant, experiment, target))
                  for variant, run in pairs]))
+    return 0
 
 
 def again(run: Run, variant: Variant, experiment, target: float) -> Run:

@@ -12,6 +12,7 @@ import sys
 import tempfile
 
 from absl import app, flags
+from reproduction.command import run_command
 
 from wbsp.figures import find_runs
 from wbsp.figures.load import gather
@@ -29,17 +30,26 @@ flags.DEFINE_string("out", str(ROOT / "docs/figures/timelines.png"), "file to wr
 
 
 def main(argv):
+    return run_command("draw_timelines", run, argv)
+
+
+def run() -> int:
+    out = pathlib.Path(flags.FLAGS.out)
+    out.parent.mkdir(parents=True, exist_ok=True)  # before anything runs
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, "-m", "wbsp.simulate", "--model=timing", "--nofigures",
-                        f"--cluster={ROOT / 'scripts/clusters/three.toml'}", "--until=10s",
-                        f"--sync={','.join(TITLES)}", f"--out={folder}"], cwd=ROOT, check=True,
-                       stdout=subprocess.DEVNULL)
+        made = subprocess.run([
+            sys.executable, "-m", "wbsp.simulate", "--model=timing", "--nofigures",
+            f"--cluster={ROOT / 'scripts/clusters/three.toml'}", "--until=10s",
+            f"--sync={','.join(TITLES)}", f"--out={folder}"], cwd=ROOT, stdout=subprocess.DEVNULL)
+        if made.returncode:
+            return made.returncode  # it has said why
         found = {stats.sync: stats for stats in gather(find_runs([folder]))}
         statistics = [found[sync] for sync in TITLES]
         titles = [f"{TITLES[stats.sync]} "
                   f"({stats.total_shares['compute']:.0%} of the time computing)"
                   for stats in statistics]
-        print(draw_timelines(statistics, titles, pathlib.Path(flags.FLAGS.out), WINDOW))
+        print(draw_timelines(statistics, titles, out, WINDOW))
+    return 0
 
 
 if __name__ == "__main__":

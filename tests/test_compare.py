@@ -58,3 +58,13 @@ def test_bad_input_gets_one_line_before_anything_runs(script, models, words, tmp
     assert done.returncode == 1
     assert words in done.stderr and done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("script", ["compare_models.py", "compare_reality.py",
+                                    "draw_timelines.py"])
+def test_a_place_that_cannot_be_written_to_gets_one_line(script, tmp_path):
+    (tmp_path / "file").touch()
+    done = run(script, f"--out={tmp_path}/file/below/it.png")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "Not a directory" in line]
+    assert line.startswith(("compare_models: ", "draw_timelines: "))

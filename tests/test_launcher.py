@@ -209,6 +209,8 @@ def test_interrupts(jobs):
     (["--token_file=absent"], "absent"),
     (["--host=0.0.0.0"], "refusing to listen on 0.0.0.0 without a token"),
     (["--band_width_limit=-1"], "band_width_limit must be above 0 MB/s, not -1"),
+    (["--dataset=shapes10", "--test_images=2001"],
+     "--test_images=2001: the test set of shapes10 has 2000"),
     (["extra"], "unknown argument 'extra'; flags are written --name=value"),
 ])
 def test_a_bad_value_is_one_line_and_exit_code_1(jobs, flags, says):
@@ -216,6 +218,7 @@ def test_a_bad_value_is_one_line_and_exit_code_1(jobs, flags, says):
     assert server.ends() == 1
     (line,) = server.lines
     assert line.startswith("runcifar10gpu: ") and says in line
+    assert not (jobs.folder / "runs").exists(), "a run's folder, and no run"
 
 
 @pytest.mark.parametrize("flags, says", [

@@ -15,6 +15,7 @@ NAME = 1000  # characters of a variable's name
 DIMENSIONS = 32  # of a variable
 VARIABLES = 1 << 17  # of a model
 MAX_FLOATS = 1 << 33  # of a model (32 GiB)
+SHARDS = 64  # of a server
 
 # What counts up over a run (pushes, versions, steps, epochs); exact as a float64, too.
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]

@@ -30,6 +30,7 @@ from wbsp.vectors import bounds
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.chunks import split
+from wbsp.wire.proof import Claim, attachment
 from wbsp.wire.sockets import split_address
 from wbsp.worker.communication import HEARTBEAT
 
@@ -143,6 +144,8 @@ class _Member:
         self._host, port = split_address(address)
         self._group: m.Group | None = None
         self._shards: list[Link] = []
+        self._name = 0  # of the attachment to them
+        self._claims: dict[Link, Claim] = {}
         self._ready: set[Link] = set()  # those that know this worker
         self._version = self._floats = self._fetches = 0
         self._server = self._meet(port)
@@ -163,7 +166,7 @@ class _Member:
         for shard in self._shards:
             shard.ping()
             if shard not in self._ready and self._group is not None:
-                shard.send(s.Present(self._group.secret))
+                self._present(shard)
 
     def push(self) -> None:
         """Push, and fetch what that makes, unless an earlier one is still under way."""
@@ -180,7 +183,7 @@ class _Member:
             ends = bounds(size, len(self._shards))
             for shard, start, stop in zip(self._shards, ends, ends[1:], strict=False):
                 for offset, chunk in split(self._update[start:stop]):
-                    at = shard.send(s.Slice(self._group.secret, push.seq, False, offset), chunk)
+                    at = shard.send(s.Slice(self._name, push.seq, False, offset), chunk)
         self.sent.append(at)
 
     def leave(self) -> None:
@@ -207,9 +210,15 @@ class _Member:
                 self._group = message.group
                 if self._group is not None:
                     self._shards = [self._meet(port, host) for host, port in self._group.addresses]
+                    self._name, key = attachment(self._group.secret)
                     for shard in self._shards:
-                        shard.send(s.Present(self._group.secret))
+                        self._claims[shard] = Claim(os.urandom, key)
+                        self._present(shard)
                 self.joined = not self._shards
+            case m.Challenge():
+                if not self._claims[link].meets(message):
+                    raise RuntimeError("a shard has not proven itself")
+                self._present(link)
             case s.Ready():
                 self._ready.add(link)
                 self.joined = len(self._ready) == len(self._shards)
@@ -228,6 +237,9 @@ class _Member:
                 self.left = True
             case m.Refused() | m.NotServing() | m.Unknown() | m.Stop():
                 raise RuntimeError(f"the server sent {message}")
+
+    def _present(self, shard: Link) -> None:
+        shard.send(self._claims[shard].sealed(s.Present(self._name)))
 
     def _fetch(self) -> None:
         self._fetches += 1

@@ -63,6 +63,27 @@ def test_a_damaged_file_is_one_line(make_run, file, capsys):
     assert f"figures: {folder / file} is damaged: " in error and error.count("\n") == 1
 
 
+@pytest.mark.parametrize("file, line, words", [
+    ("events.jsonl", "[]", "Expected `object`, got `array`"),
+    ("events.jsonl", '{"t": 1.0}', "missing required field `kind`"),
+    ("events.jsonl", '{"t": 1.0, "kind": "accept", "worker": 0}', "missing required field `steps`"),
+    ("events.jsonl", '{"t": 1.0, "kind": "commit", "version": "v7"}', "got `str` - at `$.version`"),
+    ("events_wk0.jsonl", '{"t": 1.0, "seconds": 1.0, "lane": "compute", "kind": "naps"}', "naps"),
+    ("summary.json", "{}", "missing required field `workers`"),
+    ("summary.json", '{"workers": {"first": {"seconds": {}}}}', "got `str`"),
+    ("summary.json", "[]", "Expected `object`, got `array`"),
+    ("run.json", "[]", "Expected `object`, got `array`"),
+])
+def test_json_of_another_shape_is_one_line(make_run, file, line, words, capsys):
+    folder = make_run("run", "wbsp").folder
+    with open(folder / file, "a" if file.endswith("l") else "w") as log:
+        log.write(f"{line}\n")
+    assert main([str(folder)]) == 1
+    error = capsys.readouterr().err
+    assert f"figures: {folder / file}" in error and " is damaged: " in error and words in error
+    assert error.count("\n") == 1
+
+
 def test_of_many_workers_the_slowest_and_the_fastest_are_kept(make_run):
     [stats] = gather([make_run("run", "wbsp")])
     stats.workers = list(range(100))

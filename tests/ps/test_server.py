@@ -329,6 +329,7 @@ def test_a_bad_command_line_is_one_clear_line(jobs, flags, says):
     server.was_clean()
     (line,) = server.lines
     assert line.startswith("wbsp.ps: ") and says in line
+    assert not (jobs.folder / "runs").exists(), "a run's folder, and no run"
 
 
 def test_an_unknown_model_lists_the_known_ones(jobs):

@@ -6,10 +6,11 @@ import math
 import numpy as np
 import pytest
 
+from wbsp.limits import SHARDS
 from wbsp.ps.floats import FloatsReader, floats_of
 from wbsp.ps.outer import OUTER_STEPS, create_outer
 from wbsp.ps.shard import Shard
-from wbsp.ps.shards import MOST, ShardPlan
+from wbsp.ps.shards import ShardPlan
 from wbsp.ps.store import Store
 from wbsp.vectors import bounds
 from wbsp.wire import messages as m
@@ -201,8 +202,8 @@ def test_shards_are_a_number_or_addresses(text, count, setting):
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "", "two", "host", "host:port", "a:1,", "²",
-                                  "a:1,a:1", str(MOST + 1),
-                                  ",".join(f"a:{port}" for port in range(1, MOST + 2))])
+                                  "a:1,a:1", str(SHARDS + 1),
+                                  ",".join(f"a:{port}" for port in range(1, SHARDS + 2))])
 def test_anything_else_is_refused_in_one_line(text):
     with pytest.raises(ValueError, match="^shards=") as refusal:
         ShardPlan.parse(text)

@@ -116,6 +116,10 @@ def test_shards_of_a_cluster_file_are_those_of_its_runs(tmp_path):
 @pytest.mark.parametrize("flags, words", [
     (["--sync=bsp", "--shards=2,0"], "--shards=2,0 are no numbers of shards"),
     (["--sync=bsp", "--shards="], "--shards= are no numbers of shards; give some of 1 or more"),
+    (["--sync=bsp", "--shards=2,65"], "--shards=2,65: a server has at most 64 shards"),
+    (["--sync=bsp", "--jitter=inf"], "--jitter=inf must be a finite number"),
+    (["--sync=bsp", "--model=small", "--lr=nan"], "--lr=nan must be a finite number"),
+    (["--sync=bsp", "--model=small", "--epochs=nan"], "--epochs=nan must be a finite number"),
     (["--sync=bsp", "--sync_option=ssp.s=7"], "ssp is not among the models of --sync: bsp"),
     (["--sync=bsp,ssp", "--sync_option=bsp.s=7"], "bsp: unknown option 's'"),
     (["--sync=ssp", "--sync_option=ssp.t=7"], "ssp: unknown option 't'; known: s, refresh"),

@@ -13,16 +13,57 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any, TypedDict
 
+import msgspec
 import numpy as np
 
-from wbsp.runlog.reader import Run, read_run
-from wbsp.runlog.report import PHASES
+from wbsp.limits import Count, Worker
+from wbsp.runlog.reader import Event, Run, read_run
+from wbsp.runlog.report import PHASES, Phase
 
 MOST_WORKERS = 12  # shown of one run; more would not be legible
 
 # Settings that name a run without an effect on the run; "sync_option" repeats "options" as text.
 _NAMES = {"id", "seed", "command", "versions", "folder", "sync_option"}
+
+
+class _OfWorker(Event):
+    """What is read here of events of some kinds, and, below, of a summary."""
+
+    worker: Worker
+
+
+class _Pushed(_OfWorker):
+    steps: Count
+
+
+class _Accepted(_Pushed):
+    version: Count
+    base: Count
+
+
+class _Committed(Event):
+    version: Count
+
+
+class _Evaluated(_Committed):
+    steps: Count
+    loss: float | None
+    accuracy: float | None
+    top5: float | None
+
+
+class _Totals(TypedDict):
+    seconds: dict[Phase, float]
+
+
+class _Summary(TypedDict):
+    workers: dict[Worker, _Totals]
+
+
+_EVENTS = {"join": _OfWorker, "accept": _Accepted, "reject": _Pushed, "resent": _Pushed,
+           "commit": _Committed, "evaluation": _Evaluated}
 
 
 @dataclass
@@ -138,7 +179,10 @@ def find_runs(folders: Iterable[Path | str]) -> list[Run]:
 
 
 def gather(runs: Sequence[Run]) -> list[RunStatistics]:
-    """The statistics of each run, with group and name."""
+    """The statistics of each run, with group and name. Raises ValueError, in one line, for files
+    that hold something else than wbsp writes."""
+    for run in runs:
+        _check(run)
     statistics = [RunStatistics(run) for run in runs]
     settings = [_flatten(one.run.settings) for one in statistics]
     for stats, own in zip(statistics, settings, strict=True):
@@ -161,6 +205,21 @@ def gather(runs: Sequence[Run]) -> list[RunStatistics]:
             if stats.seed is not None:
                 stats.name += f" (seed {stats.seed})"
     return statistics
+
+
+def _check(run: Run) -> None:
+    for event in run.events:
+        if (shape := _EVENTS.get(event["kind"])) is not None:
+            _shaped(event, shape, run.folder / "events.jsonl")
+    if run.summary is not None:
+        _shaped(run.summary, _Summary, run.folder / "summary.json")
+
+
+def _shaped(content: Any, shape: Any, path: Path) -> None:
+    try:
+        msgspec.convert(content, shape, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
 
 
 def by_group(statistics: Sequence[RunStatistics]) -> dict[str, list[RunStatistics]]:

@@ -27,6 +27,7 @@ from wbsp.ps.terms import Place
 from wbsp.runlog.console import Console, Status, say
 from wbsp.runlog.server import ServerLog
 from wbsp.sync.base import UNFIT, SyncModel
+from wbsp.wire.rate import RateLimiter
 
 # Seconds without progress: for finishing a step and pushing it, for fetching the final version.
 STOP_PATIENCE, GOODBYE_PATIENCE = 120.0, 60.0
@@ -57,6 +58,10 @@ class ServerConfig:
     share: bool = True
     wire: Format = FLOAT32
     fail_if_lost: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a bad bandwidth, before anything of the run is made."""
+        RateLimiter(self.bandwidth)
 
     @property
     def terms(self) -> dict[str, str]:

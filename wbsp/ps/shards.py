@@ -17,6 +17,7 @@ import zmq
 
 from wbsp.formats import Format
 from wbsp.host import Nap
+from wbsp.limits import SHARDS
 from wbsp.ps.decision import Accepted, Committed, Record, Rejected, Resent
 from wbsp.ps.floats import floats_of
 from wbsp.ps.interrupt import Interrupts
@@ -29,7 +30,6 @@ from wbsp.wire import shards as s
 from wbsp.wire.sockets import ServerSocket, split_addresses
 
 PATIENCE = 600.0  # seconds for which a server waits for the shards of a run that has begun
-MOST = 64  # shards
 _GRACE = 2.0  # seconds that shards are given to come, before anybody is turned away
 _NOTICE = 10.0  # seconds between two lines about a shard that is not there
 _LOOK = 0.05  # seconds between two looks at all connections
@@ -45,15 +45,15 @@ class ShardPlan(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> ShardPlan:
         """From '4', or 'host:port,host:port'. Raises ValueError in one line."""
-        if text.isascii() and text.isdigit() and 1 <= int(text) <= MOST:
+        if text.isascii() and text.isdigit() and 1 <= int(text) <= SHARDS:
             return cls(int(text))
         try:
             addresses = tuple(split_addresses(text))
         except ValueError as error:
-            raise ValueError(f"shards={text!r} is neither a number from 1 to {MOST} nor a list of "
-                             f"addresses: {error}") from None
-        if len(set(addresses)) < len(addresses) or len(addresses) > MOST:
-            raise ValueError(f"shards={text!r} names an address twice, or more than {MOST}")
+            raise ValueError(f"shards={text!r} is neither a number from 1 to {SHARDS} nor a list "
+                             f"of addresses: {error}") from None
+        if len(set(addresses)) < len(addresses) or len(addresses) > SHARDS:
+            raise ValueError(f"shards={text!r} names an address twice, or more than {SHARDS}")
         return cls(len(addresses), addresses)
 
     @property

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 import numpy as np
 
 from wbsp.runlog.files import from_json, read_document
 from wbsp.runlog.folder import read_settings
+from wbsp.runlog.report import Phase
+from wbsp.runlog.worker import Lane
+
+
+class Event(TypedDict):
+    """What every event has."""
+
+    t: float
+    kind: str
+
+
+class _Span(TypedDict):
+    t: float
+    seconds: float
+    lane: Lane
+    kind: Phase
 
 
 class Evaluations(NamedTuple):
@@ -46,7 +62,7 @@ class Run:
 
     @cached_property
     def _raw_events(self) -> list[dict[str, Any]]:
-        return _valid(_lines(self.folder / "events.jsonl"))
+        return _valid(_lines(self.folder / "events.jsonl", _check_event))
 
     @cached_property
     def _began(self) -> float:
@@ -66,7 +82,7 @@ class Run:
                  for path in self.folder.glob("events_wk*.jsonl")]
         workers = {int(match[1]): path for match, path in found if match}
         return {worker: [{**span, "t": span["t"] - self._began}
-                         for span in _forward(_lines(workers[worker]))]
+                         for span in _forward(_lines(workers[worker], _check_span))]
                 for worker in sorted(workers)}
 
     @cached_property
@@ -141,10 +157,20 @@ def _forward(spans: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return kept
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def _check_event(event: Any) -> None:
+    """Raise msgspec.ValidationError for what no server wrote."""
+    msgspec.convert(event, Event)
+
+
+def _check_span(span: Any) -> None:
+    """Raise msgspec.ValidationError for what no worker wrote."""
+    msgspec.convert(span, _Span)
+
+
+def _lines(path: Path, check: Callable[[Any], None]) -> Iterator[dict[str, Any]]:
     """The JSON lines of `path` (none if the file is missing) without a last line torn by a kill.
 
-    Raises ValueError for any other line that is no JSON.
+    Raises ValueError, in one line, for any other line that is no JSON, or fails the check.
     """
     if not path.exists():
         return
@@ -153,6 +179,8 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             if not line.endswith(b"\n"):
                 return  # still being written, or torn
             try:
-                yield from_json(line)
+                read = from_json(line)
+                check(read)
+                yield read
             except msgspec.DecodeError as error:
                 raise ValueError(f"{path}, line {number} is damaged: {error}") from None

@@ -34,6 +34,7 @@ from wbsp.simulate import advice, compare, units
 from wbsp.simulate.cluster_file import read_cluster
 from wbsp.simulate.progress import Progress
 from wbsp.simulate.runs import Plan, simulate
+from wbsp.simulate.shards import check_number
 from wbsp.simulate.spec import ClusterSpec, published
 from wbsp.simulate.variants import Variant, variants
 from wbsp.startup import heavy_imports
@@ -184,7 +185,9 @@ def _shards() -> list[int]:
     if not re.fullmatch("[1-9][0-9]*(,[1-9][0-9]*)*", given):
         raise ValueError(f"--shards={given} are no numbers of shards; give some of 1 or more, such "
                          "as 1,2,4")
-    return sorted(set(map(int, FLAGS.shards)))
+    counts = sorted(set(map(int, FLAGS.shards)))
+    check_number(counts[-1], f"--shards={given}")
+    return counts
 
 
 def _sharded(plan: Plan, count: int) -> Plan:
@@ -206,6 +209,9 @@ def _plan() -> Plan:
     if not (0 < target <= 1 or target == math.inf):
         raise ValueError(f"--target_accuracy={target:g} is no accuracy; give a part of 1, such as "
                          "0.85")
+    for name in ("jitter", "lr", "epochs"):  # a bound lets NaN pass
+        if not math.isfinite(FLAGS[name].value or 0):
+            raise ValueError(f"--{name}={FLAGS[name].value} must be a finite number")
     for name in (*TRAINING, "target_accuracy", "data_dir"):
         if timing and FLAGS[name].present:
             raise ValueError(f"--{name} needs a network; --model={TIMING} has none")

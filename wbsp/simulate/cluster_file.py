@@ -9,7 +9,7 @@ from typing import Any
 
 from wbsp.simulate import units
 from wbsp.simulate.machine import INF
-from wbsp.simulate.shards import Shard
+from wbsp.simulate.shards import Shard, check_number
 from wbsp.simulate.spec import ClusterSpec, Group
 
 if sys.version_info >= (3, 11):
@@ -56,9 +56,11 @@ def _shards(given: Any) -> list[dict[str, float]]:
     """What each shard has of its own; an empty list where the server is one process."""
     if not isinstance(given, list):
         count = _count(given)
+        check_number(count, f"{count} shards")
         return [{}] * count if count > 1 else []
     if len(given) < 2:
         raise ValueError("give two or more; one shard is the server itself, with its bandwidth")
+    check_number(len(given), f"{len(given)} shards")
     return [_known(_table(shard), {**LINK, "latency": units.seconds}) for shard in given]
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from wbsp.limits import SHARDS
 from wbsp.simulate.clock import Clock, Turns
 from wbsp.simulate.links import INF, FairShareLink, Transfer
 from wbsp.simulate.machine import Machine
@@ -32,6 +33,12 @@ class Shard:
     def __post_init__(self) -> None:
         if not 0 <= self.latency < INF:
             raise ValueError(f"latency must be 0 s or more and finite, not {self.latency}")
+
+
+def check_number(shards: int, given: str) -> None:
+    """Raise ValueError, which begins with `given`, for more shards than a server has."""
+    if shards > SHARDS:
+        raise ValueError(f"{given}: a server has at most {SHARDS} shards")
 
 
 class Slices:
