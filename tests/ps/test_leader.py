@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -329,8 +330,8 @@ def test_only_the_process_in_the_server_s_place_says_that_it_waits(server, rank,
         assert standby._verdict(HOST.clock.monotonic()) is None, "it serves by now"
 
 
-def come(standby, worker, place, epoch, key=SECRET, line="line"):
-    """A worker comes, and proves itself by `key`; what the standby has it do."""
+def come(standby, worker, place, epoch, key=SECRET, line="line", all_of_it=False):
+    """A worker comes, and proves itself by `key`; what the standby has it do, or says to it."""
     identity, said = bytes([worker + 1]) * 5, []
     standby._send = lambda identity, message: said.append(message)
     claim = Claim(os.urandom, ticket(key, worker, place, epoch))
@@ -340,7 +341,7 @@ def come(standby, worker, place, epoch, key=SECRET, line="line"):
             line)
         if not (said and isinstance(said[-1], m.Challenge) and claim.meets(said[-1])):
             break
-    return said[-1] if said else None
+    return said if all_of_it else said[-1] if said else None
 
 
 def test_processes_that_the_state_names_vote_and_no_others(server):
@@ -375,6 +376,30 @@ def test_who_has_belonged_to_a_later_server_proves_it_and_is_waited_for_while_it
     come(standby, 0, "another process", 3)
     assert list(standby._later) == [0] and not standby._proves(standby._leader, OWN, now)
     assert standby._proves(standby._leader, OWN, now + 60), "it has not come again"
+
+
+def test_who_has_taken_over_and_waits_for_shards_says_so_to_workers_and_to_the_other_one(server):
+    """So that the other one, which was started again, hears of it, and no worker elects that."""
+    own = State("ab12", 1, frozenset({(0, "a"), (1, "b")}), STANDBY_STEP, secret=SECRET)
+    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
+    server.leader.close()
+    server.leader = standby._leader
+    taken_over = SimpleNamespace(dispatcher=SimpleNamespace(admission=SimpleNamespace(epoch=2)))
+    standby._attend(taken_over, "the server is waiting for the shard at x:1")
+    said = come(standby, 0, "a", 1, all_of_it=True)[-2:]
+    assert said == [m.Leading(2, ticket(SECRET, 0, "a", 2)),
+                    m.NotServing("the server is waiting for the shard at x:1")]
+    assert come(standby, 0, "a", 2, all_of_it=True)[-2:] == said, "it knows by now"
+    assert not standby._later
+    assert isinstance(come(standby, 1, "b", 1, bytes([1]) * 32), m.Challenge), "a stranger"
+    claim, said = Claim(os.urandom, SECRET), []
+    standby._send = lambda identity, message: said.append(message)
+    follow = m.Follow(m.PROTOCOL, {}, 1, "ab12", 2)
+    standby._followed(b"other", follow, "127.0.0.1")
+    standby._followed(b"other", claim.sealed(follow), "127.0.0.1")
+    assert claim.meets(said[-1])
+    standby._followed(b"other", claim.sealed(follow), "127.0.0.1")
+    assert said[-1].rank == 4, "as a server's of epoch 2: more than a standby's of epoch 1"
 
 
 # What is said while a server is waited for.

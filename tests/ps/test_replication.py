@@ -517,6 +517,26 @@ def test_who_has_come_back_may_promise_anew_once_the_standby_follows(world):
     assert world.sent.count(m.Leading(1)) == 1
 
 
+@pytest.mark.parametrize("place", ["ab", "later"])
+def test_who_has_taken_over_asks_the_other_one_until_most_workers_are_here(world, place):
+    """A process that was started again since has no vote, and takes none away."""
+    world.record(beside="127.0.0.1:2606")
+    world.replication.begin(world.replication._source)
+    world.replication.poll()
+    world.admission.places[0] = Place(place, None)
+    back = SimpleNamespace(answer=None)
+    world.members.append(SimpleNamespace(worker=0, updates=object(), returning=back))
+    world.replication.poll()
+    assert world.noted["beside"] == "127.0.0.1:2606", "it does not know this server yet"
+    back.answer = m.Reattached(1, True, 0, 0, None)
+    world.full = True
+    world.replication.poll()
+    assert world.noted["beside"] == "127.0.0.1:2606"
+    world.full = False
+    world.replication.poll()
+    assert (world.noted["beside"] is None) == (place == "ab")
+
+
 def test_workers_are_asked_with_what_this_server_has_of_them(world, inquiries):
     world.push()
     world.holds_one()

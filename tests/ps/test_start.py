@@ -65,11 +65,12 @@ def resumes(plan):
 
 
 def test_a_take_over_has_a_folder_of_its_own(plan, socket, tmp_path):
-    server = start._TakeOver(plan, socket)(copy())
+    server = start._TakeOver(plan, socket, "x:2")(copy())
     folder = tmp_path / "asp" / "run-002"
     assert resumes(plan) == plan.runs.current == folder and is_held(folder)
     settings = read_settings(folder)
     assert (settings["id"], settings["epoch"], settings["standby"]) == ("ab12", 3, None)
+    assert settings["beside"] == "x:2"
     assert load(folder / CHECKPOINT).vector.tolist() == [0, 1, 2]
     assert sorted(path.name for path in (tmp_path / "asp").iterdir()) == ["run-001", "run-002"]
     server.close()

@@ -28,10 +28,12 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
      [706]),  # whose shards follow a later server goes back to a checkpoint, and serves: law 4
     (BOTH, [961]),  # none of no workers elect one that waits to serve: law 4
     (BOTH, [912]),  # who knows a new server's epoch counts what it keeps as the old one did: law 1
+    (BOTH, [1118]),  # who has taken over waits for a shard, and the other one is elected: law 4
     (BOTH, [937]),  # a run ends without a worker, whose newest pushes are with that alone: law 1
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
         "shards follow a later server", "none of no workers", "epoch before the answer",
+        "elected beside one that waits for a shard",
         "ends without a worker"])
 def test_it_stays_mended(plan, seeds):
     with scratch() as folder:

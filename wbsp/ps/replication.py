@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from wbsp.ps.clock import Clock
-from wbsp.ps.contest import PROOF, SERVER_STEP, Ballot
+from wbsp.ps.contest import PROOF, SERVER_STEP, STANDBY_STEP, Ballot
 from wbsp.ps.copies import Source, messages, voters
 from wbsp.ps.follower import Contest, Follower, Made, objection
 from wbsp.ps.protocol_errors import PeerLog
@@ -57,6 +57,8 @@ class Replication:
         self._standby: Follower | None = None
         self._copies: dict[int, Made] = {}  # number -> copy that the standby may hold
         self._contest: Contest | None = None
+        # Promises to another process that could serve in this one's place: what it lacks.
+        self._beside: Ballot | None = None
         self._number, self._full = 0, False  # of the newest copy; the disk
         self._lost_at = -math.inf
         self._doubted_at = -math.inf  # a worker spoke of a later server
@@ -110,6 +112,9 @@ class Replication:
     def begin(self, source: Source) -> None:
         """There is a version to be copied."""
         self._source = source
+        if self._terms.record().get("beside") is not None:
+            workers = voters(source.state(self._clock.run()), self._terms.worker_num)
+            self._beside = Ballot(self._admission.epoch, STANDBY_STEP, [workers])
 
     def end(self, reason: str) -> None:
         """The run has ended in good order."""
@@ -251,7 +256,11 @@ class Replication:
         """Everything that time alone brings about."""
         standby, source, now = self._standby, self._source, self._clock.now()
         self._told.flush()
-        if standby is None or self.superseded is not None:
+        if self.superseded is not None:
+            return
+        if self._beside is not None:
+            self._rule_out(self._beside)
+        if standby is None:
             return
         if self._contest is not None:
             self._settle(self._contest, standby, now)
@@ -310,6 +319,17 @@ class Replication:
 
         engine.store.whole().add_done_callback(send)
         source.checkpoints.write_copy(now)
+
+    def _rule_out(self, ballot: Ballot) -> None:
+        """Once more than half of the workers are here, the process that may have gone on beside
+        this one is not elected any more: who starts again need not ask it."""
+        places = self._admission.places
+        ballot.promised = {
+            (session.worker, places[session.worker].owner) for session in self._sessions
+            if session.worker in places and session.updates is not None
+            and (session.returning is None or session.returning.answer is not None)}
+        if ballot.won and self._record(beside=None):
+            self._beside = None
 
     # A standby that is out of reach.
 

@@ -49,7 +49,11 @@ class Server:
     hold:       what keeps other servers out of the folder, until this one is closed
     epoch:      number of this start of the run's server
     record, shards, files, others_wait, secret: as in `Terms`
+
+    attend: as in `Shards.gather`
     """
+
+    attend: Callable[[str], None] | None = None
 
     def __init__(self, model: SyncModel, socket: ServerSocket, config: ServerConfig,
                  settings: dict[str, str], outlet: Outlet, evaluator: Evaluator | None = None,
@@ -120,7 +124,8 @@ class Server:
         try:
             if self._shards is not None:
                 patience = self._config.connect_timeout if self.training is None else PATIENCE
-                if (missing := self._shards.gather(self._interrupts, patience)) is not None:
+                if (missing := self._shards.gather(self._interrupts, patience,
+                                                    self.attend)) is not None:
                     return missing
                 self._say(f"shards at {', '.join(self._shards.names)}")
             ready()

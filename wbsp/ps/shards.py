@@ -112,14 +112,17 @@ class Shards:
         for link in self._links:
             poller.register(link.socket, zmq.POLLIN)
 
-    def gather(self, interrupts: Interrupts, patience: float = PATIENCE) -> int | None:
+    def gather(self, interrupts: Interrupts, patience: float = PATIENCE,
+               attend: Callable[[str], None] | None = None) -> int | None:
         """Wait until all follow; the exit code where that comes to nothing.
 
         patience: seconds to wait for those that are not processes of this server's
+        attend:   answers those who ask for the server meanwhile, which does not serve yet, for that
+                  reason; None: that is all that they are told
 
-        Whoever asks for the server meanwhile is told that it does not serve yet. Raises ShardLost
-        where one that follows is lost while others are waited for.
+        Raises ShardLost where one that follows is lost while others are waited for.
         """
+        attend = attend or (lambda reason: _turn_away(self._server, reason))
         poller, began, notice = self.on.network.poller(), self.on.clock.monotonic(), _GRACE
         self.register(poller)
         patience = PATIENCE if self.local else max(patience, _GRACE)
@@ -140,7 +143,7 @@ class Shards:
                 notice += _NOTICE
                 self._say(f"{reason} ({waited:.0f} of {patience:g} s){waiting[0].why}")
             if waited > _GRACE:  # else they are heard in a moment
-                _turn_away(self._server, f"the server is {reason}")
+                attend(f"the server is {reason}")
             poller.poll(int(1000 * _LOOK))
 
     def serve(self) -> None:

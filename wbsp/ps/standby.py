@@ -62,6 +62,8 @@ class Standby:
         self._began = self._socket.on.clock.monotonic()
         self._nap = Nap(self._began)
         self._follower: tuple[bytes, m.Follow, str] | None = None  # takes this one for the server
+        # While it is to serve, and waits for shards: with which epoch, and what workers are told.
+        self._epoch, self._delay = 0, ""
         # Time at which a worker has proven that it comes from a server with a later state.
         self._later: dict[int, float] = {}
 
@@ -81,6 +83,9 @@ class Standby:
         if isinstance(server, int):
             self._socket.close(1.0)
             return server
+        server.attend = lambda reason: self._attend(server, reason)
+        for identity, one in self._candidacy.came.items() if self._candidacy else ():
+            self._lead(identity, one.request, server.dispatcher.admission.epoch)
         return server.run(lambda: self._hand_over(server))
 
     def _begin(self) -> Server | int:
@@ -118,6 +123,20 @@ class Standby:
             for identity, one in self._candidacy.came.items():
                 with contextlib.suppress(m.WireError):
                     server.dispatcher.admission.reattach(identity, one.request, one.line)
+
+    def _attend(self, server: Server, reason: str) -> None:
+        """This process has taken over, and does not serve yet, for that reason: all who come learn
+        the first, so that the other one is not elected meanwhile."""
+        self._epoch, self._delay = server.dispatcher.admission.epoch, reason
+        self._socket.watch()
+        self._receive()
+
+    def _lead(self, identity: bytes, request: m.Reattach, epoch: int) -> None:
+        """Tell a worker that has proven who it is that this process has taken over, with that
+        epoch: it votes for none that follows on an earlier one."""
+        if self._state is not None and self._state.secret is not None:
+            self._send(identity, m.Leading(epoch, ticket(
+                self._state.secret, request.worker, request.place, epoch)))
 
     @property
     def _state(self) -> State | None:
@@ -235,8 +254,8 @@ class Standby:
     @property
     def _reason(self) -> str:
         """Why workers are turned away."""
-        return (f"the process at port {self._socket.port} is in waiting for the server at "
-                f"{self._leader.address}")
+        return self._delay or (f"the process at port {self._socket.port} is in waiting for the "
+                               f"server at {self._leader.address}")
 
     # Messages of workers, and of others in waiting.
 
@@ -284,7 +303,9 @@ class Standby:
             if self._socket.challenges.proven(identity, request, key) is None:
                 self._challenge(identity, request.nonce, key)
                 return
-            if request.epoch > state.epoch:
+            if self._epoch and request.epoch <= self._epoch:
+                self._lead(identity, request, self._epoch)
+            elif request.epoch > state.epoch:
                 self._later[request.worker] = self._socket.on.clock.monotonic()
                 self._say_once("later", (
                     f"worker {request.worker} comes from a server of epoch {request.epoch}, and "
@@ -310,8 +331,9 @@ class Standby:
             self._challenge(identity, follow.nonce, *keys)
             return
         self._follower = identity, follow, host  # the server that this one becomes answers, too
+        rank = 2 * self._epoch or state.rank  # of what this process goes on as, or could
         self._send(identity, m.NotServing(self._reason,
-                                          rank=state.rank if follow.run == state.run else 0))
+                                          rank=rank if follow.run == state.run else 0))
 
     def _challenge(self, identity: bytes, nonce: bytes, *keys: bytes) -> None:
         self._send(identity, self._socket.challenges.challenge(identity, nonce, *keys))

@@ -114,12 +114,14 @@ class _Plan:
 
     def server(self, socket: ServerSocket, folder: pathlib.Path, hold: IO,
                before: dict[str, Any], saved: Checkpoint | None, resume: bool,
-               step: int = 1,
+               step: int = 1, beside: str | None = None,
                finish: Callable[[pathlib.Path], pathlib.Path] = lambda folder: folder) -> Server:
         """A server that goes on from `saved`, or begins.
 
         before: settings of the run so far
         step:   to the epoch of this start, from the one before
+        beside: address of the run's other process, which may go on, too, until most workers are
+                here; a later start of this one asks there first
         finish: makes the run's folder of one that has all that a run is gone on with from
 
         Raises ValueError or OSError in one line; it may be tried again then.
@@ -151,6 +153,7 @@ class _Plan:
         run[SECRET] = before.get(SECRET) or self.on.scheduler.random(SIZE).hex()
         run["epoch"] = before.get("epoch", 0) + step
         run["standby"], run["shards"] = None, self.shards.setting
+        run["beside"] = beside
         run["port"], run["ended"] = socket.port, False
         write_settings(folder, run)
         folder = finish(folder)
@@ -204,7 +207,7 @@ class _Plan:
         before: dict[str, Any] = check_run(
             read_settings(folder, with_secret=True) if (folder / SETTINGS).exists() else {},
             str(folder / SETTINGS))
-        other = other or before.get("standby")
+        other = other or before.get("standby") or before.get("beside")
         if saved and saved.state.get("over") and before.get("ended"):  # named: it is to go on
             saved = saved._replace(state=saved.state | {"over": False})
         over = saved is not None and saved.state.get("over", False)
@@ -213,13 +216,13 @@ class _Plan:
             raise ValueError(f"{folder / SETTINGS} does not name the run whose checkpoint lies "
                              f"beside it, and which {other} may serve: put that file back, or name "
                              "another run, such as --resume=run-001")
-        take_over = _TakeOver(self, socket)
+        take_over = _TakeOver(self, socket, other)
 
         def serve(copy: Copy | None) -> Server:
             if copy is not None:
                 return take_over(copy)
             server = self.server(socket, folder, hold, before, saved, resume,
-                                 SERVER_STEP if other else 1)
+                                 SERVER_STEP if other else 1, other if saved else None)
             if lost is not None:
                 server.tell("shard_lost", reason=str(lost))
             return server
@@ -237,8 +240,9 @@ class _TakeOver:
     this process, the next one finds either all of it or the run that was there before.
     """
 
-    def __init__(self, plan: _Plan, socket: ServerSocket):
-        self._plan, self._socket = plan, socket
+    def __init__(self, plan: _Plan, socket: ServerSocket, other: str | None = None):
+        """`other`: address of the server that this process has followed."""
+        self._plan, self._socket, self._other = plan, socket, other
         self._folder: pathlib.Path | None = None
         self._hold: IO | None = None
         self._finished = False
@@ -252,7 +256,7 @@ class _TakeOver:
         if not self._finished:
             save(self._folder / CHECKPOINT, copy.saved)  # before anything is decided
         server = self._plan.server(self._socket, self._folder, self._hold, copy.run, copy.saved,
-                                   True, STANDBY_STEP, self._finish)
+                                   True, STANDBY_STEP, self._other, self._finish)
         server.tell("took_over")
         return server
 
@@ -295,7 +299,7 @@ def prepare_server(
     socket = plan.listen()
     if standby_of and plan.runs.to_resume() is None:
         first = Standby(socket, standby_of, settings | config.terms,
-                        _TakeOver(plan, socket), interrupts,
+                        _TakeOver(plan, socket, standby_of), interrupts,
                         share=config.share, first=config.connect_timeout).run
     else:
         first = plan.prepare(socket, standby_of)
