@@ -262,12 +262,42 @@ def test_a_standby_that_cannot_have_the_memory_is_sent_its_copies(server):
             follow = server.until(m.Follow)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "segment 1 did not come" in server.leader.trouble.replace(
+        server.leader.trouble.split()[1], "1")
     assert server.lending.follow(follow.socket) == "TCP (the standby shares no memory)"
     assert server.lending.copy(COPY.snapshot.vector) == (None, 0)
     server.takes_it(epoch=1)
     server.sends(2, COPY)
     assert server.until(m.Held, lambda held: held.number).number == 2
     assert server.leader.copy.saved.vector.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("error", "reason"), [
+    (MemoryError(), "there is not enough memory"),
+    (m.WireError("a copy of 3 floats for 5"), "a copy of 3 floats for 5")])
+def test_a_copy_that_cannot_be_taken_is_said_and_asked_for_again(server, monkeypatch, caplog, error,
+                                                                 reason):
+    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts())
+    server.leader.close()
+    server.leader = standby._leader
+
+    def fails(head):
+        raise error
+    server.until(m.Follow)
+    server.takes_it(epoch=1)
+    server.until(m.Held)
+    with monkeypatch.context() as patched:
+        patched.setattr(server.leader._copies, "begin", fails)
+        for _ in range(2):
+            server.sends(1, COPY)
+            server.until(m.Follow)
+            assert standby._verdict(HOST.clock.monotonic()) is None
+            server.takes_it(epoch=1)
+            server.until(m.Held)
+    server.sends(2, COPY)
+    assert server.until(m.Held, lambda held: held.number).number == 2
+    lines = [line for line in caplog.messages if "could not be taken" in line]
+    assert len(lines) == 1 and f"could not be taken: {reason}; asking for another" in lines[0]
 
 
 def test_what_a_stranger_in_the_server_s_place_says_is_not_believed(server):

@@ -207,6 +207,8 @@ def test_memory_that_did_not_come_is_shared_from_the_next_connection_on(jobs, mo
         member = Member(proxy.address, 0, steps=1000, seconds=0.005, after_step=after_step)
         member.ends()
     server.ends_well()
+    said = [line for line in member.said if "shared memory did not come through" in line]
+    assert len(said) == 1 and "going on over TCP" in said[0]
     assert over_tcp and len(tries) == 2
     assert len(server.events("accept")) == len(member.replica.cuts)
 

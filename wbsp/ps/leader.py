@@ -34,6 +34,7 @@ class Leader:
     refusal: why it does not take this standby
     foreign: why it is not believed
     over:    why the run has ended
+    trouble: why the newest copy that failed could not be taken; it is asked for again
 
     What the process there says counts once it has proven that it is of this run, or of this user or
     token where this standby knows no run yet; and over that connection alone.
@@ -66,6 +67,7 @@ class Leader:
         self.foreign: str | None = None
         self._says: str | None = None
         self.over: str | None = None
+        self.trouble: str | None = None
 
     @property
     def why(self) -> str | None:
@@ -141,8 +143,11 @@ class Leader:
         try:
             message = m.decode(m.FromServer, frames[0].buffer)
             self._handle(message, frames[1].buffer if len(frames) == 2 else None, now)
-        except m.WireError:
+        except (m.WireError, MemoryError) as error:
+            if self._claim.bond is not None:
+                self.trouble = str(error) or "there is not enough memory"
             self._ask_again()
+            self._told = now  # not at once: it may fail again
 
     def _handle(self, message: m.Message, body: memoryview | None, now: float) -> None:
         if isinstance(message, m.Challenge):

@@ -20,7 +20,7 @@ from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.leader import Leader
 from wbsp.ps.server import Server
 from wbsp.ps.worker_session import check_reattach, other_protocol
-from wbsp.runlog.console import say
+from wbsp.runlog.console import one_line, say
 from wbsp.wire import messages as m
 from wbsp.wire.proof import answer, ticket
 from wbsp.wire.shards import Denied, Lead
@@ -192,6 +192,9 @@ class Standby:
         if leader.copy is not None:
             self._say_once("holding", f"holding version {leader.copy.saved.state['version']} of "
                                       f"the server at {leader.address}")
+        if leader.trouble is not None:
+            self._say_once("trouble", f"a copy of the server at {leader.address} could not be "
+                                      f"taken: {one_line(leader.trouble)}; asking for another")
         if state is not None and 0 < leader.rank < state.rank:
             return "it was started again, and has an older state"
         if leader.refused and leader.copy is not None and leader.copy.saved.state.get("over"):

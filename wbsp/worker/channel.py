@@ -63,7 +63,8 @@ class ServerChannel:
         self.context = on.network.context()
         self._socket = worker_socket(self.context, hosts, on.scheduler.random(16), token)
         self.connection = ConnectionMonitor(self._socket, address, patience, say, on)
-        self._token = token
+        self._token, self._say = token, say
+        self._said = False  # that memory did not come through
         self.slices: Slices | None = None
         self.memory = SharedMemory(share and bandwidth is None, on)
         limiters = RateLimiter(bandwidth), RateLimiter(bandwidth)
@@ -123,8 +124,15 @@ class ServerChannel:
         self.detach(answer.memory)
         try:
             self.memory.attach(answer.memory)
-        except SharingEnded:
-            self._let_go_at = self.on.clock.monotonic()
+        except SharingEnded as error:
+            self._sharing_ended(error)
+
+    def _sharing_ended(self, error: SharingEnded) -> None:
+        self._let_go_at = self.on.clock.monotonic()
+        if self.memory.failed and not self._said:
+            self._said = True
+            self._say(f"shared memory did not come through ({error}): going on over TCP, and trying "
+                      "again at the next connection to a server")
 
     def detach(self, memory: int = 0) -> None:
         """Share no memory but that of this number, and speak over the network, until a server
@@ -183,9 +191,9 @@ class ServerChannel:
             self._shared_arriving = False
             try:
                 frames = self.memory.receive()
-            except SharingEnded:
+            except SharingEnded as error:
                 self.detach()
-                self._let_go_at = self.on.clock.monotonic()
+                self._sharing_ended(error)
         if frames is None and self._arriving:
             frames = self._duplex.receive()
             self._arriving = frames is not None

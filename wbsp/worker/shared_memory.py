@@ -24,12 +24,13 @@ class SharedMemory:
     """What is shared with one server after another; used by the communication thread.
 
     duplex: for all messages to and from the server; None: nothing is shared (at the moment)
+    failed: memory did not come: none is wanted until there is a new connection
     """
 
     def __init__(self, wanted: bool, on: Host = HOST):
         self._on = on
         self._door = Door(wanted, on)
-        self._failed = False  # memory did not come: none is wanted until there is a new connection
+        self.failed = False
         self.duplex: Duplex | None = None
         self._link: Link | None = None
         self._outbox = 0  # number of the segment for what this worker sends; 0: nothing is shared
@@ -39,7 +40,7 @@ class SharedMemory:
     @property
     def name(self) -> str:
         """Of the socket at which servers find this worker; "": it shares nothing (now)."""
-        return "" if self._failed else self._door.name
+        return "" if self.failed else self._door.name
 
     def attach(self, number: int) -> None:
         """Share the memory whose first segment has this number, and no other; 0: none.
@@ -68,11 +69,11 @@ class SharedMemory:
 
     def renew(self) -> None:
         """There is a new connection to a server: what failed before may succeed now."""
-        self._failed = False
+        self.failed = False
 
     def _fail(self) -> None:
         self.detach()
-        self._failed = True
+        self.failed = True
 
     def refuse(self) -> None:
         """Share nothing, now or later."""
