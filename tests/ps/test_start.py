@@ -4,6 +4,7 @@ import errno
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from wbsp.ps.runs import Runs
 from wbsp.ps.shards import ShardPlan
 from wbsp.ps.standby import Standby
 from wbsp.ps.store import Store
+from wbsp.runlog.files import write_document
 from wbsp.runlog.folder import is_held, read_settings, write_settings
 from wbsp.sync import create
 from wbsp.wire.sockets import ServerSocket
@@ -179,6 +181,34 @@ def test_run_json_that_names_no_run_is_said_where_another_server_may_have_it(tmp
     with pytest.raises(ValueError, match="run-001/run.json does not name the run whose checkpoint"):
         plan.prepare(socket, "localhost:1")
     socket.close()
+
+
+@pytest.mark.parametrize(("config", "says"), [
+    (ServerConfig(2, stop_samples=100), "120 samples were trained, and it ends after 100"),
+    (ServerConfig(2, target_accuracy=0.85), "its accuracy is 0.9000, and it ends at 0.85"),
+    (ServerConfig(2, stop_samples=121, target_accuracy=0.95), None)])
+def test_an_ended_run_that_is_named_goes_on_only_where_something_is_left_to_do(
+        tmp_path, caplog, config, says):
+    caplog.set_level("INFO")
+    folder = tmp_path / "asp" / "run-001"
+    folder.mkdir(parents=True)
+    saved = copy().saved
+    start.save(folder / CHECKPOINT, saved._replace(
+        state=saved.state | {"over": True, "ended": True, "totals": [9, 120]}))
+    write_settings(folder, {"id": "ab12", "epoch": 1, "workers": 2, "wire": "float32",
+                            "ended": True})
+    write_document(folder / "summary.json", {"accuracy": 0.9})
+    written = (folder / "run.json").read_bytes()
+    plan = replace(planned(create("asp"), tmp_path, free_port()), config=config, runs=Runs(
+        "asp", tmp_path, 0, "run-001"))
+    socket = plan.listen()
+    serve = plan.prepare(socket, None)
+    if says is None:
+        assert read_settings(folder)["epoch"] == 2
+        serve.__self__.close()
+        return
+    assert serve() == 0 and says in caplog.messages[-1]
+    assert (folder / "run.json").read_bytes() == written and not is_held(folder)
 
 
 @pytest.mark.parametrize("entry", ["wbsp.ps.__main__", "launcher.server"])

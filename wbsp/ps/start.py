@@ -30,7 +30,7 @@ from wbsp.ps.shard_link import ShardLost
 from wbsp.ps.shards import ShardPlan, Shards
 from wbsp.ps.standby import Standby
 from wbsp.runlog.console import Console, say
-from wbsp.runlog.files import beside_of
+from wbsp.runlog.files import beside_of, read_document
 from wbsp.runlog.folder import (
     SECRET,
     SETTINGS,
@@ -186,6 +186,17 @@ class _Plan:
             self.runs.say_of_others(console.line)
         return server
 
+    def _reached(self, folder: pathlib.Path, saved: Checkpoint) -> str | None:
+        """Why a run that has ended would end at once, by what the flags say; None: it goes on."""
+        samples, limit = saved.state["totals"][1], self.config.stop_samples
+        if samples >= limit:
+            return f"{samples:,} samples were trained, and it ends after {limit:,.0f} (--epochs)"
+        summary = folder / "summary.json"
+        accuracy = read_document(summary).get("accuracy") if summary.exists() else None
+        if isinstance(accuracy, float) and accuracy >= (target := self.config.target_accuracy):
+            return f"its accuracy is {accuracy:.4f}, and it ends at {target:g} (--target_accuracy)"
+        return None
+
     def _place(self, folder: pathlib.Path) -> pathlib.Path:
         """A run's folder as workers know it."""
         return folder if self.relative_to is None else folder.relative_to(self.relative_to)
@@ -209,6 +220,11 @@ class _Plan:
             str(folder / SETTINGS))
         other = other or before.get("standby") or before.get("beside")
         if saved and saved.state.get("over") and before.get("ended"):  # named: it is to go on
+            if (reached := self._reached(folder, saved)) is not None:
+                say(f"{folder} has come to its end: {reached}; nothing is left to do")
+                socket.close()
+                hold.close()
+                return lambda: 0
             saved = saved._replace(state=saved.state | {"over": False})
         over = saved is not None and saved.state.get("over", False)
 

@@ -131,8 +131,8 @@ class ServerChannel:
         self._let_go_at = self.on.clock.monotonic()
         if self.memory.failed and not self._said:
             self._said = True
-            self._say(f"shared memory did not come through ({error}): going on over TCP, and trying "
-                      "again at the next connection to a server")
+            self._say(f"shared memory did not come through ({error}): going on over TCP, and "
+                      "trying again at the next connection to a server")
 
     def detach(self, memory: int = 0) -> None:
         """Share no memory but that of this number, and speak over the network, until a server
