@@ -56,7 +56,8 @@ class ErrorFeedback:
             return Sent(vector, vector)
         own = vector if vector.flags.writeable else np.empty_like(vector)
         if self.unsent is not None:
-            vector = np.add(vector, self.unsent, out=own)
+            with np.errstate(over="ignore", invalid="ignore"):  # is not finite then
+                vector = np.add(vector, self.unsent, out=own)
         words = self.wire.encode(vector)
         sent = self.wire.decode(words, vector.size)
         if self.wire.lossless:

@@ -6,6 +6,7 @@ from simulated.command import scratch
 from simulated.planted import PLANTED
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered")  # of a version that is not finite
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
 def test_a_planted_fault_is_found(planted):
     with scratch() as folder:
@@ -23,5 +24,5 @@ def test_a_planted_fault_is_found(planted):
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
 def test_its_plan_breaks_no_law_without_it(planted):
     with scratch() as folder:
-        for seed in range(planted.first, planted.first + 3):
+        for seed in range(planted.first, planted.first + 2):
             Cluster(planted.plan, seed, folder).run()

@@ -1,16 +1,21 @@
 """Whole runs under faults, in virtual time: 20 seeds a model here, thousands at night."""
 
+import contextlib
 import mmap
+import random
 import threading
 import time
 
 import pytest
 from simulated.cluster import Cluster
 from simulated.command import Tally, as_json, from_json, main, scratch
+from simulated.mistakes import MISTAKES
 from simulated.plan import Plan, drawn
+from simulated.strangers import Forger
 
 from wbsp.host import HOST
 from wbsp.sync import MODELS
+from wbsp.wire import messages as m
 
 SEEDS = 20  # of each model
 
@@ -56,6 +61,30 @@ def test_an_hour_in_which_nothing_happens_costs_nothing(folder):
     plan = Plan(kills=1, outage=(550.0, 580.0), steps=40, speeds=(0.1,))
     cluster = Cluster(plan, 0, folder).run()
     assert cluster.world.now > 550 and cluster.notes["kills"] == 1
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+def test_who_is_started_wrongly_is_told_why(mistake, folder):
+    plan = Plan(shards=0 if mistake.fits(Plan()) else 2, mistakes=1, mistake=mistake.name,
+                steps=40, speeds=(0.3,))
+    assert Cluster(plan, 0, folder).run().codes["m0"] == [1]
+
+
+def test_every_message_is_forged():
+    forger, made = Forger(random.Random(0)), set()
+    for union in (m.FromWorker, m.ToShard):
+        for _ in range(2000):
+            with contextlib.suppress(m.WireError):
+                made.add(type(m.decode(union, forger.message(union)[0])))
+    assert made >= {*m.FromWorker.__args__, *m.ToShard.__args__}
+
+
+@pytest.mark.parametrize("how", ["works", "hangs", "dies"])
+def test_a_run_ends_whatever_its_evaluator_does(how, folder):
+    cluster = Cluster(Plan("asp", evaluator=how), 0, folder).run()
+    assert cluster.codes["server"] == [0]
+    there = any(path.endswith("model.keras") for path in cluster.machine("server").names)
+    assert there == (how == "works")
 
 
 def test_the_command_counts_what_it_played(capsys):

@@ -8,6 +8,7 @@ and given again after a death, and the replica, whose sums are exact.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import json
 import logging
@@ -23,13 +24,16 @@ from pathlib import Path
 
 import numpy as np
 import zmq
-from integers import IntegerReplica
+from integers import UNIT, IntegerReplica, pattern
 
 from simulated.disk import Disk, Machine
+from simulated.evaluator import SimulatedEvaluator
 from simulated.laws import Laws
 from simulated.memory import Memory
+from simulated.mistakes import MISTAKES, OTHER_TOKEN
 from simulated.network import Network
-from simulated.plan import PATIENT, Plan
+from simulated.plan import PATIENT, PORT, Plan
+from simulated.strangers import Stranger
 from simulated.threads import Scheduler
 from simulated.world import World
 from wbsp.formats import parse
@@ -38,13 +42,13 @@ from wbsp.ps.run import ServerConfig
 from wbsp.ps.shard_process import prepare_shard
 from wbsp.ps.start import prepare_server
 from wbsp.sync import create
+from wbsp.wire import sockets
 from wbsp.worker.connection import TransportError
 from wbsp.worker.runtime import WorkerRuntime
 from wbsp.worker.transport import Transport
 
-PORT = 2606
 ROOT = "/runs"
-_HOURS = 2.0  # of virtual time, after which a run that goes on hangs
+_HOURS = 1.0  # of virtual time, after which a run that goes on hangs
 _CONNECTS = 3.0  # seconds until a worker connects again, or less
 _AGAIN = 8.0  # seconds between two deaths where a second one may cost what only one process holds
 
@@ -60,6 +64,7 @@ class Lines:
 
     def write(self, text):
         if text.strip():
+            self._cluster.laws.said(self._name, text.rstrip("\n"))
             self._cluster.say(f"{self._name}: {text.rstrip()}")
 
     def flush(self):
@@ -86,6 +91,35 @@ class NotingTransport(Transport):
                 member.fetched(version, vector)
                 listener.fetched(version, vector, nbytes, seconds)
         super().listen(Noting(), layout)
+
+
+_derive_keys = functools.cache(sockets.derive_keys.__wrapped__)  # slow on purpose
+
+
+class WildReplica(IntegerReplica):
+    """Now and then its updates are what no step should make: huge, or not finite.
+
+    chance: that an update is
+    """
+
+    def __init__(self, *args, chance, draw, **options):
+        super().__init__(*args, **options)
+        self._chance, self._wild, self._was_wild = chance, draw, False
+
+    def cut(self):
+        update = super().cut()
+        if self._wild.random() < self._chance:
+            value = self._wild.choice([3e38, -3e38, 2e38, float("nan"), float("inf")])
+            self.cuts[-1] = value / (5 * UNIT)
+            with np.errstate(invalid="ignore"):  # 0 * inf
+                update = (pattern(update.size) / 5 * value).astype(np.float32)
+            self._was_wild = True
+        return update
+
+    def adopt(self, vector, how):
+        if how == "replace" and self._was_wild:  # what such a push was part of is given up
+            self.x, self.uncut = self.anchor, 0
+        super().adopt(vector, how)
 
 
 class Member:
@@ -137,8 +171,7 @@ class Member:
             cluster.address, self.index, cluster.token, None, cluster.say,
             share=cluster.plan.memory, on=process.host)
         transport.member = self
-        self.replica = replica = IntegerReplica(self.index, cluster.plan.size,
-                                                seed=cluster.number + 1000 * self.lives)
+        self.replica = replica = cluster.replica(self.index, self.lives)
         try:
             welcome = transport.hello({}, 600.0)
             joined = transport.join(replica.layout, replica.read, 600.0)
@@ -199,6 +232,7 @@ class Cluster:
         self.token_file = str(folder / "token")
         Path(self.token_file).write_text("no secret at all, here")
         self.token = Path(self.token_file).read_bytes()
+        self.curve = _derive_keys(self.token).server_public
         world = self.world
         world.latency = plan.latency
         world.storm, world.storms = plan.storm, 8 if plan.storm else 0
@@ -206,6 +240,8 @@ class Cluster:
         boxes = self._boxes()
         world.together = lambda one, two: boxes.get(one, one) == boxes.get(two, two)
         self.machines, self.processes, self.codes = {}, {}, {}
+        self.wrong = {}  # process's name -> its mistake, and when it was started
+        self.ends = {}  # process's name -> when it ended by itself
         self.wire = parse(plan.wire)
         self.last_death = -1e9
         self.harsh = plan.harsh  # or it has become so
@@ -221,7 +257,9 @@ class Cluster:
         self.members = [Member(self, index, steps[index]) for index in range(plan.workers)]
         for member in self.members:
             world.after(self.rng.uniform(0, 0.2), member.start)
-        self._draw_faults(max(0.4, 0.9 * max(m.speed for m in self.members) * max(steps)))
+        horizon = max(0.4, 0.9 * max(m.speed for m in self.members) * max(steps))
+        self._draw_faults(horizon)
+        self._draw_others(horizon)
 
     @property
     def address(self):
@@ -231,6 +269,12 @@ class Cluster:
     def over(self):
         """All workers have ended, and so has whatever served them."""
         return all(member.ended for member in self.members)
+
+    @property
+    def ended_at(self):
+        """When the last server ended."""
+        return max((time for name, time in self.ends.items() if name in ("server", "standby")),
+                   default=self.world.now)
 
     @property
     def servers(self):
@@ -281,6 +325,7 @@ class Cluster:
                 serve = prepare_server(
                     settings, model, plan.options, config, host=name, port=PORT,
                     token_file=self.token_file, base_dir=plan.sync, log_root=ROOT, resume=resume,
+                    start_evaluator=plan.evaluator and (lambda: self.start_evaluator(process)),
                     standby_of=f"server:{PORT}" if name == "standby" else None, shards=shards,
                     on=process.host)
             except (ValueError, OSError) as error:
@@ -297,6 +342,7 @@ class Cluster:
         name = process.name
         if self.laws.lent is not None and not code:
             self.laws.lent.left(process)
+        self.ends[name] = self.world.now
         if name[0] != "w":
             self.say(f"{name}: ended with exit code {code}")
             self.codes.setdefault(name, []).append(code)
@@ -307,6 +353,45 @@ class Cluster:
                 self.world.after(2.0, lambda: self.start_server(name))
             if name[0] == "s" and name[1:].isdigit() and not self.over:
                 self.world.after(1.0, lambda: self.start_shard(int(name[1:])))
+
+    def replica(self, index, life):
+        plan, seed = self.plan, self.number + 1000 * life
+        if plan.wild:
+            return WildReplica(index, plan.size, seed=seed, chance=plan.wild,
+                               draw=random.Random(f"wild {seed} {index}"))
+        return IntegerReplica(index, plan.size, seed=seed)
+
+    def start_evaluator(self, process):
+        self.notes["evaluator"] = 1
+        return SimulatedEvaluator(process, self.plan, random.Random(f"evaluator {self.number}"))
+
+    # Others who are there.
+
+    def _draw_others(self, horizon):
+        """Of a generator of their own: what else happens is the same without them."""
+        plan, draw = self.plan, random.Random(f"others {self.plan.sync} {self.number}")
+        for number in range(plan.strangers):
+            process = self.process(f"x{number}")
+            stranger = Stranger(self, process, random.Random(draw.getrandbits(64)))
+            self.notes["strangers"] += 1
+            self.world.after(draw.uniform(0.0, horizon / 2),
+                             lambda p=process, s=stranger: p.start(s.run))
+        Path(f"{self.token_file}-other").write_bytes(OTHER_TOKEN)
+        fitting = [one for one in MISTAKES
+                   if one.fits(plan) and plan.mistake in ("", one.name)]
+        for number in range(plan.mistakes):
+            begins = functools.partial(self._go_wrong, number, draw.choice(fitting))
+            self.world.after(draw.uniform(0.2, horizon / 2), begins)
+
+    def _go_wrong(self, number, mistake):
+        if self.over:
+            return
+        name = f"m{number}"
+        self.say(f"--- {mistake.name}: {name}")
+        self.notes["mistakes"] += 1
+        process = self.process(name)
+        self.wrong[name] = mistake, self.world.now
+        process.start(mistake.main(self, process))
 
     # Faults.
 
@@ -504,14 +589,14 @@ class Cluster:
     def run(self):
         """Play it. Raises AssertionError where a law is broken."""
         kinds = self.plan.faults
-        self.notes.update({kind: 1 for kind in ("storm", "full", "drift", "slow disk")
+        self.notes.update({kind: 1 for kind in ("storm", "full", "drift", "slow disk", "wild")
                            if kind in kinds})
         with alone(self):
             try:
                 done = self.world.run(
-                    lambda: self.over and not any(p.alive for p in self.servers), 3600 * _HOURS)
-                assert done, "the run does not end"
-                self.laws.check()
+                    lambda: self.over and not any(one.alive for one in self.servers) and not any(
+                        self.processes[name].alive for name in self.wrong), 3600 * _HOURS)
+                self.laws.check(done)
                 if self.laws.lent is not None and self.laws.lent.shares:
                     self.notes["memory"] += 1
             finally:
@@ -532,7 +617,9 @@ class _Handler(logging.Handler):
 
     def emit(self, record):
         current = self._cluster.world.current
-        self._cluster.say(f"{current.process.name if current else '-'}: {record.getMessage()}")
+        name, text = current.process.name if current else "-", record.getMessage()
+        self._cluster.laws.said(name, text)
+        self._cluster.say(f"{name}: {text}")
 
 
 class _Real:
@@ -573,12 +660,14 @@ def alone(cluster):
         return guard
     for owner, name, function in real:
         setattr(owner, name, guarded(f"{owner.__name__}.{name}", function))
+    sockets.derive_keys, derive_keys = _derive_keys, sockets.derive_keys
     gc.disable()
     argv, sys.argv = sys.argv, ["wbsp"]  # which run.json tells
     try:
         yield
     finally:
         sys.argv = argv
+        sockets.derive_keys = derive_keys
         for owner, name, function in real:
             setattr(owner, name, function)
         for name, part in parts.items():

@@ -17,7 +17,8 @@ from simulated.plan import PHASES, Plan, drawn
 from wbsp.sync import MODELS
 
 KINDS = ("kills", "power", "kill_shards", "kill_workers", "cuts", "isolations", "breaks", "storm",
-         "sleeps", "full", "slow disk", "drift", "memory")
+         "sleeps", "full", "slow disk", "drift", "memory", "strangers", "mistakes", "wild",
+         "evaluator")
 
 
 @contextlib.contextmanager

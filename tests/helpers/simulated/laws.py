@@ -13,6 +13,10 @@
 10. What workers were told to be durable is there after any single death.
 11. Who accepts pushes is the server that most workers follow.
 12. No memory is shared for longer than it is of use.
+13. Every version is finite.
+14. A process that was started wrongly says why, in a line, and ends; the run goes on.
+15. What a peer says stands on one line, without control characters, and fills no log.
+16. A run whose evaluator works ends with `model.keras`.
 """
 
 from __future__ import annotations
@@ -28,6 +32,9 @@ from wbsp.wire import messages as m
 
 _ACK, _FINAL, _REATTACHED, _HELD, _COPY = (
     b"\xa3Ack", b"\xa5Final", b"\xaaReattached", b"\xa4Held", b"\xa4Copy")
+
+_HEARS = 5.0  # seconds in which a process hears what it has done wrong
+_REFUSED = 40  # lines of a server about those that it refuses, beside one or two a second
 
 
 class Broken(AssertionError):
@@ -87,6 +94,11 @@ class Laws:
             socket in listeners and self._settings[process.machine].get("standby")
             for process, socket in self._serving.items())
 
+    @property
+    def settings(self):
+        """The run's settings, of its latest epoch; {} where there are none yet."""
+        return max(self._settings.values(), key=lambda one: one["epoch"], default={})
+
     def broken(self, law, text):
         """Not only raised: what runs may catch it."""
         error = Broken(law, text)
@@ -98,6 +110,8 @@ class Laws:
     def written(self, machine, path, data):
         """A file has taken its name."""
         cluster = self.cluster
+        if machine in cluster.wrong:
+            return
         if path.name == "run.json":
             settings = json.loads(data)
             self._settings[machine] = settings
@@ -140,6 +154,8 @@ class Laws:
                          f"serves, and {mine} of {len(workers)} workers follow it")
 
     def sent(self, process, frames):
+        if process.name[0] in "xm":  # a stranger, or a mistake
+            return
         head = bytes(frames[0][1:12])
         if head.startswith(_ACK):
             self._acked(process, frames)
@@ -175,6 +191,8 @@ class Laws:
 
     def fetched(self, member, version, vector):
         cluster = self.cluster
+        if cluster.plan.wild and not np.isfinite(vector).all():
+            self.broken(13, f"version {version} is not finite")
         final = member.runtime is not None and member.runtime.agent.finished
         seen = self._versions.setdefault((final, version), {})
         seen.setdefault(vector.tobytes(), []).append(
@@ -183,7 +201,7 @@ class Laws:
     def gave_up(self, code):
         """A server has ended by itself in mid-run; one that another has taken over from may."""
         plan = self.cluster.plan
-        if not (plan.standby or plan.full or plan.harsh):
+        if plan.calm or not (plan.standby or plan.full or plan.harsh):
             self.broken(9, f"the server ended with exit code {code}")
 
     def died(self, name):
@@ -211,11 +229,22 @@ class Laws:
 
     # At the end.
 
-    def check(self):
+    def check(self, done):
+        self._it_ends(done)
         self._workers_ended()
         self._one_final()
         self._conserved()
         self._one_content()
+        self._mistakes_are_said()
+        self._few_lines()
+        self._model_is_there()
+
+    def _it_ends(self, done):
+        if not done:
+            cluster = self.cluster
+            raise Broken(14 if cluster.over and any(
+                cluster.processes[name].alive for name in cluster.wrong) else 9,
+                "the run does not end")
 
     def _workers_ended(self):
         for member in self.cluster.members:
@@ -246,7 +275,8 @@ class Laws:
             if sorted(known) != list(range(len(member.cuts))):
                 raise Broken(1, f"worker {member.index} has cut {len(member.cuts)} pushes, and was "
                              f"answered {sorted(known)}")
-            parts = [UNIT * known[seq] * cut for seq, cut in enumerate(member.cuts)]
+            parts = [UNIT * known[seq] * cut if known[seq] else 0.0  # a rejected one may be NaN
+                     for seq, cut in enumerate(member.cuts)]
             total, most = total + sum(parts), most + 5 * sum(map(abs, parts))
         if cluster.wire.lossless:
             expected = firsts[0] + total * pattern(cluster.plan.size)
@@ -294,5 +324,36 @@ class Laws:
                 if not all(members[index].gone(life) < later[0][0] for _, index, life in earlier):
                     raise Broken(3, f"version {version} has {len(contents)} contents: {seen}")
 
+    def _mistakes_are_said(self):
+        cluster = self.cluster
+        for name, (mistake, since) in cluster.wrong.items():
+            text = "\n".join(line for line in cluster.said if f" {name}: " in line)
+            code = cluster.codes[name][-1]
+            if code != 1 and cluster.plan.calm:
+                raise Broken(14, f"{mistake.name} ends with exit code {code}")
+            told = mistake.says in text
+            # or what it would have heard that from was out of reach, or came to its end
+            excused = not cluster.plan.calm or cluster.ended_at - since < _HEARS
+            if not told and not (excused and text):
+                raise Broken(14, f"{mistake.name} says {text!r}")
 
+    def _few_lines(self):
+        cluster = self.cluster
+        for name in ("server", "standby") if cluster.plan.strangers else ():
+            lines = sum(f" {name}: " in line and "refused:" in line for line in cluster.said)
+            lives = sum(process.name == name for process in cluster.world.processes)
+            if lines > _REFUSED * lives + 2 * cluster.world.now:
+                raise Broken(15, f"{name} prints {lines} refusals")
 
+    def said(self, name, text):
+        """A line for a person, or a summary."""
+        if "\n[" in text or not text.replace("\n", "").isprintable():
+            self.broken(15, f"{name} prints {text!r}")
+
+    def _model_is_there(self):
+        cluster = self.cluster
+        if cluster.plan.evaluator == "works" and not cluster.plan.full and all(
+                member.final is not None for member in cluster.members) and not any(
+                path.endswith("model.keras") for name in ("server", "standby")
+                for path in cluster.machine(name).names):
+            raise Broken(16, "there is no model.keras")

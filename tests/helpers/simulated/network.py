@@ -23,6 +23,7 @@ _IN, _OUT, _ROUTER = int(zmq.POLLIN), int(zmq.POLLOUT), int(zmq.ROUTER)
 _CONNECTED, _RETRIED, _HANDSHAKE, _DISCONNECTED = (
     int(zmq.EVENT_CONNECTED), int(zmq.EVENT_CONNECT_RETRIED),
     int(zmq.EVENT_HANDSHAKE_SUCCEEDED), int(zmq.EVENT_DISCONNECTED))
+_NO_HANDSHAKE = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 
 _AGAIN = zmq.Again()
 
@@ -229,6 +230,12 @@ class Socket(Waited):
             if listener.process.asleep_until > world.now:  # the kernel accepts; no more than that
                 self.event(_CONNECTED, self.endpoint)
                 world.at(listener.process.asleep_until + 1e-4, answer)
+                return
+            if self.curve_serverkey != listener.curve_publickey:  # another token
+                self.event(_CONNECTED, self.endpoint)
+                self.event(_NO_HANDSHAKE, self.endpoint)
+                listener.event(_NO_HANDSHAKE, "")
+                self.retry()
                 return
             connection = Connection(self, listener, self.endpoint)
             old = listener.peers.get(self.routing_id)

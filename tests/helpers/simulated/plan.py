@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 PHASES = "begin", "last push", "farewell", "take-over", "gathering"
+PORT = 2606
 FORMATS = "float32", "int8", "topk:0.1"
 PATIENT = 4.0  # seconds for which a server waits for a worker without a connection, and less
 # What strikes at a phase. Who dies while it takes over from one that has just died may take the
@@ -49,6 +50,12 @@ class Plan:
     full: float = 0.0  # chance that a write to a disk fails
     slow: float = 0.002  # seconds that a sync of a disk takes
     drift: float = 0.0  # by how much clocks run faster or slower
+    # Others who are there
+    strangers: int = 0  # processes that know no secret, and say whatever they like
+    mistakes: int = 0  # processes that a person has started wrongly
+    mistake: str = ""  # which, of `simulated.mistakes`; "": as drawn
+    wild: float = 0.0  # chance that a pushed update is not finite, or huge
+    evaluator: str = ""  # "works", "hangs", "dies"; "": there is none
     latency: tuple[float, float] = (0.0001, 0.003)
     speeds: tuple[float, ...] = (0.01, 0.03, 0.1)  # seconds that a step takes, of each worker one
     # Faults at phases: (phase, what strikes, and perhaps whom: "sleep standby")
@@ -65,11 +72,18 @@ class Plan:
             self.cuts or self.isolations or self.sleeps or self.aimed)
 
     @property
+    def calm(self) -> bool:
+        """Nothing strikes this run: there may be strangers, and mistakes."""
+        return not self.faults - {"strangers", "mistakes", "wild", "evaluator", "drift",
+                                  "slow disk"} and not self.aimed
+
+    @property
     def faults(self) -> set[str]:
         """Kinds of faults that this plan may bring."""
         kinds = {name for name in ("kills", "kill_shards", "kill_workers", "cuts", "isolations",
                                    "breaks", "storm",
-                                   "sleeps", "full", "drift") if getattr(self, name)}
+                                   "sleeps", "full", "drift", "strangers", "mistakes", "wild",
+                                   "evaluator") if getattr(self, name)}
         return kinds | ({"power"} if self.power else set()) | (
             {"slow disk"} if self.slow > 0.05 else set())
 
@@ -109,4 +123,7 @@ def drawn(sync: str, seed: int, standby: bool | None = None, shards: bool | None
     # What is sent as something else than it is has nothing to lend.
     plan.memory = not plan.shards and plan.wire == "float32" and draw.random() < 0.25
     plan.power &= not plan.memory  # with a server's machine some workers would die, too
+    plan.strangers, plan.mistakes = some(0.08, 2), some(0.08, 2)
+    plan.wild = 0.2 if draw.random() < 0.07 else 0.0
+    plan.evaluator = draw.choice(["works", "hangs", "dies"]) if draw.random() < 0.08 else ""
     return plan

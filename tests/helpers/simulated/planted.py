@@ -10,10 +10,16 @@ import contextlib
 from dataclasses import dataclass
 from unittest.mock import PropertyMock, patch
 
+import msgspec
+
 import simulated.disk
+import wbsp.ps.background
 import wbsp.ps.follower
+import wbsp.ps.leader
 import wbsp.ps.lending
 import wbsp.ps.replication
+import wbsp.ps.session_manager
+import wbsp.ps.shard_link
 import wbsp.ps.standby
 import wbsp.ps.start
 import wbsp.wire.link
@@ -23,14 +29,20 @@ from simulated.cluster import Cluster
 from simulated.plan import Plan
 from wbsp.host import Nap
 from wbsp.ps.admission import Admission
-from wbsp.ps.background import Checkpoints
-from wbsp.ps.candidacy import Candidacy
+from wbsp.ps.background import Checkpoints, Evaluations
+from wbsp.ps.candidacy import Candidacy, Comer
 from wbsp.ps.contest import Beats
 from wbsp.ps.gathering import Gathering
+from wbsp.ps.probe import Probe
+from wbsp.ps.protocol_errors import TokenBucket
+from wbsp.ps.reach import Reach
 from wbsp.ps.replication import Replication
 from wbsp.ps.shard_link import ShardLost
 from wbsp.ps.shards import Shards
 from wbsp.ps.store import Ledger
+from wbsp.wire import messages as m
+from wbsp.wire.proof import Bond, Challenges
+from wbsp.wire.shards import Lead
 from wbsp.worker import connection
 from wbsp.worker.attachment import Attachment
 
@@ -153,6 +165,53 @@ def _a_standby_that_lives_is_given_up():
                           _stalled=lambda self, standby, now: self._forget(now))
 
 
+def _believed(*kinds):
+    """Who makes such a claim is not asked for its proof."""
+    def proven(self, identity, request, *keys, real=Challenges.proven):
+        if isinstance(request, kinds):
+            return Bond(keys[0], request.nonce, self._nonce(identity))
+        return real(self, identity, request, *keys)
+    return patch.object(Challenges, "proven", proven)
+
+
+def _anybody_votes():
+    """Nor does the process count that is named by the state."""
+    def come(self, identity, request, line):
+        owners = dict(self._state.voters)
+        if request.worker not in owners or request.epoch != self.ballot.since:
+            return False
+        self.came[identity] = Comer(msgspec.structs.replace(
+            request, place=owners[request.worker]), line)
+        return True
+    stack = contextlib.ExitStack()
+    stack.enter_context(_believed(m.Reattach))
+    stack.enter_context(patch.object(Candidacy, "come", come))
+    return stack
+
+
+def _finite_is_enough():
+    return patch.object(Reach, "fits", lambda self, weight, most: True)
+
+
+def _every_cause_is_a_line():
+    return patch.object(TokenBucket, "may", lambda self, now: True)
+
+
+def _texts_as_they_came():
+    return patch.object(wbsp.ps.session_manager, "one_line", lambda text, most=400: text)
+
+
+def _dead_evaluator_ends_it():
+    def stop(self, reason):
+        raise RuntimeError(reason)
+    return patch.object(Evaluations, "stop", stop)
+
+
+def _no_word_of_handshakes():
+    strange = property(lambda self: None, lambda self, text: None)
+    return patch.object(Probe, "strange", strange, create=True)
+
+
 # A standby sleeps; its server goes on alone, dies, and is away when the standby wakes.
 _LONG_SLEEP = Plan("asp", standby=True, kills=1, when_alone=True, victims=("server",),
                    outage=(80.0, 90.0), aimed=(("held", "sleep standby"),), naps=(70.0,), steps=50,
@@ -226,6 +285,41 @@ PLANTED = [
             lambda: patch.object(wbsp.ps.lending.SharedLink, "returned",
                                  lambda self, request: self._lent.clear()),
             Plan("pcc", memory=True, breaks=14, steps=40, speeds=(0.1,)), {1, 5}),
+    # Strangers, mistakes, wild values and evaluators.
+    Planted("a standby is not asked for its proof", lambda: _believed(m.Follow),
+            Plan("pcc", standby=True, strangers=1, speeds=(0.1,)), {8, 9}, 10),
+    Planted("a server is not asked for its proof by a shard", lambda: _believed(Lead),
+            Plan("pcc", shards=2, strangers=1, speeds=(0.1,)), {8, 9}, 10),
+    Planted("a worker that is back is not asked for its proof", lambda: _believed(m.Reattach),
+            Plan("pcc", strangers=1, kills=1, speeds=(0.1,)), {1, 3, 8, 9}, 10),
+    Planted("anybody votes", _anybody_votes,
+            Plan("pcc", workers=1, standby=True, strangers=2, cuts=3, pair=("server", "standby"),
+                 naps=(15.0,), steps=100, speeds=(0.3,)), {1, 4, 9, 11}, 20),
+    Planted("finite updates make a version that is not", _finite_is_enough,
+            Plan("asp", wild=0.3), {8, 13}, 5),
+    Planted("each thing that a peer causes is a line", _every_cause_is_a_line,
+            Plan("pcc", strangers=2, speeds=(0.1,)), {15}, 10),
+    Planted("what a peer says is printed as it came", _texts_as_they_came,
+            Plan("pcc", strangers=2, speeds=(0.1,)), {15}, 10),
+    Planted("a standby is not told that its settings are others",
+            lambda: patch.object(wbsp.ps.replication, "objection", lambda *_: None),
+            Plan("pcc", mistakes=1, mistake="a standby of fewer workers", steps=40, speeds=(0.3,)),
+            {10, 14}, 3),
+    Planted("a token that is another one is not said", _no_word_of_handshakes,
+            Plan("pcc", mistakes=1, mistake="a standby with another token", steps=40,
+                 speeds=(0.3,)), {14}, 3),
+    Planted("a shard's refusal is not said",
+            lambda: patch.object(wbsp.ps.shard_link.ShardLink, "why", ""),
+            Plan("pcc", shards=2, mistakes=1, mistake="a server of another run's shards", steps=40,
+                 speeds=(0.3,)), {14}, 3),
+    Planted("a process in waiting waits for ever",
+            lambda: patch.object(wbsp.ps.standby.Standby, "_wait_on", lambda self, now: None),
+            Plan("pcc", mistakes=1, mistake="a standby of a shard", shards=2), {14}, 3),
+    Planted("a server waits for ever for its evaluator",
+            lambda: patch.object(wbsp.ps.background, "HANGS", 1e9),
+            Plan("pcc", evaluator="hangs"), {9}, 3),
+    Planted("an evaluator that dies takes the run with it", _dead_evaluator_ends_it,
+            Plan("pcc", evaluator="dies"), {8, 9}, 3),
 ]
 
 

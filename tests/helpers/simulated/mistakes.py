@@ -1,0 +1,104 @@
+"""Processes that a person has started wrongly, beside a run that is well: each says why it gets
+nowhere, in a line, and ends; the run does not notice."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from simulated.plan import PORT
+from wbsp.ps.run import ServerConfig
+from wbsp.ps.start import prepare_server
+from wbsp.sync import create
+from wbsp.worker.connection import TransportError
+from wbsp.worker.transport import Transport
+
+OTHER_TOKEN = b"another secret, which is as long"
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """main: (cluster, process) -> what the process does; it returns an exit code
+    says: words of the line that tells why
+    fits: plans in which a person could make it
+    """
+
+    name: str
+    main: Callable
+    says: str
+    fits: Callable = lambda plan: True
+
+
+def _worker(index=0, expected=None, token=None, where=None):
+    def make(cluster, process):
+        def main():
+            number = index(cluster.plan) if callable(index) else index
+            transport = Transport(where or cluster.address, number, token or cluster.token, None,
+                                  lambda line: cluster.say(f"{process.name}: {line}"), share=False,
+                                  on=process.host)
+            try:
+                transport.hello(expected or {}, 60.0)
+            except TransportError as error:
+                cluster.say(f"{process.name}: {error}")
+                return 1
+            finally:
+                if process.alive:
+                    transport.close()
+            return 0
+        return main
+    return make
+
+
+def _server(standby_of=None, shards=None, token=None, sync=None, workers=0):
+    def make(cluster, process):
+        plan = cluster.plan
+        if sync is not None:
+            plan = dataclasses.replace(plan, sync="bsp" if plan.sync == sync else sync, options={})
+
+        def main():
+            model = create(plan.sync, **plan.options)
+            settings = {"sync": model.name, "sync_option": json.dumps(plan.options)}
+            try:
+                serve = prepare_server(
+                    settings, model, plan.options,
+                    ServerConfig(plan.workers + workers, check_period=plan.period, share=False,
+                                 wire=cluster.wire, connect_timeout=60.0),
+                    host=process.name, port=PORT,
+                    token_file=cluster.token_file + ("-other" if token else ""),
+                    base_dir=plan.sync, log_root=f"/{process.name}", resume=False,
+                    standby_of=standby_of and standby_of.format(process.name),
+                    shards=shards(plan) if shards else "1", on=process.host)
+            except (ValueError, OSError) as error:
+                cluster.say(f"{process.name}: {error}")
+                return 1
+            return serve()
+        return main
+    return make
+
+
+def _shards_of(plan):
+    return ",".join(f"s{index}:{PORT}" for index in range(plan.shards))
+
+
+_SHARDED = dict(fits=lambda plan: plan.shards > 0)
+_SERVER = f"server:{PORT}"
+
+MISTAKES = [
+    Mistake("a worker with another token", _worker(token=OTHER_TOKEN), "token"),
+    Mistake("a worker too many", _worker(index=lambda plan: plan.workers), "does not exist"),
+    Mistake("a worker with other settings", _worker(expected={"sync": "none"}), "disagree"),
+    Mistake("a worker of a shard", _worker(where=f"s0:{PORT}"), "is a shard", **_SHARDED),
+    Mistake("a standby with another token", _server(_SERVER, token=OTHER_TOKEN), "token"),
+    Mistake("a standby of fewer workers", _server(_SERVER, workers=-1), "disagree"),
+    Mistake("a standby of another model", _server(_SERVER, sync="asp"), "disagree"),
+    Mistake("a standby of itself", _server(f"{{}}:{PORT}"), "this very process"),
+    Mistake("a standby of a shard", _server(f"s0:{PORT}"), "is a shard", **_SHARDED),
+    Mistake("a server whose shard is a server", _server(shards=lambda plan: f"{_SERVER},m9:{PORT}"),
+            "no shard"),
+    Mistake("a server of another run's shards", _server(shards=_shards_of), "follows the server",
+            **_SHARDED),
+    Mistake("a server with another token than its shards", _server(
+        shards=_shards_of, token=OTHER_TOKEN), "token", **_SHARDED),
+]
