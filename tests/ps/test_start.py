@@ -171,6 +171,20 @@ def test_a_standby_that_cannot_write_can_be_interrupted(socket, monkeypatch, cap
     assert "before the newest state could be written" in caplog.messages[-1]
 
 
+def test_a_standby_that_died_before_its_folder_had_a_checkpoint_waits_again(tmp_path, monkeypatch):
+    """It does not begin a run of its own beside the one that it is to take over."""
+    monkeypatch.setattr(Interrupts, "install", lambda self: self)
+    (tmp_path / "asp-standby" / "run-001").mkdir(parents=True)
+    port = free_port()
+    serve = start.prepare_server(
+        {"sync": "asp"}, create("asp"), {}, ServerConfig(2), host="localhost", port=port,
+        token_file=None, base_dir="asp", log_root=str(tmp_path), resume=True,
+        standby_of=f"localhost:{port + 1}")
+    assert isinstance(serve.__self__, Standby)
+    serve.__self__._leader.close()
+    serve.__self__._socket.close()
+
+
 def test_run_json_that_names_no_run_is_said_where_another_server_may_have_it(tmp_path):
     port = free_port()
     folder = tmp_path / "asp" / "run-001"

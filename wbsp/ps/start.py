@@ -313,7 +313,9 @@ def prepare_server(
                       resume if standby_of is None else bool(resume)),
                  relative_to, start_evaluator, planned, watch_port, interrupts, on)
     socket = plan.listen()
-    if standby_of and plan.runs.to_resume() is None:
+    left = plan.runs.to_resume()
+    # A folder without a checkpoint is what a standby left that died while it took over.
+    if standby_of and (left is None or not (left / CHECKPOINT).exists()):
         first = Standby(socket, standby_of, settings | config.terms,
                         _TakeOver(plan, socket, standby_of), interrupts,
                         share=config.share, first=config.connect_timeout).run

@@ -50,6 +50,7 @@ from wbsp.worker.transport import Transport
 ROOT = "/runs"
 _HOURS = 1.0  # of virtual time, after which a run that goes on hangs
 _CONNECTS = 3.0  # seconds until a worker connects again, or less
+_STEPS = 45  # of a take-over, from its first file until workers are served
 _AGAIN = 8.0  # seconds between two deaths where a second one may cost what only one process holds
 
 
@@ -237,6 +238,7 @@ class Cluster:
         world.latency = plan.latency
         world.storm, world.storms = plan.storm, 8 if plan.storm else 0
         world.on_end, world.may_break = self._ended, self._may_break
+        world.on_doom = self._dies_taking_over
         boxes = self._boxes()
         world.together = lambda one, two: boxes.get(one, one) == boxes.get(two, two)
         self.machines, self.processes, self.codes = {}, {}, {}
@@ -413,6 +415,9 @@ class Cluster:
         for aim in [*self._aimed]:
             if aim[0] == name:
                 self._aimed.remove(aim)
+                if aim == ("take-over", "kill"):
+                    self.world.doomed[process] = self.rng.randrange(_STEPS)
+                    continue
                 fault, _, victim = aim[1].partition(" ")
                 victim = victim or (process.name if process.name in ("server", "standby")
                                     else self._victim())
@@ -434,6 +439,10 @@ class Cluster:
             if waits:
                 self.world.after(0.5, lambda: self.kill(name))
             return False
+        self._dies(name)
+        return True
+
+    def _dies(self, name):
         self.last_death = self.world.now
         self.say(f"--- kill {name}{' and its power' if self.plan.power else ''}")
         self.notes["kills"] += 1
@@ -443,7 +452,14 @@ class Cluster:
             self.machines[name].lose_power()
         self.laws.died(name)
         self.world.after(self.rng.uniform(*self.plan.outage), lambda: self._again(name))
-        return True
+
+    def _dies_taking_over(self, process):
+        """Between two of its steps."""
+        if self.over or not self._none_is_new():
+            return
+        self.notes["phase take-over"] += 1
+        self._dies(process.name)
+        self.laws.died_taking_over(process.name)
 
     def _again(self, name):
         if not self.processes[name].alive:
@@ -454,8 +470,7 @@ class Cluster:
         no worker has died whose decisions are not durable."""
         if self.world.now - self.last_death < (_AGAIN if self.plan.standby else 0.0):
             return False
-        if not all(member.ended or (member.process.alive and self.laws.has(member))
-                   for member in self.members if member.lives > 1 or member.deaths):
+        if not self._none_is_new():
             return False
         if self.plan.full and self.laws.farewell:
             return False  # a final version that no disk took is with the workers alone
@@ -463,6 +478,11 @@ class Cluster:
             return self.laws.alone(name) or (not self.plan.when_alone and
                 all(process.alive for process in self.servers) and self.laws.held_by_standby)
         return True
+
+    def _none_is_new(self):
+        """All that workers which have died had pushed is in a checkpoint."""
+        return all(member.ended or (member.process.alive and self.laws.has(member))
+                   for member in self.members if member.lives > 1 or member.deaths)
 
     def kill_shard(self):
         name = f"s{self.rng.randrange(self.plan.shards)}"

@@ -51,6 +51,7 @@ class File:
         return data.decode() if self._text else data
 
     def write(self, data):
+        self._disk.step()
         self._disk.check_room()
         data = data.encode() if self._text else bytes(memoryview(data).cast("B"))
         if self._append:
@@ -143,6 +144,7 @@ class Disk:
 
     def sync(self, file):
         machine, world = self.machine, self._process.world
+        self.step()
         if machine.slow:
             self._process.sleep(machine.slow * world.rng.expovariate(1))
         self.check_room()
@@ -150,6 +152,7 @@ class Disk:
 
     def sync_names(self, folder):
         machine, world = self.machine, self._process.world
+        self.step()
         if machine.slow:
             self._process.sleep(machine.slow * world.rng.expovariate(1))
         machine.sync(_Inode())
@@ -160,6 +163,13 @@ class Disk:
             raise BlockingIOError
         if not shared:
             inode.owner = file
+
+    def step(self):
+        """Something is about to change."""
+        world = self._process.world
+        world.on_disk(self._process)
+        if world.doomed:
+            world.step(self._process)
 
     def check_room(self):
         full = self.machine.full if self.machine.begun else 0.0
@@ -174,6 +184,7 @@ class Disk:
                 raise FileNotFoundError(errno.ENOENT, "No such file", text)
             if inode is not None:
                 raise FileExistsError(errno.EEXIST, "File exists", text)
+            self.step()
             inode = _Inode()
             self.machine.change({text: inode})
         elif "w" in mode:
@@ -218,6 +229,7 @@ class SimulatedPath(pathlib.PurePosixPath):
         return str(self) in self.disk.machine.folders
 
     def mkdir(self, parents=False, exist_ok=False):
+        self.disk.step()
         folders = self.disk.machine.folders
         if str(self) in folders and not exist_ok:
             raise FileExistsError(errno.EEXIST, "File exists", str(self))
@@ -241,11 +253,13 @@ class SimulatedPath(pathlib.PurePosixPath):
 
     def unlink(self, missing_ok=False):
         if str(self) in self.disk.machine.names:
+            self.disk.step()
             self.disk.machine.change({str(self): None})
         elif not missing_ok:
             raise FileNotFoundError(errno.ENOENT, "No such file", str(self))
 
     def replace(self, target):
+        self.disk.step()
         machine = self.disk.machine
         if str(self) in machine.folders:
             machine.folders = (machine.folders - {str(self)}) | {str(target)}

@@ -21,6 +21,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 
@@ -60,8 +61,9 @@ class Laws:
         self._settings, self._states = {}, {}  # machine -> run.json, state of the checkpoint
         self._serving, self._taken = {}, set()  # process -> its socket, of who answers; epochs
         self.farewell = self._gathering = self._begun = False
-        self._holders, self._unsaved = set(), set()
-        cluster.world.on_send = self.sent
+        self._holders, self._unsaved, self._taking = set(), set(), set()
+        self.two_deaths = False  # of a server, and of its standby before that has saved its copy
+        cluster.world.on_send, cluster.world.on_disk = self.sent, self.writes
         self.lent = Lent(self, cluster.world) if cluster.plan.memory else None
 
     @property
@@ -119,14 +121,18 @@ class Laws:
             self._take_epoch(settings["epoch"], machine, settings.get("id"))
         elif path.name == "checkpoint.safetensors":
             state = state_in(data)
-            if machine == "standby" and machine not in self._states:
-                cluster.phase("take-over", cluster.processes[machine])
             self._states[machine] = state
             self._unsaved.discard(machine)
             cluster.machines[machine].begun = True
             if not self._begun:
                 self._begun = True
                 cluster.phase("begin", cluster.processes[machine])
+
+    def writes(self, process):
+        """Who holds a copy, and waits, writes nothing until it takes over."""
+        if process in self._holders and process not in self._taking:
+            self._taking.add(process)
+            self.cluster.phase("take-over", process)
 
     def _take_epoch(self, epoch, machine, run):
         if self.lent is not None and (run, epoch) not in self._epochs:
@@ -210,6 +216,20 @@ class Laws:
         if not cluster.plan.standby:
             self._safe(cluster.machines[name])
 
+    def died_taking_over(self, name):
+        """What is left of it is what the next process finds: all of the copy, or nothing."""
+        machine = self.cluster.machines[name]
+        state, self._states[name] = self._states.get(name), None
+        for path, inode in sorted(machine.names.items()):  # the newest is the last
+            if path.endswith("/checkpoint.safetensors") and "/." not in path:
+                self._states[name] = state_in(bytes(inode.data))
+                run = machine.names.get(path.replace("checkpoint.safetensors", "run.json"))
+                self._settings[name] = json.loads(bytes(run.data)) if run else {}
+        if self._states[name] is None:
+            del self._states[name]
+            self._settings.pop(name, None)
+        self.two_deaths |= self._states.get(name) != state or state is None
+
     def _safe(self, machine):
         paths = [path for path in machine.names if path.endswith("checkpoint.safetensors")]
         if not paths:
@@ -272,6 +292,8 @@ class Laws:
                 if seq not in known:
                     there = lost is None or seq < lost
                     known[seq] = self._weight(member.index, seq) if there else 0.0
+            if self.two_deaths:  # what was durable with those alone: the log says what that was
+                known |= dict.fromkeys(self._lost(member.index), 0.0)
             if sorted(known) != list(range(len(member.cuts))):
                 raise Broken(1, f"worker {member.index} has cut {len(member.cuts)} pushes, and was "
                              f"answered {sorted(known)}")
@@ -302,19 +324,27 @@ class Laws:
     def _weight(self, worker, seq):
         """With which a server accepted a push whose worker died before it was told."""
         weight = 0.0
+        for event in self._events():
+            if event.get("worker") == worker and event.get("seq") == seq and (
+                    event["kind"] in ("accept", "reject")):
+                weight = event.get("weight", 0.0)
+        return weight
+
+    def _lost(self, worker):
+        """Numbers of this worker's pushes that a server has said to be lost."""
+        return {seq for event in self._events()
+                if event["kind"] == "lost" and event.get("worker") == worker
+                for seq in range(event["first"], event["last"] + 1)}
+
+    def _events(self):
+        """Of the logs of all servers."""
         for name in ("server", "standby"):
             machine = self.cluster.machines.get(name)
             for path, inode in (machine.names.items() if machine else ()):
                 if path.endswith("events.jsonl"):
                     for line in bytes(inode.data).splitlines():
-                        try:
-                            event = json.loads(line)
-                        except ValueError:  # torn by a loss of power
-                            continue
-                        if event.get("worker") == worker and event.get("seq") == seq and (
-                                event["kind"] in ("accept", "reject")):
-                            weight = event.get("weight", 0.0)
-        return weight
+                        with contextlib.suppress(ValueError):  # torn by a loss of power
+                            yield json.loads(line)
 
     def _one_content(self):
         members = self.cluster.members

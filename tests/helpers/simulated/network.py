@@ -59,6 +59,8 @@ class Pipe:
         if not self.room:
             return False
         world = sender.world
+        if world.doomed:
+            world.step(sender)
         world.on_send(sender, frames)
         self.moving += 1
         data = [bytes(frame) for frame in frames]  # as they are now: libzmq sends them later

@@ -9,10 +9,9 @@ PHASES = "begin", "last push", "farewell", "take-over", "gathering"
 PORT = 2606
 FORMATS = "float32", "int8", "topk:0.1"
 PATIENT = 4.0  # seconds for which a server waits for a worker without a connection, and less
-# What strikes at a phase. Who dies while it takes over from one that has just died may take the
-# newest state with it: that is two deaths, and not survived.
-_AT_TAKE_OVER = "break", "sleep", "cut", "isolate"
-_AT_PHASES = "kill", "kill", *_AT_TAKE_OVER
+# What strikes at a phase. Who dies while it takes over, which it does between any two of its steps,
+# may take the newest state with it: these are two deaths, and the run goes on without that.
+_AT_PHASES = "kill", "kill", "break", "sleep", "cut", "isolate"
 
 
 @dataclass
@@ -116,7 +115,7 @@ def drawn(sync: str, seed: int, standby: bool | None = None, shards: bool | None
         phases = [*PHASES, *3 * ["take-over"]] if standby else [
             phase for phase in PHASES if phase != "take-over"]
         plan.aimed = tuple(
-            (phase, draw.choice(_AT_TAKE_OVER if phase == "take-over" else _AT_PHASES))
+            (phase, draw.choice(_AT_PHASES))
             for phase in draw.choices(phases, k=draw.choice([1, 1, 2])))
         if "take-over" in dict(plan.aimed):
             plan.kills = max(plan.kills, 1)

@@ -111,11 +111,24 @@ class World:
         self.names = {}  # of Unix sockets
         self.on_end = lambda process, result: None
         self.on_send = lambda process, frames: None
+        self.on_disk = lambda process: None  # it is about to change something on its disk
+        self.doomed = {}  # process -> steps, changes of its disk and messages, until it dies
+        self.on_doom = lambda process: None
         self.on_local = lambda socket, data: None  # returns what is to be called when it is read
         self.on_hand = lambda number, segment: None
         self.on_share = lambda process: None  # a process takes shared memory
         self.together = lambda one, two: one == two  # whether it is the same machine
         self.may_break = lambda connection: True  # a storm may
+
+    def step(self, process):
+        """It takes one, or does not come to it."""
+        if process in self.doomed and process.alive:
+            self.doomed[process] -= 1
+            if self.doomed[process] < 0:
+                del self.doomed[process]
+                self.on_doom(process)
+                if not process.alive and self.current and self.current.process is process:
+                    self.park()  # for ever
 
     def process(self, name, machine):
         process = Process(self, name, machine)
