@@ -64,6 +64,22 @@ def test_a_checkpoint_waits_until_nothing_is_pending(tmp_path):
     assert np.array_equal(saved.vector, np.full(SIZE, 2, np.float32))
 
 
+def test_that_a_version_is_the_last_is_written_too(tmp_path):
+    """Who goes on from a checkpoint that does not know takes back a worker that was given up."""
+    run = Running(tmp_path)
+    run.round(0, 1.0)
+    run.checkpoints.poll(1.0)
+    run.written(1.5)
+    assert run.checkpoints.settled
+    for worker in range(2):
+        run.engine.leave(worker, 2.0, "finished", finished=True)
+    assert run.engine.newest == (1, True) and not run.checkpoints.settled
+    run.checkpoints.hurry()
+    run.checkpoints.poll(2.0)
+    run.written(2.5)
+    assert run.checkpoints.settled and checkpoint.load(run.path).state["ended"]
+
+
 def test_with_a_standby_a_checkpoint_is_made_with_a_copy_for_it(tmp_path):
     """It is told to the log like any other, and decides nothing about what is durable."""
     run = Running(tmp_path, alone=lambda: False)

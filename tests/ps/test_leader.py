@@ -205,10 +205,14 @@ def test_who_has_slept_gives_workers_their_time_anew(server):
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), OWN)
     server.leader.close()
     server.leader, now = standby._leader, HOST.clock.monotonic()
-    standby._leader.refused = True
+    ended(standby)
+    come(standby, 0, "a", 1)
+    come(standby, 1, "b", 1)
     assert standby._verdict(now + SILENT + 1) == "its process has ended"
     standby._woke(now + SILENT + 1)
-    standby._leader.refused = True
+    ended(standby)
+    come(standby, 0, "a", 1)
+    come(standby, 1, "b", 1)
     assert standby._verdict(now + SILENT + 2) is None
     assert standby._verdict(now + 2 * SILENT + 2) == "its process has ended"
 
@@ -374,6 +378,11 @@ def come(standby, worker, place, epoch, key=SECRET, line="line", all_of_it=False
     return said if all_of_it else said[-1] if said else None
 
 
+def ended(standby):
+    """The process that it follows has ended."""
+    standby._leader.refused, standby._leader.ended = True, HOST.clock.monotonic()
+
+
 def test_processes_that_the_state_names_vote_and_no_others(server):
     own = State("ab12", 1, frozenset({(0, "a"), (1, "b")}), STANDBY_STEP, secret=SECRET)
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
@@ -400,6 +409,9 @@ def test_who_has_belonged_to_a_later_server_proves_it_and_is_waited_for_while_it
     server.leader.close()
     server.leader = standby._leader
     now = HOST.clock.monotonic() + SILENT + 1
+    ended(standby)
+    come(standby, 0, "a", 1)
+    come(standby, 1, "b", 1)
     assert isinstance(come(standby, 0, "a", 1 << 40, bytes([1]) * 32), m.Challenge)
     assert standby._proves(standby._leader, OWN, now)
     come(standby, 0, "another process", 3)
@@ -430,6 +442,41 @@ def test_who_has_taken_over_and_waits_for_shards_says_so_to_workers_and_to_the_o
     assert claim.meets(said[-1])
     standby._followed(b"other", claim.sealed(follow), "127.0.0.1")
     assert said[-1].rank == 4, "as a server's of epoch 2: more than a standby's of epoch 1"
+
+
+@pytest.mark.parametrize("new", [False, True], ids=["the process that it was", "a new process"])
+def test_a_run_that_may_have_ended_without_a_worker_does_not_go_on_with_it(server, new):
+    """From the checkpoint of a server that was started again: the other one has ended, and those
+    that have its final version do not come again."""
+    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), OWN)
+    server.leader.close()
+    server.leader = standby._leader
+    now = HOST.clock.monotonic() + SILENT + 1
+    come(standby, 0, "a", 1)
+    come(standby, 1, "b", 1)  # while the other one may serve it yet
+    ended(standby)
+    assert not standby._proves(standby._leader, OWN, now)
+    come(standby, 0, "a", 1)
+    assert not standby._proves(standby._leader, OWN, now)
+    if new:
+        hello = m.encode(m.Hello(m.PROTOCOL, 1, {}))
+        standby._handle(b"new", [zmq.Frame(hello)])
+    else:
+        come(standby, 1, "b", 1)
+    assert standby._proves(standby._leader, OWN, now)
+
+
+def test_since_when_no_process_is_there(server):
+    leader, times = server.leader, iter([True, True, True, False])
+    leader._probe.refused = lambda now: next(times)
+    leader.poll(10.0)
+    leader.poll(14.0)
+    assert leader.ended == 10.0
+    leader.poll(30.0)
+    assert leader.ended == 30.0, "another one may have been there between"
+    leader._connections -= 1
+    leader.poll(31.0)
+    assert leader.ended is None
 
 
 # What is said while a server is waited for.

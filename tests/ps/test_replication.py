@@ -159,6 +159,20 @@ def test_what_the_standby_holds_is_durable_and_nothing_else(world):
         world.held(7)
 
 
+def test_that_a_version_is_the_last_is_copied_too(world):
+    """Who goes on from a copy that does not know takes back a worker that was given up."""
+    world.holds_one()
+    assert world.replication.settled
+    world.engine.done = True
+    assert not world.replication.settled
+    world.replication.poll()
+    assert world.copies() == [1, 2]
+    world.held(2)
+    assert world.replication.settled
+    world.replication.poll()
+    assert world.copies() == [1, 2]
+
+
 def test_a_copy_that_moves_is_waited_for_and_one_that_does_not_is_given_up(world):
     """As over a slow line, or behind one that takes nothing: the run's end waits for it."""
     world.holds_one()

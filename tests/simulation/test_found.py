@@ -33,11 +33,12 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
     (Plan("asp", steps=20, standby=True, kills=1, victims=("server",),
           aimed=(("take-over", "kill"),)),
      range(12)),  # dies when its folder has a name, and nothing in it: law 9
+    (BOTH, [930, 943]),  # a run that has ended without a worker goes on with it: law 2
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
         "shards follow a later server", "none of no workers", "epoch before the answer",
         "elected beside one that waits for a shard",
-        "ends without a worker", "folder without a checkpoint"])
+        "ends without a worker", "folder without a checkpoint", "goes on when it has ended"])
 def test_it_stays_mended(plan, seeds):
     with scratch() as folder:
         for seed in seeds:

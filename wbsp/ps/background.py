@@ -104,7 +104,9 @@ class Checkpoints:
         self._period, self._state, self._say = period, state, say
         self._pool = on.scheduler.pool("wbsp-checkpoint")
         self._writing: Future | None = None
-        self._written = engine.store.latest.version
+        # as of `Engine.newest`
+        self._written = engine.store.latest.version, engine.gathering.ended
+        self._written_next = self._written  # once what is being written is there
         self._write_at = 0.0
         self._mark = 0  # of what is being written
         self._limited = True
@@ -125,9 +127,8 @@ class Checkpoints:
 
     @property
     def settled(self) -> bool:
-        """True if the newest version is written, or could not be."""
-        newest = self._engine.store.latest.version
-        return self._writing is None and (self.failed or self._written >= newest)
+        """True if the newest version is written, or could not be; and that it is the last."""
+        return self._writing is None and (self.failed or self._written >= self._engine.newest)
 
     def write(self, now: float) -> None:
         """Write what nothing is pending of, and wait for it.
@@ -144,7 +145,7 @@ class Checkpoints:
         if self._writing and self._writing.done():
             self._take_written(self._writing, now)
         due = now >= self._write_at or not (self._limited or self.failed)
-        due = due and not self._writing and self._engine.store.latest.version > self._written
+        due = due and not self._writing and self._engine.newest > self._written
         self.wanted = due and not self._alone()
         if due and not self.wanted:
             self._engine.at_rest(self._start_writing, now)
@@ -179,7 +180,7 @@ class Checkpoints:
         self._submit(now)
 
     def _submit(self, now: float) -> None:
-        self._mark = self._engine.ledger.mark
+        self._mark, self._written_next = self._engine.ledger.mark, self._engine.newest
         self._writing = self._pool.submit(self._write, self._engine.store.whole(),
                                           self._state(now))
 
@@ -196,7 +197,7 @@ class Checkpoints:
         else:
             if self.failed:
                 self._say(f"{path} is written again")
-            self.failed = False
+            self.failed, self._written = False, self._written_next
             if self._alone():
                 ledger = self._engine.ledger
                 ledger.durable = max(ledger.durable, self._mark)
@@ -208,7 +209,6 @@ class Checkpoints:
         assert snapshot.vector is not None, "a real server's store holds tensors"
         checkpoint.save(self._folder / CHECKPOINT,
                         checkpoint.Checkpoint(snapshot.vector, self._layout, state, outer))
-        self._written = snapshot.version
         return self._on.clock.monotonic() - start
 
 

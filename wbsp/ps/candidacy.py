@@ -59,7 +59,7 @@ class Candidacy:
 
     def __init__(self, state: State, socket: ServerSocket):
         self._socket, self._state = socket, state
-        self.ballot = Ballot(state.epoch, state.step, [state.voters])
+        self.ballot = Ballot(state.epoch, state.step, [state.voters], waits=True)
         self.came: dict[bytes, Comer] = {}
         self._asked = 0.0
 

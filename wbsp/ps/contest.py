@@ -8,8 +8,9 @@ would have two histories. So one of these is needed to serve alone:
   process has taken the port. It counts for `PROOF` seconds from the last moment for which it is
   certain that the two were in touch (`Beats`): a process that had been silent for longer may have
   served alone before it ended;
-- promises of workers: of half of them or more for the server that serves, of more than half for the
-  other. Without workers, the server that serves goes on, and one that waits to serve waits on.
+- promises of workers: of half of them or more for the server that serves, of more than half for one
+  that waits to serve: the other half may have ended the run with the other one, which had a proof.
+  Without workers, the server that serves goes on, and one that waits to serve waits on.
   A worker's process promises itself to one server only of those that follow on the same
   epoch, so that not both can have enough. Only the processes count that the state names, each of
   which proves that it is the one: not those that have taken their places since, nor strangers.
@@ -65,10 +66,11 @@ class Ballot:
     """Promises of workers to one server.
 
     epoch: of that server, once it is elected; since: epoch of the state that it goes on from
+    waits: it does not serve yet
     """
 
     def __init__(self, since: int, step: int, electorates: Iterable[Collection[Hashable]],
-                 voiceless: Callable[[Any], bool] = lambda voter: False):
+                 voiceless: Callable[[Any], bool] = lambda voter: False, waits: bool = False):
         """`electorates`: the workers' processes that there were, as each state that the other
         server may have names them.
 
@@ -76,7 +78,7 @@ class Ballot:
                    it needs the others' all the more; known only where its states are, exactly
         """
         self.since, self.epoch = since, since + step
-        self._strict = step == STANDBY_STEP
+        self._strict = waits or step == STANDBY_STEP
         self._voiceless = voiceless
         self._electorates = [frozenset(workers) for workers in electorates]
         self.promised: set[Hashable] = set()

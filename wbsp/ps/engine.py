@@ -62,6 +62,15 @@ class Engine:
         self.samples = 0
 
     @property
+    def newest(self) -> tuple[int, bool]:
+        """What is there to be saved: number of the newest version; whether it is the run's last.
+
+        That it is the last is news, too: who goes on from a state that does not know may take
+        another worker back, and end with another version.
+        """
+        return self.store.latest.version, self.done
+
+    @property
     def active(self) -> list[int]:
         """Workers that have joined and not left, in ascending order."""
         return sorted(self._here)

@@ -58,14 +58,21 @@ def objection(request: m.Follow, terms: Terms) -> str | None:
 class Made:
     """A copy that was made for it.
 
+    last:   the run ends with this version; it was known then
     voters: the workers' processes that there were then
     lent:   memory that the standby may serve from: held, it is not written to
     """
 
     mark: int
     version: int
+    last: bool
     voters: frozenset[Voter]
     lent: np.ndarray | None = None
+
+    @property
+    def newest(self) -> tuple[int, bool]:
+        """As of `Engine`."""
+        return self.version, self.last
 
 
 class Contest:

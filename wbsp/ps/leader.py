@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 
 import zmq
 from msgspec import structs
@@ -20,6 +21,7 @@ from wbsp.wire.proof import STRANGER, Claim
 from wbsp.wire.sockets import ServerSocket, endpoint
 
 _TELL = 0.5  # seconds between two signs of life
+_GAP = 5.0  # seconds between two refusals after which another process may have been there
 
 
 class Leader:
@@ -30,6 +32,7 @@ class Leader:
     epoch:   of the server, when it did so last; 0: it never did
     refused: its address has just refused a connection
     vacant:  the process there holds nothing of the run
+    ended:   time since which no process has been there that could serve; None: one may be
     rank:    as of Follow, of the process there: it waits, as this one does; 0: that is not known
     refusal: why it does not take this standby
     foreign: why it is not believed
@@ -63,6 +66,8 @@ class Leader:
         self._asked_at: float | None = None  # when the question left that Following may answer
         self._connections = 0
         self.vacant, self.rank = False, 0
+        self.ended: float | None = None
+        self._refused_at = -math.inf
         self.refusal: str | None = None
         self.foreign: str | None = None
         self._says: str | None = None
@@ -92,9 +97,13 @@ class Leader:
         if self._probe.connections != self._connections:
             self._connections = self._probe.connections
             self._claim.renew()
-            self.vacant, self.rank = False, 0
+            self.vacant, self.rank, self.ended = False, 0, None
             self.foreign = None
             self._ask_again()
+        if self.refused:
+            if self.ended is None or now - self._refused_at > _GAP:
+                self.ended = now
+            self._refused_at = now
         if now - self._told >= _TELL:
             self._tell(now)
         for frames in self._intake.read():
@@ -107,6 +116,7 @@ class Leader:
         """
         self._beats.doubt()
         self.heard, self.vacant, self.refused = max(self.heard, now), False, False
+        self.ended = None
         self._told = -_TELL
 
     def close(self) -> None:
@@ -163,7 +173,7 @@ class Leader:
         if isinstance(message, m.Vacant):
             self.vacant = self._claim.answers(message.proof, "vacant")
             if self.vacant:
-                self.heard = now
+                self.heard, self.ended = now, self.ended or now
             return
         if bond is None:
             return

@@ -84,12 +84,13 @@ class Replication:
 
     @property
     def settled(self) -> bool:
-        """True if the newest version is held by the standby, or there is none."""
+        """True if the newest version is held by the standby, or there is none; and if it is the
+        last, that it is."""
         standby, source = self._standby, self._source
         return self.alone or bool(
             standby and source and not standby.receiving and self._contest is None
             and standby.held in self._copies
-            and self._copies[standby.held].version >= source.engine.store.latest.version)
+            and self._copies[standby.held].newest >= source.engine.newest)
 
     @property
     def copying(self) -> bool:
@@ -275,8 +276,8 @@ class Replication:
             return
         if source is None or standby.receiving:
             return
-        newest, copy = source.engine.store.latest.version, self._copies.get(standby.held)
-        if copy is None or newest > copy.version or source.checkpoints.wanted:
+        copy = self._copies.get(standby.held)
+        if copy is None or source.engine.newest > copy.newest or source.checkpoints.wanted:
             source.engine.at_rest(self._begin_copy, self._clock.run())
 
     def _stalled(self, standby: Follower, now: float) -> None:
@@ -307,7 +308,7 @@ class Replication:
         engine.ledger.mark += 1  # whatever is decided from here on is not in this copy
         self._number += 1
         number, state = self._number, source.state(now)
-        made = self._copies[number] = Made(engine.ledger.mark, engine.store.latest.version,
+        made = self._copies[number] = Made(engine.ledger.mark, *engine.newest,
                                            voters(state, self._terms.worker_num))
 
         def send(future: Future[Whole]) -> None:  # at once, or when the shards have sent it

@@ -8,7 +8,8 @@ so from a newer state. Which of two may serve says `wbsp.ps.contest`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Collection
 
 import zmq
 
@@ -64,7 +65,8 @@ class Standby:
         self._follower: tuple[bytes, m.Follow, str] | None = None  # takes this one for the server
         # While it is to serve, and waits for shards: with which epoch, and what workers are told.
         self._epoch, self._delay = 0, ""
-        # Time at which a worker has proven that it comes from a server with a later state.
+        # Times at which workers came last; of those that have proven to come from a later server.
+        self._came_at: dict[int, float] = {}
         self._later: dict[int, float] = {}
 
     def run(self) -> int:
@@ -219,10 +221,20 @@ class Standby:
             return False
         if leader.copy is not None:
             return now < leader.touch + PROOF
-        # The checkpoint of a server that was started again. Its standby may have served since then,
-        # and ended; workers that still live know, and are given time to say so.
+        # The checkpoint of a server that was started again. Its standby may have served since then:
+        # workers know, and are given time to say so. It may have ended the run, too, without some:
+        # those that have the final version are gone, and do not come here.
         later = any(now < since + _LATER for since in self._later.values())
-        return not later and now > self._began + SILENT
+        named = {worker for worker, _ in state.voters}
+        return (not later and now > self._began + SILENT
+                and (not named or 2 * self._here(named) > len(named)))
+
+    def _here(self, named: Collection[int]) -> int:
+        """How many of these workers, old processes or new ones, have come since the other process
+        ended: it has not sent these the final version."""
+        ended = self._leader.ended
+        return 0 if ended is None else sum(
+            self._came_at.get(worker, -math.inf) > ended for worker in named)
 
     def _wait_on(self, now: float) -> int | None:
         """Nobody serves, as far as can be seen; not for ever."""
@@ -230,9 +242,10 @@ class Standby:
         state, epoch = self._state, self._leader.epoch
         patience = self._first if state is None and not epoch else PATIENCE
         missing = ("this process holds nothing" if state is None else
-                   "that process does not serve yet" if self._candidacy is None else
                    f"the state here is of epoch {state.epoch}, and that one had epoch {epoch}"
                    if epoch > state.epoch else
+                   self._too_few(state) if self._leader.vacant else
+                   "that process does not serve yet" if self._candidacy is None else
                    self._candidacy.missing)
         why = self._leader.why
         if why is not None:
@@ -248,6 +261,12 @@ class Standby:
             say(f"no server at {self._leader.address} for {waited:.0f} of {patience:g} s; "
                 f"{missing}")
         return None
+
+    def _too_few(self, state: State) -> str:
+        """Why this process does not serve beside one that holds nothing of the run."""
+        named = {worker for worker, _ in state.voters}
+        return (f"{self._here(named)} of {len(named)} workers have come here, more than half "
+                "of them are needed")
 
     def _withdraw(self) -> None:
         if self._candidacy is not None:
@@ -291,6 +310,8 @@ class Standby:
             case m.Held():
                 self._send(identity, m.Unknown())
             case m.Hello() | m.Ask() | m.Watch():
+                if isinstance(message, m.Hello):
+                    self._note(message.worker)
                 self._send(identity, m.NotServing(self._reason))
             case Lead():
                 self._send(identity, Denied(f"{self._reason}, and no shard"))
@@ -313,9 +334,17 @@ class Standby:
                 self._say_once("later", (
                     f"worker {request.worker} comes from a server of epoch {request.epoch}, and "
                     f"the state here is of epoch {state.epoch}: start that server again"))
-            elif candidacy is not None and candidacy.come(identity, request, line):
-                return
+            else:
+                self._note(request.worker)
+                if candidacy is not None and candidacy.come(identity, request, line):
+                    return
         self._send(identity, m.NotServing(self._reason))
+
+    def _note(self, worker: int) -> None:
+        """This worker has come, in whatever process."""
+        state = self._state
+        if state is not None and any(worker == named for named, _ in state.voters):
+            self._came_at[worker] = self._socket.on.clock.monotonic()
 
     def _followed(self, identity: bytes, follow: m.Follow, host: str) -> None:
         """Another process in waiting, at address `host`, takes this one for the server."""
