@@ -332,6 +332,7 @@ class Cluster:
                     on=process.host)
             except (ValueError, OSError) as error:
                 self.say(f"{name}: {error}")
+                self.laws.does_not_begin(name, error)
                 return 1
             return serve()
         process.start(main)

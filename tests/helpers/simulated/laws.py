@@ -210,6 +210,11 @@ class Laws:
         if plan.calm or not (plan.standby or plan.full or plan.harsh):
             self.broken(9, f"the server ended with exit code {code}")
 
+    def does_not_begin(self, name, error):
+        """Whatever a process has left behind, the same command goes on from it."""
+        if isinstance(error, ValueError):
+            self.broken(9, f"{name} does not begin: {error}")
+
     def died(self, name):
         """A server has died: law 10, with what is left."""
         cluster = self.cluster

@@ -37,6 +37,7 @@ from wbsp.ps.probe import Probe
 from wbsp.ps.protocol_errors import TokenBucket
 from wbsp.ps.reach import Reach
 from wbsp.ps.replication import Replication
+from wbsp.ps.runs import Runs
 from wbsp.ps.shard_link import ShardLost
 from wbsp.ps.shards import Shards
 from wbsp.ps.store import Ledger
@@ -165,6 +166,10 @@ def _a_standby_that_lives_is_given_up():
                           _stalled=lambda self, standby, now: self._forget(now))
 
 
+def _named_before_it_is_whole():
+    return patch.multiple(Runs, unfinished=Runs.new, finished=lambda self, folder: folder)
+
+
 def _believed(*kinds):
     """Who makes such a claim is not asked for its proof."""
     def proven(self, identity, request, *keys, real=Challenges.proven):
@@ -271,6 +276,9 @@ PLANTED = [
     Planted("a standby that lives is given up", _a_standby_that_lives_is_given_up,
             Plan("asp", workers=4, steps=4, standby=True, period=0.1, kills=1, power=True, breaks=2,
                  slow=0.0, drift=0.02), {1, 2}, 10, 104500),
+    Planted("a take-over has its name before it is whole", _named_before_it_is_whole,
+            Plan("pcc", standby=True, kills=1, victims=("server",), steps=40,
+                 aimed=(("take-over", "kill"),)), {9}, 20),
     # Memory of one machine.
     Planted("what is given up stays mapped",
             lambda: patch.object(wbsp.wire.link.Link, "let_go", lambda self: None),
