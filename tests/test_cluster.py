@@ -66,9 +66,9 @@ def test_arguments_need_no_tf_config():
 
 
 @pytest.mark.parametrize("arguments, says", [
-    ((None, None), "nobody says where the server is: .* WBSP_SERVER=localhost:2606, or TF_CONFIG"),
-    ((None, 0), "nobody says where the server is"),
-    (("localhost:1", None), "nobody says which worker this is: .* WBSP_WORKER_INDEX=0, or TF_CONF"),
+    ((None, None), "the server's address is not known: .* WBSP_SERVER=localhost:2606, or TF_CON"),
+    ((None, 0), "the server's address is not known"),
+    (("localhost:1", None), "this worker's index is not known: .* WBSP_WORKER_INDEX=0, or TF_CONF"),
 ])
 def test_neither_is_one_clear_line(arguments, says):
     with pytest.raises(ValueError, match=says) as caught:

@@ -29,7 +29,7 @@ from wbsp.wire.sockets import read_token
 TRANSPORTS = "auto", "tcp"
 TRAINERS = "chief", "master", "worker"  # types of tasks that train, in the order of their numbers
 _SHOWN = 200  # characters of a variable in a message
-_NOBODY = ('nobody says {}: say SyncCallback("localhost:2606", worker_index=0), or set the '
+_UNKNOWN = ('{} is not known: pass SyncCallback("localhost:2606", worker_index=0), or set the '
            "environment variable {}, or TF_CONFIG")
 
 
@@ -85,9 +85,9 @@ class Task(NamedTuple):
             address = default.address if address is None else address
             index = default.worker if index is None else index
         if address is None:
-            raise ValueError(_NOBODY.format("where the server is", "WBSP_SERVER=localhost:2606"))
+            raise ValueError(_UNKNOWN.format("the server's address", "WBSP_SERVER=localhost:2606"))
         if index is None:
-            raise ValueError(_NOBODY.format("which worker this is", "WBSP_WORKER_INDEX=0"))
+            raise ValueError(_UNKNOWN.format("this worker's index", "WBSP_WORKER_INDEX=0"))
         try:
             number = operator.index(index)
         except TypeError:

@@ -335,7 +335,8 @@ def test_a_late_worker_has_its_answer_while_the_last_version_is_evaluated(tmp_pa
 def test_a_run_goes_on_without_an_evaluator_that_died(tmp_path):
     run = Run(tmp_path, Judge(fails=2), target_accuracy=0.75).starts()
     member = run.member()
-    run.says("going on without evaluations: it was killed; nobody sees whether 0.75 is reached\n")
+    run.says("going on without evaluations: it was killed; "
+             "--target_accuracy=0.75 can no longer be checked\n")
     seq = member.agent.seq
     pushed(member, seq + 5)
     member.leave()

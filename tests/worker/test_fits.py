@@ -444,7 +444,7 @@ def test_ctrl_c_hands_over_and_is_a_keyboard_interrupt(jobs, hook, said, ctrl_c)
     first.ends()
     server.ends_well()
     assert server.find("worker 1 left: interrupted by SIGINT")
-    assert "worker 1: interrupted by SIGINT; its progress is handed over" in said
+    assert "worker 1: interrupted by SIGINT; its unsent progress is pushed" in said
     assert [e["steps"] for e in server.events("accept") if e["worker"] == 1] == [4]
 
 

@@ -62,8 +62,8 @@ def test_one_worker_by_shared_memory_and_one_by_tcp(jobs):
 
 
 @pytest.mark.parametrize("flags, variables, plan, reason", [
-    (["--transport=tcp"], {}, {}, "as it was told"),
-    ([], {"WBSP_TRANSPORT": "tcp"}, {}, "as it was told"),
+    (["--transport=tcp"], {}, {}, "shared memory disabled by --transport=tcp"),
+    ([], {"WBSP_TRANSPORT": "tcp"}, {}, "shared memory disabled by --transport=tcp"),
     (["--band_width_limit=100"], {}, {}, "a rate limit"),
     (["--shards=2"], {}, {}, "shards"),
     ([], {}, {"bandwidth": 1e8}, "the worker shares no memory"),

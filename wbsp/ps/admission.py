@@ -56,7 +56,7 @@ class Admission:
         self._initial = InitialModel(BufferPool())
         self._began = 0.0  # time of the run at which there was one
         self._known = 0  # highest number of a version or push then
-        self._over: str | None = None  # why nobody can join any more
+        self._over: str | None = None  # why no worker can join any more
         self.places: dict[int, Place] = {}
         self.began = self.epoch = terms.epoch
         self.hear_of: Callable[[int, int], None] = lambda epoch, worker: None
@@ -168,7 +168,8 @@ class Admission:
             self._answer_again(session, session.answer)
             return
         if not asked or self._members is not None or take is None or session.layout is None:
-            raise m.WireError(f"worker {session.worker} brought an initial model unasked")
+            raise m.WireError(f"worker {session.worker} sent an initial model that was not "
+                              "requested")
         now = self._clock.now()
         try:
             vector = self._initial.add(initial, body, now)
@@ -340,7 +341,7 @@ class Admission:
         return None if layers is None or self.layers is None else other_state(layers, self.layers)
 
     def _ask_for_initial(self) -> None:
-        """Have a worker bring W_0, where nobody else makes it."""
+        """Have a worker send W_0, unless the evaluator makes it."""
         if self._terms.on_initial is None:
             return
         if session := self._initial.choose(self._sessions, self._clock.now()):

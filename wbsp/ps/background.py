@@ -244,7 +244,7 @@ class Evaluations:
         self._due = 0.0
 
     def poll(self, now: float) -> None:
-        """Take what is there, and start what is due."""
+        """Collect finished evaluations; start the next if due."""
         if self._evaluator is None:
             return
         try:

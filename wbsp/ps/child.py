@@ -19,7 +19,7 @@ _PATIENCE = 60.0  # seconds for the first line of input
 
 
 class ChildProcess:
-    """The server's side. The process is told what it is to do by one line of JSON, and answers with
+    """The server's side. The process is given its settings in one line of JSON, and answers with
     one line."""
 
     def __init__(self, command: Sequence[str], settings: dict[str, Any]):

@@ -88,7 +88,7 @@ class _Arriving:
             if head.size != sum(sizes) or not (head.size or vector is not None):
                 raise ValueError(f"{head.size} floats for {sizes}")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise m.WireError(f"a copy that is none: {error!r}") from None
+            raise m.WireError(f"malformed head of a copy: {error!r}") from None
         self.number, self._vector = head.number, vector
         self._reader = FloatsReader(sizes, pool)
 

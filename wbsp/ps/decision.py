@@ -1,7 +1,7 @@
 """A synchronization model's decisions as records: complete, in order, and without tensors.
 
 A record says what becomes of the global model and of the workers; carrying it out is a second step
-that cannot refuse. So whoever follows the records (the store, a log) comes to the same versions.
+that cannot refuse. So all that follow the records (the store, a log) come to the same versions.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Delivery:
         self._sessions.repeat(session)
 
     def farewell(self) -> None:
-        """The final version is safe: whoever has finished may fetch it."""
+        """Offer the final version, which is safe now, to all that have finished."""
         finals, self._finals = self._finals, None
         self.send(finals or [])
 

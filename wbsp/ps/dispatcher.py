@@ -124,14 +124,14 @@ class Dispatcher:
             self.sessions.note_chunk(session)
 
     def _carefully(self, identity: bytes, act: Callable[[], None]) -> None:
-        """Do what a message of this peer asks for; one that is wrong costs nobody else."""
+        """Do what a message of this peer asks for; a wrong one costs its sender alone."""
         try:
             act()
         except m.Impossible as error:
             self._give_up(identity, str(error))
         except m.WireError as error:
             self.sessions.errors.count(str(error), self._clock.now())
-        except Exception as error:  # a fault of ours; it must not cost the others their run
+        except Exception as error:  # internal error: drop this worker, keep the run
             self._fail(identity, error)
 
     def check_silence(self) -> None:

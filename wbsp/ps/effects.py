@@ -1,4 +1,4 @@
-"""What a worker is told: the effects of the engine's decisions, before anybody sends them."""
+"""Messages to workers: the effects of the engine's decisions, before they are sent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Ack(NamedTuple):
 
 
 class Reattached(NamedTuple):
-    """A worker that is no news to the run may go on; its model starts with the next effects.
+    """A known worker has reattached and may go on; its model starts with the next effects.
 
     safe: pushes below this number are durable
     mark: of the sum of pushes that it has sent again

@@ -2,7 +2,7 @@
 
 Every event goes through three steps. The model decides, and its answer becomes records without
 tensors (`wbsp.ps.decision`); the records are applied to the store and the book-keeping, which
-cannot fail; and each worker is told its part of them (`wbsp.ps.effects`).
+cannot fail; and each worker is sent its part of them (`wbsp.ps.effects`).
 
 The real server and the virtual-time cluster both drive this object, so what one does the other
 does. It receives what happened (join, leave, push, time) with the time in seconds, and returns
@@ -115,7 +115,8 @@ class Engine:
 
         most: as of `push`
 
-        Nobody is asked: that was done. Raises ValueError for a sum that no member could have sent.
+        The model is not consulted: it decided before the restart. Raises ValueError for a sum that
+        no member could have sent.
         """
         self.store.check(update)
         due = self.ledger.next_seq(worker)
@@ -147,7 +148,7 @@ class Engine:
         self.log(now, "reattach", worker=worker, version=newest, finished=left)
         answer = resume(worker, *self.ledger.safe(worker), self.ledger.answer(worker))
         if not self.started:
-            known = left and newest <= self.store.latest.version  # it waits for no news
+            known = left and newest <= self.store.latest.version  # it needs no newer version
             self.gathering.came_back(answer, newest if known else newest + 1, left)
             due = self.stop_reason is not None or self.gathering.complete(self._here)
             return self.start(now) if due else []

@@ -72,7 +72,7 @@ class Folder:
             size = self._shown[1]
         if not stat.S_ISREG(status.st_mode) or have == Have(name, file, size):
             return None
-        # it may be another one by now, even a pipe that nobody writes to
+        # it may be another one by now, even a pipe without a writer
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
                      dir_fd=self._fd)
         try:
@@ -137,7 +137,7 @@ class FileServer:
         self._watchers: dict[bytes, float] = {}  # time of the newest request; who has all is none
 
     def run(self) -> None:
-        """Answer until the server has ended, or nobody asks any more."""
+        """Answer until the server has ended, or no watcher is left."""
         poller, guard = self._socket.on.network.poller(), self._socket.guard
         poller.register(self._socket.socket, zmq.POLLIN)
         poller.register(self._socket.monitor, zmq.POLLIN)

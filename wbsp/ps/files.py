@@ -64,7 +64,7 @@ class RunFiles:
             self._process = process = ChildProcess(_COMMAND, self._settings)
             port, _, problem = (process.answer(_START) or "").partition(" ")
             if int(port or 0) == 0:
-                raise OSError(problem.strip() or "it does not come up")
+                raise OSError(problem.strip() or "the process did not start")
             self._at = FilesAt(int(port))
         except (OSError, ValueError) as error:
             if self._process is not None:

@@ -80,7 +80,7 @@ class Contest:
 
     ballot: the promises of the workers to this server
     since:  when it began
-    asked:  whether they have been asked for any; then they decide, whoever is heard
+    asked:  whether they have been asked for any; then they decide, whatever is heard
     """
 
     def __init__(self, follower: Follower, ballot: Ballot, socket: ServerSocket, terms: Terms,
@@ -91,7 +91,7 @@ class Contest:
         self.since = now
 
     def served(self, now: float) -> int | None:
-        """The epoch that is served there; None: nobody says so."""
+        """The epoch that is served there; None: no answer says so."""
         return self._inquiry.epoch(now)
 
     def why_alone(self, clock: Callable[[], float]) -> str | None:

@@ -73,7 +73,7 @@ class Gathering:
         return due
 
     def complete(self, active: set[int]) -> bool:
-        """True if nobody is missing; `active`: the workers that are here and have not finished."""
+        """True if no worker is missing; `active`: those that are here and have not finished."""
         here = active | self.left
         if self.awaited:
             return self.awaited <= here

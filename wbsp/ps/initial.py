@@ -48,7 +48,7 @@ class InitialModel:
     def add(self, initial: m.Initial, body: memoryview, now: float) -> np.ndarray | None:
         """Take a chunk; return W_0 (float32 [size]) when it was the last. Raises WireError."""
         if self._asked is None:
-            raise m.WireError("an initial model that nobody was asked for")
+            raise m.WireError("an initial model that was not requested")
         vector = self._asked.reassembler.add(initial.offset, initial.size, body)
         self._progress_at = now
         return vector

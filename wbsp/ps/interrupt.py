@@ -17,7 +17,7 @@ class Interrupts:
 
     Python may run a handler between any two of its instructions: within a lock, while a thread is
     started, in its own exit. An exception raised there leaves half of something done, and a thread
-    that nobody knows of keeps Python from ending. So nothing is raised: the first signal is kept
+    that is not known keeps Python from ending. So nothing is raised: the first signal is kept
     for the event loop to see, and the second ends the process without Python's own exit.
     """
 

@@ -22,7 +22,7 @@ _MOST_LENT = 4  # versions that a worker may read: its anchor, one to adopt, and
 class Handover:
     """A connection over which a pool's segments are handed over, each once.
 
-    Raises OSError where nobody of this machine and user listens on the socket of that name.
+    Raises OSError where no process of this machine and user listens on that socket.
     """
 
     def __init__(self, name: str, pool: SharedPool, on: Host = HOST):
@@ -63,7 +63,7 @@ class Handover:
         return bool(self._gone)
 
     def close(self) -> None:
-        """End it; the other end keeps what it has mapped until it lets go."""
+        """End it; the other end keeps what it has mapped until it unmaps it."""
         self._link.close()
 
 

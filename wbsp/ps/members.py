@@ -81,7 +81,7 @@ class Members:
         """Take a chunk of what an earlier server had decided, or its head. Raises WireError."""
         back = session.returning
         if session.updates is None or back is None:
-            raise m.WireError(f"worker {session.worker} sent again what was not asked for")
+            raise m.WireError(f"worker {session.worker} resent pushes that were not requested")
         if back.lacks is None:
             return  # sent twice
         if self.engine.done:
@@ -156,7 +156,7 @@ class Members:
     # Where there are shards: heads come from workers, and floats are where the shards say.
 
     def _headed(self, session: WorkerSession, head: m.Update | m.Kept, seq: int) -> None:
-        """The head of what goes to the shards; offset and size are none of its business."""
+        """The head of what goes to the shards; offset and size are unused here."""
         if session.sharing is not None:
             session.sharing.arriving(seq, isinstance(head, m.Kept)).head = head
             self._decide_if_whole(session, session.sharing)

@@ -27,7 +27,7 @@ class OuterStep:
         set_options(self, options)
 
     def settings(self) -> dict[str, Any]:
-        """The line of run.json on this step; empty for identity, which is no news."""
+        """The line of run.json on this step; empty for identity, the default."""
         options = {key: getattr(self, key) for key in self.OPTIONS}
         return {"outer": {"name": self.name, **options}} if type(self) is not OuterStep else {}
 

@@ -3,7 +3,7 @@
 A copy is what a checkpoint is: a version, and the state of which nothing is pending, under a mark
 of the ledger. So a standby that takes over goes on as from a checkpoint, and workers send it what
 they have been answered since. Copies are made after aggregation, one at a time: a slow standby gets
-fewer, and delays nobody.
+fewer, and delays no worker.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ class Replication:
             self._contest.ballot.promised.add((session.worker, place.owner))
 
     def poll(self) -> None:
-        """Everything that time alone brings about."""
+        """Do the periodic work: connection, copies, contest."""
         standby, source, now = self._standby, self._source, self._clock.now()
         self._told.flush()
         if self.superseded is not None:
@@ -338,11 +338,12 @@ class Replication:
         standby = self._standby
         assert standby is not None
         if self.alone:
-            self._tell(f"the standby at {standby} is gone before it held anything",
+            self._tell(f"the standby at {standby} is lost before its first copy",
                        "standby_lost", address=str(standby))
             self._standby = None
             return
-        self._tell(f"the standby at {standby} is out of reach; finding out whether it has ended",
+        self._tell(f"the standby at {standby} is out of reach; checking whether its process "
+                   "has ended",
                    "standby_lost", address=str(standby))
         self._doubt(now)
 
@@ -383,7 +384,7 @@ class Replication:
         self._contest = None
 
     def _forget(self, now: float) -> None:
-        """The standby's copies are gone, or nobody may use them."""
+        """Discard the standby's copies: they are gone, or must not be used."""
         epoch = self._admission.epoch + SERVER_STEP
         if not (self.alone or self._record(standby=None, epoch=epoch)):
             return

@@ -144,7 +144,8 @@ class Run:
             self._done_since += seconds
 
     def timers(self, evaluating: bool) -> bool | None:
-        """Everything that time alone brings about; a bool when the run is over: whether well.
+        """Do the periodic work: timeouts, checkpoints, evaluations; a bool when the run is over:
+        whether well.
 
         evaluating: the evaluator has built its network
         """
@@ -280,7 +281,7 @@ class Run:
             self._members.delivery.send(engine.tick(run_time))
 
     def _press(self, now: float, since: float) -> None:
-        """After the stop: nobody waits for ever for a worker's last push."""
+        """After the stop: give up workers whose last push does not come."""
         if not self._hasty:
             self._dispatcher.lose_idle(since, STOP_PATIENCE)
         elif now - since > INTERRUPT_PATIENCE:
@@ -313,8 +314,8 @@ class Run:
         return True
 
     def _close_book(self) -> None:
-        """All have the final version: whoever goes on from here, after a death, waits for nobody,
-        and makes the last files."""
+        """All have the final version: a server that goes on from here, after a death, waits for
+        no worker, and makes the last files."""
         self._over = True
         if self._sharded:
             self._sharded.settle()
@@ -346,7 +347,8 @@ class Run:
 
     def _go_without_evaluations(self, reason: str) -> None:
         target = self._config.target_accuracy
-        unseen = "" if target == math.inf else f"; nobody sees whether {target:g} is reached"
+        unseen = ("" if target == math.inf else
+                  f"; --target_accuracy={target:g} can no longer be checked")
         self._say(f"going on without evaluations: {reason}{unseen}")
 
     def _complete(self, now: float, wanted: Callable[[], bool]) -> None:

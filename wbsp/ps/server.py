@@ -70,8 +70,8 @@ class Server:
             socket, Terms(model.rule, config.worker_num, settings,
                           self.begin if evaluator is None else None,
                           settings.get("id", ""), epoch, record, shards, files, config.wire,
-                          None if config.share else "as it was told", others_wait,
-                          config.terms, secret or socket.on.scheduler.random(SIZE)),
+                          None if config.share else "shared memory disabled by --transport=tcp",
+                          others_wait, config.terms, secret or socket.on.scheduler.random(SIZE)),
             config.bandwidth, self._clock, self._say, self._event)
         self.training: Run | None = None  # until there is a W_0
         self._network = False  # the evaluator has built its own
@@ -152,7 +152,7 @@ class Server:
             self.close()
 
     def close(self) -> None:
-        """Let go of everything, in whatever state."""
+        """Release all resources; callable in any state."""
         self.dispatcher.sessions.errors.flush(self._clock.now(), at_once=True)
         self.dispatcher.sessions.told.flush(at_once=True)
         if self._evaluator is not None:
@@ -273,7 +273,7 @@ class Server:
                                  "checkpoint, there: --model); resume with the same --model")
 
     def _timers(self, now: float) -> int | None:
-        """Everything that time alone brings about; the exit code when the run is over."""
+        """Do the periodic work; the exit code when the run is over."""
         if not self._hasty and (self._interrupts.first or self._failure) is not None:
             self._hasten()
         if self._nap.over(now):
@@ -300,7 +300,7 @@ class Server:
         if self._failure is None and self._interrupts.first is not None:
             name = signal.Signals(self._interrupts.first).name
             reason = f"interrupted by {name}"
-            self._say(f"{name}: asking the workers to finish; once more to end at once")
+            self._say(f"{name}: asking the workers to finish; press Ctrl-C again to end at once")
         if self.training is None:
             self.dispatcher.admission.dismiss(f"the run has ended before it began ({reason})")
         else:

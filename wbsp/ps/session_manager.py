@@ -27,7 +27,7 @@ PROBE = 1.0  # seconds of silence after which a worker's connection is tried
 GONE = 5.0  # seconds without a connection after which a worker counts as dead
 SILENT = 300.0  # the same for one that is connected but says nothing: it hangs
 _TURNED_AWAY = 64  # reasons that are remembered, so that each is said once
-TELL = 1.0  # seconds between two words to a worker on how much of its vector has come
+TELL = 1.0  # seconds between progress messages to a worker
 
 
 class SessionManager:
@@ -130,7 +130,7 @@ class SessionManager:
     # Liveness.
 
     def watch(self) -> None:
-        """Hold all connections to their limits, and count those that were cut or are nobody's."""
+        """Hold all connections to their limits, and count those that were cut or have no owner."""
         for reason, count in self._socket.watch().items():
             self.errors.count(reason, self._clock(), count)
 

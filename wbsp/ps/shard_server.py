@@ -28,7 +28,7 @@ SILENT = 300.0  # seconds without a word after which a connected server counts a
 _PROBE = 2.0  # seconds of silence after which its connection is tried
 _POLL = 0.05  # seconds between two looks at the timers
 _WATCH = 0.005  # the same at connections, while there are some that no worker speaks through
-_TELL = 1.0  # seconds between two words to the server on what arrives, or is malformed
+_TELL = 1.0  # seconds between two messages to the server on what arrives, or is malformed
 _WAITING = 256  # workers that may be here before the log speaks of them
 
 
@@ -225,7 +225,7 @@ class ShardServer:
         self._send(identity, s.Led(lead.epoch))
 
     def _turn_away(self, identity: bytes, frame: zmq.Frame) -> None:
-        """Who takes this process for a server is told what it is. Raises WireError."""
+        """Answer a process that takes this one for a server. Raises WireError."""
         message = m.decode(m.FromWorker, frame.buffer)
         if isinstance(message, m.Hello | m.Reattach | m.Follow | m.Ask | m.Watch):
             self._send(identity, m.NotServing(

@@ -86,7 +86,7 @@ class ShardedStore(Store):
         self._vector_size, self._shards = vector.size, shards
         shards.begin(whole, outer, wire)
         shards.take = self._take
-        # the newest that was asked for; kept, so that nobody asks twice
+        # the newest that was asked for; kept, so that it is requested once
         self._whole = version, Future[Whole]()
         self._whole[1].set_result(whole)
         outer.restore({})
@@ -124,7 +124,7 @@ class ShardedStore(Store):
             self._shards.on.clock.sleep(_GRAIN)
 
     def give_up(self) -> None:
-        """The shards are lost: whoever waits for a version gets none."""
+        """Fail all requests for a version: the shards are lost."""
         for one in self._collections.values():
             one.future.set_exception(ShardLost("a shard is lost"))
         self._collections.clear()

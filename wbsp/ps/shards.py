@@ -2,7 +2,7 @@
 
 Each record of the engine goes to all shards, in order, and so does whatever concerns the floats: to
 whom a version goes, which attachment of a worker counts, when the server needs a version whole. The
-server and its shards are one thing that dies: see `docs/failure.md`.
+server and its shards form one failure domain: see `docs/failure.md`.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Shards:
 
     def gather(self, interrupts: Interrupts, patience: float = PATIENCE,
                attend: Callable[[str], None] | None = None) -> int | None:
-        """Wait until all follow; the exit code where that comes to nothing.
+        """Wait until all follow; the exit code where they do not come.
 
         patience: seconds to wait for those that are not processes of this server's
         attend:   answers those who ask for the server meanwhile, which does not serve yet, for that
@@ -236,7 +236,7 @@ class Shards:
 
 
 def _turn_away(server: ServerSocket, reason: str) -> None:
-    """Tell whoever asks that nobody serves here, yet."""
+    """Answer each request that no server runs here yet."""
     server.watch()
     server.guard.behind = True
     for _ in range(64):

@@ -216,7 +216,7 @@ class Standby:
         return self._wait_on(now)
 
     def _proves(self, leader: Leader, state: State, now: float) -> bool:
-        """Whether the end of the other process means that nobody serves, and has served since."""
+        """Whether the end of the other process means that no server runs, or has since."""
         if leader.epoch > state.epoch:
             return False
         if leader.copy is not None:

@@ -73,7 +73,7 @@ class Whole(NamedTuple):
 
 
 def initial_vector(initial: np.ndarray) -> np.ndarray:
-    """A copy of `initial`, float32 [size], which nobody can write to. Raises ValueError if it is
+    """A copy of `initial`, float32 [size], read-only. Raises ValueError if it is
     not finite."""
     vector = np.array(initial, np.float32).ravel()
     if not is_finite(vector):
@@ -97,7 +97,7 @@ class Store:
         """`initial`: float32 [size]; copied. Raises ValueError if it is not finite.
 
         wire:   the run's format
-        unsent: as of a `Whole`, float32 [size], which nobody writes to
+        unsent: as of a `Whole`, float32 [size], which is not written to
         """
         self.outer = outer or OuterStep()
         self._sending = ErrorFeedback(wire.versions, unsent)

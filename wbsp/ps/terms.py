@@ -29,7 +29,7 @@ class Terms:
     record:     notes changes of the run's settings in its folder, and returns them all; raises
                 OSError where they cannot be written
     shards:     None: the server keeps the floats itself
-    files:      of the run, for who watches it; None: nobody can
+    files:      of the run, for watchers; None: it cannot be watched
     wire:       format of updates and versions
     shared:     what a standby must agree on beside the settings (name -> text)
     alone:      why no memory is shared with workers; None: it is, with those that can
@@ -64,7 +64,7 @@ class Terms:
 
 @dataclass
 class Place:
-    """Whose process has a worker's index: only that one may attach again and go on."""
+    """The process that owns a worker's index; only it may reattach."""
 
     owner: str  # as in `messages.Joined`; a hash, which opens nothing
     earlier: Report | None  # totals of the worker's earlier incarnations

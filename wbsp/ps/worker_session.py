@@ -115,7 +115,7 @@ class Arrival:
 class Sharing:
     """A session's part in a server's shards."""
 
-    group: m.Group  # what the worker is told of them
+    group: m.Group  # what the worker is sent of them
     arrival: Arrival | None = None  # the newest that is not decided
 
     def arriving(self, seq: int, again: bool) -> Arrival:
@@ -199,12 +199,12 @@ class WorkerSession:
 
     @property
     def group(self) -> m.Group | None:
-        """What the worker is told of the shards; None: there are none, or it is no member yet."""
+        """The shards, for the worker; None: there are none, or it is not a member yet."""
         return self.sharing.group if self.sharing else None
 
     @property
     def inbox(self) -> int:
-        """What the worker is told of shared memory; 0: there is none."""
+        """The number of the shared segment, for the worker; 0: there is none."""
         return self.memory.inbox if self.memory else 0
 
     def returned(self, request: int) -> None:

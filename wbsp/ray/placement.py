@@ -68,7 +68,7 @@ def no_room(needs: Mapping[str, dict[str, float]], strategy: str, seconds: float
 
 
 def actor_options(needs: Mapping[str, float]) -> dict[str, object]:
-    """What an actor is told of its needs, in Ray's words."""
+    """An actor's needs, in Ray's words."""
     rest = {name: amount for name, amount in needs.items() if name not in ("CPU", "GPU", "memory")}
     return {"num_cpus": needs.get("CPU", 0), "num_gpus": needs.get("GPU", 0),
             **({"memory": needs["memory"]} if "memory" in needs else {}), "resources": rest}

@@ -145,7 +145,7 @@ class Server:
 
 
 def _free_port(host: str) -> int:
-    """A TCP port of this node that nobody has, below those that the kernel gives to clients: it is
+    """A free TCP port of this node, below those that the kernel gives to clients: it is
     to be free still when a server is started again."""
     while True:
         port = random.randrange(20_000, 32_000)

@@ -22,7 +22,7 @@ _BLOCK = 1 << 15  # floats; three vectors' blocks fit into the second-level cach
 
 
 class _Difference:
-    """x - anchor, for whoever asks first, in any thread: the compute thread leaves it at that.
+    """x - anchor, for the first caller, in any thread: the compute thread leaves it at that.
 
     x is the anchor of the next difference. It cannot be written to until this one is made.
     """

@@ -66,7 +66,7 @@ class Slices:
                 self._transfers.append(transfer)
 
     def count(self) -> None:
-        """A slice is where it was sent, and whoever waits for it knows."""
+        """A slice is where it was sent, and what waits for it goes on."""
         self._missing -= 1
         if not self._missing and self._done is not None:
             self._done()

@@ -78,7 +78,7 @@ def create(name: str, **options: Any) -> SyncModel:
     """Return a new model by what `find` takes, with its options (text or Python values).
 
     Raises ValueError, in one line, for an unknown name, an unknown option or a bad value, and for a
-    model of one's own that is none.
+    model of one's own that is not valid.
     """
     model = find(name)(**options)
     if type(model).name not in known_models():

@@ -16,7 +16,7 @@ class ESync(BSP):
                     (a round begins with the first step that anybody makes in it)
                 i pushes: accept(p, 1/N); all active workers have pushed: commit, grant all
 
-    Differs from local SGD in that nobody chooses tau: each worker makes as many steps as end before
+    Differs from local SGD in that tau is not chosen: each worker makes as many steps as end before
     the slowest worker's one. With equal speeds it is BSP.
 
     Source: Li, Zhou, Zhou, Yu, Xu, Sun, "ESync: Accelerating intra-domain federated learning in

@@ -44,7 +44,7 @@ class JustInTime:
 
     def __init__(self) -> None:
         self._workers: set[int] = set()
-        self._begin: float | None = None  # of this round; None: nobody has joined
+        self._begin: float | None = None  # of this round; None: no worker has joined
         self._length: float | None = None  # R; None: the first round is not over
         self._usual = 0.0  # length of a round, once the first is over
         self._samples: dict[int, int] = {}  # worker -> of this round

@@ -20,7 +20,7 @@ class NBSync(BSP):
         server: as BSP: accept(p, 1/N); all active workers have pushed: commit, grant all
 
     Hence W_(n+1) = W_n + mean over k of (LocalSGD_k(W_(n-1)) - W_(n-1)) [code]. How many local
-    steps fit into a round is nobody's decision [paper]: each worker makes as many as its own round
+    steps fit into a round is not decided [paper]: each worker makes as many as its own round
     trip lasts. Progress leaves the live model when it is handed over, and is back one round later,
     inside W [code]. The prototype goes on from the first step's end without taking its progress
     out, so that this step counts twice; here x returns to W_0 [derived]. A worker that joins starts

@@ -23,7 +23,7 @@ class SSP(SyncModel):
         server: accept(p, 1/N), commit; clock_p += 1
                 grant p as soon as clock_p - min clock <= s
 
-    A clock counts pushes. A worker that joins starts at the lowest clock, so that it holds nobody
+    A clock counts pushes. A worker that joins starts at the lowest clock, so that it holds no one
     back [ours]; the weight 1/N is ours, too.
 
     refresh=published is the rule of the published runners, whose "bsp", "ssp" and "asp" are this

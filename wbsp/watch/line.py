@@ -27,7 +27,7 @@ class Line:
 
     def __init__(self, context: zmq.Context, place: str, token: bytes | None,
                  closed: threading.Event):
-        """`place`: as `endpoint` makes it; `closed`: nobody waits for an answer any more."""
+        """`place`: as `endpoint` makes it; `closed`: set when no answer is wanted any more."""
         self._place = place.removeprefix("tcp://")
         self.host = self._place.rpartition(":")[0]
         self._socket = worker_socket(context, [self.host], os.urandom(16), token)

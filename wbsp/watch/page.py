@@ -1,7 +1,7 @@
 """The page itself: one file of HTML that holds its style, its scripts and plotly's.
 
-The page that is served asks for its data; a report has the data inside, and asks nobody. Both hold
-the same scripts. A policy in the page forbids the browser to load anything from elsewhere.
+The page that is served asks for its data; a report has the data inside, and asks no server. Both
+hold the same scripts. A policy in the page forbids the browser to load anything from elsewhere.
 """
 
 from __future__ import annotations

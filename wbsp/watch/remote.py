@@ -46,7 +46,7 @@ class Mirror:
     """Copies of the files of the run that is served at `address`, in `folder`.
 
     address: host:port, or several of these with commas between: of a server and its standby
-    closed:  to be set when nobody wants any more of them
+    closed:  to be set when no more of them are wanted
     origin:  tells people where the files come from, and what is wrong
     Raises ValueError for a bad address.
     """
@@ -154,7 +154,7 @@ class Mirror:
         """Add a piece to the copy of its file. Raises OSError, and WireError for one that does not
         go on where the copy ends."""
         if order(piece.name) is None or not 0 <= piece.offset <= piece.size:
-            raise m.WireError("the server sent a file that nobody asked for")
+            raise m.WireError("the server sent a file that was not requested")
         path, copy = self.folder / piece.name, self._copies.setdefault(piece.name, _Copy(""))
         if piece.file != copy.file:
             if copy.file or not copy.before:  # another one than before: readers begin anew
@@ -227,7 +227,7 @@ class Mirror:
                 case m.NotServing():
                     raise ConnectionError(answer.reason)
                 case _:
-                    raise m.WireError("the server sent what nobody asked for")
+                    raise m.WireError("the server sent what was not requested")
         raise TimeoutError("the server does not say where its files are handed out")
 
     def _leave(self) -> None:

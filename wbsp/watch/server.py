@@ -29,7 +29,7 @@ class Watch(ThreadingHTTPServer):
     /run/I?seen=STAMP                       state of run I; 204 if its stamp is still that one
     /run/I/spans?generation=G&have=N        its spans from the N-th on, as `WatchedRun.pack`
 
-    What is new in the files is read when a page asks, and not while nobody looks. Raises OSError
+    What is new in the files is read when a page asks, and not while no page is open. Raises OSError
     where the port is taken, ModuleNotFoundError where plotly is missing.
     """
 

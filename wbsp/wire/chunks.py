@@ -67,7 +67,7 @@ class Assembly:
 class Reassembler:
     """Puts the chunks of one vector together; offset 0 begins anew.
 
-    Returns a vector only when its last chunk is there, so that nobody sees half an update.
+    Returns a vector only when its last chunk is there, so that half an update is never seen.
 
     shared: what is added lies in shared memory, and may change at any time: all of it is copied,
             and it may be more than a chunk

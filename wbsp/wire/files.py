@@ -1,8 +1,8 @@
-"""Messages of who watches a run from afar; `wbsp.wire.messages` has their encoding.
+"""Messages between a server and remote watchers; `wbsp.wire.messages` has their encoding.
 
 A server says where the files of its run are handed out; there, each answer brings what is new in
 them, a piece at a time. Nobody who asks names a file: who hands out goes through those of the
-folder that `order` knows, and is told what of them the other end has.
+folder that `order` knows, and receives what of them the other end has.
 """
 
 from __future__ import annotations

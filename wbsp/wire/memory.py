@@ -32,7 +32,7 @@ def keep_freed() -> None:
 
 
 class BufferPool:
-    """Vectors that were handed out, to be used again when nobody holds them any more.
+    """Vectors that were handed out, to be used again when they are held no more.
 
     The pool keeps as many vectors as were ever held at a time. Views count: a slice, or a message
     that has not been sent, holds its vector.

@@ -49,7 +49,7 @@ def mac(key: bytes, *parts: bytes | str | int) -> bytes:
 
 
 def key_of_shards(secret: bytes) -> bytes:
-    """What a shard of the run with this secret is told, so that a later server of it can come."""
+    """The key for the shards of the run with this secret: by it a later server proves itself."""
     return mac(secret, "shards")
 
 
@@ -96,7 +96,7 @@ class Bond(NamedTuple):
 
 
 class Challenges:
-    """Challenges of a process that is told who peers are; one for each identity of a socket.
+    """Challenges of a process to which peers make claims; one for each identity of a socket.
 
     They are valid as long as this object is there, and nothing has to be kept for them.
     """

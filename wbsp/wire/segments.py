@@ -4,7 +4,7 @@ A message that has floats says where they lie then. All memory is the server's: 
 each worker sends, and its pool of vectors, of which some become versions, which workers can only
 read. It has no name that anybody could open (memfd), is handed over from process to process
 (`wbsp.wire.link`), and is gone with the last process that holds it. Its size is sealed, so that
-nobody can take away what another process reads. What stands at a place may change while it is read,
+what a process reads cannot be taken away. What stands at a place may change while it is read,
 if a peer is not what it should be: it is copied, and the copy is what counts.
 """
 
@@ -103,7 +103,7 @@ class SharedPool(BufferPool):
 
     def give_up(self, vector: np.ndarray) -> None:
         """Never use this vector's memory again: another process may read it for good. The system
-        takes it back when the last one lets go of it."""
+        takes it back when the last reference is gone."""
         if any(one is vector for one in self._vectors):
             self._vectors = [one for one in self._vectors if one is not vector]
             weakref.finalize(vector, self._forget, id(vector))

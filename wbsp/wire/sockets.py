@@ -142,7 +142,7 @@ class ServerSocket:
         """
         members: largest number of workers at a time
         most:    bytes of one part of a message; libzmq drops a peer that sends more
-        flag:    what a person chooses the port by
+        flag:    name of the flag that sets the port
         on:      the host that this process runs on
 
         Raises ValueError for an address beyond loopback without a token, OSError for a taken port.

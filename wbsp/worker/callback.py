@@ -361,7 +361,7 @@ class SyncCallback(keras.callbacks.Callback):
         if self._signals.caught is not None:  # a signal ends any fit without a further call
             reason = self._session.interrupted or "interrupted by a signal"
             self._begun().runtime.finish(reason, final=False)
-            self._session.say(f"worker {self.worker}: {reason}; its progress is handed over")
+            self._session.say(f"worker {self.worker}: {reason}; its unsent progress is pushed")
             self._end(None)
         elif self.stop_reason is not None:
             self.model.stop_training = True

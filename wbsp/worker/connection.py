@@ -56,7 +56,7 @@ class ConnectionMonitor:
         self._failures = Counter[str]()  # address -> handshakes that failed
         self._refusal = ""  # why the newest of them may have, for the lines about a lost server
         self._broken_since: float | None = None
-        self._unserved_since: float | None = None  # nobody serves, though there are connections
+        self._unserved_since: float | None = None  # no server, though there are connections
         self._lost = False  # who serves
         self._notice_at = 0.0
 

@@ -1,4 +1,4 @@
-"""A worker's session with the server, before there is a model: whoever is refused learns it without
+"""A worker's session with the server, before there is a model: a refused worker learns it without
 the seconds that Keras and what it runs on take to start."""
 
 from __future__ import annotations

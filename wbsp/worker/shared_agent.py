@@ -71,7 +71,7 @@ class SharedAgent:
             self._idle = False
 
     def end_assignments(self) -> None:
-        """No step will follow: whoever waits for examples waits no longer."""
+        """No step will follow: end all waits for examples."""
         if self._assignments is not None:
             self._assignments.end()
 

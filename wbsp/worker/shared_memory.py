@@ -17,7 +17,7 @@ from wbsp.worker.duplex import Duplex
 
 
 class SharingEnded(Exception):
-    """The server has let go of what it shared, or this process cannot have it."""
+    """The server has ended the sharing, or the memory cannot be mapped by this process."""
 
 
 class SharedMemory:

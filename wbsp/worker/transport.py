@@ -132,7 +132,7 @@ class Transport:
 
     def push(self, push: Push, update: Vector, fetch: int,
              usage: Callable[[], Shares] = lambda: (None, None)) -> None:
-        """Send an update at the next `wake`; nobody may write to it any more.
+        """Send an update at the next `wake`; it must not be written to any more.
 
         update: the communication thread waits for it, and brings it to the host
         fetch:  number of the fetch that the push carries; 0: it carries none
@@ -181,7 +181,7 @@ class Transport:
                 self._calls.close()
 
     def forked(self) -> None:
-        """Let go of everything, in a process that was forked from this worker's: the connection is
+        """Release everything, in a process that was forked from this worker's: the connection is
         that one's, and goes on there."""
         self._thread = None  # it is not in this process
         self._communication.error = TransportError(
