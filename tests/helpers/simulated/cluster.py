@@ -246,7 +246,9 @@ class Cluster:
         self.ends = {}  # process's name -> when it ended by itself
         self.wire = parse(plan.wire)
         self.last_death = -1e9
-        self.harsh = plan.harsh  # or it has become so
+        # A fault has lasted longer than a server is patient with a worker: the run may go on, and
+        # end, without it.
+        self.harsh = False
         self._away_since = self._back_at = -1e9
         self._aimed = [*plan.aimed]
         self.laws = Laws(self)

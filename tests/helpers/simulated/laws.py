@@ -207,7 +207,7 @@ class Laws:
     def gave_up(self, code):
         """A server has ended by itself in mid-run; one that another has taken over from may."""
         plan = self.cluster.plan
-        if plan.calm or not (plan.standby or plan.full or plan.harsh):
+        if plan.calm or not (plan.standby or plan.full or self.cluster.harsh):
             self.broken(9, f"the server ended with exit code {code}")
 
     def does_not_begin(self, name, error):

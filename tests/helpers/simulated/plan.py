@@ -64,13 +64,6 @@ class Plan:
     when_alone: bool = False  # deaths wait until the server serves without its standby
 
     @property
-    def harsh(self) -> bool:
-        """A fault may last longer than a server is patient with a worker: the run may go on, and
-        end, without it."""
-        return max(self.naps) > PATIENT and bool(
-            self.cuts or self.isolations or self.sleeps or self.aimed)
-
-    @property
     def calm(self) -> bool:
         """Nothing strikes this run: there may be strangers, and mistakes."""
         return not self.faults - {"strangers", "mistakes", "wild", "evaluator", "drift",
