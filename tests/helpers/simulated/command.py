@@ -62,6 +62,7 @@ class Tally:
         self.runs = self.standby = self.shards = self.both = 0
         self.seconds, self.events, self.virtual = 0.0, 0, 0.0
         self.models, self.formats, self.faults, self.failed = Counter(), Counter(), Counter(), []
+        self.options = Counter()
 
     def play(self, plan, seed, folder, loud=False):
         """Play a run and count it; the run, or None where it failed."""
@@ -81,6 +82,8 @@ class Tally:
             self.shards += bool(plan.shards)
             self.both += bool(plan.standby and plan.shards)
             self.models[plan.sync] += 1
+            if plan.options:
+                self.options[plan.sync] += 1
             self.formats[plan.wire] += 1
             if cluster is not None:
                 self.events += cluster.world.events
@@ -92,6 +95,8 @@ class Tally:
         lines = [f"{self.runs:,} runs, {len(self.failed)} failed; {self.standby:,} with a standby, "
                  f"{self.shards:,} with shards, {self.both:,} with both",
                  "models: " + ", ".join(f"{k} {n:,}" for k, n in sorted(self.models.items())),
+                 "with other options than the usual: " + ", ".join(
+                     f"{k} {n:,}" for k, n in sorted(self.options.items())),
                  "formats: " + ", ".join(f"{k} {n:,}" for k, n in sorted(self.formats.items())),
                  "runs with a fault: " + ", ".join(f"{k} {self.faults[k]:,}" for k in KINDS),
                  "runs struck at a phase: " + ", ".join(

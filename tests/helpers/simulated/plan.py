@@ -13,6 +13,25 @@ PATIENT = 4.0  # seconds for which a server waits for a worker without a connect
 # may take the newest state with it: these are two deaths, and the run goes on without that.
 _AT_PHASES = "kill", "kill", "break", "sleep", "cut", "isolate"
 
+# Options by which a model's workers and server speak otherwise, or other things happen in so few
+# steps.
+OPTIONS = {
+    "asp": [{"overlap": True}, {"refresh": "published"}],
+    "ssp": [{"s": 1}, {"s": 2, "refresh": "published"}],
+    "wbsp": [{"commit": "every_push"}, {"trigger": "slowest"}, {"weight": "work"}],
+    "pcc": [{"late": True}, {"commit": "every_push"}, {"trigger": "slowest"}, {"weight": "work"}],
+    "dssp": [{"s_l": 0, "s_u": 2}],
+    "adsp": [{"period": 0.2}],
+    "lbbsp": [{"controller": "gpu"}, {"controller": "federated", "tau": 2}, {"predictor": "last"}],
+    "nbsync": [{"merge": "add"}, {"normalize": True}],
+    "elasticbsp": [{"r": 2}],
+    "saps": [{"policy": "reject", "s": 1.0}, {"scale": "inverse", "h": 0.5}],
+    "localsgd": [{"tau": 2}],
+    "fedasync": [{"tau": 1}, {"tau": 2, "staleness": "hinge", "hinge_b": 1.0},
+                 {"tau": 2, "weight": "plain"}],
+    "ksync": [{"b": 0}, {"b": 2}],
+}
+
 
 @dataclass
 class Plan:
@@ -118,4 +137,6 @@ def drawn(sync: str, seed: int, standby: bool | None = None, shards: bool | None
     plan.strangers, plan.mistakes = some(0.08, 2), some(0.08, 2)
     plan.wild = 0.2 if draw.random() < 0.07 else 0.0
     plan.evaluator = draw.choice(["works", "hangs", "dies"]) if draw.random() < 0.08 else ""
+    if options is None and sync in OPTIONS and draw.random() < 0.4:
+        plan.options = draw.choice(OPTIONS[sync])
     return plan
