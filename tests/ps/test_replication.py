@@ -47,7 +47,7 @@ class World:
         self.lending = Lending(None)
         self.admission = SimpleNamespace(epoch=1, places={0: Place("ab", None)},
                                          ticket=lambda worker: b"")
-        self.checkpoints = SimpleNamespace(wanted=False, writing=False, soon=0)
+        self.checkpoints = SimpleNamespace(wanted=False, writing=False, settled=True)
         self.checkpoints.write_copy = lambda *_: None
         self.checkpoints.write_soon = lambda: self.events.append("checkpoint soon")
         self.challenges, self.contact = Challenges(os.urandom), bytes([7]) * 32
@@ -184,15 +184,65 @@ def test_a_copy_that_moves_is_waited_for_and_one_that_does_not_is_given_up(world
         world.held(1, beat, beat - 1, beat // 100)
         world.replication.poll()
         assert not world.replication.settled
-    for beat in range(1000, 1300):
+    ends_alone(world, 1000)
+    assert world.now > 1100
+    assert "no part of a copy reached the standby at 127.0.0.1:2607 for 120 s" in world.said[-1]
+    assert world.noted["standby"] is None and world.admission.epoch == 3
+
+
+def ends_alone(world, first, answers=True):
+    """The standby lives, and takes nothing; `first`: number of its next sign of life."""
+    for beat in range(first, first + 300):
         world.now += 1
-        world.held(1, beat, beat - 1, 10)
+        given_up = [one for one in world.sent if isinstance(one, m.Following)
+                    and json.loads(one.run)["epoch"] == 3]
+        world.held(0 if given_up else 1, beat, beat - 1 if answers else first, 10)
         world.replication.poll()
         if world.replication.settled:
             break
     assert world.replication.settled and world.replication.alone
-    assert "no part of a copy reached the standby at 127.0.0.1:2607 for 120 s" in world.said[-1]
-    assert world.noted["standby"] is None and world.admission.epoch == 3
+
+
+def test_a_run_that_is_done_ends_without_a_standby_with_its_consent(world):
+    """First the disk has the last version, while the standby is named; then that holds nothing any
+    more; then the server is alone. So there is one state to go on from at each moment."""
+    world.holds_one()
+    world.push()
+    world.engine.done, checkpoints = True, world.checkpoints
+    checkpoints.settled, checkpoints.wanted, written = False, True, []
+
+    def write(now):
+        written.append(world.engine.ledger.mark)
+        checkpoints.wanted = False
+    checkpoints.write_copy = write
+    world.replication.poll()
+    mark = world.engine.ledger.mark
+    written.clear()  # of the copy that goes nowhere
+    checkpoints.wanted = True  # it was of before the end
+    for beat in range(2, 200):
+        world.now += 1
+        world.held(1, beat, beat - 1, 10)
+        world.replication.poll()
+    assert written == [mark + 1]
+    assert [json.loads(one.run)["epoch"] for one in world.sent
+            if isinstance(one, m.Following)] == [1]
+    checkpoints.settled = True
+    world.replication.poll()
+    assert json.loads(world.sent[-1].run)["epoch"] == 3
+    assert world.noted["standby"] and world.admission.epoch == 1
+    world.held(0, 200, 199, 10)  # from before it was asked
+    assert world.admission.epoch == 1
+    world.held(0, 201, 200, 10)
+    assert world.admission.epoch == 3 and world.noted["standby"] is None
+    assert world.replication.settled and world.replication.alone
+
+
+def test_a_run_that_is_done_does_not_wait_for_the_consent_for_ever(world):
+    world.holds_one()
+    world.push()
+    world.engine.done = True
+    ends_alone(world, 2, answers=False)
+    assert world.now > 240 and world.admission.epoch == 3
 
 
 def test_while_workers_train_a_standby_that_a_copy_does_not_reach_keeps_its_place(world):

@@ -36,6 +36,9 @@ class Follower:
     beats: Beats = field(default_factory=Beats)
     chunks: int = 0  # of copies that have come there
     moved: float = 0.0  # time of the newest of these, or of the begin of a copy
+    beat: int = 0  # number of its newest sign of life
+    parting: bool = False  # the run is done, and ends without it
+    asked: int | None = None  # to hold nothing any more, behind the answer to this sign of life
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"

@@ -193,7 +193,7 @@ class Replication:
                                            held.answered)):
             self._sessions.answer(identity, m.Unknown())
             return
-        standby.heard = now
+        standby.heard, standby.beat = now, held.beat
         if held.chunks != standby.chunks:
             standby.chunks, standby.moved = held.chunks, now
         self._send(m.Alive(held.beat))
@@ -203,6 +203,9 @@ class Replication:
             self._release(standby.beats.touch)
         elif not contest.asked and standby.beats.touch >= contest.since:
             self._end_contest()  # it was this server that slept
+        if standby.asked is not None and held.answered > standby.asked and not held.number:
+            self._forget(now)
+            return
         if held.number <= standby.held:
             if standby.returned:  # half of what was on its way is lost
                 standby.receiving = standby.returned = False
@@ -274,6 +277,9 @@ class Replication:
         if standby.receiving and now - standby.moved > _STALLED and now - standby.heard < _BACK:
             self._stalled(standby, now)
             return
+        if standby.parting and source is not None:
+            self._part(standby, source)
+            return
         if source is None or standby.receiving:
             return
         copy = self._copies.get(standby.held)
@@ -283,16 +289,31 @@ class Replication:
     def _stalled(self, standby: Follower, now: float) -> None:
         """No part of a copy has reached a standby that lives.
 
-        While workers train, its older copy counts: it may serve from that. A run that is done does
-        not wait for it for ever.
+        While workers train, its older copy counts: it may serve from that. A run that is done ends
+        without it, with its consent, or without where that does not come either.
         """
         done = self._source is not None and self._source.engine.done
         self._say(f"no part of a copy reached the standby at {standby} for {_STALLED:g} s; "
                   + ("ending without it" if done else
                      "workers keep what it lacks; check the line to it, or end it"))
         standby.moved = now
-        if done:
+        if done and standby.parting:
             self._forget(now)
+        standby.parting = done
+
+    def _part(self, standby: Follower, source: Source) -> None:
+        """End the run without a standby that lives: at each moment there is one state from which a
+        run goes on that loses its server. First the last version is on the disk; then the standby
+        gives up its copy, as of a server that has gone on alone; `held` then forgets it."""
+        checkpoints = source.checkpoints
+        if checkpoints.wanted and not checkpoints.writing:
+            source.engine.ledger.mark += 1
+            checkpoints.write_copy(self._clock.run())
+        elif checkpoints.settled and standby.asked is None:
+            standby.asked = standby.beat
+            self._sessions.queues.drop_transfer(standby.identity)
+            epoch = self._admission.epoch + SERVER_STEP
+            self._send(m.Following(json.dumps(self._terms.record() | {"epoch": epoch})))
 
     def _begin_copy(self, now: float) -> None:
         """Copy the newest version; nothing is pending. `now` is of the run."""
