@@ -48,7 +48,6 @@ from wbsp.worker.runtime import WorkerRuntime
 from wbsp.worker.transport import Transport
 
 ROOT = "/runs"
-_HOURS = 1.0  # of virtual time, after which a run that goes on hangs
 _CONNECTS = 3.0  # seconds until a worker connects again, or less
 _STEPS = 45  # of a take-over, from its first file until workers are served
 _AGAIN = 8.0  # seconds between two deaths where a second one may cost what only one process holds
@@ -618,7 +617,7 @@ class Cluster:
             try:
                 done = self.world.run(
                     lambda: self.over and not any(one.alive for one in self.servers) and not any(
-                        self.processes[name].alive for name in self.wrong), 3600 * _HOURS)
+                        self.processes[name].alive for name in self.wrong), 3600 * self.plan.hours)
                 self.laws.check(done)
                 if self.laws.lent is not None and self.laws.lent.shares:
                     self.notes["memory"] += 1

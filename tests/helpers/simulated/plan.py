@@ -40,6 +40,7 @@ class Plan:
     steps:   at most, of each worker
     size:    floats of the model
     period:  seconds between two checkpoints
+    hours:   of virtual time, after which a run that goes on hangs
     """
 
     sync: str = "pcc"
@@ -52,6 +53,7 @@ class Plan:
     shards: int = 0
     memory: bool = False  # some processes stand on one machine, and share its memory
     period: float = 0.2
+    hours: float = 1.0
     # Faults at times that the seed draws: how often
     kills: int = 0  # of a server or standby, which is started again
     power: bool = False  # its machine loses power, too
