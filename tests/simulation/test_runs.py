@@ -3,6 +3,7 @@
 import contextlib
 import mmap
 import random
+import subprocess
 import threading
 import time
 
@@ -44,6 +45,7 @@ def test_a_seed_and_its_plan_give_the_same_run_again(folder):
 
 @pytest.mark.parametrize("use", [
     lambda: time.sleep(0), lambda: time.monotonic(), lambda: threading.Thread(target=print).start(),
+    lambda: subprocess.Popen(["true"]),
     lambda: HOST.clock.sleep(0.0), lambda: HOST.network.context(),
     lambda: HOST.memory.create(1, True), lambda: mmap.mmap(-1, 4096)])
 def test_what_reaches_the_real_world_is_found(folder, monkeypatch, use):

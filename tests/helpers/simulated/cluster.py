@@ -16,6 +16,7 @@ import mmap
 import os
 import random
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -670,7 +671,7 @@ def alone(cluster):
     real = [(owner, name, getattr(owner, name)) for owner, name in (
         (time, "monotonic"), (time, "clock_gettime"), (time, "sleep"), (threading.Thread, "start"),
         (socket.socket, "__init__"), (zmq.Context, "__init__"), (os, "urandom"), (os, "fsync"),
-        (os, "memfd_create"), (mmap, "mmap"))]
+        (subprocess.Popen, "__init__"), (os, "memfd_create"), (mmap, "mmap"))]
 
     def guarded(name, function):
         def guard(*args, **options):

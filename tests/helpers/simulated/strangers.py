@@ -168,7 +168,7 @@ class Stranger:
         return name, self._forger.message(union), 60 if draw.random() < 0.03 else 1
 
     def _say(self, name, frames, times=1):
-        if self._would_be_a_worker(frames):
+        if self._is_served(frames):
             return
         socket, self._said[name] = self._sockets[name], frames
         for _ in range(times):
@@ -213,10 +213,12 @@ class Stranger:
                 elif isinstance(answer, m.Refused) and self._draw.random() < 0.05:
                     self._answers.append((name, self._said[name], 60))
 
-    def _would_be_a_worker(self, frames):
+    def _is_served(self, frames):
+        """What makes a worker of it, or has the server start a process, which is not played."""
         try:
-            hello = m.decode(m.FromWorker, frames[0])
+            message = m.decode(m.FromWorker, frames[0])
         except m.WireError:
             return False
-        return (isinstance(hello, m.Hello) and 0 <= hello.worker < self._cluster.plan.workers
-                and hello.protocol == m.PROTOCOL)
+        return (isinstance(message, m.Watch) or isinstance(message, m.Hello)
+                and 0 <= message.worker < self._cluster.plan.workers) and (
+                    message.protocol == m.PROTOCOL)
