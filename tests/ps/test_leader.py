@@ -404,6 +404,25 @@ def test_processes_that_the_state_names_vote_and_no_others(server):
     assert candidacy.ballot.won
 
 
+@pytest.mark.parametrize("step", [SERVER_STEP, STANDBY_STEP])
+def test_a_server_that_was_started_again_waits_for_a_newer_state_that_a_worker_knows(server, step):
+    """Half of the workers are enough, and would lose what the others know to be durable."""
+    workers = [(0, "a"), (1, "b"), (2, "c")]
+    own = State("ab12", 1, frozenset(workers), step, secret=SECRET)
+    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
+    server.leader.close()
+    server.leader = standby._leader
+    now = HOST.clock.monotonic() + SILENT + 1
+    standby._verdict(now)
+    for worker, place in workers:
+        come(standby, worker, place, 1)
+    assert standby._verdict(now + 2) is None
+    for worker in (0, 1):
+        standby._candidacy.promised(bytes([worker + 1]) * 5, m.Elected(1 + step), "line")
+    assert (standby._verdict(now + 3) is not None) == (step == STANDBY_STEP)
+    assert standby._verdict(now + 70) == "2 of 3 workers have come here", "it withholds it no more"
+
+
 def test_who_has_belonged_to_a_later_server_proves_it_and_is_waited_for_while_it_comes(server):
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), OWN)
     server.leader.close()

@@ -29,6 +29,7 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
     (BOTH, [961]),  # none of no workers elect one that waits to serve: law 4
     (BOTH, [912]),  # who knows a new server's epoch counts what it keeps as the old one did: law 1
     (BOTH, [1118]),  # who has taken over waits for a shard, and the other one is elected: law 4
+    (BOTH, [1158]),  # those elect it who lose nothing, while the newer state sleeps: law 1
     (BOTH, [937]),  # a run ends without a worker, whose newest pushes are with that alone: law 1
     (Plan("asp", steps=20, standby=True, kills=1, victims=("server",),
           aimed=(("take-over", "kill"),)),
@@ -37,7 +38,7 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
         "shards follow a later server", "none of no workers", "epoch before the answer",
-        "elected beside one that waits for a shard",
+        "elected beside one that waits for a shard", "elected by who loses nothing",
         "ends without a worker", "folder without a checkpoint", "goes on when it has ended"])
 def test_it_stays_mended(plan, seeds):
     with scratch() as folder:

@@ -13,6 +13,8 @@ from wbsp.wire import messages as m
 from wbsp.wire.sockets import ServerSocket
 
 _ASK = 1.0  # seconds between two questions to the workers
+# Seconds for which a worker gives no promise that knows more to be durable, and some for its word.
+_WITHHELD = 62.0
 
 
 class State(NamedTuple):
@@ -62,12 +64,28 @@ class Candidacy:
         self.ballot = Ballot(state.epoch, state.step, [state.voters], waits=True)
         self.came: dict[bytes, Comer] = {}
         self._asked = 0.0
+        self._began: float | None = None  # when workers were asked first
+        self._now = 0.0
 
     @property
     def won(self) -> bool:
         """True if enough workers have promised themselves, one at least: this process does not
-        serve, so that without any the other one may have gone on, from a newer state."""
-        return bool(self.ballot.promised) and self.ballot.won
+        serve, so that without any the other one may have gone on, from a newer state.
+
+        A server that was started again waits for that one, also where the promises are enough, as
+        long as a worker does that knows more to be durable, and withholds its own.
+        """
+        return bool(self.ballot.promised) and self.ballot.won and not self._withheld
+
+    @property
+    def _withheld(self) -> bool:
+        """Whether a worker that is here has not promised itself, and may know more to be durable.
+        """
+        if (self._state.step == STANDBY_STEP or self._began is None
+                or self._now > self._began + _WITHHELD):
+            return False
+        return not self.ballot.promised.issuperset(
+            (one.request.worker, one.request.place) for one in self.came.values())
 
     @property
     def missing(self) -> str:
@@ -78,8 +96,11 @@ class Candidacy:
 
     def poll(self, now: float) -> None:
         """Ask the workers that have come; `now` in seconds of the monotonic clock."""
+        self._now = now
         if now - self._asked > _ASK:
             self._asked = now
+            if self._began is None and self.came:
+                self._began = now
             for identity, one in self.came.items():
                 self._ask(identity, one.request.worker)
 

@@ -40,6 +40,7 @@ from simulated.world import World
 from wbsp.formats import parse
 from wbsp.host import HOST, Clock, Host
 from wbsp.ps.run import ServerConfig
+from wbsp.ps.shard_link import SILENT
 from wbsp.ps.shard_process import prepare_shard
 from wbsp.ps.start import prepare_server
 from wbsp.sync import create
@@ -530,9 +531,26 @@ class Cluster:
         self.notes["cuts"] += 1
         self.world.cut |= pairs
         seconds = self.rng.choice(self.plan.naps)
+        if any(self._shard(name) for name in (one, two)):
+            seconds = self._silence_of_a_shard(
+                seconds, [name for name in (one, two) if name in ("server", "standby")])
         self._out_of_touch(seconds)
         self.world.after(seconds, lambda: self._heal(pairs))
         return True
+
+    @staticmethod
+    def _shard(name):
+        return name[0] == "s" and name[1:].isdigit()
+
+    def _silence_of_a_shard(self, seconds, servers):
+        """For how long a shard may say nothing to these: a server takes that for its end, too, and
+        dies with it, and with what it holds; so not where that would be a second death."""
+        if not (self.plan.standby and servers and seconds > SILENT):
+            return seconds
+        if not all(self._may_die(server) for server in servers):
+            return min(self.plan.naps)
+        self.last_death = self.world.now + SILENT
+        return seconds
 
     def isolate(self, name=None):
         """A server is out of reach of all others, and they of it."""
@@ -601,6 +619,8 @@ class Cluster:
             name = name or self._victim()
         process = self.processes[name] if name else self.rng.choice(alive)
         seconds = self.rng.choice(self.plan.naps)
+        if self._shard(process.name):
+            seconds = self._silence_of_a_shard(seconds, [one.name for one in self.servers])
         self.say(f"--- {process.name} sleeps for {seconds:g} s")
         self.notes["sleeps"] += 1
         self._out_of_touch(seconds)

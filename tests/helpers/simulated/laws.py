@@ -317,12 +317,13 @@ class Laws:
 
         Read from the checkpoint of the final version, or it is not known.
         """
-        if "the run has ended without it" not in (member.given_up or ""):
+        kept = member.attachment.kept if member.attachment is not None else None
+        if not member.late or kept is None:
             return None
         newest = max((version for final, version in self._versions if final), default=-1)
         due = [int(state["next_seq"].get(str(member.index), 0)) for state in self._states.values()
                if state["version"] == newest]
-        if not due or member.attachment.kept.first > max(due):
+        if not due or kept.first > max(due):
             return None
         return max(due)
 
