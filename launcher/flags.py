@@ -9,12 +9,12 @@ import data
 import models
 from wbsp import heterogeneity
 from wbsp.cluster import TRANSPORTS
-from wbsp.formats import FLOAT32, KNOWN
 from wbsp.ps.outer import OUTER_STEPS
 from wbsp.ps.runs import resume_flag
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import sync_name
 from wbsp.sync import find, known_models, parse_options, with_batch_size
+from wbsp.tensors.codecs import FLOAT32, KNOWN
 
 FLAGS = flags.FLAGS
 RUN_WIDE = ("model", "dataset", "heterogeneity", "epochs", "target_accuracy", "lr", "lr_steps",

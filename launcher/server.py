@@ -9,9 +9,9 @@ import models
 from launcher.flags import FLAGS, chosen_sync, given, run_wide_settings, say_what_has_no_effect
 from launcher.images import imagenet_settings, look_of
 from wbsp.cluster import shares_memory, worker_num
-from wbsp.formats import parse
 from wbsp.ps.outer import create_outer
 from wbsp.sync import create, parse_options
+from wbsp.tensors.codecs import parse
 
 
 def parameter_server():

@@ -23,10 +23,10 @@ import numpy as np
 from benchmarks.contenders.team import VALUE
 from benchmarks.contenders.zmtp import Link
 from benchmarks.harness import CONNECT
-from wbsp.layout import TensorSpec
 from wbsp.runlog.report import Report
 from wbsp.sync.base import Push
-from wbsp.vectors import bounds
+from wbsp.tensors.layout import TensorSpec
+from wbsp.tensors.ops import bounds
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.chunks import split

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.contenders.team import VALUE, serve
 from benchmarks.harness import CONNECT
-from wbsp.layout import TensorSpec
+from wbsp.tensors.layout import TensorSpec
 from wbsp.worker.runtime import WorkerRuntime
 from wbsp.worker.transport import Transport
 

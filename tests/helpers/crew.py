@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from integers import IntegerReplica
 from jobs import PATIENCE
 
-from wbsp.layout import LayerState
+from wbsp.tensors.layout import LayerState
 from wbsp.worker.agent import Agent
 from wbsp.worker.runtime import WorkerRuntime
 from wbsp.worker.shared_memory import SharedMemory

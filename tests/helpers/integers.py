@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from wbsp.layout import TensorSpec
+from wbsp.tensors.layout import TensorSpec
 
 UNIT = 840
 

@@ -18,7 +18,6 @@ import numpy as np
 import zmq
 from lockstep_worker import LAYOUT, SIZE, Worker
 
-from wbsp.formats import parse
 from wbsp.host import HOST
 from wbsp.ps.clock import Clock
 from wbsp.ps.dispatcher import Dispatcher
@@ -26,6 +25,7 @@ from wbsp.ps.engine import Engine
 from wbsp.ps.store import UNSENT, Store
 from wbsp.ps.terms import Place, Terms
 from wbsp.sync import create
+from wbsp.tensors.codecs import parse
 from wbsp.wire.proof import Challenges
 
 SETTINGS, SECRET = {"id": "ab12"}, bytes(32)

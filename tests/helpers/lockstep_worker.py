@@ -7,7 +7,7 @@ from collections import deque
 import numpy as np
 
 from wbsp.host import HOST
-from wbsp.layout import TensorSpec
+from wbsp.tensors.layout import TensorSpec
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import split
 from wbsp.worker.agent import Adopt, Agent, Cut, CutQuery, Leave

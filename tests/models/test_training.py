@@ -88,7 +88,7 @@ def mapped():
         libc.malloc(16 << 20)  # more in all than may be free already
     return libc.mallinfo2().hblks > before
 
-from wbsp.wire.memory import keep_freed
+from wbsp.tensors.buffers import keep_freed
 assert mapped()
 keep_freed()
 import data, models

@@ -7,7 +7,6 @@ import pytest
 from full_disk import full_at
 from jobs import until
 
-from wbsp.layout import TensorSpec
 from wbsp.ps import checkpoint
 from wbsp.ps.background import CHECKPOINT, Checkpoints
 from wbsp.ps.engine import Engine
@@ -16,6 +15,7 @@ from wbsp.simulate.cluster import Cluster
 from wbsp.simulate.machine import Machine, constant
 from wbsp.simulate.workload import TimingWorkload
 from wbsp.sync import MODELS, Push, create
+from wbsp.tensors.layout import TensorSpec
 
 SIZE = 1000  # floats
 

@@ -10,7 +10,6 @@ from full_disk import full_at
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from wbsp.layout import TensorSpec
 from wbsp.ps import saved
 from wbsp.ps.checkpoint import Checkpoint, load, save
 from wbsp.ps.engine import Engine
@@ -18,6 +17,7 @@ from wbsp.ps.saved import SavedState, check_run, check_state
 from wbsp.ps.store import Store
 from wbsp.runlog.report import Report
 from wbsp.sync import Push, create
+from wbsp.tensors.layout import TensorSpec
 
 LAYOUT = [TensorSpec("conv/kernel", (3, 2)), TensorSpec("scale", ()), TensorSpec("scale", (4,)),
           TensorSpec("a name / with \"quotes\" and ü", (0,))]

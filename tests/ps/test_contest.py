@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wbsp.host import HOST
-from wbsp.layout import TensorSpec
 from wbsp.ps.candidacy import Candidacy, State
 from wbsp.ps.contest import SERVER_STEP, STANDBY_STEP, Ballot, Beats
 from wbsp.sync import create
 from wbsp.sync.base import Push
+from wbsp.tensors.layout import TensorSpec
 from wbsp.wire import messages as m
 from wbsp.worker.attachment import Attachment
 

@@ -12,7 +12,6 @@ import zmq
 from jobs import free_port, until
 
 from wbsp.host import HOST
-from wbsp.layout import TensorSpec
 from wbsp.ps.candidacy import State
 from wbsp.ps.contest import SERVER_STEP, SILENT, STANDBY_STEP
 from wbsp.ps.copies import messages
@@ -21,6 +20,7 @@ from wbsp.ps.leader import Leader
 from wbsp.ps.lending import Lending
 from wbsp.ps.standby import Standby
 from wbsp.ps.store import Snapshot, Whole
+from wbsp.tensors.layout import TensorSpec
 from wbsp.wire import messages as m
 from wbsp.wire.link import TRIES
 from wbsp.wire.proof import Claim, answer, ticket

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from wbsp.formats import parse
 from wbsp.ps.decision import Accepted, Committed
 from wbsp.ps.engine import Engine
 from wbsp.ps.outer import create_outer
@@ -11,7 +10,8 @@ from wbsp.ps.reach import MOST
 from wbsp.ps.store import Store
 from wbsp.sync import Push, create
 from wbsp.sync.base import NOT_FINITE, TOO_LARGE, Accept, Commit, Grant, SyncModel, WorkerRule
-from wbsp.vectors import largest, magnitude
+from wbsp.tensors.codecs import parse
+from wbsp.tensors.ops import largest, magnitude
 
 SIZE = 300
 OUTERS = [("identity", {}), ("nesterov", {"rate": 3, "momentum": 0.9}),

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from wbsp.layout import TensorSpec
 from wbsp.ps import follower
 from wbsp.ps.clock import Clock
 from wbsp.ps.copies import Source
@@ -21,6 +20,7 @@ from wbsp.ps.store import Store
 from wbsp.ps.terms import Place, Terms
 from wbsp.sync import create
 from wbsp.sync.base import Push
+from wbsp.tensors.layout import TensorSpec
 from wbsp.wire import messages as m
 from wbsp.wire.link import Door
 from wbsp.wire.proof import Challenges, Claim

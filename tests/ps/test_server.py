@@ -14,11 +14,11 @@ from integers import IntegerReplica, conserved
 from jobs import free_port, until
 from peers import Peer
 
-from wbsp.layout import TensorSpec
 from wbsp.ps import checkpoint
 from wbsp.runlog.folder import SECRET, read_settings
 from wbsp.runlog.report import Report
 from wbsp.sync.base import Push
+from wbsp.tensors.layout import TensorSpec
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import split
 from wbsp.worker.transport import TransportError

@@ -12,7 +12,7 @@ from wbsp.ps.outer import OUTER_STEPS, create_outer
 from wbsp.ps.shard import Shard
 from wbsp.ps.shards import ShardPlan
 from wbsp.ps.store import Store
-from wbsp.vectors import bounds
+from wbsp.tensors.ops import bounds
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.chunks import split

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from jobs import free_port
 
-from wbsp.layout import TensorSpec
 from wbsp.ps import standby as waiting
 from wbsp.ps import start
 from wbsp.ps.background import CHECKPOINT
@@ -26,6 +25,7 @@ from wbsp.ps.store import Store
 from wbsp.runlog.files import write_document
 from wbsp.runlog.folder import is_held, read_settings, write_settings
 from wbsp.sync import create
+from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.sockets import ServerSocket
 
 FULL = OSError(errno.ENOSPC, "No space left on device")

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.feedback import advanced
-from wbsp.formats import FLOAT32, parse
 from wbsp.ps.outer import create_outer
 from wbsp.ps.store import UNSENT, Ledger, Store
-from wbsp.vectors import is_finite
+from wbsp.tensors.codecs import FLOAT32, parse
+from wbsp.tensors.error_feedback import advanced
+from wbsp.tensors.ops import is_finite
 
 SIZE = (1 << 16) * 2 + 5  # more than two blocks of the pending sum
 

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from wbsp.wire.memory import BufferPool
+from wbsp.tensors.buffers import BufferPool
 
 pytestmark = pytest.mark.slow  # a back end takes its seconds to start
 

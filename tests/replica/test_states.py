@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from wbsp.layout import STATES, other_state
+from wbsp.tensors.layout import STATES, other_state
 
 pytestmark = pytest.mark.slow  # a back end takes its seconds to start
 

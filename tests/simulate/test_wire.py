@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from wbsp.feedback import advanced
-from wbsp.formats import FLOAT32, Ranges, parse
 from wbsp.ps.effects import Model
 from wbsp.ps.store import UNSENT
 from wbsp.simulate.cluster import Cluster
@@ -13,7 +11,9 @@ from wbsp.simulate.machine import Machine, constant
 from wbsp.simulate.shards import Shard, Shards
 from wbsp.simulate.workload import QuadraticWorkload
 from wbsp.sync import create
-from wbsp.vectors import bounds
+from wbsp.tensors.codecs import FLOAT32, Ranges, parse
+from wbsp.tensors.error_feedback import advanced
+from wbsp.tensors.ops import bounds
 
 LOSSY = ["bfloat16", "int8", "topk:0.05"]
 SIZE = 512

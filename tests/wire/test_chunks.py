@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from wbsp.vectors import bounds
+from wbsp.tensors.buffers import BufferPool
+from wbsp.tensors.ops import bounds
 from wbsp.wire.chunks import Assembly, Reassembler, split
-from wbsp.wire.memory import BufferPool
 from wbsp.wire.messages import CHUNK, WireError
 
 SIZES = [1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7]

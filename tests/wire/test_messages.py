@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wbsp.layout import STATES, LayerState, TensorSpec
 from wbsp.member import AnsweredWork
 from wbsp.runlog.report import Report
 from wbsp.sync.base import Direct, Push, WorkerRule
+from wbsp.tensors.layout import STATES, LayerState, TensorSpec
 from wbsp.wire import files as f
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s

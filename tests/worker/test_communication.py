@@ -10,9 +10,9 @@ from lockstep_worker import Calls, Plain
 from msgspec import structs
 
 from wbsp.host import HOST
-from wbsp.layout import TensorSpec
 from wbsp.member import AnsweredWork
 from wbsp.sync.base import Push, WorkerRule
+from wbsp.tensors.layout import TensorSpec
 from wbsp.wire import messages as m
 from wbsp.wire.proof import Challenges, answer
 from wbsp.worker import communication

@@ -13,10 +13,10 @@ from integers import IntegerReplica
 from jobs import interrupted, until
 
 import wbsp
-from wbsp.layout import TensorSpec
 from wbsp.ps import checkpoint
 from wbsp.replica.model import open_replica
 from wbsp.replica.states import states
+from wbsp.tensors.layout import TensorSpec
 from wbsp.worker.connection import TransportError
 
 pytestmark = [

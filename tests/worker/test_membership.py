@@ -4,7 +4,7 @@ format that loses something, as differences from the one that is here."""
 import numpy as np
 import pytest
 
-from wbsp.formats import parse
+from wbsp.tensors.codecs import parse
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import split
 from wbsp.worker.membership import Membership

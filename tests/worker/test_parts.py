@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from wbsp.formats import parse
-from wbsp.vectors import bounds
+from wbsp.tensors.codecs import parse
+from wbsp.tensors.ops import bounds
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import split
 from wbsp.worker.parts import Parts

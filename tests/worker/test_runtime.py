@@ -15,9 +15,9 @@ from integers import IntegerReplica, conserved, pattern
 from jobs import free_port, until
 from proxy import Proxy
 
-from wbsp.layout import LayerState, TensorSpec
 from wbsp.ps import checkpoint
 from wbsp.sync import BSP
+from wbsp.tensors.layout import LayerState, TensorSpec
 from wbsp.wire import messages as m
 from wbsp.wire.messages import CHUNK
 from wbsp.worker.runtime import WorkerRuntime

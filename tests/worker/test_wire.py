@@ -13,12 +13,12 @@ from jobs import until
 from pairs import NEVER, Pair
 from peers import Peer
 
-from wbsp.formats import parse
-from wbsp.layout import TensorSpec
 from wbsp.ps import checkpoint
 from wbsp.ps.store import UNSENT
 from wbsp.sync.base import Push
-from wbsp.vectors import bounds
+from wbsp.tensors.codecs import parse
+from wbsp.tensors.layout import TensorSpec
+from wbsp.tensors.ops import bounds
 from wbsp.wire import messages as m
 from wbsp.wire.messages import CHUNK
 

@@ -9,13 +9,13 @@ import sys
 from absl import app, flags
 
 from wbsp.cluster import TRANSPORTS, shares_memory, token, worker_num
-from wbsp.formats import FLOAT32, KNOWN, parse
 from wbsp.ps.outer import OUTER_STEPS, create_outer
 from wbsp.ps.runs import resume_flag
 from wbsp.ps.server import ServerConfig
 from wbsp.ps.shard_process import prepare_shard
 from wbsp.ps.start import prepare_server, where_to_listen
 from wbsp.sync import create, known_models, parse_options
+from wbsp.tensors.codecs import FLOAT32, KNOWN, parse
 
 FLAGS = flags.FLAGS
 SHARD_PORT = 2706

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from wbsp.layout import LayerState, TensorSpec, difference, other_state, total_size
 from wbsp.ps.clock import Clock
 from wbsp.ps.initial import INITIAL_PATIENCE, InitialModel
 from wbsp.ps.members import Members
@@ -19,9 +18,10 @@ from wbsp.ps.worker_session import (
     other_protocol,
 )
 from wbsp.runlog.report import Report
+from wbsp.tensors.buffers import BufferPool
+from wbsp.tensors.layout import LayerState, TensorSpec, difference, other_state, total_size
 from wbsp.wire import messages as m
 from wbsp.wire.link import check_name
-from wbsp.wire.memory import BufferPool
 from wbsp.wire.proof import Bond
 
 # How far workers may be ahead of the checkpoint that this server began with: seconds of the run's

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from wbsp.layout import TensorSpec
 from wbsp.ps.outer import SINGLE_NUMBERS
 from wbsp.ps.saved import check_state
 from wbsp.runlog.files import write_whole
+from wbsp.tensors.layout import TensorSpec
 
 _OUTER = "outer/"  # begins the names of the outer step's vectors
 

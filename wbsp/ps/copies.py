@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wbsp.host import HOST, Host
-from wbsp.layout import TensorSpec, total_size
 from wbsp.ps.checkpoint import Checkpoint
 from wbsp.ps.floats import FloatsReader, floats_of
 from wbsp.ps.saved import check_state
 from wbsp.ps.store import Whole
+from wbsp.tensors.buffers import BufferPool
+from wbsp.tensors.layout import TensorSpec, total_size
 from wbsp.wire import messages as m
 from wbsp.wire.link import TRIES, Door, Link
-from wbsp.wire.memory import BufferPool
 from wbsp.wire.rate import Frames
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from functools import partial
 
 import zmq
 
-from wbsp.layout import TensorSpec, total_size
 from wbsp.ps.admission import Admission
 from wbsp.ps.clock import Clock
 from wbsp.ps.delivery import Delivery
@@ -29,6 +28,7 @@ from wbsp.ps.worker_session import (
 )
 from wbsp.runlog.console import one_line
 from wbsp.runlog.report import Report
+from wbsp.tensors.layout import TensorSpec, total_size
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.guard import no_file_left

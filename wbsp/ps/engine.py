@@ -25,7 +25,7 @@ from wbsp.ps.gathering import Gathering
 from wbsp.ps.journal import event_of, restore, state_of
 from wbsp.ps.store import Ledger, Store
 from wbsp.sync.base import UNFIT, Action, Push, SyncModel
-from wbsp.vectors import magnitude
+from wbsp.tensors.ops import magnitude
 
 T = TypeVar("T")
 BEFORE = "by an earlier server"  # the reason of rejections that this one knows from workers alone

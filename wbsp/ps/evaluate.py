@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from wbsp.host import HOST
-from wbsp.layout import TensorSpec
 from wbsp.ps.background import Evaluation, EvaluatorError
 from wbsp.ps.interrupt import SIGNALS
 from wbsp.ps.store import Snapshot
 from wbsp.startup import heavy_imports
+from wbsp.tensors.layout import TensorSpec
 
 _DONE, _FAILED, _WORKS = "done", "failed", "works"  # what a message of the process is
 _SIGN = 2.0  # seconds between two signs of work

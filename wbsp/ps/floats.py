@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from wbsp.tensors.buffers import BufferPool
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.chunks import split
-from wbsp.wire.memory import BufferPool
 from wbsp.wire.rate import Frames
 
 

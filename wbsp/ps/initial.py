@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wbsp.layout import total_size
 from wbsp.ps.worker_session import WorkerSession
+from wbsp.tensors.buffers import BufferPool
+from wbsp.tensors.layout import total_size
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import Reassembler
-from wbsp.wire.memory import BufferPool
 
 INITIAL_PATIENCE = 60.0  # seconds without a chunk after which another worker is asked
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from wbsp.ps.decision import Accepted, Committed, Record, Resent
 from wbsp.ps.outer import OuterStep
-from wbsp.vectors import largest
+from wbsp.tensors.ops import largest
 
 MOST = 1e38  # of a value; float32 ends at 3.4e38, and sums are rounded
 

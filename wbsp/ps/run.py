@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from wbsp.formats import FLOAT32, Format
-from wbsp.layout import LayerState, TensorSpec
 from wbsp.ps.background import CHECKPOINT, Checkpoints, Evaluation, Evaluations, Evaluator
 from wbsp.ps.clock import Clock
 from wbsp.ps.copies import Source
@@ -27,6 +25,8 @@ from wbsp.ps.terms import Place
 from wbsp.runlog.console import Console, Status, say
 from wbsp.runlog.server import ServerLog
 from wbsp.sync.base import UNFIT, SyncModel
+from wbsp.tensors.codecs import FLOAT32, Format
+from wbsp.tensors.layout import LayerState, TensorSpec
 from wbsp.wire.rate import RateLimiter
 
 # Seconds without progress: for finishing a step and pushing it, for fetching the final version.

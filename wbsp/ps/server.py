@@ -17,7 +17,6 @@ import numpy as np
 import zmq
 
 from wbsp.host import Nap
-from wbsp.layout import TensorSpec, difference
 from wbsp.ps.background import Evaluator, EvaluatorError, EvaluatorWatch
 from wbsp.ps.clock import Clock
 from wbsp.ps.dispatcher import Dispatcher
@@ -31,6 +30,7 @@ from wbsp.ps.store import UNSENT
 from wbsp.ps.terms import Terms
 from wbsp.sync import known_models
 from wbsp.sync.base import ContractError, SyncModel
+from wbsp.tensors.layout import TensorSpec, difference
 from wbsp.wire.proof import SIZE
 from wbsp.wire.sockets import ServerSocket
 

@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from wbsp.formats import FLOAT32, Format
 from wbsp.ps.lending import Lending
 from wbsp.ps.protocol_errors import AT_ONCE, PeerLog, ProtocolErrors, TokenBucket
 from wbsp.ps.shards import Shards
 from wbsp.ps.worker_session import Sharing, UpdateReassembler, Way, WorkerSession
 from wbsp.runlog.console import one_line
 from wbsp.runlog.report import Report
+from wbsp.tensors.buffers import BufferPool
+from wbsp.tensors.codecs import FLOAT32, Format
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import split
 from wbsp.wire.link import TRIES
-from wbsp.wire.memory import BufferPool
 from wbsp.wire.peer_queues import MOST_WAITING, PeerQueues
 from wbsp.wire.proof import answer
 from wbsp.wire.rate import RateLimiter

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from wbsp.formats import parse
 from wbsp.ps.floats import floats_of
 from wbsp.ps.outer import create_outer
 from wbsp.ps.store import UNSENT, Snapshot, Store
 from wbsp.ps.worker_session import UpdateReassembler
+from wbsp.tensors.buffers import BufferPool
+from wbsp.tensors.codecs import parse
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.chunks import split
-from wbsp.wire.memory import BufferPool
 from wbsp.wire.proof import attachment
 from wbsp.wire.rate import Frames
 

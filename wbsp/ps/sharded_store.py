@@ -6,7 +6,6 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from wbsp.formats import FLOAT32, Format
 from wbsp.ps.decision import Record
 from wbsp.ps.floats import FloatsReader
 from wbsp.ps.outer import OuterStep
@@ -14,7 +13,8 @@ from wbsp.ps.reach import Reach
 from wbsp.ps.shard_link import ShardLost
 from wbsp.ps.shards import Shards
 from wbsp.ps.store import UNSENT, Snapshot, Store, Whole, initial_vector
-from wbsp.vectors import bounds, largest
+from wbsp.tensors.codecs import FLOAT32, Format
+from wbsp.tensors.ops import bounds, largest
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 

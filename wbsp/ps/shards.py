@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import zmq
 
-from wbsp.formats import Format
 from wbsp.host import Nap
 from wbsp.limits import SHARDS
 from wbsp.ps.decision import Accepted, Committed, Record, Rejected, Resent
@@ -24,7 +23,8 @@ from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.outer import OuterStep
 from wbsp.ps.shard_link import LocalShard, ShardLink, ShardLost
 from wbsp.ps.store import Whole
-from wbsp.vectors import bounds
+from wbsp.tensors.codecs import Format
+from wbsp.tensors.ops import bounds
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.sockets import ServerSocket, split_addresses

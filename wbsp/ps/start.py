@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from wbsp import cluster
-from wbsp.formats import FLOAT32
 from wbsp.host import HOST, Host
 from wbsp.ps.background import CHECKPOINT, Evaluator
 from wbsp.ps.candidacy import State
@@ -41,6 +40,7 @@ from wbsp.runlog.folder import (
 )
 from wbsp.runlog.server import ServerLog
 from wbsp.sync import SyncModel
+from wbsp.tensors.codecs import FLOAT32
 from wbsp.wire.guard import too_few_files
 from wbsp.wire.message import PROTOCOL
 from wbsp.wire.proof import SIZE, key_of_shards

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wbsp.feedback import ErrorFeedback
-from wbsp.formats import FLOAT32, Format
 from wbsp.ps.decision import Accepted, Committed, Record, Resent
 from wbsp.ps.outer import OuterStep
 from wbsp.ps.reach import Reach
 from wbsp.sync.base import NOT_FINITE, TOO_LARGE
-from wbsp.vectors import add_weighted, is_finite, largest
+from wbsp.tensors.codecs import FLOAT32, Format
+from wbsp.tensors.error_feedback import ErrorFeedback
+from wbsp.tensors.ops import add_weighted, is_finite, largest
 
 UNSENT = "unsent"  # name of what is pending because a version's format lost it, in a `Whole`
 _NOTHING = np.empty(0, np.float32)
@@ -30,7 +30,7 @@ class Difference(NamedTuple):
 
     base: int
     share: float  # of the bytes that the whole version has
-    words: np.ndarray | None  # see `wbsp.formats`; None without tensors
+    words: np.ndarray | None  # see `wbsp.tensors.codecs`; None without tensors
 
 
 class Snapshot(NamedTuple):

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from wbsp.formats import FLOAT32, Format
 from wbsp.host import HOST
-from wbsp.layout import TensorSpec
 from wbsp.ps.files import RunFiles
 from wbsp.ps.saved import report_of
 from wbsp.ps.shards import Shards
 from wbsp.runlog.report import Report
 from wbsp.sync.base import WorkerRule
+from wbsp.tensors.codecs import FLOAT32, Format
+from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.proof import SIZE, mac, ticket
 
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 import numpy as np
 import zmq
 
-from wbsp.formats import FLOAT32, Format
-from wbsp.layout import TensorSpec
 from wbsp.ps.lending import SharedLink
 from wbsp.runlog.report import PHASES, Report
 from wbsp.sync.base import Push
-from wbsp.vectors import magnitude
+from wbsp.tensors.buffers import BufferPool
+from wbsp.tensors.codecs import FLOAT32, Format
+from wbsp.tensors.layout import TensorSpec
+from wbsp.tensors.ops import magnitude
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import Reassembler
 from wbsp.wire.link import check_name
-from wbsp.wire.memory import BufferPool
 
 _MAX_COUNT = 1 << 40  # steps or samples in one push; sums of them stay 64-bit integers
 _MAX_SECONDS = 1e9  # thirty years; what models make of it stays finite

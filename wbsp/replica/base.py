@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from wbsp.layout import TensorSpec
+from wbsp.tensors.layout import TensorSpec
 
 
 class Vector(Protocol):

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from wbsp.layout import TensorSpec, total_size
 from wbsp.replica.base import Vector
-from wbsp.wire.memory import BufferPool
+from wbsp.tensors.buffers import BufferPool
+from wbsp.tensors.layout import TensorSpec, total_size
 
 _BLOCK = 1 << 15  # floats; three vectors' blocks fit into the second-level cache
 

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from wbsp.layout import TensorSpec
 from wbsp.replica.base import Variables
 from wbsp.replica.host import OneByOne
-from wbsp.wire.memory import BufferPool
+from wbsp.tensors.buffers import BufferPool
+from wbsp.tensors.layout import TensorSpec
 
 
 def variables(model: keras.Model, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],

@@ -17,10 +17,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from wbsp.layout import TensorSpec
 from wbsp.replica.base import Variables, Vector
 from wbsp.replica.layers import every_layer, trained
-from wbsp.wire.memory import BufferPool
+from wbsp.tensors.buffers import BufferPool
+from wbsp.tensors.layout import TensorSpec
 
 _CALL = "call the model on a batch of your data before fit, such as model(x[:1])"
 BACK_ENDS = "tensorflow", "jax", "torch"  # Keras's names, and those of the files here

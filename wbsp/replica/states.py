@@ -18,8 +18,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from wbsp.layout import STATES, LayerState
 from wbsp.replica.layers import every_layer
+from wbsp.tensors.layout import STATES, LayerState
 
 # Layers of Keras that prepare examples; what they were told is a part of what they compute.
 _PREPARING = tuple(getattr(keras.layers, name) for name in (

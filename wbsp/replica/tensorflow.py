@@ -11,10 +11,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from wbsp.layout import TensorSpec, total_size
 from wbsp.replica.base import Variables
 from wbsp.replica.host import HostVariables
-from wbsp.wire.memory import BufferPool
+from wbsp.tensors.buffers import BufferPool
+from wbsp.tensors.layout import TensorSpec, total_size
 
 _AS_IT_IS = tf.compat.v1.ConfigProto(graph_options={
     "rewrite_options": {"disable_meta_optimizer": True}}).SerializeToString()

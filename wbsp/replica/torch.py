@@ -9,10 +9,10 @@ import keras
 import numpy as np
 import torch
 
-from wbsp.layout import TensorSpec
 from wbsp.replica.base import Variables, Vector
 from wbsp.replica.host import OneByOne
-from wbsp.wire.memory import BufferPool
+from wbsp.tensors.buffers import BufferPool
+from wbsp.tensors.layout import TensorSpec
 
 
 def variables(model: keras.Model, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any
 from absl import app, flags
 
 from wbsp import heterogeneity
-from wbsp.formats import FLOAT32, KNOWN, parse
 from wbsp.ps.outer import OUTER_STEPS, create_outer
 from wbsp.runlog.folder import run_folder
 from wbsp.simulate import advice, compare, units
@@ -39,6 +38,7 @@ from wbsp.simulate.spec import ClusterSpec, published
 from wbsp.simulate.variants import Variant, variants
 from wbsp.startup import heavy_imports
 from wbsp.sync import MODELS, parse_options, with_batch_size
+from wbsp.tensors.codecs import FLOAT32, KNOWN, parse
 
 if TYPE_CHECKING:
     from wbsp.runlog.reader import Run

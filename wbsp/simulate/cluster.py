@@ -19,7 +19,6 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
-from wbsp.formats import FLOAT32, Format
 from wbsp.ps.engine import Engine
 from wbsp.ps.outer import OuterStep
 from wbsp.ps.store import Snapshot, Store
@@ -33,6 +32,7 @@ from wbsp.simulate.shards import Shard, Shards
 from wbsp.simulate.worker import ClusterContext, Observer, SimulatedWorker
 from wbsp.simulate.workload import TimingWorkload, Workload
 from wbsp.sync.base import SyncModel
+from wbsp.tensors.codecs import FLOAT32, Format
 
 
 class Cluster:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from wbsp.formats import Format, Ranges
 from wbsp.ps.store import Snapshot
-from wbsp.vectors import bounds
+from wbsp.tensors.codecs import Format, Ranges
+from wbsp.tensors.ops import bounds
 
 
 class Payload:

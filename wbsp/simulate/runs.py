@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wbsp.formats import FLOAT32, Format
 from wbsp.ps.outer import create_outer
 from wbsp.ps.store import Snapshot
 from wbsp.runlog.folder import write_settings
@@ -26,6 +25,7 @@ from wbsp.simulate.spec import ClusterSpec
 from wbsp.simulate.worker import Observer
 from wbsp.simulate.workload import TimingWorkload, Vector, Workload
 from wbsp.sync import SyncModel, with_batch_size
+from wbsp.tensors.codecs import FLOAT32, Format
 
 if TYPE_CHECKING:
     from wbsp.simulate.training import Experiment

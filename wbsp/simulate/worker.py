@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from wbsp.feedback import ErrorFeedback
 from wbsp.ps.decision import Directed, Granted
 from wbsp.ps.effects import Ack, CutDecision, Final, Model, Stop
 from wbsp.ps.store import Snapshot
@@ -23,6 +22,7 @@ from wbsp.simulate.server import SimulatedServer
 from wbsp.simulate.shards import Shards, Slices
 from wbsp.simulate.workload import Workload
 from wbsp.sync.base import Direct, WorkerRule
+from wbsp.tensors.error_feedback import ErrorFeedback
 from wbsp.worker.agent import Adopt, Agent, Command, Cut, CutQuery, Fetch
 
 

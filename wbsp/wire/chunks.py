@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from wbsp.vectors import bounds
-from wbsp.wire.memory import BufferPool
+from wbsp.tensors.buffers import BufferPool
+from wbsp.tensors.ops import bounds
 from wbsp.wire.messages import CHUNK, WireError
 
 _BLOCK = 1 << 16  # floats; two of them stay in the second-level cache

@@ -22,7 +22,7 @@ import numpy as np
 import zmq
 
 from wbsp.host import HOST, Host
-from wbsp.wire.memory import is_held
+from wbsp.tensors.buffers import is_held
 from wbsp.wire.message import WireError
 from wbsp.wire.segments import Segment, available
 

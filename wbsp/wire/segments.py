@@ -18,7 +18,7 @@ import numpy as np
 
 from wbsp.host import HOST, Host
 from wbsp.limits import Bytes, Random
-from wbsp.wire.memory import BufferPool
+from wbsp.tensors.buffers import BufferPool
 from wbsp.wire.message import WireError
 
 PIECE = 1 << 20  # floats of an update at one place: the next is put while this one is read

@@ -20,8 +20,8 @@ import zmq.auth
 from zmq.utils import z85
 
 from wbsp.host import HOST, Host, Network
+from wbsp.tensors.buffers import keep_freed
 from wbsp.wire.guard import ROOM, ConnectionGuard
-from wbsp.wire.memory import keep_freed
 from wbsp.wire.messages import MAX_MESSAGE
 from wbsp.wire.proof import Challenges, mac
 

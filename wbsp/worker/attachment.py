@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 from msgspec import structs
 
-from wbsp.feedback import ErrorFeedback
-from wbsp.formats import FLOAT32, Format, Ranges, parse
 from wbsp.host import HOST, Host
-from wbsp.layout import total_size
 from wbsp.sync.base import Push
-from wbsp.vectors import bounds
+from wbsp.tensors.codecs import FLOAT32, Format, Ranges, parse
+from wbsp.tensors.error_feedback import ErrorFeedback
+from wbsp.tensors.layout import total_size
+from wbsp.tensors.ops import bounds
 from wbsp.wire import messages as m
 from wbsp.wire.proof import Claim
 from wbsp.worker.channel import ServerChannel

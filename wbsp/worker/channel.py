@@ -12,9 +12,9 @@ import numpy as np
 import zmq
 
 from wbsp.host import HOST, Host
+from wbsp.tensors.buffers import keep_freed
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import split
-from wbsp.wire.memory import keep_freed
 from wbsp.wire.rate import RateLimiter
 from wbsp.wire.segments import PIECE
 from wbsp.wire.sockets import contact, split_addresses, worker_socket

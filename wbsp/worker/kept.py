@@ -12,8 +12,8 @@ import numpy as np
 
 from wbsp.member import AnsweredWork
 from wbsp.sync.base import Push
-from wbsp.vectors import add_weighted
-from wbsp.wire.memory import BufferPool
+from wbsp.tensors.buffers import BufferPool
+from wbsp.tensors.ops import add_weighted
 
 
 @dataclass

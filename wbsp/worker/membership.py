@@ -6,12 +6,12 @@ from typing import Protocol
 
 import numpy as np
 
-from wbsp.feedback import advanced
-from wbsp.formats import FLOAT32, Format
 from wbsp.runlog.report import Report
+from wbsp.tensors.buffers import BufferPool
+from wbsp.tensors.codecs import FLOAT32, Format
+from wbsp.tensors.error_feedback import advanced
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import Assembly, Reassembler
-from wbsp.wire.memory import BufferPool
 from wbsp.worker.parts import Parts
 
 

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wbsp.feedback import advanced
-from wbsp.formats import Format
-from wbsp.vectors import bounds
+from wbsp.tensors.buffers import BufferPool
+from wbsp.tensors.codecs import Format
+from wbsp.tensors.error_feedback import advanced
+from wbsp.tensors.ops import bounds
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import Reassembler
-from wbsp.wire.memory import BufferPool
 
 
 class _Part(NamedTuple):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from wbsp.layout import total_size
 from wbsp.replica.base import Replica
 from wbsp.runlog.report import Report
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
+from wbsp.tensors.layout import total_size
 from wbsp.wire import messages as m
 from wbsp.worker.agent import Adopt, Agent, Command, Cut, CutQuery, Fetch, Leave
 from wbsp.worker.connection import TransportError

@@ -8,8 +8,8 @@ import numpy as np
 import zmq
 
 from wbsp.host import HOST, Host
+from wbsp.tensors.buffers import is_held
 from wbsp.wire.link import Door, Link
-from wbsp.wire.memory import is_held
 from wbsp.wire.message import WireError
 from wbsp.wire.rate import RateLimiter
 from wbsp.wire.segments import Place

@@ -15,7 +15,7 @@ import numpy as np
 import zmq
 
 from wbsp.host import HOST, Host
-from wbsp.vectors import bounds
+from wbsp.tensors.ops import bounds
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.chunks import split

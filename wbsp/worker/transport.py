@@ -13,11 +13,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from wbsp.formats import FLOAT32
 from wbsp.host import HOST, Host, Thread
-from wbsp.layout import LayerState, TensorSpec, check_layout, total_size
 from wbsp.replica.base import Vector
 from wbsp.sync.base import Push
+from wbsp.tensors.codecs import FLOAT32
+from wbsp.tensors.layout import LayerState, TensorSpec, check_layout, total_size
 from wbsp.wire import messages as m
 from wbsp.worker.attachment import format_of
 from wbsp.worker.calls import CallQueue

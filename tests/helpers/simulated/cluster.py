@@ -37,13 +37,13 @@ from simulated.plan import PATIENT, PORT, Plan
 from simulated.strangers import Stranger
 from simulated.threads import Scheduler
 from simulated.world import World
-from wbsp.formats import parse
 from wbsp.host import HOST, Clock, Host
 from wbsp.ps.run import ServerConfig
 from wbsp.ps.shard_link import SILENT
 from wbsp.ps.shard_process import prepare_shard
 from wbsp.ps.start import prepare_server
 from wbsp.sync import create
+from wbsp.tensors.codecs import parse
 from wbsp.wire import sockets
 from wbsp.worker.connection import TransportError
 from wbsp.worker.runtime import WorkerRuntime

@@ -22,8 +22,8 @@ import wbsp.ps.session_manager
 import wbsp.ps.shard_link
 import wbsp.ps.standby
 import wbsp.ps.start
+import wbsp.tensors.buffers
 import wbsp.wire.link
-import wbsp.wire.memory
 import wbsp.wire.segments
 from simulated.cluster import Cluster
 from simulated.plan import Plan
@@ -229,7 +229,7 @@ PLANTED = [
     Planted("durable is said before the file is there", _durable_at_once,
             Plan("pcc", kills=3, slow=0.3, steps=20), {10}),
     Planted("the pool hands out vectors that are held",
-            lambda: patch.object(wbsp.wire.memory, "is_held", lambda *_: False),
+            lambda: patch.object(wbsp.tensors.buffers, "is_held", lambda *_: False),
             Plan("pcc", size=300_000, steps=4), {1, 5}, 8),
     Planted("both servers take the same epoch",
             _one_step,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wbsp.layout import TensorSpec, canonical_names, check_layout, difference
+from wbsp.tensors.layout import TensorSpec, canonical_names, check_layout, difference
 
 many = settings(max_examples=3 * settings.default.max_examples)
 

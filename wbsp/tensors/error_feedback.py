@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wbsp.formats import Format
-from wbsp.vectors import is_finite
+from wbsp.tensors.codecs import Format
+from wbsp.tensors.ops import is_finite
 
 
 def advanced(wire: Format, vector: np.ndarray, words: np.ndarray) -> np.ndarray:

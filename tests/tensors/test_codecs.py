@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wbsp.feedback import ErrorFeedback, advanced
-from wbsp.formats import BLOCK, FLOAT32, Ranges, parse
+from wbsp.tensors.codecs import BLOCK, FLOAT32, Ranges, parse
+from wbsp.tensors.error_feedback import ErrorFeedback, advanced
 
 LOSSY = ["bfloat16", "int8", "topk:0.01", "topk:0.25"]
 SIZES = st.sampled_from([1, 2, 3, 5, 255, 256, 257, 1000, 40_000])
