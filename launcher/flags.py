@@ -8,7 +8,7 @@ from absl import flags
 import data
 import models
 from wbsp import heterogeneity
-from wbsp.cluster import TRANSPORTS
+from wbsp.environment import TRANSPORTS
 from wbsp.ps.outer import OUTER_STEPS
 from wbsp.ps.runs import resume_flag
 from wbsp.runlog.console import say
@@ -27,7 +27,7 @@ KEPT = {"BUFF_SIZE": 1024, "base_time_step": 1.0, "training_end": 0.1,
 flags.DEFINE_enum("job_name", None, ["ps", "standby", "shard", "worker"], "what this process is",
                   required=True)
 # worker_num, worker_index, host, port_base and token_file: what the command line does not say, the
-# environment may (wbsp/cluster.py).
+# environment may (wbsp/environment.py).
 flags.DEFINE_integer("worker_num", 2, "number of workers (ps)", lower_bound=1)
 flags.DEFINE_integer("worker_index", 0, "which worker this is: 0 ... worker_num - 1",
                      lower_bound=0)

@@ -8,7 +8,7 @@ import data
 import models
 from launcher.flags import FLAGS, chosen_sync, given, run_wide_settings, say_what_has_no_effect
 from launcher.images import imagenet_settings, look_of
-from wbsp.cluster import shares_memory, worker_num
+from wbsp.environment import shares_memory, worker_num
 from wbsp.ps.outer import create_outer
 from wbsp.sync import create, parse_options
 from wbsp.tensors.codecs import parse
@@ -53,7 +53,7 @@ def parameter_server():
 
 def shard():
     """Return what waits for servers and answers with an exit code. Raises ValueError or OSError."""
-    from wbsp.cluster import token
+    from wbsp.environment import token
     from wbsp.ps.shard_process import prepare_shard
 
     return prepare_shard(FLAGS.host, FLAGS.port_base, token(FLAGS.token_file),

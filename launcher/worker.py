@@ -11,14 +11,14 @@ import models
 from launcher.flags import FLAGS, expected, given, say_what_has_no_effect
 from launcher.images import look_of, train_size
 from wbsp import heterogeneity
-from wbsp.cluster import Task
+from wbsp.environment import Task
+from wbsp.process.forks import in_child
+from wbsp.process.imports import heavy_imports
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import folder_of_worker
 from wbsp.runlog.worker import WorkerLog
-from wbsp.startup import heavy_imports
 from wbsp.wire.sockets import split_addresses
 from wbsp.worker.connection import TransportError
-from wbsp.worker.forks import in_child
 from wbsp.worker.session import Session
 
 SAY_EVERY = 5.0  # seconds between two lines of a worker

@@ -14,10 +14,10 @@ import sys
 import numpy as np
 from absl import app, flags
 
+from wbsp.process.imports import heavy_imports
 from wbsp.simulate.cluster import Cluster
 from wbsp.simulate.compare import markdown
 from wbsp.simulate.spec import ClusterSpec, Group
-from wbsp.startup import heavy_imports
 from wbsp.sync import create
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))  # data and models of the checkout

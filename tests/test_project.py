@@ -65,13 +65,13 @@ def test_only_real_servers_and_workers_know_the_wire(path):
 
 @pytest.mark.parametrize("path", in_folder("runlog"), ids=name)
 def test_what_a_run_leaves_is_written_without_knowing_who_runs(path):
-    assert of_wbsp(path) <= {"runlog", "member", "disk"}
+    assert of_wbsp(path) <= {"runlog", "member", "process"}
 
 
 @pytest.mark.parametrize("path", in_folder("watch"), ids=name)
 def test_the_page_to_watch_knows_of_a_run_what_its_files_say(path):
     # files that a server hands out
-    afar = {"remote.py": {"wire"}, "line.py": {"wire"}, "__main__.py": {"cluster"}}
+    afar = {"remote.py": {"wire"}, "line.py": {"wire"}, "__main__.py": {"environment"}}
     assert of_wbsp(path) <= {"watch", "runlog", "member", "figures"} | afar.get(path.name, set())
 
 
@@ -95,13 +95,13 @@ CALLS = {"zmq.Context", "zmq.Poller", "queue.SimpleQueue", "queue.Queue", "os.ur
          "os.fsync", "os.replace", "open"}
 # Of these, what children of a server need and Keras's side of a worker, which have no other host,
 # and names of signals and of errors.
-MAY = {"wbsp/ps/child.py": {"subprocess", "select", "signal"},
+MAY = {"wbsp/process/child.py": {"subprocess", "select", "signal"},
        "wbsp/ps/evaluate.py": {"multiprocessing", "signal", "time"},
-       "wbsp/ps/server.py": {"signal"}, "wbsp/ps/interrupt.py": {"signal"},
+       "wbsp/ps/server.py": {"signal"}, "wbsp/process/signals.py": {"signal"},
        "wbsp/ps/lending.py": {"select"},
        "wbsp/ps/probe.py": {"socket"}, "wbsp/worker/callback.py": {"threading"},
        "wbsp/worker/fit.py": {"threading"}, "wbsp/worker/signals.py": {"threading", "signal"},
-       "wbsp/worker/forks.py": {"threading", "signal", "socket"}}
+       "wbsp/process/forks.py": {"threading", "signal", "socket"}}
 
 
 @pytest.mark.parametrize("path", in_folder("ps", "worker"), ids=name)

@@ -15,7 +15,7 @@ import traceback
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
-from wbsp.startup import heavy_imports
+from wbsp.process.imports import heavy_imports
 
 BACK_ENDS = "tensorflow", "jax", "torch"  # in the order in which they are tried
 

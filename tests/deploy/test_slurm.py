@@ -25,7 +25,7 @@ LAUNCHER = str(ROOT / "runcifar10gpu.py")
 LIGHT = """
 import json, os, sys
 from integer_worker import Plan, main
-from wbsp.cluster import Task
+from wbsp.environment import Task
 print("GPUs", os.environ.get("CUDA_VISIBLE_DEVICES"))
 address, index = Task.complete(None, None)
 plan = json.loads(sys.argv[2 if "SLURM_RESTART_COUNT" in os.environ else 1])

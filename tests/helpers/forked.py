@@ -167,7 +167,7 @@ def _import(what: str) -> None:
                    "wbsp.worker.runtime", "wbsp.worker.transport"):
         importlib.import_module(module)
     if what == KERAS:
-        startup = importlib.import_module("wbsp.startup")
+        startup = importlib.import_module("wbsp.process.imports")
         with startup.heavy_imports():
             for module in ("tensorflow", "models.training", "wbsp.worker.callback"):
                 importlib.import_module(module)

@@ -18,7 +18,7 @@ import numpy as np
 import zmq
 from lockstep_worker import LAYOUT, SIZE, Worker
 
-from wbsp.host import HOST
+from wbsp.process.host import HOST
 from wbsp.ps.clock import Clock
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.engine import Engine

@@ -6,7 +6,7 @@ from collections import deque
 
 import numpy as np
 
-from wbsp.host import HOST
+from wbsp.process.host import HOST
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import split

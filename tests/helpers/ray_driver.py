@@ -17,7 +17,7 @@ import integer_worker
 import ray
 
 import wbsp.ray
-from wbsp.cluster import Task
+from wbsp.environment import Task
 
 
 def train(config: dict) -> dict:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.host import HOST
+from wbsp.process.host import HOST
 from wbsp.ps.candidacy import Candidacy, State
 from wbsp.ps.contest import SERVER_STEP, STANDBY_STEP, Ballot, Beats
 from wbsp.sync import create

@@ -13,10 +13,10 @@ from crew import Member, all_end
 from integers import IntegerReplica
 from jobs import PATIENCE, until
 
-from wbsp.host import Clock
+from wbsp.process.host import Clock
+from wbsp.process.signals import Interrupts
 from wbsp.ps import checkpoint
 from wbsp.ps.background import CHECKPOINT, Evaluation, EvaluatorError, EvaluatorWatch
-from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.outer import create_outer
 from wbsp.ps.replication import Replication
 from wbsp.ps.run import Outlet, ServerConfig

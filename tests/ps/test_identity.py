@@ -12,7 +12,7 @@ from integers import IntegerReplica
 from jobs import free_port, until
 from peers import Peer
 
-from wbsp.ps.interrupt import Interrupts
+from wbsp.process.signals import Interrupts
 from wbsp.ps.shard_server import ShardServer
 from wbsp.runlog.folder import SECRET, read_settings
 from wbsp.wire import messages as m

@@ -11,11 +11,11 @@ import pytest
 import zmq
 from jobs import free_port, until
 
-from wbsp.host import HOST
+from wbsp.process.host import HOST
+from wbsp.process.signals import Interrupts
 from wbsp.ps.candidacy import State
 from wbsp.ps.contest import SERVER_STEP, SILENT, STANDBY_STEP
 from wbsp.ps.copies import messages
-from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.leader import Leader
 from wbsp.ps.lending import Lending
 from wbsp.ps.standby import Standby

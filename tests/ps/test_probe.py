@@ -5,7 +5,7 @@ import threading
 import pytest
 from jobs import free_port, until
 
-from wbsp.host import HOST, Host, Network
+from wbsp.process.host import HOST, Host, Network
 from wbsp.ps.probe import Inquiry, Probe
 from wbsp.wire import messages as m
 from wbsp.wire.intake import Intake

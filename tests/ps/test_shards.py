@@ -7,9 +7,9 @@ import pytest
 import zmq
 from jobs import free_port
 
-from wbsp.host import HOST, Clock, Host
+from wbsp.process.host import HOST, Clock, Host
+from wbsp.process.signals import Interrupts
 from wbsp.ps import start
-from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.run import Outlet, ServerConfig
 from wbsp.ps.server import Server
 from wbsp.ps.shard_link import ShardLost

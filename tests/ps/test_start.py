@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from jobs import free_port
 
+from wbsp.process.signals import Interrupts
 from wbsp.ps import standby as waiting
 from wbsp.ps import start
 from wbsp.ps.background import CHECKPOINT
 from wbsp.ps.checkpoint import Checkpoint, load
 from wbsp.ps.copies import Copy
 from wbsp.ps.engine import Engine
-from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.run import ServerConfig
 from wbsp.ps.runs import Runs
 from wbsp.ps.shards import ShardPlan

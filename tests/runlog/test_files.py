@@ -5,7 +5,7 @@ import pathlib
 import pytest
 from full_disk import full_at
 
-from wbsp.disk import Disk
+from wbsp.process.disk import Disk
 from wbsp.runlog import files
 from wbsp.runlog.files import LineFile, columns, write_whole
 from wbsp.runlog.folder import finished_folder, unfinished_folder

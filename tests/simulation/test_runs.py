@@ -14,7 +14,7 @@ from simulated.mistakes import MISTAKES
 from simulated.plan import Plan, drawn
 from simulated.strangers import Forger
 
-from wbsp.host import HOST
+from wbsp.process.host import HOST
 from wbsp.sync import MODELS
 from wbsp.wire import messages as m
 

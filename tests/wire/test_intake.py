@@ -7,7 +7,7 @@ import pytest
 import zmq
 from jobs import until
 
-from wbsp.host import HOST
+from wbsp.process.host import HOST
 from wbsp.ps.leader import Leader
 from wbsp.ps.probe import Inquiry
 from wbsp.ps.shard_link import ShardLink

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from wbsp.host import HOST
+from wbsp.process.host import HOST
 from wbsp.wire.message import WireError
 from wbsp.wire.segments import Place, SharedPool, available, create
 

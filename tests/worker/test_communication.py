@@ -9,8 +9,8 @@ import pytest
 from lockstep_worker import Calls, Plain
 from msgspec import structs
 
-from wbsp.host import HOST
 from wbsp.member import AnsweredWork
+from wbsp.process.host import HOST
 from wbsp.sync.base import Push, WorkerRule
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire import messages as m

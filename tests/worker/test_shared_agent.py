@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 
-from wbsp.host import HOST
+from wbsp.process.host import HOST
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync import WorkerRule
 from wbsp.wire import messages as m

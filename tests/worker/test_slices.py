@@ -8,8 +8,8 @@ import pytest
 import zmq
 from jobs import free_port, until
 
-from wbsp.host import HOST
-from wbsp.ps.interrupt import Interrupts
+from wbsp.process.host import HOST
+from wbsp.process.signals import Interrupts
 from wbsp.ps.shard_server import ShardServer
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s

@@ -8,7 +8,7 @@ import sys
 
 from absl import app, flags
 
-from wbsp.cluster import TRANSPORTS, shares_memory, token, worker_num
+from wbsp.environment import TRANSPORTS, shares_memory, token, worker_num
 from wbsp.ps.outer import OUTER_STEPS, create_outer
 from wbsp.ps.runs import resume_flag
 from wbsp.ps.server import ServerConfig

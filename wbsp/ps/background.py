@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from wbsp.host import HOST, Host
+from wbsp.process.host import HOST, Host
 from wbsp.ps import checkpoint
 from wbsp.ps.engine import Engine
 from wbsp.ps.store import Snapshot, Whole

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from wbsp.host import HOST, Host
+from wbsp.process.host import HOST, Host
 from wbsp.ps.checkpoint import Checkpoint
 from wbsp.ps.floats import FloatsReader, floats_of
 from wbsp.ps.saved import check_state

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 
 import zmq
 
-from wbsp.ps.child import settings_from_server
+from wbsp.process.child import settings_from_server
 from wbsp.runlog.folder import SECRET, SETTINGS
 from wbsp.wire import messages as m
 from wbsp.wire.files import Have, News, Piece, Read, is_log, order

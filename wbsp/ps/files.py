@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wbsp.host import HOST, Host, Thread
-from wbsp.ps.child import ChildProcess
+from wbsp.process.child import ChildProcess
+from wbsp.process.host import HOST, Host, Thread
 from wbsp.ps.file_process import LINGER
 from wbsp.wire.files import FilesAt
 

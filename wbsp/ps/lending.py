@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import zmq
 
-from wbsp.host import HOST, Host
+from wbsp.process.host import HOST, Host
 from wbsp.wire.link import connect
 from wbsp.wire.message import WireError
 from wbsp.wire.rate import RateLimiter

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 
 import zmq
 
-from wbsp.host import HOST, Host
+from wbsp.process.host import HOST, Host
 from wbsp.runlog.console import one_line
 from wbsp.wire import messages as m
 from wbsp.wire.intake import TOO_MUCH, Intake

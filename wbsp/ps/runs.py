@@ -15,7 +15,7 @@ from typing import Any
 
 from absl import flags
 
-from wbsp.disk import disk_of
+from wbsp.process.disk import disk_of
 from wbsp.ps.background import CHECKPOINT
 from wbsp.ps.saved import check_run
 from wbsp.runlog.folder import (

@@ -16,13 +16,13 @@ from typing import IO, Any, TypeVar
 import numpy as np
 import zmq
 
-from wbsp.host import Nap
+from wbsp.process.host import Nap
+from wbsp.process.signals import Interrupts
 from wbsp.ps.background import Evaluator, EvaluatorError, EvaluatorWatch
 from wbsp.ps.clock import Clock
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.engine import Engine
 from wbsp.ps.files import RunFiles
-from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.run import Outlet, Run, ServerConfig
 from wbsp.ps.shard_link import ShardLost
 from wbsp.ps.shards import PATIENCE, Shards

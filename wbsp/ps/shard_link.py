@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import zmq
 from msgspec import structs
 
-from wbsp.ps.child import ChildProcess
+from wbsp.process.child import ChildProcess
 from wbsp.runlog.console import one_line
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s

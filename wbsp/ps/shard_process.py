@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from wbsp.host import HOST, Host
-from wbsp.ps.child import settings_from_server
-from wbsp.ps.interrupt import Interrupts
+from wbsp.process.child import settings_from_server
+from wbsp.process.host import HOST, Host
+from wbsp.process.signals import Interrupts
 from wbsp.ps.shard_server import ShardServer
 from wbsp.runlog.console import say
 from wbsp.wire.sockets import ServerSocket

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import zmq
 
-from wbsp.host import Nap
+from wbsp.process.host import Nap
+from wbsp.process.signals import Interrupts
 from wbsp.ps.floats import FloatsReader
-from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.shard import Shard
 from wbsp.runlog.console import one_line, say
 from wbsp.wire import messages as m

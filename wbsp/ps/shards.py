@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import zmq
 
-from wbsp.host import Nap
 from wbsp.limits import SHARDS
+from wbsp.process.host import Nap
+from wbsp.process.signals import Interrupts
 from wbsp.ps.decision import Accepted, Committed, Record, Rejected, Resent
 from wbsp.ps.floats import floats_of
-from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.outer import OuterStep
 from wbsp.ps.shard_link import LocalShard, ShardLink, ShardLost
 from wbsp.ps.store import Whole

@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection
 
 import zmq
 
-from wbsp.host import Nap
+from wbsp.process.host import Nap
+from wbsp.process.signals import Interrupts
 from wbsp.ps.candidacy import Candidacy, State
 from wbsp.ps.contest import PROOF, SILENT, STANDBY_STEP
 from wbsp.ps.copies import Copy
-from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.leader import Leader
 from wbsp.ps.server import Server
 from wbsp.ps.worker_session import check_reattach, other_protocol

@@ -12,15 +12,15 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import IO, Any
 
-from wbsp import cluster
-from wbsp.host import HOST, Host
+from wbsp import environment as cluster
+from wbsp.process.host import HOST, Host
+from wbsp.process.signals import Interrupts
 from wbsp.ps.background import CHECKPOINT, Evaluator
 from wbsp.ps.candidacy import State
 from wbsp.ps.checkpoint import Checkpoint, load, save
 from wbsp.ps.contest import SERVER_STEP, STANDBY_STEP
 from wbsp.ps.copies import Copy
 from wbsp.ps.files import RunFiles
-from wbsp.ps.interrupt import Interrupts
 from wbsp.ps.run import Outlet, ServerConfig
 from wbsp.ps.runs import BESIDE, Runs
 from wbsp.ps.saved import check_run

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wbsp.host import HOST
+from wbsp.process.host import HOST
 from wbsp.ps.files import RunFiles
 from wbsp.ps.saved import report_of
 from wbsp.ps.shards import Shards

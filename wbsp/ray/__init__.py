@@ -2,7 +2,7 @@
 what dies, and returns what each worker's `train` returned.
 
 Ray says what runs where and which process has died; training is that of any other run. Who is who
-reaches the workers by the environment, as everywhere (`wbsp.cluster`).
+reaches the workers by the environment, as everywhere (`wbsp.environment`).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ IN_ORDER = (0, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 _LISTENS = "listening on port"
 # The server ends with the process that holds the other end of its standard input, however that
 # ends: two servers of one run must not live beside one another unknown to Ray.
-_COMMAND = ("import runpy; from wbsp.startup import end_with_parent; end_with_parent(); "
+_COMMAND = ("import runpy; from wbsp.process.imports import end_with_parent; end_with_parent(); "
             "runpy.run_module('wbsp.ps', run_name='__main__', alter_sys=True)")
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from wbsp.disk import disk_of
+from wbsp.process.disk import disk_of
 
 FLUSH_SECONDS = 1.0  # of the run's time
 MIB = 1 << 20  # bytes

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from wbsp.disk import disk_of
+from wbsp.process.disk import disk_of
 from wbsp.runlog.files import read_document, write_document
 
 SETTINGS = "run.json"

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from wbsp.disk import disk_of
 from wbsp.member import Member
+from wbsp.process.disk import disk_of
 from wbsp.runlog.files import MIB, LineFile, columns, to_json, write_document, write_whole
 from wbsp.runlog.report import Report
 from wbsp.runlog.straggler import StragglerScore

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from absl import app, flags
 
 from wbsp import heterogeneity
+from wbsp.process.imports import heavy_imports
 from wbsp.ps.outer import OUTER_STEPS, create_outer
 from wbsp.runlog.folder import run_folder
 from wbsp.simulate import advice, compare, units
@@ -36,7 +37,6 @@ from wbsp.simulate.runs import Plan, simulate
 from wbsp.simulate.shards import check_number
 from wbsp.simulate.spec import ClusterSpec, published
 from wbsp.simulate.variants import Variant, variants
-from wbsp.startup import heavy_imports
 from wbsp.sync import MODELS, parse_options, with_batch_size
 from wbsp.tensors.codecs import FLOAT32, KNOWN, parse
 

@@ -65,7 +65,7 @@ def _is_address(name: str) -> bool:
 def _mirror(address: str, token_file: str | None, stack: contextlib.ExitStack,
             ended: threading.Event) -> Mirror:
     """Copies of what the server at that address hands out, which go with `stack`."""
-    from wbsp.cluster import token
+    from wbsp.environment import token
     from wbsp.watch.remote import mirrored
 
     return stack.enter_context(mirrored(address, token(token_file), ended))

@@ -21,7 +21,7 @@ import termios
 from collections import Counter
 from dataclasses import dataclass
 
-from wbsp.host import HOST, Network
+from wbsp.process.host import HOST, Network
 from wbsp.wire.messages import MAX_MESSAGE
 
 ROOM = 8  # messages that libzmq holds for a connection on their way out

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 import zmq
 
-from wbsp.host import HOST, Host
+from wbsp.process.host import HOST, Host
 from wbsp.tensors.buffers import is_held
 from wbsp.wire.message import WireError
 from wbsp.wire.segments import Segment, available

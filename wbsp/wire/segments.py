@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wbsp.host import HOST, Host
 from wbsp.limits import Bytes, Random
+from wbsp.process.host import HOST, Host
 from wbsp.tensors.buffers import BufferPool
 from wbsp.wire.message import WireError
 

@@ -19,7 +19,7 @@ import zmq
 import zmq.auth
 from zmq.utils import z85
 
-from wbsp.host import HOST, Host, Network
+from wbsp.process.host import HOST, Host, Network
 from wbsp.tensors.buffers import keep_freed
 from wbsp.wire.guard import ROOM, ConnectionGuard
 from wbsp.wire.messages import MAX_MESSAGE

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from msgspec import structs
 
-from wbsp.host import HOST, Host
+from wbsp.process.host import HOST, Host
 from wbsp.sync.base import Push
 from wbsp.tensors.codecs import FLOAT32, Format, Ranges, parse
 from wbsp.tensors.error_feedback import ErrorFeedback

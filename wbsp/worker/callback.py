@@ -16,7 +16,8 @@ from typing import Any
 
 import keras
 
-from wbsp.cluster import Task
+from wbsp.environment import Task
+from wbsp.process.forks import forget, in_child
 from wbsp.replica.layers import derive
 from wbsp.runlog.console import say
 from wbsp.runlog.worker import WorkerLog
@@ -24,7 +25,6 @@ from wbsp.sync.base import WorkerRule
 from wbsp.wire import messages as m
 from wbsp.worker.batches import advice, batches, check
 from wbsp.worker.fit import Fit
-from wbsp.worker.forks import forget, in_child
 from wbsp.worker.plain import in_one_line
 from wbsp.worker.session import Session
 from wbsp.worker.signals import Signals
@@ -68,7 +68,7 @@ class SyncCallback(keras.callbacks.Callback):
                  say: Callable[[str], None] = say, patience: float = PATIENCE,
                  transport: str | None = None, session: Session | None = None):
         """What is not given of the first three, and of transport, comes from the environment:
-        `wbsp.cluster`.
+        `wbsp.environment`.
 
         address:          host:port of the server; with a standby: host:port,host:port
         worker_index:     0 ... worker_num - 1, each once

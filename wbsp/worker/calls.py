@@ -6,7 +6,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable
 
-from wbsp.host import HOST, Host
+from wbsp.process.host import HOST, Host
 
 
 class CallQueue:

@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 import zmq
 
-from wbsp.host import HOST, Host
+from wbsp.process.forks import close_connections
+from wbsp.process.host import HOST, Host
 from wbsp.tensors.buffers import keep_freed
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import split
@@ -20,7 +21,6 @@ from wbsp.wire.segments import PIECE
 from wbsp.wire.sockets import contact, split_addresses, worker_socket
 from wbsp.worker.connection import ConnectionMonitor
 from wbsp.worker.duplex import Duplex
-from wbsp.worker.forks import close_connections
 from wbsp.worker.route import numbers
 from wbsp.worker.shared_memory import SharedMemory, SharingEnded
 from wbsp.worker.slices import Slices

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from wbsp.host import Nap
+from wbsp.process.host import Nap
 from wbsp.runlog.console import one_line
 from wbsp.runlog.report import Report
 from wbsp.sync.base import Push

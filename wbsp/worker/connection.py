@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import zmq
 
-from wbsp.host import HOST, Host
+from wbsp.process.host import HOST, Host
 from wbsp.wire.sockets import HANDSHAKE_FAILED
 from wbsp.worker.route import Route
 

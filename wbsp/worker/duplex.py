@@ -7,7 +7,7 @@ from typing import Any
 
 import zmq
 
-from wbsp.host import HOST, Host
+from wbsp.process.host import HOST, Host
 from wbsp.wire.link import Link
 from wbsp.wire.rate import RateLimitedReceiver, RateLimiter
 from wbsp.wire.send_queue import SendQueue

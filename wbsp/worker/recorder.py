@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wbsp.host import HOST, Host
+from wbsp.process.host import HOST, Host
 from wbsp.runlog.report import Phase, PhaseTimer, Report
 from wbsp.runlog.worker import WorkerLog
 

@@ -7,7 +7,7 @@ import contextlib
 
 import zmq
 
-from wbsp.host import HOST, Host
+from wbsp.process.host import HOST, Host
 from wbsp.wire.sockets import endpoints, plain_address, split_addresses
 
 # Seconds until the next address is tried, where there are several: without an answer, after the

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from wbsp.cluster import Task, shares_memory, token
-from wbsp.host import HOST, Host
+from wbsp.environment import Task, shares_memory, token
+from wbsp.process.host import HOST, Host
 from wbsp.wire import messages as m
 from wbsp.wire.sockets import split_addresses
 from wbsp.worker.connection import RunOver

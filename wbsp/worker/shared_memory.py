@@ -7,7 +7,7 @@ from collections import deque
 import numpy as np
 import zmq
 
-from wbsp.host import HOST, Host
+from wbsp.process.host import HOST, Host
 from wbsp.tensors.buffers import is_held
 from wbsp.wire.link import Door, Link
 from wbsp.wire.message import WireError

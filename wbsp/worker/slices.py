@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import zmq
 
-from wbsp.host import HOST, Host
+from wbsp.process.host import HOST, Host
 from wbsp.tensors.ops import bounds
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from wbsp.host import HOST, Host
+from wbsp.process.host import HOST, Host
 
 LOOK = 0, 64  # the piece outside training: as many as divide among the devices of a strategy
 NOTHING = 0, 0  # the piece that says that there is none yet

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from wbsp.host import HOST, Host, Thread
+from wbsp.process.host import HOST, Host, Thread
 from wbsp.replica.base import Vector
 from wbsp.sync.base import Push
 from wbsp.tensors.codecs import FLOAT32

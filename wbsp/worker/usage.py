@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import psutil
 
-from wbsp.host import HOST
+from wbsp.process.host import HOST
 
 PERIOD = 0.5  # seconds between two samples: processor time is counted in hundredths
 

@@ -37,7 +37,7 @@ from simulated.plan import PATIENT, PORT, Plan
 from simulated.strangers import Stranger
 from simulated.threads import Scheduler
 from simulated.world import World
-from wbsp.host import HOST, Clock, Host
+from wbsp.process.host import HOST, Clock, Host
 from wbsp.ps.run import ServerConfig
 from wbsp.ps.shard_link import SILENT
 from wbsp.ps.shard_process import prepare_shard

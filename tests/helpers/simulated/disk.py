@@ -132,7 +132,7 @@ class Machine:
 
 
 class Disk:
-    """A machine's disk, as one process uses it: see `wbsp.disk.Disk`."""
+    """A machine's disk, as one process uses it: see `wbsp.process.disk.Disk`."""
 
     def __init__(self, process, machine, scratch):
         self._process, self.machine, self._scratch = process, machine, scratch

@@ -1,7 +1,7 @@
 """Memory that the simulated processes of one machine share, and the Unix sockets between them.
 
-See `wbsp.memory.Memory`, and `wbsp.wire.link` for what uses these sockets. They do not break while
-both processes live: there is no network between the two.
+See `wbsp.process.memory.Memory`, and `wbsp.wire.link` for what uses these sockets. They do not
+break while both processes live: there is no network between the two.
 """
 
 from __future__ import annotations

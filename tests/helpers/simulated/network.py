@@ -1,4 +1,5 @@
-"""ZeroMQ and sockets of simulated processes, as far as wbsp uses them: see `wbsp.host.Network`.
+"""ZeroMQ and sockets of simulated processes, as far as wbsp uses them: see
+`wbsp.process.host.Network`.
 
 As libzmq does it: a ROUTER that is told of peers that are gone, and lets a peer that comes again
 keep its name; a DEALER that keeps some messages while it connects, for whoever answers, and

@@ -27,7 +27,7 @@ import wbsp.wire.link
 import wbsp.wire.segments
 from simulated.cluster import Cluster
 from simulated.plan import Plan
-from wbsp.host import Nap
+from wbsp.process.host import Nap
 from wbsp.ps.admission import Admission
 from wbsp.ps.background import Checkpoints, Evaluations
 from wbsp.ps.candidacy import Candidacy, Comer

@@ -1,4 +1,4 @@
-"""Threads of a simulated process, and what they wait for: see `wbsp.host.Scheduler`."""
+"""Threads of a simulated process, and what they wait for: see `wbsp.process.host.Scheduler`."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wbsp import user_key as module
+from wbsp.process import user_key as module
 
 user_key = module.user_key.__wrapped__  # without its cache
 

@@ -9,7 +9,7 @@ import pytest
 from crew import Member
 from jobs import until
 
-from wbsp.worker import forks
+from wbsp.process import forks
 from wbsp.worker.signals import Signals
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from wbsp.host import HOST, Host
+from wbsp.process.host import HOST, Host
 
 SIGNALS = signal.SIGINT, signal.SIGTERM
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from wbsp.ps.interrupt import SIGNALS
+from wbsp.process.signals import SIGNALS
 
 _PATIENCE = 60.0  # seconds for the first line of input
 

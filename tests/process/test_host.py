@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from wbsp.host import HOST, Clock, Nap
+from wbsp.process.host import HOST, Clock, Nap
 
 
 def test_time_counts_while_the_machine_sleeps_where_it_can_tell(monkeypatch):

@@ -14,7 +14,7 @@ DOINGS = {
 CODE = """
 import threading, time
 from concurrent.futures import ThreadPoolExecutor
-from wbsp.ps.interrupt import Interrupts
+from wbsp.process.signals import Interrupts
 interrupts = Interrupts().install()
 interrupts.at_once += [lambda: 1 / 0, lambda: print("bye", flush=True)]
 pool = ThreadPoolExecutor()

@@ -24,9 +24,9 @@ import zmq
 import zmq.utils.monitor
 from zmq.auth.thread import ThreadAuthenticator
 
-from wbsp.disk import DISK, Disk
-from wbsp.memory import Memory
-from wbsp.user_key import user_key
+from wbsp.process.disk import DISK, Disk
+from wbsp.process.memory import Memory
+from wbsp.process.user_key import user_key
 
 Thread = threading.Thread
 

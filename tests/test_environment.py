@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jobs import ROOT, Jobs, free_port
 
-from wbsp.cluster import (
+from wbsp.environment import (
     Spec,
     Task,
     server_address,

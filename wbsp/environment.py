@@ -1,0 +1,255 @@
+"""Who is who in a run: what arguments do not say, the environment says. Only this module reads it.
+
+WBSP_SERVER        the server's address, as SyncCallback takes it
+WBSP_WORKER_INDEX  which worker this process is: 0 ... worker_num - 1
+WBSP_WORKER_NUM    how many workers the server waits for
+WBSP_TOKEN_FILE    file with the shared secret
+WBSP_TRANSPORT     tcp: no memory is shared with processes of the same machine; else: auto
+TF_CONFIG          what TensorFlow's users and their schedulers set: {"task": {"type": "worker",
+                   "index": 0}, "cluster": {"ps": ["host:port"], "worker": [...]}}; a chief or
+                   master is a worker, the first one
+JOB_COMPLETION_INDEX, SLURM_PROCID
+                   the index, as an indexed Job of Kubernetes and a step of Slurm number their tasks
+
+Each value comes from the first that says it: argument, WBSP_*, TF_CONFIG, scheduler. TF_CONFIG goes
+before the schedulers' numbers, because who writes it may count otherwise than they do (its ps is a
+task of the same step, say). A variable that is empty says nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from wbsp.wire.sockets import read_token
+
+TRANSPORTS = "auto", "tcp"
+TRAINERS = "chief", "master", "worker"  # types of tasks that train, in the order of their numbers
+_SHOWN = 200  # characters of a variable in a message
+_UNKNOWN = ('{} is not known: pass SyncCallback("localhost:2606", worker_index=0), or set the '
+           "environment variable {}, or TF_CONFIG")
+
+
+class Said(NamedTuple):
+    """What a variable of the environment says."""
+
+    name: str
+    text: str
+
+    def refused(self, problem: object) -> ValueError:
+        """The error of a text that is no good: one line with the variable, its value, the problem.
+        """
+        text = self.text if len(self.text) <= _SHOWN else self.text[:_SHOWN] + " ..."
+        return ValueError(f"{self.name} is {text!r}: {problem}")
+
+    def number(self, least: int) -> int:
+        """The text as an integer. Raises ValueError for anything else, and for one below `least`.
+        """
+        if not (self.text.isascii() and self.text.isdigit() and int(self.text) >= least):
+            raise self.refused(f"not a whole number of {least} or more")
+        return int(self.text)
+
+
+def _variable(*names: str) -> Said | None:
+    """The first of these variables that is set and not empty."""
+    for name in names:
+        if text := os.environ.get(name, "").strip():
+            return Said(name, text)
+    return None
+
+
+class Task(NamedTuple):
+    """A worker's place in the run: the server's address, and the worker's index."""
+
+    address: str
+    worker: int
+
+    @classmethod
+    def complete(cls, address: str | None, index: int | None, default: Task | None = None, *,
+                 check: Callable[[str], object] = str) -> Task:
+        """The task, with what is None taken from the environment, else from `default`.
+
+        check: raises ValueError for a text that is no address
+        Raises ValueError, in one line, for a bad or missing value.
+        """
+        if address is None:
+            address = _checked_address(check)
+        else:
+            check(address)
+        if index is None:
+            index = _worker_index()
+        if default is not None:
+            address = default.address if address is None else address
+            index = default.worker if index is None else index
+        if address is None:
+            raise ValueError(_UNKNOWN.format("the server's address", "WBSP_SERVER=localhost:2606"))
+        if index is None:
+            raise ValueError(_UNKNOWN.format("this worker's index", "WBSP_WORKER_INDEX=0"))
+        try:
+            number = operator.index(index)
+        except TypeError:
+            number = -1
+        if not 0 <= number < 1 << 31:
+            raise ValueError(f"worker_index must be a whole number of 0 or more, not {index!r}")
+        return cls(address, number)
+
+    @classmethod
+    def of(cls, resolver: Any) -> Task:
+        """The task that a `tf.distribute.cluster_resolver` names.
+
+        Raises ValueError where it does not say that this process is a worker of exactly one server.
+        """
+        cluster = resolver.cluster_spec().as_dict()
+        servers = cluster.get("ps", [])
+        if len(servers) != 1:
+            raise ValueError(f"the cluster resolver names {len(servers)} ps tasks; wbsp needs one")
+        if resolver.task_type not in TRAINERS:
+            raise ValueError(f"the cluster resolver makes this process a task of type "
+                             f"{resolver.task_type!r}, not a worker")
+        if resolver.task_id is None:
+            raise ValueError("the cluster resolver gives this process no task index")
+        return cls(servers[0], _before(cluster, resolver.task_type) + resolver.task_id)
+
+
+def server_address(kind: str | None = None) -> Said | None:
+    """Where the environment says that the server is; None: it does not.
+
+    kind: what this process must be in TF_CONFIG, if that is asked
+    Raises ValueError for a bad TF_CONFIG.
+    """
+    if said := _variable("WBSP_SERVER"):
+        return said
+    spec = tf_config()
+    if spec is None:
+        return None
+    if kind is not None:
+        spec.must_be(kind)
+    return Said("the ps in TF_CONFIG", spec.server)
+
+
+def worker_num() -> int | None:
+    """How many workers the environment says there are; None: it does not. Raises ValueError."""
+    if said := _variable("WBSP_WORKER_NUM"):
+        return said.number(1)
+    spec = tf_config()
+    return None if spec is None else spec.must_be("ps").workers
+
+
+def token(path: str | None) -> bytes | None:
+    """The run's secret, from the file that is given or else from that of WBSP_TOKEN_FILE.
+
+    path: "" for no secret, whatever the environment says
+    Raises ValueError or OSError, in one line.
+    """
+    if path is not None:
+        return read_token(path) if path else None
+    said = _variable("WBSP_TOKEN_FILE")
+    if said is None:
+        return None
+    try:
+        return read_token(said.text)
+    except (ValueError, OSError) as error:
+        raise said.refused(error) from None
+
+
+def shares_memory(transport: str | None) -> bool:
+    """Whether memory may be shared within a machine, by what is given or else by WBSP_TRANSPORT.
+
+    Raises ValueError, in one line, for what is neither "auto" nor "tcp".
+    """
+    said = Said("transport", transport) if transport else _variable("WBSP_TRANSPORT")
+    if said is not None and said.text not in TRANSPORTS:
+        raise said.refused(f"not one of {', '.join(TRANSPORTS)}")
+    return said is None or said.text == "auto"
+
+
+def _checked_address(check: Callable[[str], object]) -> str | None:
+    said = server_address()
+    if said is None:
+        return None
+    try:
+        check(said.text)
+    except ValueError as error:
+        raise said.refused(error) from None
+    return said.text
+
+
+def _worker_index() -> int | None:
+    if said := _variable("WBSP_WORKER_INDEX"):
+        return said.number(0)
+    if spec := tf_config():
+        return spec.must_be("worker").worker
+    if said := _variable("JOB_COMPLETION_INDEX", "SLURM_PROCID"):
+        return said.number(0)
+    return None
+
+
+class Spec(NamedTuple):
+    """The content of TF_CONFIG: the cluster, and this process's task in it.
+
+    kind:   of this task: "ps", "worker" (a chief and a master are workers, too), or another
+    worker: which worker this task is; 0 where it is none
+    """
+
+    server: str
+    workers: int  # how many
+    kind: str
+    worker: int
+
+    def must_be(self, kind: str) -> Spec:
+        """This Spec. Raises ValueError where the task is of another kind."""
+        if self.kind != kind:
+            way = {"ps": "start python -m wbsp.ps in it", "worker": "python -m wbsp.ps is for the "
+                   "ps, and a script with SyncCallback for the workers"}.get(
+                       self.kind, "it takes no part in the training, which goes on without it")
+            raise ValueError(f"TF_CONFIG makes this process a task of type {self.kind!r}, not a "
+                             f"{kind}: {way}")
+        return self
+
+
+def tf_config() -> Spec | None:
+    """The content of the variable TF_CONFIG; None if it is not set. Raises ValueError."""
+    said = _variable("TF_CONFIG")
+    if said is None:
+        return None
+    try:
+        return _spec(json.loads(said.text))
+    except KeyError as error:
+        problem = f"it has no {error}"
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        problem = str(error)
+    raise said.refused(f"no cluster of one ps and workers: {problem}; WBSP_SERVER, "
+                       "WBSP_WORKER_INDEX and WBSP_WORKER_NUM go before it")
+
+
+def _spec(config: dict[str, Any]) -> Spec:
+    cluster, task = config["cluster"], config["task"]
+    servers, kind = cluster["ps"], task["type"]
+    if not any(one in cluster for one in TRAINERS):
+        raise KeyError("worker")
+    for one in ("ps", *TRAINERS):
+        tasks = cluster.get(one, [])
+        if not (isinstance(tasks, list) and all(isinstance(task, str) for task in tasks)):
+            raise ValueError(f"{one!r} is {tasks!r}, not a list of addresses")
+    if len(servers) != 1:
+        raise ValueError(f"{len(servers)} ps tasks; wbsp needs one")
+    workers = sum(len(cluster.get(one, [])) for one in TRAINERS)
+    if not workers:
+        raise ValueError("no worker tasks; name each of them")
+    if kind not in TRAINERS:
+        return Spec(servers[0], workers, str(kind), 0)
+    tasks = cluster.get(kind, [])
+    index = 0 if "index" not in task and len(tasks) == 1 else Said(
+        "the task's index", str(task["index"])).number(0)
+    if index >= len(tasks):
+        raise ValueError(f"the task is number {index} of type {kind!r}, and the cluster has "
+                         f"{len(tasks)} of these, from 0 on")
+    return Spec(servers[0], workers, "worker", _before(cluster, kind) + index)
+
+
+def _before(cluster: dict[str, Any], kind: str) -> int:
+    """How many workers have lower numbers than those of this type."""
+    return sum(len(cluster.get(one, [])) for one in TRAINERS[:TRAINERS.index(kind)])

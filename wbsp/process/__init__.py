@@ -1,0 +1,1 @@
+"""What a process needs of its machine: clock, network, disk, children, signals."""
