@@ -8,8 +8,8 @@ from absl import flags
 import data
 import models
 from wbsp import heterogeneity
+from wbsp.core.outer_optimizer import OUTER_STEPS
 from wbsp.environment import TRANSPORTS
-from wbsp.ps.outer import OUTER_STEPS
 from wbsp.ps.runs import resume_flag
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import sync_name

@@ -8,8 +8,8 @@ import data
 import models
 from launcher.flags import FLAGS, chosen_sync, given, run_wide_settings, say_what_has_no_effect
 from launcher.images import imagenet_settings, look_of
+from wbsp.core.outer_optimizer import create_outer
 from wbsp.environment import shares_memory, worker_num
-from wbsp.ps.outer import create_outer
 from wbsp.sync import create, parse_options
 from wbsp.tensors.codecs import parse
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from wbsp.core.agent import Adopt, Agent, Command, Cut, CutQuery, Fetch, Leave
 from wbsp.sync import MODELS, Direct, WorkerRule
-from wbsp.worker.agent import Adopt, Agent, Command, Cut, CutQuery, Fetch, Leave
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs/architecture.md"
 BEGIN, END = "<!-- states -->\n", "<!-- end of states -->\n"

@@ -28,7 +28,7 @@ run_benchmarks() { WBSP_BENCHMARKS=1 tests tests/benchmarks tests/test_gpu_check
 run_claims() { WBSP_CLAIMS=1 tests -n 2 tests/test_claims.py; }
 run_reports() { WBSP_REPORTS=1 tests -n 2 tests/test_reproduce.py tests/test_long_runs.py; }
 run_properties() {
-    tests --hypothesis-profile=night -n 3 tests/sync tests/wire tests/ps/test_store.py
+    tests --hypothesis-profile=night -n 3 tests/sync tests/wire tests/core/test_store.py
 }
 
 can_cuts() {

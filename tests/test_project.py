@@ -56,8 +56,8 @@ def test_a_synchronization_model_needs_nothing_but_itself(path):
     assert roots(path) - {"wbsp", "numpy", "scipy"} <= sys.stdlib_module_names
 
 
-@pytest.mark.parametrize("path", [*in_folder("simulate", "runlog", "figures", "watch"), *(
-    ROOT / "wbsp" / pure for pure in ("ps/engine.py", "ps/store.py", "worker/agent.py"))], ids=name)
+@pytest.mark.parametrize("path", in_folder("core", "simulate", "runlog", "figures", "watch"),
+                         ids=name)
 def test_only_real_servers_and_workers_know_the_wire(path):
     if path.name not in ("remote.py", "line.py"):  # who watches a real server
         assert "wire" not in of_wbsp(path) and "zmq" not in roots(path)
@@ -65,14 +65,15 @@ def test_only_real_servers_and_workers_know_the_wire(path):
 
 @pytest.mark.parametrize("path", in_folder("runlog"), ids=name)
 def test_what_a_run_leaves_is_written_without_knowing_who_runs(path):
-    assert of_wbsp(path) <= {"runlog", "member", "process"}
+    assert of_wbsp(path) <= {"runlog", "core", "process"}
 
 
 @pytest.mark.parametrize("path", in_folder("watch"), ids=name)
 def test_the_page_to_watch_knows_of_a_run_what_its_files_say(path):
     # files that a server hands out
     afar = {"remote.py": {"wire"}, "line.py": {"wire"}, "__main__.py": {"environment"}}
-    assert of_wbsp(path) <= {"watch", "runlog", "member", "figures"} | afar.get(path.name, set())
+    assert of_wbsp(path) <= ({"watch", "runlog", "core", "figures", "limits"}
+                             | afar.get(path.name, set()))
 
 
 def test_nobody_knows_the_page_to_watch():
@@ -104,7 +105,7 @@ MAY = {"wbsp/process/child.py": {"subprocess", "select", "signal"},
        "wbsp/process/forks.py": {"threading", "signal", "socket"}}
 
 
-@pytest.mark.parametrize("path", in_folder("ps", "worker"), ids=name)
+@pytest.mark.parametrize("path", in_folder("core", "ps", "worker"), ids=name)
 def test_servers_and_workers_use_the_world_outside_through_their_host(path):
     found = {one for one in OUTSIDE
              if any(f"{use}.".startswith(f"{one}.") for use in imports(path))}

@@ -12,9 +12,9 @@ import pytest
 from integers import conserved, read_result, recorded
 from jobs import Jobs, free_port, until
 
+from wbsp.core.report import Report
 from wbsp.ps import checkpoint
 from wbsp.runlog.reader import read_run
-from wbsp.runlog.report import Report
 
 KILLS = int(os.environ.get("WBSP_KILLS", "1"))
 SEED = int(os.environ.get("WBSP_KILLS_SEED", "0"))

@@ -16,7 +16,6 @@ DIMENSIONS = 32  # of a variable
 VARIABLES = 1 << 17  # of a model
 MAX_FLOATS = 1 << 33  # of a model (32 GiB)
 SHARDS = 64  # of a server
-
 # What counts up over a run (pushes, versions, steps, epochs); exact as a float64, too.
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
 OrNone = Annotated[int, Meta(ge=-1, le=1 << 53)]  # the same, or `message.NONE`
@@ -28,7 +27,6 @@ Worker = Annotated[int, Meta(ge=-(1 << 31), lt=1 << 31)]  # index, as the proces
 Real = Annotated[float, Meta(ge=-1e300, le=1e300)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]  # up to thirty years
 Port = Annotated[int, Meta(ge=1, le=65535)]
-
 Id = Annotated[str, Meta(max_length=64)]  # of a run, a socket, a file
 Host = Annotated[str, Meta(max_length=255)]  # as in DNS
 Mac = Annotated[bytes, Meta(max_length=32)]  # or a nonce, or a key; empty: there is none
@@ -44,3 +42,8 @@ Shape = Annotated[tuple[Size, ...], Meta(max_length=DIMENSIONS)]
 States = Annotated[dict[Id, Total], Meta(max_length=64)]  # of an outer step: name -> floats
 # Of shards: host, or "" for the one at which the server was reached, and port.
 Addresses = Annotated[list[tuple[Host, Port]], Meta(max_length=1024)]
+
+
+def one_line(text: str, most: int = 400) -> str:
+    """Text that a peer wrote, fit for a line: at most so many characters, all of them printable."""
+    return "".join(c if c.isprintable() else "?" for c in text[:most])

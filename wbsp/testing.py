@@ -20,7 +20,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wbsp.ps.effects import Ack
+from wbsp.core.effects import Ack
 from wbsp.simulate.cluster import Cluster
 from wbsp.simulate.machine import Incarnation, Machine, StepTime, trace
 from wbsp.simulate.worker import Observer

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from integers import IntegerReplica
 from jobs import PATIENCE
 
+from wbsp.core.agent import Agent
 from wbsp.tensors.layout import LayerState
-from wbsp.worker.agent import Agent
 from wbsp.worker.runtime import WorkerRuntime
 from wbsp.worker.shared_memory import SharedMemory
 from wbsp.worker.transport import Transport

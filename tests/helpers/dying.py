@@ -25,12 +25,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from wbsp.ps.decision import Accepted, Committed
+from wbsp.core.decisions import Accepted, Committed
+from wbsp.core.engine import Engine
+from wbsp.core.store import Store
 from wbsp.ps.dispatcher import Dispatcher
-from wbsp.ps.engine import Engine
 from wbsp.ps.replication import Replication
 from wbsp.ps.shard import Shard
-from wbsp.ps.store import Store
 from wbsp.wire import shards as s
 
 OF_SERVER = "received", "decided", "accepted", "committed", "answered", "replicated"

@@ -18,11 +18,11 @@ import numpy as np
 import zmq
 from lockstep_worker import LAYOUT, SIZE, Worker
 
+from wbsp.core.engine import Engine
+from wbsp.core.store import UNSENT, Store
 from wbsp.process.host import HOST
 from wbsp.ps.clock import Clock
 from wbsp.ps.dispatcher import Dispatcher
-from wbsp.ps.engine import Engine
-from wbsp.ps.store import UNSENT, Store
 from wbsp.ps.terms import Place, Terms
 from wbsp.sync import create
 from wbsp.tensors.codecs import parse

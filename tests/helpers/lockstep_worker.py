@@ -6,11 +6,11 @@ from collections import deque
 
 import numpy as np
 
+from wbsp.core.agent import Adopt, Agent, Cut, CutQuery, Leave
 from wbsp.process.host import HOST
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire import messages as m
 from wbsp.wire.chunks import split
-from wbsp.worker.agent import Adopt, Agent, Cut, CutQuery, Leave
 from wbsp.worker.communication import Communication
 from wbsp.worker.connection import TransportError
 from wbsp.worker.recorder import Recorder

@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from wbsp.member import Member
+from wbsp.core.report import Report
+from wbsp.core.stats import Member
 from wbsp.runlog.folder import write_settings
 from wbsp.runlog.reader import Run, read_run
-from wbsp.runlog.report import Report
 from wbsp.runlog.server import ServerLog
 from wbsp.runlog.worker import WorkerLog
 

@@ -7,10 +7,10 @@ import pytest
 from full_disk import full_at
 from jobs import until
 
+from wbsp.core.engine import Engine
+from wbsp.core.store import Store
 from wbsp.ps import checkpoint
 from wbsp.ps.background import CHECKPOINT, Checkpoints
-from wbsp.ps.engine import Engine
-from wbsp.ps.store import Store
 from wbsp.simulate.cluster import Cluster
 from wbsp.simulate.machine import Machine, constant
 from wbsp.simulate.workload import TimingWorkload

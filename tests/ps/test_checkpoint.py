@@ -10,12 +10,12 @@ from full_disk import full_at
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
+from wbsp.core.engine import Engine
+from wbsp.core.report import Report
+from wbsp.core.store import Store
 from wbsp.ps import saved
 from wbsp.ps.checkpoint import Checkpoint, load, save
-from wbsp.ps.engine import Engine
 from wbsp.ps.saved import SavedState, check_run, check_state
-from wbsp.ps.store import Store
-from wbsp.runlog.report import Report
 from wbsp.sync import Push, create
 from wbsp.tensors.layout import TensorSpec
 

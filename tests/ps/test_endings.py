@@ -13,11 +13,11 @@ from crew import Member, all_end
 from integers import IntegerReplica
 from jobs import PATIENCE, until
 
+from wbsp.core.outer_optimizer import create_outer
 from wbsp.process.host import Clock
 from wbsp.process.signals import Interrupts
 from wbsp.ps import checkpoint
 from wbsp.ps.background import CHECKPOINT, Evaluation, EvaluatorError, EvaluatorWatch
-from wbsp.ps.outer import create_outer
 from wbsp.ps.replication import Replication
 from wbsp.ps.run import Outlet, ServerConfig
 from wbsp.ps.server import Server

@@ -11,6 +11,7 @@ import pytest
 import zmq
 from jobs import free_port, until
 
+from wbsp.core.store import Snapshot, Whole
 from wbsp.process.host import HOST
 from wbsp.process.signals import Interrupts
 from wbsp.ps.candidacy import State
@@ -19,7 +20,6 @@ from wbsp.ps.copies import messages
 from wbsp.ps.leader import Leader
 from wbsp.ps.lending import Lending
 from wbsp.ps.standby import Standby
-from wbsp.ps.store import Snapshot, Whole
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire import messages as m
 from wbsp.wire.link import TRIES

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from wbsp.member import OTHERS, REASONS, AnsweredWork, Member
-from wbsp.ps.engine import BEFORE, Engine
+from wbsp.core.engine import BEFORE, Engine
+from wbsp.core.stats import OTHERS, REASONS, AnsweredWork, Member
+from wbsp.core.store import Store
 from wbsp.ps.protocol_errors import AT_ONCE, PeerLog, ProtocolErrors
-from wbsp.ps.store import Store
 from wbsp.ps.worker_session import WorkerSession
 from wbsp.sync import create
 from wbsp.wire import messages as m

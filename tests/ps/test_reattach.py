@@ -5,12 +5,12 @@ import pytest
 from lockstep import World
 from lockstep_worker import SIZE
 
-from wbsp.member import AnsweredWork
-from wbsp.ps.decision import Directed, Granted
-from wbsp.ps.effects import Ack
-from wbsp.ps.engine import Engine
-from wbsp.ps.gathering import Gathering
-from wbsp.ps.store import UNSENT, Store
+from wbsp.core.decisions import Directed, Granted
+from wbsp.core.effects import Ack
+from wbsp.core.engine import Engine
+from wbsp.core.rendezvous import Gathering
+from wbsp.core.stats import AnsweredWork
+from wbsp.core.store import UNSENT, Store
 from wbsp.sync import MODELS, Push, create
 
 OPTIONS = {"adsp": {"period": 5}, "dssp": {"s_u": 6}, "ssp": {"s": 2}, "localsgd": {"tau": 3}}

@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from wbsp.core.engine import Engine
+from wbsp.core.store import Store
 from wbsp.ps import follower
 from wbsp.ps.clock import Clock
 from wbsp.ps.copies import Source
-from wbsp.ps.engine import Engine
 from wbsp.ps.lending import Lending
 from wbsp.ps.replication import Replication
 from wbsp.ps.run import ServerConfig
-from wbsp.ps.store import Store
 from wbsp.ps.terms import Place, Terms
 from wbsp.sync import create
 from wbsp.sync.base import Push

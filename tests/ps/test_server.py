@@ -14,9 +14,9 @@ from integers import IntegerReplica, conserved
 from jobs import free_port, until
 from peers import Peer
 
+from wbsp.core.report import Report
 from wbsp.ps import checkpoint
 from wbsp.runlog.folder import SECRET, read_settings
-from wbsp.runlog.report import Report
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire import messages as m

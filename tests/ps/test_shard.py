@@ -6,12 +6,12 @@ import math
 import numpy as np
 import pytest
 
+from wbsp.core.outer_optimizer import OUTER_STEPS, create_outer
+from wbsp.core.store import Store
 from wbsp.limits import SHARDS
 from wbsp.ps.floats import FloatsReader, floats_of
-from wbsp.ps.outer import OUTER_STEPS, create_outer
 from wbsp.ps.shard import Shard
 from wbsp.ps.shards import ShardPlan
-from wbsp.ps.store import Store
 from wbsp.tensors.ops import bounds
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from jobs import free_port
 
+from wbsp.core.engine import Engine
+from wbsp.core.store import Store
 from wbsp.process.signals import Interrupts
 from wbsp.ps import standby as waiting
 from wbsp.ps import start
 from wbsp.ps.background import CHECKPOINT
 from wbsp.ps.checkpoint import Checkpoint, load
 from wbsp.ps.copies import Copy
-from wbsp.ps.engine import Engine
 from wbsp.ps.run import ServerConfig
 from wbsp.ps.runs import Runs
 from wbsp.ps.shards import ShardPlan
 from wbsp.ps.standby import Standby
-from wbsp.ps.store import Store
 from wbsp.runlog.files import write_document
 from wbsp.runlog.folder import is_held, read_settings, write_settings
 from wbsp.sync import create

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from wbsp.member import Member
-from wbsp.runlog.report import Report
+from wbsp.core.report import Report
+from wbsp.core.stats import Member
 
 MIB = 1 << 20
 

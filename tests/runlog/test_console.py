@@ -15,7 +15,7 @@ import pytest
 from full_disk import full_at
 from jobs import ROOT
 
-from wbsp.member import Member
+from wbsp.core.stats import Member
 from wbsp.runlog.console import Console, DefaultHandler, Status, say
 
 

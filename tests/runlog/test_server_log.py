@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from full_disk import full_at
 
-from wbsp.ps.engine import Engine
-from wbsp.ps.store import Store
+from wbsp.core.engine import Engine
+from wbsp.core.store import Store
 from wbsp.runlog.server import ServerLog
 from wbsp.sync import Push, create
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from wbsp.member import Member
+from wbsp.core.stats import Member
 from wbsp.runlog.straggler import StragglerScore
 
 

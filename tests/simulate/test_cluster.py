@@ -15,7 +15,7 @@ import sys
 import numpy as np
 import pytest
 
-from wbsp.ps.outer import create_outer
+from wbsp.core.outer_optimizer import create_outer
 from wbsp.simulate.cluster import Cluster
 from wbsp.simulate.machine import Incarnation, Machine, changing, constant, lognormal
 from wbsp.simulate.worker import Observer

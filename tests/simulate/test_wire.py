@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from wbsp.ps.effects import Model
-from wbsp.ps.store import UNSENT
+from wbsp.core.effects import Model
+from wbsp.core.store import UNSENT
 from wbsp.simulate.cluster import Cluster
 from wbsp.simulate.links import Interface
 from wbsp.simulate.machine import Machine, constant

@@ -10,7 +10,7 @@ from itertools import cycle
 import numpy as np
 from hypothesis import settings
 
-from wbsp.ps.engine import Ack
+from wbsp.core.engine import Ack
 from wbsp.simulate.cluster import Cluster
 from wbsp.simulate.machine import Incarnation, Machine, trace
 from wbsp.testing import INF, IntegerWorkload, Laws, Plan, plans

@@ -5,7 +5,7 @@ from clusters import Witness, events, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.ps.decision import Granted
+from wbsp.core.decisions import Granted
 from wbsp.sync import Grant, Push, create
 from wbsp.sync.dssp import DSSP, extra_steps
 

@@ -5,7 +5,7 @@ from clusters import INF, Incarnation, Witness, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.ps.decision import Granted
+from wbsp.core.decisions import Granted
 from wbsp.simulate.cluster import Cluster
 from wbsp.simulate.machine import Machine, constant
 from wbsp.sync import Accept, Commit, Grant, Push, create

@@ -8,12 +8,12 @@ from clusters import Witness, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.ps.decision import Granted
+from wbsp.core.agent import Adopt, Agent, Fetch
+from wbsp.core.decisions import Granted
 from wbsp.simulate.cluster import Cluster
 from wbsp.simulate.machine import Machine, constant
 from wbsp.sync import Accept, Commit, Grant, Push
 from wbsp.sync.nbsync import NBSync
-from wbsp.worker.agent import Adopt, Agent, Fetch
 
 
 class Rounds(Witness):

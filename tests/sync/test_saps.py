@@ -8,8 +8,8 @@ from clusters import INF, IntegerWorkload, Witness, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.ps.decision import Directed
-from wbsp.ps.effects import Ack
+from wbsp.core.decisions import Directed
+from wbsp.core.effects import Ack
 from wbsp.simulate.cluster import Cluster
 from wbsp.simulate.machine import Machine, constant, trace
 from wbsp.simulate.workload import QuadraticWorkload

@@ -5,8 +5,8 @@ from clusters import Witness, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.ps.decision import Granted
-from wbsp.ps.engine import Ack
+from wbsp.core.decisions import Granted
+from wbsp.core.engine import Ack
 from wbsp.simulate.cluster import Cluster
 from wbsp.simulate.machine import Machine, constant
 from wbsp.sync import Grant, Push, create

@@ -6,9 +6,9 @@ from clusters import Witness, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.ps.decision import Granted
-from wbsp.ps.engine import Engine
-from wbsp.ps.store import Store
+from wbsp.core.decisions import Granted
+from wbsp.core.engine import Engine
+from wbsp.core.store import Store
 from wbsp.simulate.cluster import Cluster
 from wbsp.simulate.machine import Machine, constant
 from wbsp.simulate.workload import QuadraticWorkload

@@ -7,9 +7,9 @@ import pytest
 from jobs import until
 from made_runs import write_run
 
-from wbsp.member import Member
+from wbsp.core.report import PHASES, Report
+from wbsp.core.stats import Member
 from wbsp.runlog.files import from_json
-from wbsp.runlog.report import PHASES, Report
 from wbsp.watch.run import WatchedRun
 from wbsp.watch.state import members, totals
 

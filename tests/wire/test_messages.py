@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wbsp.member import AnsweredWork
-from wbsp.runlog.report import Report
+from wbsp.core.report import Report
+from wbsp.core.stats import AnsweredWork
 from wbsp.sync.base import Direct, Push, WorkerRule
 from wbsp.tensors.layout import STATES, LayerState, TensorSpec
 from wbsp.wire import files as f

@@ -9,7 +9,8 @@ import pytest
 from lockstep_worker import Calls, Plain
 from msgspec import structs
 
-from wbsp.member import AnsweredWork
+from wbsp.core.resend_buffer import KeptCuts
+from wbsp.core.stats import AnsweredWork
 from wbsp.process.host import HOST
 from wbsp.sync.base import Push, WorkerRule
 from wbsp.tensors.layout import TensorSpec
@@ -19,7 +20,6 @@ from wbsp.worker import communication
 from wbsp.worker.channel import Ready
 from wbsp.worker.communication import Communication
 from wbsp.worker.connection import TransportError
-from wbsp.worker.kept import KeptCuts
 from wbsp.worker.pending import PendingRequest
 
 PUSH = Push(0, 4, 0, 1, 1, 1.0)

@@ -13,8 +13,8 @@ from jobs import until
 from pairs import NEVER, Pair
 from peers import Peer
 
+from wbsp.core.store import UNSENT
 from wbsp.ps import checkpoint
-from wbsp.ps.store import UNSENT
 from wbsp.sync.base import Push
 from wbsp.tensors.codecs import parse
 from wbsp.tensors.layout import TensorSpec

@@ -18,9 +18,9 @@ from typing import Any, TypedDict
 import msgspec
 import numpy as np
 
+from wbsp.core.report import PHASES, Phase
 from wbsp.limits import Count, Worker
 from wbsp.runlog.reader import Event, Run, read_run
-from wbsp.runlog.report import PHASES, Phase
 
 MOST_WORKERS = 12  # shown of one run; more would not be legible
 

@@ -8,8 +8,8 @@ import sys
 
 from absl import app, flags
 
+from wbsp.core.outer_optimizer import OUTER_STEPS, create_outer
 from wbsp.environment import TRANSPORTS, shares_memory, token, worker_num
-from wbsp.ps.outer import OUTER_STEPS, create_outer
 from wbsp.ps.runs import resume_flag
 from wbsp.ps.server import ServerConfig
 from wbsp.ps.shard_process import prepare_shard

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from wbsp.core.report import Report
 from wbsp.ps.clock import Clock
 from wbsp.ps.initial import INITIAL_PATIENCE, InitialModel
 from wbsp.ps.members import Members
@@ -17,7 +18,6 @@ from wbsp.ps.worker_session import (
     disagreement,
     other_protocol,
 )
-from wbsp.runlog.report import Report
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import LayerState, TensorSpec, difference, other_state, total_size
 from wbsp.wire import messages as m

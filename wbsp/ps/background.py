@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from wbsp.core.engine import Engine
+from wbsp.core.store import Snapshot, Whole
 from wbsp.process.host import HOST, Host
 from wbsp.ps import checkpoint
-from wbsp.ps.engine import Engine
-from wbsp.ps.store import Snapshot, Whole
 from wbsp.tensors.layout import TensorSpec
 
 CHECKPOINT_SHARE = 0.1  # at most this part of the time goes into writing checkpoints

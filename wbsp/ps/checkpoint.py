@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from wbsp.ps.outer import SINGLE_NUMBERS
+from wbsp.core.outer_optimizer import SINGLE_NUMBERS
 from wbsp.ps.saved import check_state
 from wbsp.runlog.files import write_whole
 from wbsp.tensors.layout import TensorSpec

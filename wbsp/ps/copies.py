@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from wbsp.core.store import Whole
 from wbsp.process.host import HOST, Host
 from wbsp.ps.checkpoint import Checkpoint
 from wbsp.ps.floats import FloatsReader, floats_of
 from wbsp.ps.saved import check_state
-from wbsp.ps.store import Whole
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import TensorSpec, total_size
 from wbsp.wire import messages as m
@@ -20,8 +20,8 @@ from wbsp.wire.link import TRIES, Door, Link
 from wbsp.wire.rate import Frames
 
 if TYPE_CHECKING:
+    from wbsp.core.engine import Engine
     from wbsp.ps.background import Checkpoints
-    from wbsp.ps.engine import Engine
 
 
 Voter = tuple[int, str]  # a worker, and its process, as in `Place`; "": it was no member yet

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from wbsp.ps import effects
-from wbsp.ps.decision import Directed, Granted
-from wbsp.ps.effects import Effect, Final, Model
-from wbsp.ps.engine import Engine
+from wbsp.core import effects
+from wbsp.core.decisions import Directed, Granted
+from wbsp.core.effects import Effect, Final, Model
+from wbsp.core.engine import Engine
 from wbsp.ps.session_manager import SessionManager
 from wbsp.ps.shards import Shards
 from wbsp.ps.worker_session import WorkerSession

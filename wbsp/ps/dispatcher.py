@@ -12,10 +12,12 @@ from functools import partial
 
 import zmq
 
+from wbsp.core.engine import Engine
+from wbsp.core.report import Report
+from wbsp.limits import one_line
 from wbsp.ps.admission import Admission
 from wbsp.ps.clock import Clock
 from wbsp.ps.delivery import Delivery
-from wbsp.ps.engine import Engine
 from wbsp.ps.members import Members
 from wbsp.ps.replication import Replication
 from wbsp.ps.session_manager import SessionManager
@@ -26,8 +28,6 @@ from wbsp.ps.worker_session import (
     check_report,
     other_protocol,
 )
-from wbsp.runlog.console import one_line
-from wbsp.runlog.report import Report
 from wbsp.tensors.layout import TensorSpec, total_size
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from wbsp.core.store import Snapshot
 from wbsp.process.host import HOST
 from wbsp.process.imports import heavy_imports
 from wbsp.process.signals import SIGNALS
 from wbsp.ps.background import Evaluation, EvaluatorError
-from wbsp.ps.store import Snapshot
 from wbsp.tensors.layout import TensorSpec
 
 _DONE, _FAILED, _WORKS = "done", "failed", "works"  # what a message of the process is

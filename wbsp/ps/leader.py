@@ -9,11 +9,11 @@ import math
 import zmq
 from msgspec import structs
 
+from wbsp.limits import one_line
 from wbsp.ps.candidacy import State
 from wbsp.ps.contest import STANDBY_STEP, Beats
 from wbsp.ps.copies import Copy, CopyReader
 from wbsp.ps.probe import Probe
-from wbsp.runlog.console import one_line
 from wbsp.runlog.folder import SECRET
 from wbsp.wire import messages as m
 from wbsp.wire.intake import Intake

@@ -10,13 +10,13 @@ import math
 
 import numpy as np
 
+from wbsp.core.engine import Engine
+from wbsp.limits import one_line
 from wbsp.ps.clock import Clock
 from wbsp.ps.delivery import Delivery
-from wbsp.ps.engine import Engine
 from wbsp.ps.session_manager import SessionManager
 from wbsp.ps.shards import Shards
 from wbsp.ps.worker_session import Returning, Sharing, WorkerSession
-from wbsp.runlog.console import one_line
 from wbsp.wire import messages as m
 from wbsp.wire.shards import Holds
 

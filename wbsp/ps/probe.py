@@ -11,8 +11,8 @@ from concurrent.futures import Future
 
 import zmq
 
+from wbsp.limits import one_line
 from wbsp.process.host import HOST, Host
-from wbsp.runlog.console import one_line
 from wbsp.wire import messages as m
 from wbsp.wire.intake import TOO_MUCH, Intake
 from wbsp.wire.proof import Claim

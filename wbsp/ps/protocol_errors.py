@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from wbsp.runlog.console import one_line
+from wbsp.limits import one_line
 
 _PERIOD = 1.0  # seconds between two lines
 AT_ONCE = 32  # lines and events of one cause; more come one a second

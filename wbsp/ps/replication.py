@@ -14,15 +14,15 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from wbsp.core.store import Whole
+from wbsp.limits import one_line
 from wbsp.ps.clock import Clock
 from wbsp.ps.contest import PROOF, SERVER_STEP, STANDBY_STEP, Ballot
 from wbsp.ps.copies import Source, messages, voters
 from wbsp.ps.follower import Contest, Follower, Made, objection
 from wbsp.ps.protocol_errors import PeerLog
 from wbsp.ps.session_manager import SessionManager
-from wbsp.ps.store import Whole
 from wbsp.ps.worker_session import WorkerSession, other_protocol
-from wbsp.runlog.console import one_line
 from wbsp.wire import messages as m
 from wbsp.wire.link import check_name
 from wbsp.wire.proof import answer

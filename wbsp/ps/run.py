@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from wbsp.core.engine import Engine
+from wbsp.core.outer_optimizer import OuterStep
+from wbsp.core.store import Store
 from wbsp.ps.background import CHECKPOINT, Checkpoints, Evaluation, Evaluations, Evaluator
 from wbsp.ps.clock import Clock
 from wbsp.ps.copies import Source
 from wbsp.ps.dispatcher import Dispatcher
-from wbsp.ps.engine import Engine
-from wbsp.ps.outer import OuterStep
 from wbsp.ps.saved import report_of
 from wbsp.ps.sharded_store import ShardedStore
-from wbsp.ps.store import Store
 from wbsp.ps.terms import Place
 from wbsp.runlog.console import Console, Status, say
 from wbsp.runlog.server import ServerLog

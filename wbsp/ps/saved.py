@@ -11,8 +11,8 @@ from typing import Annotated, Any, TypedDict
 
 import msgspec
 
+from wbsp.core.report import Report
 from wbsp.limits import Count, Worker
-from wbsp.runlog.report import Report
 from wbsp.tensors.layout import LayerStates
 
 # Sums have no bound above: what a state may hold is no less than what its server may have added up.

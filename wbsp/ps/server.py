@@ -16,17 +16,17 @@ from typing import IO, Any, TypeVar
 import numpy as np
 import zmq
 
+from wbsp.core.engine import Engine
+from wbsp.core.store import UNSENT
 from wbsp.process.host import Nap
 from wbsp.process.signals import Interrupts
 from wbsp.ps.background import Evaluator, EvaluatorError, EvaluatorWatch
 from wbsp.ps.clock import Clock
 from wbsp.ps.dispatcher import Dispatcher
-from wbsp.ps.engine import Engine
 from wbsp.ps.files import RunFiles
 from wbsp.ps.run import Outlet, Run, ServerConfig
 from wbsp.ps.shard_link import ShardLost
 from wbsp.ps.shards import PATIENCE, Shards
-from wbsp.ps.store import UNSENT
 from wbsp.ps.terms import Terms
 from wbsp.sync import known_models
 from wbsp.sync.base import ContractError, SyncModel

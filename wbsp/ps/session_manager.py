@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from wbsp.core.report import Report
+from wbsp.limits import one_line
 from wbsp.ps.lending import Lending
 from wbsp.ps.protocol_errors import AT_ONCE, PeerLog, ProtocolErrors, TokenBucket
 from wbsp.ps.shards import Shards
 from wbsp.ps.worker_session import Sharing, UpdateReassembler, Way, WorkerSession
-from wbsp.runlog.console import one_line
-from wbsp.runlog.report import Report
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import FLOAT32, Format
 from wbsp.wire import messages as m

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from wbsp.core.outer_optimizer import create_outer
+from wbsp.core.store import UNSENT, Snapshot, Store
 from wbsp.ps.floats import floats_of
-from wbsp.ps.outer import create_outer
-from wbsp.ps.store import UNSENT, Snapshot, Store
 from wbsp.ps.worker_session import UpdateReassembler
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import parse

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import zmq
 from msgspec import structs
 
+from wbsp.limits import one_line
 from wbsp.process.child import ChildProcess
-from wbsp.runlog.console import one_line
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.intake import TOO_MUCH, Intake

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 
 import zmq
 
+from wbsp.limits import one_line
 from wbsp.process.host import Nap
 from wbsp.process.signals import Interrupts
 from wbsp.ps.floats import FloatsReader
 from wbsp.ps.shard import Shard
-from wbsp.runlog.console import one_line, say
+from wbsp.runlog.console import say
 from wbsp.wire import messages as m
 from wbsp.wire import shards as s
 from wbsp.wire.peer_queues import PeerQueues

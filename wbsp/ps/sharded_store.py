@@ -6,13 +6,13 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from wbsp.ps.decision import Record
+from wbsp.core.decisions import Record
+from wbsp.core.outer_optimizer import OuterStep
+from wbsp.core.overflow import Reach
+from wbsp.core.store import UNSENT, Snapshot, Store, Whole, initial_vector
 from wbsp.ps.floats import FloatsReader
-from wbsp.ps.outer import OuterStep
-from wbsp.ps.reach import Reach
 from wbsp.ps.shard_link import ShardLost
 from wbsp.ps.shards import Shards
-from wbsp.ps.store import UNSENT, Snapshot, Store, Whole, initial_vector
 from wbsp.tensors.codecs import FLOAT32, Format
 from wbsp.tensors.ops import bounds, largest
 from wbsp.wire import messages as m

@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 
 import zmq
 
+from wbsp.core.decisions import Accepted, Committed, Record, Rejected, Resent
+from wbsp.core.outer_optimizer import OuterStep
+from wbsp.core.store import Whole
 from wbsp.limits import SHARDS
 from wbsp.process.host import Nap
 from wbsp.process.signals import Interrupts
-from wbsp.ps.decision import Accepted, Committed, Record, Rejected, Resent
 from wbsp.ps.floats import floats_of
-from wbsp.ps.outer import OuterStep
 from wbsp.ps.shard_link import LocalShard, ShardLink, ShardLost
-from wbsp.ps.store import Whole
 from wbsp.tensors.codecs import Format
 from wbsp.tensors.ops import bounds
 from wbsp.wire import messages as m

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 
 import zmq
 
+from wbsp.limits import one_line
 from wbsp.process.host import Nap
 from wbsp.process.signals import Interrupts
 from wbsp.ps.candidacy import Candidacy, State
@@ -21,7 +22,7 @@ from wbsp.ps.copies import Copy
 from wbsp.ps.leader import Leader
 from wbsp.ps.server import Server
 from wbsp.ps.worker_session import check_reattach, other_protocol
-from wbsp.runlog.console import one_line, say
+from wbsp.runlog.console import say
 from wbsp.wire import messages as m
 from wbsp.wire.proof import answer, ticket
 from wbsp.wire.shards import Denied, Lead

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from wbsp.core.report import Report
 from wbsp.process.host import HOST
 from wbsp.ps.files import RunFiles
 from wbsp.ps.saved import report_of
 from wbsp.ps.shards import Shards
-from wbsp.runlog.report import Report
 from wbsp.sync.base import WorkerRule
 from wbsp.tensors.codecs import FLOAT32, Format
 from wbsp.tensors.layout import TensorSpec

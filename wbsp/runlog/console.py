@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
-from wbsp.member import Member
-from wbsp.runlog.report import Report
+from wbsp.core.report import Report
+from wbsp.core.stats import Member
 from wbsp.runlog.straggler import Score, StragglerScore
 
 if TYPE_CHECKING:
@@ -28,11 +28,6 @@ LINE_SECONDS = 5.0  # between two plain lines, and between two measurements of s
 LIVE_SECONDS = 0.5  # between two pictures on a terminal
 NAMED_WORKERS = 8  # more than these are summed up in a plain line
 _SHOW_CURSOR = b"\x1b[?25h\n"  # which a live table hides
-
-
-def one_line(text: str, most: int = 400) -> str:
-    """Text that a peer wrote, fit for a line: at most so many characters, all of them printable."""
-    return "".join(c if c.isprintable() else "?" for c in text[:most])
 
 
 def say(text: str, stream: TextIO | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from wbsp.member import Member
+from wbsp.core.stats import Member
 
 
 class Score(NamedTuple):

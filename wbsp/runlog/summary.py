@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from wbsp.member import Member
-from wbsp.runlog.report import PHASES, Report
+from wbsp.core.report import PHASES, Report
+from wbsp.core.stats import Member
 from wbsp.runlog.straggler import StragglerScore
 
 

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 from absl import app, flags
 
 from wbsp import heterogeneity
+from wbsp.core.outer_optimizer import OUTER_STEPS, create_outer
 from wbsp.process.imports import heavy_imports
-from wbsp.ps.outer import OUTER_STEPS, create_outer
 from wbsp.runlog.folder import run_folder
 from wbsp.simulate import advice, compare, units
 from wbsp.simulate.cluster_file import read_cluster

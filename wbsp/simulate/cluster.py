@@ -19,10 +19,10 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
-from wbsp.ps.engine import Engine
-from wbsp.ps.outer import OuterStep
-from wbsp.ps.store import Snapshot, Store
-from wbsp.runlog.report import Report
+from wbsp.core.engine import Engine
+from wbsp.core.outer_optimizer import OuterStep
+from wbsp.core.report import Report
+from wbsp.core.store import Snapshot, Store
 from wbsp.simulate.clock import Clock
 from wbsp.simulate.links import INF, Interface
 from wbsp.simulate.machine import Incarnation, Machine

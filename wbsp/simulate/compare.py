@@ -9,8 +9,8 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any
 
+from wbsp.core.report import PHASES, Phase
 from wbsp.runlog.reader import Run
-from wbsp.runlog.report import PHASES, Phase
 
 NOTHING = 0.01  # a difference that is no reason for another shard
 

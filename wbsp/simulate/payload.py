@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wbsp.ps.store import Snapshot
+from wbsp.core.store import Snapshot
 from wbsp.tensors.codecs import Format, Ranges
 from wbsp.tensors.ops import bounds
 

@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wbsp.ps.outer import create_outer
-from wbsp.ps.store import Snapshot
+from wbsp.core.outer_optimizer import create_outer
+from wbsp.core.report import Lane, Phase, Report
+from wbsp.core.store import Snapshot
 from wbsp.runlog.folder import write_settings
 from wbsp.runlog.reader import Run, read_run
-from wbsp.runlog.report import Lane, Phase, Report
 from wbsp.runlog.server import ServerLog
 from wbsp.runlog.worker import WorkerLog
 from wbsp.simulate.cluster import Cluster

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from wbsp.ps.effects import Ack, Effect, Model
-from wbsp.ps.engine import Engine
-from wbsp.ps.store import Snapshot
+from wbsp.core.agent import Agent
+from wbsp.core.effects import Ack, Effect, Model
+from wbsp.core.engine import Engine
+from wbsp.core.store import Snapshot
 from wbsp.simulate.clock import Clock, Turns
 from wbsp.simulate.links import Interface
 from wbsp.simulate.payload import Payload
 from wbsp.simulate.shards import Shards
 from wbsp.sync.base import Push
-from wbsp.worker.agent import Agent
 
 if TYPE_CHECKING:
     from wbsp.simulate.worker import SimulatedWorker

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from wbsp.ps.decision import Directed, Granted
-from wbsp.ps.effects import Ack, CutDecision, Final, Model, Stop
-from wbsp.ps.store import Snapshot
-from wbsp.runlog.report import Lane, Phase, PhaseTimer, Report
+from wbsp.core.agent import Adopt, Agent, Command, Cut, CutQuery, Fetch
+from wbsp.core.decisions import Directed, Granted
+from wbsp.core.effects import Ack, CutDecision, Final, Model, Stop
+from wbsp.core.report import Lane, Phase, PhaseTimer, Report
+from wbsp.core.store import Snapshot
 from wbsp.simulate.clock import Clock
 from wbsp.simulate.links import INF, Interface, Transfer
 from wbsp.simulate.machine import Machine
@@ -23,7 +24,6 @@ from wbsp.simulate.shards import Shards, Slices
 from wbsp.simulate.workload import Workload
 from wbsp.sync.base import Direct, WorkerRule
 from wbsp.tensors.error_feedback import ErrorFeedback
-from wbsp.worker.agent import Adopt, Agent, Command, Cut, CutQuery, Fetch
 
 
 class Observer:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from wbsp.figures import find_runs
 from wbsp.figures.load import gather
-from wbsp.runlog.console import one_line
+from wbsp.limits import one_line
 from wbsp.runlog.files import write_whole
 from wbsp.watch.page import html
 from wbsp.watch.run import WatchedRun

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from wbsp.member import Member
-from wbsp.runlog.report import PHASES, Report
+from wbsp.core.report import PHASES, Report
+from wbsp.core.stats import Member
 from wbsp.runlog.straggler import StragglerScore
 from wbsp.runlog.summary import summarize
 from wbsp.watch.events import ACCEPT, COMMIT, REJECT, EventLog

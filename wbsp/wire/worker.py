@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from wbsp.core.report import Report
+from wbsp.core.stats import AnsweredWork
 from wbsp.limits import Count, Id, Line, Mac, OrNone, Seconds, Settings, Size, Worker
-from wbsp.member import AnsweredWork
-from wbsp.runlog.report import Report
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import LayerStates, Layout
 from wbsp.wire.message import NONE, Message

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from msgspec import structs
 
+from wbsp.core.resend_buffer import KeptCuts
 from wbsp.process.host import HOST, Host
 from wbsp.sync.base import Push
 from wbsp.tensors.codecs import FLOAT32, Format, Ranges, parse
@@ -17,7 +18,6 @@ from wbsp.wire import messages as m
 from wbsp.wire.proof import Claim
 from wbsp.worker.channel import ServerChannel
 from wbsp.worker.connection import TransportError
-from wbsp.worker.kept import KeptCuts
 
 _SETTLE = 0.005  # seconds of silence after which there is time to add up what is kept
 _LONGER = 60.0  # seconds for which a server that lacks what was durable gets no promise

@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from wbsp.core.report import Report
+from wbsp.limits import one_line
 from wbsp.process.host import Nap
-from wbsp.runlog.console import one_line
-from wbsp.runlog.report import Report
 from wbsp.sync.base import Push
 from wbsp.wire import messages as m
 from wbsp.wire.proof import answer

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from wbsp.core.report import Phase, PhaseTimer, Report
 from wbsp.process.host import HOST, Host
-from wbsp.runlog.report import Phase, PhaseTimer, Report
 from wbsp.runlog.worker import WorkerLog
 
 

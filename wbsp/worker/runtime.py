@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from wbsp.core.agent import Adopt, Agent, Command, Cut, CutQuery, Fetch, Leave
+from wbsp.core.report import Report
 from wbsp.replica.base import Replica
-from wbsp.runlog.report import Report
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.tensors.layout import total_size
 from wbsp.wire import messages as m
-from wbsp.worker.agent import Adopt, Agent, Command, Cut, CutQuery, Fetch, Leave
 from wbsp.worker.connection import TransportError
 from wbsp.worker.recorder import Recorder
 from wbsp.worker.shared_agent import SharedAgent

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from wbsp.runlog.console import one_line
-from wbsp.runlog.report import Report
+from wbsp.core.agent import Agent, Command, Fetch
+from wbsp.core.report import Report
+from wbsp.limits import one_line
 from wbsp.wire import messages as m
-from wbsp.worker.agent import Agent, Command, Fetch
 from wbsp.worker.recorder import Recorder
 from wbsp.worker.stream import Assignments
 from wbsp.worker.transport import Transport

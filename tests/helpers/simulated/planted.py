@@ -27,20 +27,20 @@ import wbsp.wire.link
 import wbsp.wire.segments
 from simulated.cluster import Cluster
 from simulated.plan import Plan
+from wbsp.core.overflow import Reach
+from wbsp.core.rendezvous import Gathering
+from wbsp.core.store import Ledger
 from wbsp.process.host import Nap
 from wbsp.ps.admission import Admission
 from wbsp.ps.background import Checkpoints, Evaluations
 from wbsp.ps.candidacy import Candidacy, Comer
 from wbsp.ps.contest import Beats
-from wbsp.ps.gathering import Gathering
 from wbsp.ps.probe import Probe
 from wbsp.ps.protocol_errors import TokenBucket
-from wbsp.ps.reach import Reach
 from wbsp.ps.replication import Replication
 from wbsp.ps.runs import Runs
 from wbsp.ps.shard_link import ShardLost
 from wbsp.ps.shards import Shards
-from wbsp.ps.store import Ledger
 from wbsp.wire import messages as m
 from wbsp.wire.proof import Bond, Challenges
 from wbsp.wire.shards import Lead

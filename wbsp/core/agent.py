@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from wbsp.core.agent_state import Cuts, Network, Progress
 from wbsp.sync.base import UNFIT, Direct, Push, WorkerRule
-from wbsp.worker.agent_state import Cuts, Network, Progress
 
 
 class Cut(NamedTuple):

@@ -1,8 +1,8 @@
 """The parameter server without its sockets: what happens, what the model decides, what is done.
 
 Every event goes through three steps. The model decides, and its answer becomes records without
-tensors (`wbsp.ps.decision`); the records are applied to the store and the book-keeping, which
-cannot fail; and each worker is sent its part of them (`wbsp.ps.effects`).
+tensors (`wbsp.core.decisions`); the records are applied to the store and the book-keeping, which
+cannot fail; and each worker is sent its part of them (`wbsp.core.effects`).
 
 The real server and the virtual-time cluster both drive this object, so what one does the other
 does. It receives what happened (join, leave, push, time) with the time in seconds, and returns
@@ -17,13 +17,23 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from wbsp.member import AnsweredWork, Member, count_rejected
-from wbsp.ps.contract import Failed, check_alarm, joined, left
-from wbsp.ps.decision import Committed, Granted, Record, Rejected, Resent, decide, decide_cut
-from wbsp.ps.effects import Ack, CutDecision, Effect, Final, Model, Stop, acknowledge, resume, tell
-from wbsp.ps.gathering import Gathering
-from wbsp.ps.journal import event_of, restore, state_of
-from wbsp.ps.store import Ledger, Store
+from wbsp.core.contract import Failed, check_alarm, joined, left
+from wbsp.core.decisions import Committed, Granted, Record, Rejected, Resent, decide, decide_cut
+from wbsp.core.effects import (
+    Ack,
+    CutDecision,
+    Effect,
+    Final,
+    Model,
+    Stop,
+    acknowledge,
+    resume,
+    tell,
+)
+from wbsp.core.journal import event_of, restore, state_of
+from wbsp.core.rendezvous import Gathering
+from wbsp.core.stats import AnsweredWork, Member, count_rejected
+from wbsp.core.store import Ledger, Store
 from wbsp.sync.base import UNFIT, Action, Push, SyncModel
 from wbsp.tensors.ops import magnitude
 

@@ -4,8 +4,8 @@ from unittest.mock import ANY
 
 import pytest
 
+from wbsp.core.agent import Adopt, Agent, Cut, CutQuery, Fetch, Leave
 from wbsp.sync import Direct, Push, WorkerRule
-from wbsp.worker.agent import Adopt, Agent, Cut, CutQuery, Fetch, Leave
 
 BSP = WorkerRule("every_step", "model", "replace")
 WBSP = WorkerRule("every_step", "ack", "replace")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from pushes import push
 
-from wbsp.ps.decision import Directed, Granted
-from wbsp.ps.effects import Ack, CutDecision, Final, Model, Stop
-from wbsp.ps.engine import Engine
-from wbsp.ps.store import Store
+from wbsp.core.decisions import Directed, Granted
+from wbsp.core.effects import Ack, CutDecision, Final, Model, Stop
+from wbsp.core.engine import Engine
+from wbsp.core.store import Store
 from wbsp.sync import (
     Accept,
     Commit,

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wbsp.ps.decision import Accepted, Committed, Record, Resent
-from wbsp.ps.outer import OuterStep
-from wbsp.ps.reach import Reach
+from wbsp.core.decisions import Accepted, Committed, Record, Resent
+from wbsp.core.outer_optimizer import OuterStep
+from wbsp.core.overflow import Reach
 from wbsp.sync.base import NOT_FINITE, TOO_LARGE
 from wbsp.tensors.codecs import FLOAT32, Format
 from wbsp.tensors.error_feedback import ErrorFeedback

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wbsp.member import AnsweredWork
+from wbsp.core.stats import AnsweredWork
 from wbsp.sync.base import Push
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.ops import add_weighted

@@ -5,9 +5,9 @@ import weakref
 import numpy as np
 import pytest
 
-from wbsp.member import AnsweredWork
+from wbsp.core.resend_buffer import KeptCuts
+from wbsp.core.stats import AnsweredWork
 from wbsp.sync.base import Push
-from wbsp.worker.kept import KeptCuts
 
 
 def add(kept, seq, value, mark, durable=0, weight=0.5, reason=None):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from wbsp.ps.decision import Accepted, Directed, Granted, Record, Rejected
-from wbsp.ps.store import Snapshot
+from wbsp.core.decisions import Accepted, Directed, Granted, Record, Rejected
+from wbsp.core.store import Snapshot
 from wbsp.sync.base import Direct, Push
 
 

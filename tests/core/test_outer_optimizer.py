@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.ps.outer import OUTER_STEPS, create_outer
-from wbsp.ps.store import Store
+from wbsp.core.outer_optimizer import OUTER_STEPS, create_outer
+from wbsp.core.store import Store
 
 RNG = np.random.default_rng(0)
 SUMS = [RNG.standard_normal(5).astype(np.float32) for _ in range(12)]

@@ -6,15 +6,15 @@ from collections import Counter
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
-from wbsp.member import COUNTED, Member
-from wbsp.ps.decision import Accepted, Committed, Record, Rejected, Resent
-from wbsp.ps.effects import Ack
-from wbsp.ps.gathering import Gathering
-from wbsp.ps.store import Ledger
+from wbsp.core.decisions import Accepted, Committed, Record, Rejected, Resent
+from wbsp.core.effects import Ack
+from wbsp.core.rendezvous import Gathering
+from wbsp.core.stats import COUNTED, Member
+from wbsp.core.store import Ledger
 from wbsp.sync.base import Push
 
 if TYPE_CHECKING:
-    from wbsp.ps.engine import Engine
+    from wbsp.core.engine import Engine
 
 
 def event_of(record: Record, push: Push | None, version: int, merged: int,

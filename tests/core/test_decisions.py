@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wbsp.ps.decision import Accepted, Committed, Rejected
-from wbsp.ps.engine import Engine
-from wbsp.ps.store import Store
+from wbsp.core.decisions import Accepted, Committed, Rejected
+from wbsp.core.engine import Engine
+from wbsp.core.store import Store
 from wbsp.sync import MODELS, Push, create
 
 SIZE, WORKERS = 6, 3

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from wbsp.ps.decision import Accepted, Committed, Record, Resent
-from wbsp.ps.outer import OuterStep
+from wbsp.core.decisions import Accepted, Committed, Record, Resent
+from wbsp.core.outer_optimizer import OuterStep
 from wbsp.tensors.ops import largest
 
 MOST = 1e38  # of a value; float32 ends at 3.4e38, and sums are rounded

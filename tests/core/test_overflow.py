@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from wbsp.ps.decision import Accepted, Committed
-from wbsp.ps.engine import Engine
-from wbsp.ps.outer import create_outer
-from wbsp.ps.reach import MOST
-from wbsp.ps.store import Store
+from wbsp.core.decisions import Accepted, Committed
+from wbsp.core.engine import Engine
+from wbsp.core.outer_optimizer import create_outer
+from wbsp.core.overflow import MOST
+from wbsp.core.store import Store
 from wbsp.sync import Push, create
 from wbsp.sync.base import NOT_FINITE, TOO_LARGE, Accept, Commit, Grant, SyncModel, WorkerRule
 from wbsp.tensors.codecs import parse

@@ -11,8 +11,8 @@ from collections.abc import Callable, Container, Iterable
 from numbers import Real
 from typing import NamedTuple
 
-from wbsp.member import AnsweredWork
-from wbsp.runlog.console import one_line
+from wbsp.core.stats import AnsweredWork
+from wbsp.limits import one_line
 from wbsp.sync.base import (
     Accept,
     Action,

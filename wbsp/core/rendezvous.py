@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from wbsp.member import Member
-from wbsp.ps.contract import joined
-from wbsp.ps.effects import Reattached
+from wbsp.core.contract import joined
+from wbsp.core.effects import Reattached
+from wbsp.core.stats import Member
 from wbsp.sync.base import Action, Direct, Grant, Push, SyncModel
 
 _MOST_AHEAD = 2  # rounds, of one whose push was answered before another, which lacks its version

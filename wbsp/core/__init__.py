@@ -1,0 +1,1 @@
+"""What real clusters and virtual ones both run: decisions and their state, without I/O."""
