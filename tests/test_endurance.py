@@ -20,7 +20,7 @@ from pairs import Pair
 from peers import Peer, RawPeer
 from proxy import Proxy
 
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 
 MINUTES = float(os.environ.get("WBSP_MINUTES", "0"))
 SEED = int(os.environ.get("WBSP_KILLS_SEED", "0"))

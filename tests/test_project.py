@@ -99,7 +99,7 @@ CALLS = {"zmq.Context", "zmq.Poller", "queue.SimpleQueue", "queue.Queue", "os.ur
 MAY = {"wbsp/process/child.py": {"subprocess", "select", "signal"},
        "wbsp/ps/evaluate.py": {"multiprocessing", "signal", "time"},
        "wbsp/ps/server.py": {"signal"}, "wbsp/process/signals.py": {"signal"},
-       "wbsp/ps/lending.py": {"select"},
+       "wbsp/wire/shm/lender.py": {"select"},
        "wbsp/ps/probe.py": {"socket"}, "wbsp/worker/callback.py": {"threading"},
        "wbsp/worker/fit.py": {"threading"}, "wbsp/worker/signals.py": {"threading", "signal"},
        "wbsp/process/forks.py": {"threading", "signal", "socket"}}

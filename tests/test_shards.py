@@ -26,7 +26,7 @@ from peers import Peer
 
 from wbsp.ps import checkpoint
 from wbsp.runlog.reader import read_run
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 
 KILLS = int(os.environ.get("WBSP_KILLS", "0"))
 SEED = int(os.environ.get("WBSP_KILLS_SEED", "0"))

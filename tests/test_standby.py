@@ -18,7 +18,7 @@ from jobs import until
 from pairs import NEVER, Pair
 
 from wbsp.runlog.reader import read_run
-from wbsp.wire.segments import available
+from wbsp.wire.shm.segments import available
 
 KILLS = int(os.environ.get("WBSP_KILLS", "2"))
 SEED = int(os.environ.get("WBSP_KILLS_SEED", "0"))

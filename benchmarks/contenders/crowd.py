@@ -27,9 +27,9 @@ from wbsp.core.report import Report
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec
 from wbsp.tensors.ops import bounds
-from wbsp.wire import messages as m
-from wbsp.wire import shards as s
-from wbsp.wire.chunks import split
+from wbsp.wire.assembly import split
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import Claim, attachment
 from wbsp.wire.sockets import split_address
 from wbsp.worker.communication import HEARTBEAT

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.harness import CONNECT
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 
 _LAST = 1 << 10  # bytes of a push that are sent last: when they are sent, the rest has arrived
 _MORE, _LONG, _COMMAND = 1, 2, 4  # flags of a frame

@@ -31,7 +31,7 @@ from wbsp.core.store import Store
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.replication import Replication
 from wbsp.ps.shard import Shard
-from wbsp.wire import shards as s
+from wbsp.wire.messages import sharding as s
 
 OF_SERVER = "received", "decided", "accepted", "committed", "answered", "replicated"
 OF_SHARD = "held", "ordered", "made", "asked"

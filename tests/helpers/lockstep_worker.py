@@ -9,13 +9,13 @@ import numpy as np
 from wbsp.core.agent import Adopt, Agent, Cut, CutQuery, Leave
 from wbsp.process.host import HOST
 from wbsp.tensors.layout import TensorSpec
-from wbsp.wire import messages as m
-from wbsp.wire.chunks import split
+from wbsp.wire.assembly import split
+from wbsp.wire.messages import codec as m
+from wbsp.wire.shm.borrower import SharedMemory
 from wbsp.worker.communication import Communication
 from wbsp.worker.connection import TransportError
 from wbsp.worker.recorder import Recorder
 from wbsp.worker.shared_agent import SharedAgent
-from wbsp.worker.shared_memory import SharedMemory
 
 SIZE = 12  # floats; what a step adds is a whole multiple of this vector
 PATTERN = np.array([1, -1, 0, 2, 0, 0, 0, 0, 7, 0, 0, -3], np.float32)

@@ -11,7 +11,7 @@ import zmq
 from integers import IntegerReplica
 
 from benchmarks.contenders.zmtp import greet
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Claim, ticket
 
 

@@ -13,7 +13,7 @@ from wbsp.ps.contest import SERVER_STEP, STANDBY_STEP, Ballot, Beats
 from wbsp.sync import create
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 from wbsp.worker.attachment import Attachment
 
 

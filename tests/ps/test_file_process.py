@@ -18,8 +18,8 @@ from wbsp.ps import file_process
 from wbsp.ps.file_process import MOST, Folder
 from wbsp.ps.files import RunFiles
 from wbsp.runlog.folder import SECRET, write_settings
-from wbsp.wire import messages as m
-from wbsp.wire.files import Have, News, Read
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages.watch import Have, News, Read
 
 LINE = b'{"t":1.0,"kind":"x"}\n'
 

@@ -13,7 +13,7 @@ from integers import IntegerReplica
 from jobs import free_port, until
 from peers import Peer, RawPeer
 
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 
 SECONDS = 3.0
 

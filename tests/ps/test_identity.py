@@ -15,8 +15,8 @@ from peers import Peer
 from wbsp.process.signals import Interrupts
 from wbsp.ps.shard_server import ShardServer
 from wbsp.runlog.folder import SECRET, read_settings
-from wbsp.wire import messages as m
-from wbsp.wire import shards as s
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import Claim, key_of_shards
 from wbsp.wire.sockets import ServerSocket, worker_socket
 

@@ -18,14 +18,14 @@ from wbsp.ps.candidacy import State
 from wbsp.ps.contest import SERVER_STEP, SILENT, STANDBY_STEP
 from wbsp.ps.copies import messages
 from wbsp.ps.leader import Leader
-from wbsp.ps.lending import Lending
 from wbsp.ps.standby import Standby
 from wbsp.tensors.layout import TensorSpec
-from wbsp.wire import messages as m
-from wbsp.wire.link import TRIES
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages.sharding import FromShard, Lead
 from wbsp.wire.proof import Claim, answer, ticket
-from wbsp.wire.segments import available
-from wbsp.wire.shards import FromShard, Lead
+from wbsp.wire.shm.lender import Lending
+from wbsp.wire.shm.link import TRIES
+from wbsp.wire.shm.segments import available
 from wbsp.wire.sockets import ServerSocket
 
 SECRET = bytes(32)

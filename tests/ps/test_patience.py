@@ -14,7 +14,7 @@ from proxy import Proxy
 
 from wbsp.ps import checkpoint
 from wbsp.sync.base import Push
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 from wbsp.worker.transport import TransportError
 
 SIZE = 5  # floats in an integer worker's model

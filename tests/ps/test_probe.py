@@ -7,8 +7,8 @@ from jobs import free_port, until
 
 from wbsp.process.host import HOST, Host, Network
 from wbsp.ps.probe import Inquiry, Probe
-from wbsp.wire import messages as m
 from wbsp.wire.intake import Intake
+from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import answer
 from wbsp.wire.sockets import ServerSocket, endpoint
 

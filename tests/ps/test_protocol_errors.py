@@ -10,7 +10,7 @@ from wbsp.core.store import Store
 from wbsp.ps.protocol_errors import AT_ONCE, PeerLog, ProtocolErrors
 from wbsp.ps.worker_session import WorkerSession
 from wbsp.sync import create
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 
 FORGED = "\x1b[2J\n[    1.0s] worker 0: this line is of no server\u2028"
 

@@ -14,17 +14,17 @@ from wbsp.core.store import Store
 from wbsp.ps import follower
 from wbsp.ps.clock import Clock
 from wbsp.ps.copies import Source
-from wbsp.ps.lending import Lending
 from wbsp.ps.replication import Replication
 from wbsp.ps.run import ServerConfig
 from wbsp.ps.terms import Place, Terms
 from wbsp.sync import create
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec
-from wbsp.wire import messages as m
-from wbsp.wire.link import Door
+from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Challenges, Claim
-from wbsp.wire.segments import available
+from wbsp.wire.shm.lender import Lending
+from wbsp.wire.shm.link import Door
+from wbsp.wire.shm.segments import available
 
 STANDBY, SECRET = b"standby", bytes(32)
 

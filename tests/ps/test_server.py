@@ -19,8 +19,8 @@ from wbsp.ps import checkpoint
 from wbsp.runlog.folder import SECRET, read_settings
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec
-from wbsp.wire import messages as m
-from wbsp.wire.chunks import split
+from wbsp.wire.assembly import split
+from wbsp.wire.messages import codec as m
 from wbsp.worker.transport import TransportError
 
 SIZE = 5  # floats in the model

@@ -9,13 +9,13 @@ import pytest
 from wbsp.core.outer_optimizer import OUTER_STEPS, create_outer
 from wbsp.core.store import Store
 from wbsp.limits import SHARDS
-from wbsp.ps.floats import FloatsReader, floats_of
 from wbsp.ps.shard import Shard
 from wbsp.ps.shards import ShardPlan
 from wbsp.tensors.ops import bounds
-from wbsp.wire import messages as m
-from wbsp.wire import shards as s
-from wbsp.wire.chunks import split
+from wbsp.wire.assembly import split
+from wbsp.wire.floats import FloatsReader, floats_of
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import attachment
 
 SIZE = m.CHUNK + 100  # floats: more than one chunk for one shard

@@ -18,8 +18,8 @@ from wbsp.ps.shards import PATIENCE, ShardPlan, Shards
 from wbsp.runlog.console import Console
 from wbsp.runlog.server import ServerLog
 from wbsp.sync import create
-from wbsp.wire import messages as m
-from wbsp.wire import shards as s
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages import sharding as s
 from wbsp.wire.sockets import ServerSocket
 
 KEY, TOKEN = bytes(32), b"a token of the test, long enough"

@@ -16,7 +16,7 @@ from simulated.strangers import Forger
 
 from wbsp.process.host import HOST
 from wbsp.sync import MODELS
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 
 SEEDS = 20  # of each model
 

@@ -16,8 +16,8 @@ from watching import Page, data_of, file_processes
 from wbsp.runlog.worker import WorkerLog
 from wbsp.watch import line, page, remote
 from wbsp.watch.__main__ import main
-from wbsp.wire import messages as m
-from wbsp.wire.files import News, Piece
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages.watch import News, Piece
 
 SECRET = "a secret of more than sixteen bytes"
 

@@ -14,7 +14,7 @@ from jobs import until
 from peers import RawPeer
 
 from wbsp.wire import guard
-from wbsp.wire.messages import MAX_MESSAGE
+from wbsp.wire.messages.codec import MAX_MESSAGE
 from wbsp.wire.sockets import ServerSocket
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts bytes for us")

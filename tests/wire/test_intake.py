@@ -11,9 +11,9 @@ from wbsp.process.host import HOST
 from wbsp.ps.leader import Leader
 from wbsp.ps.probe import Inquiry
 from wbsp.ps.shard_link import ShardLink
-from wbsp.wire import messages as m
-from wbsp.wire import shards as s
 from wbsp.wire.intake import TURN, Intake
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages import sharding as s
 from wbsp.wire.sockets import ServerSocket
 
 KEY = bytes(32)

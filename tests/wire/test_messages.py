@@ -15,10 +15,10 @@ from wbsp.core.report import Report
 from wbsp.core.stats import AnsweredWork
 from wbsp.sync.base import Direct, Push, WorkerRule
 from wbsp.tensors.layout import STATES, LayerState, TensorSpec
-from wbsp.wire import files as f
-from wbsp.wire import messages as m
-from wbsp.wire import shards as s
-from wbsp.wire.segments import Place
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages import sharding as s
+from wbsp.wire.messages import watch as f
+from wbsp.wire.shm.segments import Place
 
 FROM_WORKER = [
     m.Hello(m.PROTOCOL, 3, {"sync": "wbsp", "lr": "0.1"}),

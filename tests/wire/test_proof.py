@@ -4,7 +4,7 @@ import os
 
 from msgspec import structs
 
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Bond, Challenges, Claim, answer, mac, ticket
 
 SECRET, OTHER = bytes(32), bytes([1]) * 32

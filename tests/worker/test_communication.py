@@ -14,7 +14,7 @@ from wbsp.core.stats import AnsweredWork
 from wbsp.process.host import HOST
 from wbsp.sync.base import Push, WorkerRule
 from wbsp.tensors.layout import TensorSpec
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Challenges, answer
 from wbsp.worker import communication
 from wbsp.worker.channel import Ready

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from wbsp.tensors.codecs import parse
-from wbsp.wire import messages as m
-from wbsp.wire.chunks import split
+from wbsp.wire.assembly import split
+from wbsp.wire.messages import codec as m
 from wbsp.worker.membership import Membership
 
 OLD, NEW = m.Group(1, [("", 1), ("", 2)]), m.Group(2, [("", 3), ("", 4)])

@@ -18,8 +18,8 @@ from proxy import Proxy
 from wbsp.ps import checkpoint
 from wbsp.sync import BSP
 from wbsp.tensors.layout import LayerState, TensorSpec
-from wbsp.wire import messages as m
-from wbsp.wire.messages import CHUNK
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages.codec import CHUNK
 from wbsp.worker.runtime import WorkerRuntime
 from wbsp.worker.transport import Transport, TransportError
 

@@ -8,7 +8,7 @@ from wbsp.core.agent import Adopt, Agent
 from wbsp.process.host import HOST
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync import WorkerRule
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 from wbsp.worker.recorder import Recorder
 from wbsp.worker.shared_agent import SharedAgent
 

@@ -20,9 +20,9 @@ from proxy import Proxy
 
 from wbsp.ps import checkpoint
 from wbsp.sync.base import Push
-from wbsp.wire import messages as m
-from wbsp.wire.link import Door, accept, listen
-from wbsp.wire.segments import PIECE, Place, available
+from wbsp.wire.messages import codec as m
+from wbsp.wire.shm.link import Door, accept, listen
+from wbsp.wire.shm.segments import PIECE, Place, available
 
 pytestmark = pytest.mark.skipif(not available(), reason="no shared memory on this system")
 MANY = PIECE + 7  # floats: more than lie at one place

@@ -11,8 +11,8 @@ from jobs import free_port, until
 from wbsp.process.host import HOST
 from wbsp.process.signals import Interrupts
 from wbsp.ps.shard_server import ShardServer
-from wbsp.wire import messages as m
-from wbsp.wire import shards as s
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import Claim, attachment, key_of_shards
 from wbsp.wire.rate import RateLimiter
 from wbsp.wire.sockets import ServerSocket

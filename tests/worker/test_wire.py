@@ -19,8 +19,8 @@ from wbsp.sync.base import Push
 from wbsp.tensors.codecs import parse
 from wbsp.tensors.layout import TensorSpec
 from wbsp.tensors.ops import bounds
-from wbsp.wire import messages as m
-from wbsp.wire.messages import CHUNK
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages.codec import CHUNK
 
 LOSSY = ["bfloat16", "int8", "topk:0.02"]
 LARGE = 4 * CHUNK + 77  # the words of int8 take two chunks

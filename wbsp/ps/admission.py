@@ -20,9 +20,9 @@ from wbsp.ps.worker_session import (
 )
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import LayerState, TensorSpec, difference, other_state, total_size
-from wbsp.wire import messages as m
-from wbsp.wire.link import check_name
+from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Bond
+from wbsp.wire.shm.link import check_name
 
 # How far workers may be ahead of the checkpoint that this server began with: seconds of the run's
 # time, pushes and versions. No claim goes beyond, or a few would use up what numbers there are.

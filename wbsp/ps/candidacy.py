@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from wbsp.ps.contest import STANDBY_STEP, Ballot
 from wbsp.ps.copies import Voter, voters
 from wbsp.runlog.folder import SECRET
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 from wbsp.wire.sockets import ServerSocket
 
 _ASK = 1.0  # seconds between two questions to the workers

@@ -11,13 +11,13 @@ import numpy as np
 from wbsp.core.store import Whole
 from wbsp.process.host import HOST, Host
 from wbsp.ps.checkpoint import Checkpoint
-from wbsp.ps.floats import FloatsReader, floats_of
 from wbsp.ps.saved import check_state
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import TensorSpec, total_size
-from wbsp.wire import messages as m
-from wbsp.wire.link import TRIES, Door, Link
+from wbsp.wire.floats import FloatsReader, floats_of
+from wbsp.wire.messages import codec as m
 from wbsp.wire.rate import Frames
+from wbsp.wire.shm.link import TRIES, Door, Link
 
 if TYPE_CHECKING:
     from wbsp.core.engine import Engine

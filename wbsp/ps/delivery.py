@@ -15,7 +15,7 @@ from wbsp.core.engine import Engine
 from wbsp.ps.session_manager import SessionManager
 from wbsp.ps.shards import Shards
 from wbsp.ps.worker_session import WorkerSession
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 
 if TYPE_CHECKING:
     from wbsp.ps.admission import Admission

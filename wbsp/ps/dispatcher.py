@@ -29,9 +29,9 @@ from wbsp.ps.worker_session import (
     other_protocol,
 )
 from wbsp.tensors.layout import TensorSpec, total_size
-from wbsp.wire import messages as m
-from wbsp.wire import shards as s
 from wbsp.wire.guard import no_file_left
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages import sharding as s
 from wbsp.wire.rate import RateLimitedReceiver, RateLimiter
 from wbsp.wire.sockets import ServerSocket, peer_address
 

@@ -22,8 +22,8 @@ import zmq
 
 from wbsp.process.child import settings_from_server
 from wbsp.runlog.folder import SECRET, SETTINGS
-from wbsp.wire import messages as m
-from wbsp.wire.files import Have, News, Piece, Read, is_log, order
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages.watch import Have, News, Piece, Read, is_log, order
 from wbsp.wire.sockets import ServerSocket
 
 IDLE = 60.0  # seconds without a request after which the process ends; the next asker starts another

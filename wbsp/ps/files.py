@@ -8,7 +8,7 @@ from pathlib import Path
 from wbsp.process.child import ChildProcess
 from wbsp.process.host import HOST, Host, Thread
 from wbsp.ps.file_process import LINGER
-from wbsp.wire.files import FilesAt
+from wbsp.wire.messages.watch import FilesAt
 
 _COMMAND = "-m", "wbsp.ps.file_process"
 _START = 30.0  # seconds that the process may take to come up

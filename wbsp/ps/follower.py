@@ -12,7 +12,7 @@ from wbsp.ps.copies import Voter
 from wbsp.ps.probe import Inquiry
 from wbsp.ps.terms import Terms
 from wbsp.ps.worker_session import disagreement
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Bond
 from wbsp.wire.sockets import ServerSocket
 

@@ -10,8 +10,8 @@ import numpy as np
 from wbsp.ps.worker_session import WorkerSession
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import total_size
-from wbsp.wire import messages as m
-from wbsp.wire.chunks import Reassembler
+from wbsp.wire.assembly import Reassembler
+from wbsp.wire.messages import codec as m
 
 INITIAL_PATIENCE = 60.0  # seconds without a chunk after which another worker is asked
 

@@ -15,8 +15,8 @@ from wbsp.ps.contest import STANDBY_STEP, Beats
 from wbsp.ps.copies import Copy, CopyReader
 from wbsp.ps.probe import Probe
 from wbsp.runlog.folder import SECRET
-from wbsp.wire import messages as m
 from wbsp.wire.intake import Intake
+from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import STRANGER, Claim
 from wbsp.wire.sockets import ServerSocket, endpoint
 

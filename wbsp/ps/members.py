@@ -17,8 +17,8 @@ from wbsp.ps.delivery import Delivery
 from wbsp.ps.session_manager import SessionManager
 from wbsp.ps.shards import Shards
 from wbsp.ps.worker_session import Returning, Sharing, WorkerSession
-from wbsp.wire import messages as m
-from wbsp.wire.shards import Holds
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages.sharding import Holds
 
 
 class Members:

@@ -13,8 +13,8 @@ import zmq
 
 from wbsp.limits import one_line
 from wbsp.process.host import HOST, Host
-from wbsp.wire import messages as m
 from wbsp.wire.intake import TOO_MUCH, Intake
+from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Claim
 from wbsp.wire.sockets import HANDSHAKE_FAILED, NO_HANDSHAKE, ServerSocket, endpoint
 

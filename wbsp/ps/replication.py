@@ -23,9 +23,9 @@ from wbsp.ps.follower import Contest, Follower, Made, objection
 from wbsp.ps.protocol_errors import PeerLog
 from wbsp.ps.session_manager import SessionManager
 from wbsp.ps.worker_session import WorkerSession, other_protocol
-from wbsp.wire import messages as m
-from wbsp.wire.link import check_name
+from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import answer
+from wbsp.wire.shm.link import check_name
 from wbsp.wire.sockets import ServerSocket
 
 if TYPE_CHECKING:

@@ -9,18 +9,18 @@ import numpy as np
 
 from wbsp.core.report import Report
 from wbsp.limits import one_line
-from wbsp.ps.lending import Lending
 from wbsp.ps.protocol_errors import AT_ONCE, PeerLog, ProtocolErrors, TokenBucket
 from wbsp.ps.shards import Shards
 from wbsp.ps.worker_session import Sharing, UpdateReassembler, Way, WorkerSession
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import FLOAT32, Format
-from wbsp.wire import messages as m
-from wbsp.wire.chunks import split
-from wbsp.wire.link import TRIES
-from wbsp.wire.peer_queues import MOST_WAITING, PeerQueues
+from wbsp.wire.assembly import split
+from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import answer
+from wbsp.wire.queues import MOST_WAITING, PeerQueues
 from wbsp.wire.rate import RateLimiter
+from wbsp.wire.shm.lender import Lending
+from wbsp.wire.shm.link import TRIES
 from wbsp.wire.sockets import ServerSocket
 
 PROBE = 1.0  # seconds of silence after which a worker's connection is tried

@@ -15,13 +15,13 @@ import numpy as np
 
 from wbsp.core.outer_optimizer import create_outer
 from wbsp.core.store import UNSENT, Snapshot, Store
-from wbsp.ps.floats import floats_of
 from wbsp.ps.worker_session import UpdateReassembler
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import parse
-from wbsp.wire import messages as m
-from wbsp.wire import shards as s
-from wbsp.wire.chunks import split
+from wbsp.wire.assembly import split
+from wbsp.wire.floats import floats_of
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import attachment
 from wbsp.wire.rate import Frames
 
@@ -29,7 +29,7 @@ from wbsp.wire.rate import Frames
 # the log is.
 _MOST_HELD = 2
 
-Key = tuple[int, bool]  # seq, again: see `wbsp.wire.shards.Slice`
+Key = tuple[int, bool]  # seq, again: see `wbsp.wire.messages.sharding.Slice`
 
 
 @dataclass

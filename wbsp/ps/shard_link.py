@@ -11,9 +11,9 @@ from msgspec import structs
 
 from wbsp.limits import one_line
 from wbsp.process.child import ChildProcess
-from wbsp.wire import messages as m
-from wbsp.wire import shards as s
 from wbsp.wire.intake import TOO_MUCH, Intake
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import STRANGER, Claim
 from wbsp.wire.rate import Frames, RateLimiter
 from wbsp.wire.send_queue import SendQueue

@@ -14,13 +14,13 @@ import zmq
 from wbsp.limits import one_line
 from wbsp.process.host import Nap
 from wbsp.process.signals import Interrupts
-from wbsp.ps.floats import FloatsReader
 from wbsp.ps.shard import Shard
 from wbsp.runlog.console import say
-from wbsp.wire import messages as m
-from wbsp.wire import shards as s
-from wbsp.wire.peer_queues import PeerQueues
+from wbsp.wire.floats import FloatsReader
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import SIZE, attachment
+from wbsp.wire.queues import PeerQueues
 from wbsp.wire.rate import Frames, RateLimitedReceiver, RateLimiter
 from wbsp.wire.sockets import ServerSocket
 

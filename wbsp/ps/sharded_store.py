@@ -10,13 +10,13 @@ from wbsp.core.decisions import Record
 from wbsp.core.outer_optimizer import OuterStep
 from wbsp.core.overflow import Reach
 from wbsp.core.store import UNSENT, Snapshot, Store, Whole, initial_vector
-from wbsp.ps.floats import FloatsReader
 from wbsp.ps.shard_link import ShardLost
 from wbsp.ps.shards import Shards
 from wbsp.tensors.codecs import FLOAT32, Format
 from wbsp.tensors.ops import bounds, largest
-from wbsp.wire import messages as m
-from wbsp.wire import shards as s
+from wbsp.wire.floats import FloatsReader
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages import sharding as s
 
 _PATIENCE = 600.0  # seconds for which an ending server waits for its last version
 _GRAIN = 0.005  # seconds between two looks meanwhile

@@ -21,12 +21,12 @@ from wbsp.core.store import Whole
 from wbsp.limits import SHARDS
 from wbsp.process.host import Nap
 from wbsp.process.signals import Interrupts
-from wbsp.ps.floats import floats_of
 from wbsp.ps.shard_link import LocalShard, ShardLink, ShardLost
 from wbsp.tensors.codecs import Format
 from wbsp.tensors.ops import bounds
-from wbsp.wire import messages as m
-from wbsp.wire import shards as s
+from wbsp.wire.floats import floats_of
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages import sharding as s
 from wbsp.wire.sockets import ServerSocket, split_addresses
 
 PATIENCE = 600.0  # seconds for which a server waits for the shards of a run that has begun

@@ -23,9 +23,9 @@ from wbsp.ps.leader import Leader
 from wbsp.ps.server import Server
 from wbsp.ps.worker_session import check_reattach, other_protocol
 from wbsp.runlog.console import say
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages.sharding import Denied, Lead
 from wbsp.wire.proof import answer, ticket
-from wbsp.wire.shards import Denied, Lead
 from wbsp.wire.sockets import ServerSocket, peer_address, split_address
 
 PATIENCE = 600.0  # seconds without a server that was there, and without the right to serve

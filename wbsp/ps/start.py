@@ -42,9 +42,9 @@ from wbsp.runlog.server import ServerLog
 from wbsp.sync import SyncModel
 from wbsp.tensors.codecs import FLOAT32
 from wbsp.wire.guard import too_few_files
-from wbsp.wire.message import PROTOCOL
+from wbsp.wire.messages.base import PROTOCOL
+from wbsp.wire.messages.sharding import Lead
 from wbsp.wire.proof import SIZE, key_of_shards
-from wbsp.wire.shards import Lead
 from wbsp.wire.sockets import ServerSocket, is_loopback, split_address
 
 

@@ -8,15 +8,15 @@ import numpy as np
 import zmq
 
 from wbsp.core.report import PHASES, Report
-from wbsp.ps.lending import SharedLink
 from wbsp.sync.base import Push
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import FLOAT32, Format
 from wbsp.tensors.layout import TensorSpec
 from wbsp.tensors.ops import magnitude
-from wbsp.wire import messages as m
-from wbsp.wire.chunks import Reassembler
-from wbsp.wire.link import check_name
+from wbsp.wire.assembly import Reassembler
+from wbsp.wire.messages import codec as m
+from wbsp.wire.shm.lender import SharedLink
+from wbsp.wire.shm.link import check_name
 
 _MAX_COUNT = 1 << 40  # steps or samples in one push; sums of them stay 64-bit integers
 _MAX_SECONDS = 1e9  # thirty years; what models make of it stays finite
@@ -105,7 +105,7 @@ class Returning:
 class Arrival:
     """A push, or a sum of pushes that is sent `again`, on its way to the shards."""
 
-    key: tuple[int, bool]  # seq, again: as in `wbsp.wire.shards.Slice`
+    key: tuple[int, bool]  # seq, again: as in `wbsp.wire.messages.sharding.Slice`
     head: m.Update | m.Kept | None = None  # once it is here
     shards: set[int] = field(default_factory=set)  # that have all of their slice
     most: float = 0.0  # as of `magnitude`, in these

@@ -10,7 +10,7 @@ from typing import Any
 import zmq
 import zmq.utils.monitor
 
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 from wbsp.wire.sockets import HANDSHAKE_FAILED, worker_socket
 
 _ANSWER = 5.0  # seconds for an answer

@@ -22,7 +22,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from wbsp.process.host import HOST, Network
-from wbsp.wire.messages import MAX_MESSAGE
+from wbsp.wire.messages.codec import MAX_MESSAGE
 
 ROOM = 8  # messages that libzmq holds for a connection on their way out
 _STRANGERS = 64  # connections without a worker, beyond two for each worker

@@ -13,7 +13,7 @@ from typing import Any
 import zmq
 
 from wbsp.wire.guard import ConnectionGuard
-from wbsp.wire.messages import MAX_MODEL
+from wbsp.wire.messages.codec import MAX_MODEL
 from wbsp.wire.sockets import ServerSocket
 
 TURN = 64  # messages that are read in one go

@@ -26,9 +26,9 @@ from typing import NamedTuple, TypeVar
 
 from msgspec import structs
 
-from wbsp.wire import messages as m
-from wbsp.wire.shards import Lead, Present
-from wbsp.wire.standby import Challenge
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages.replication import Challenge
+from wbsp.wire.messages.sharding import Lead, Present
 
 SIZE = 32  # bytes of a secret, of a nonce and of a MAC
 # What it means where a process knows none of the keys that it is to know.

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 import zmq
 
-from wbsp.wire.link import Link
+from wbsp.wire.shm.link import Link
 
 Frames = tuple[bytes | memoryview, ...]  # of one message to be sent
 Carried = TypeVar("Carried")

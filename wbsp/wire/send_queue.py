@@ -7,8 +7,8 @@ from collections import deque
 
 import zmq
 
-from wbsp.wire.link import Link
 from wbsp.wire.rate import Frames, Line, RateLimiter
+from wbsp.wire.shm.link import Link
 
 
 class SendQueue:

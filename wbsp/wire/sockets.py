@@ -22,7 +22,7 @@ from zmq.utils import z85
 from wbsp.process.host import HOST, Host, Network
 from wbsp.tensors.buffers import keep_freed
 from wbsp.wire.guard import ROOM, ConnectionGuard
-from wbsp.wire.messages import MAX_MESSAGE
+from wbsp.wire.messages.codec import MAX_MESSAGE
 from wbsp.wire.proof import Challenges, mac
 
 _MIN_TOKEN = 16  # bytes; a shorter secret can be guessed from the public keys on the wire

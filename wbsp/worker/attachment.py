@@ -14,7 +14,7 @@ from wbsp.tensors.codecs import FLOAT32, Format, Ranges, parse
 from wbsp.tensors.error_feedback import ErrorFeedback
 from wbsp.tensors.layout import total_size
 from wbsp.tensors.ops import bounds
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Claim
 from wbsp.worker.channel import ServerChannel
 from wbsp.worker.connection import TransportError

@@ -22,7 +22,7 @@ from wbsp.replica.layers import derive
 from wbsp.runlog.console import say
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 from wbsp.worker.batches import advice, batches, check
 from wbsp.worker.fit import Fit
 from wbsp.worker.plain import in_one_line

@@ -14,15 +14,15 @@ import zmq
 from wbsp.process.forks import close_connections
 from wbsp.process.host import HOST, Host
 from wbsp.tensors.buffers import keep_freed
-from wbsp.wire import messages as m
-from wbsp.wire.chunks import split
+from wbsp.wire.assembly import split
+from wbsp.wire.duplex import Duplex
+from wbsp.wire.messages import codec as m
 from wbsp.wire.rate import RateLimiter
-from wbsp.wire.segments import PIECE
+from wbsp.wire.shm.borrower import SharedMemory, SharingEnded
+from wbsp.wire.shm.segments import PIECE
 from wbsp.wire.sockets import contact, split_addresses, worker_socket
 from wbsp.worker.connection import ConnectionMonitor
-from wbsp.worker.duplex import Duplex
 from wbsp.worker.route import numbers
-from wbsp.worker.shared_memory import SharedMemory, SharingEnded
 from wbsp.worker.slices import Slices
 
 _IN = int(zmq.POLLIN)  # arithmetic with enums takes its time

@@ -19,7 +19,7 @@ from wbsp.core.report import Report
 from wbsp.limits import one_line
 from wbsp.process.host import Nap
 from wbsp.sync.base import Push
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import answer
 from wbsp.worker.attachment import Attachment
 from wbsp.worker.calls import CallQueue

@@ -10,9 +10,9 @@ from wbsp.core.report import Report
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import FLOAT32, Format
 from wbsp.tensors.error_feedback import advanced
-from wbsp.wire import messages as m
-from wbsp.wire.chunks import Assembly, Reassembler
-from wbsp.worker.parts import Parts
+from wbsp.wire.assembly import Assembly, Reassembler
+from wbsp.wire.messages import codec as m
+from wbsp.wire.parts import Parts
 
 
 class Listener(Protocol):

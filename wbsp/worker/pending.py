@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wbsp.sync.base import Push
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 
 
 @dataclass

@@ -14,7 +14,7 @@ from wbsp.replica.base import Replica
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.tensors.layout import total_size
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 from wbsp.worker.connection import TransportError
 from wbsp.worker.recorder import Recorder
 from wbsp.worker.shared_agent import SharedAgent

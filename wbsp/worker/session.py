@@ -8,7 +8,7 @@ from typing import Any
 
 from wbsp.environment import Task, shares_memory, token
 from wbsp.process.host import HOST, Host
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 from wbsp.wire.sockets import split_addresses
 from wbsp.worker.connection import RunOver
 from wbsp.worker.transport import Transport

@@ -11,7 +11,7 @@ import numpy as np
 from wbsp.core.agent import Agent, Command, Fetch
 from wbsp.core.report import Report
 from wbsp.limits import one_line
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 from wbsp.worker.recorder import Recorder
 from wbsp.worker.stream import Assignments
 from wbsp.worker.transport import Transport

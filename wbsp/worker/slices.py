@@ -16,14 +16,14 @@ import zmq
 
 from wbsp.process.host import HOST, Host
 from wbsp.tensors.ops import bounds
-from wbsp.wire import messages as m
-from wbsp.wire import shards as s
-from wbsp.wire.chunks import split
+from wbsp.wire.assembly import split
+from wbsp.wire.duplex import Duplex
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import Claim, attachment
 from wbsp.wire.rate import RateLimiter
 from wbsp.wire.sockets import endpoint, worker_socket
 from wbsp.worker.connection import TransportError
-from wbsp.worker.duplex import Duplex
 
 _AGAIN = 2.0  # seconds until an introduction that is not answered is repeated
 _NOTICE = 10.0  # seconds between two lines about a shard that is out of reach

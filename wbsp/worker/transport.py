@@ -18,7 +18,7 @@ from wbsp.replica.base import Vector
 from wbsp.sync.base import Push
 from wbsp.tensors.codecs import FLOAT32
 from wbsp.tensors.layout import LayerState, TensorSpec, check_layout, total_size
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 from wbsp.worker.attachment import format_of
 from wbsp.worker.calls import CallQueue
 from wbsp.worker.channel import ServerChannel

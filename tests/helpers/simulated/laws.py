@@ -29,7 +29,7 @@ import numpy as np
 from integers import UNIT, pattern
 
 from simulated.lent import Lent
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 
 _ACK, _FINAL, _REATTACHED, _HELD, _COPY = (
     b"\xa3Ack", b"\xa5Final", b"\xaaReattached", b"\xa4Held", b"\xa4Copy")

@@ -1,6 +1,6 @@
 """Memory that the simulated processes of one machine share, and the Unix sockets between them.
 
-See `wbsp.process.memory.Memory`, and `wbsp.wire.link` for what uses these sockets. They do not
+See `wbsp.process.memory.Memory`, and `wbsp.wire.shm.link` for what uses these sockets. They do not
 break while both processes live: there is no network between the two.
 """
 

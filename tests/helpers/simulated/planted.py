@@ -16,15 +16,15 @@ import simulated.disk
 import wbsp.ps.background
 import wbsp.ps.follower
 import wbsp.ps.leader
-import wbsp.ps.lending
 import wbsp.ps.replication
 import wbsp.ps.session_manager
 import wbsp.ps.shard_link
 import wbsp.ps.standby
 import wbsp.ps.start
 import wbsp.tensors.buffers
-import wbsp.wire.link
-import wbsp.wire.segments
+import wbsp.wire.shm.lender
+import wbsp.wire.shm.link
+import wbsp.wire.shm.segments
 from simulated.cluster import Cluster
 from simulated.plan import Plan
 from wbsp.core.overflow import Reach
@@ -41,9 +41,9 @@ from wbsp.ps.replication import Replication
 from wbsp.ps.runs import Runs
 from wbsp.ps.shard_link import ShardLost
 from wbsp.ps.shards import Shards
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages.sharding import Lead
 from wbsp.wire.proof import Bond, Challenges
-from wbsp.wire.shards import Lead
 from wbsp.worker import connection
 from wbsp.worker.attachment import Attachment
 
@@ -281,16 +281,16 @@ PLANTED = [
                  aimed=(("take-over", "kill"),)), {9}, 20),
     # Memory of one machine.
     Planted("what is given up stays mapped",
-            lambda: patch.object(wbsp.wire.link.Link, "let_go", lambda self: None),
+            lambda: patch.object(wbsp.wire.shm.link.Link, "let_go", lambda self: None),
             Plan("asp", memory=True, workers=4, steps=100, speeds=(0.1,), kill_workers=20), {12}),
     Planted("the server keeps what it has lent",
-            lambda: patch.object(wbsp.ps.lending.SharedLink, "close", _keeps_its_vectors()),
+            lambda: patch.object(wbsp.wire.shm.lender.SharedLink, "close", _keeps_its_vectors()),
             Plan("asp", memory=True, workers=4, steps=100, speeds=(0.1,), kill_workers=20), {12}),
     Planted("what a lost worker may read is used again",
-            lambda: patch.object(wbsp.wire.segments.SharedPool, "give_up", lambda *_: None),
+            lambda: patch.object(wbsp.wire.shm.segments.SharedPool, "give_up", lambda *_: None),
             Plan("asp", memory=True, breaks=14, steps=40, speeds=(0.1,)), {1, 5}),
     Planted("what is lent is written to while it is read",
-            lambda: patch.object(wbsp.ps.lending.SharedLink, "returned",
+            lambda: patch.object(wbsp.wire.shm.lender.SharedLink, "returned",
                                  lambda self, request: self._lent.clear()),
             Plan("pcc", memory=True, breaks=14, steps=40, speeds=(0.1,)), {1, 5}),
     # Strangers, mistakes, wild values and evaluators.
@@ -333,7 +333,7 @@ PLANTED = [
 
 
 def _keeps_its_vectors():
-    close, kept = wbsp.ps.lending.SharedLink.close, []
+    close, kept = wbsp.wire.shm.lender.SharedLink.close, []
 
     def keeping(self):
         kept.extend(self._lent)

@@ -15,7 +15,7 @@ import zmq
 from msgspec import inspect
 
 from simulated.plan import PORT
-from wbsp.wire import messages as m
+from wbsp.wire.messages import codec as m
 
 # What a stranger would like to have printed as if it were another line.
 LINE = "\n[    1.0s] worker 0: forged\x1b[2J"

@@ -1,5 +1,5 @@
 """Messages about slices of the flat vector, between a server, its shards and its workers;
-`wbsp.wire.messages` has their encoding.
+`wbsp.wire.messages.codec` has their encoding.
 
 A shard hears all that the server says in order: that is the log which it follows. `Floats` and
 `Slice` have a second frame, as a chunk of a vector has.
@@ -23,8 +23,8 @@ from wbsp.limits import (
     Total,
     Worker,
 )
-from wbsp.wire.message import Message
-from wbsp.wire.standby import Challenge, Over
+from wbsp.wire.messages.base import Message
+from wbsp.wire.messages.replication import Challenge, Over
 
 
 class Group(NamedTuple):

@@ -5,7 +5,7 @@ import math
 import pytest
 import zmq
 
-from wbsp.wire.peer_queues import PeerQueues
+from wbsp.wire.queues import PeerQueues
 from wbsp.wire.rate import RateLimiter
 
 

@@ -1,4 +1,4 @@
-"""Messages of a worker to its server; `wbsp.wire.messages` has their encoding."""
+"""Messages of a worker to its server; `wbsp.wire.messages.codec` has their encoding."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from wbsp.core.stats import AnsweredWork
 from wbsp.limits import Count, Id, Line, Mac, OrNone, Seconds, Settings, Size, Worker
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import LayerStates, Layout
-from wbsp.wire.message import NONE, Message
-from wbsp.wire.segments import Place
+from wbsp.wire.messages.base import NONE, Message
+from wbsp.wire.shm.segments import Place
 
 
 class Hello(Message, frozen=True):

@@ -11,8 +11,8 @@ from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import Format
 from wbsp.tensors.error_feedback import advanced
 from wbsp.tensors.ops import bounds
-from wbsp.wire import messages as m
-from wbsp.wire.chunks import Reassembler
+from wbsp.wire.assembly import Reassembler
+from wbsp.wire.messages import codec as m
 
 
 class _Part(NamedTuple):

@@ -23,8 +23,8 @@ import zmq
 
 from wbsp.process.host import HOST, Host
 from wbsp.tensors.buffers import is_held
-from wbsp.wire.message import WireError
-from wbsp.wire.segments import Segment, available
+from wbsp.wire.messages.base import WireError
+from wbsp.wire.shm.segments import Segment, available
 
 _NAME = re.compile(r"wbsp-[0-9a-f]{32}")
 _NUMBER = struct.Struct("<Q")  # of a segment, beside its file descriptor

@@ -9,7 +9,7 @@ import numpy as np
 
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.ops import bounds
-from wbsp.wire.messages import CHUNK, WireError
+from wbsp.wire.messages.codec import CHUNK, WireError
 
 _BLOCK = 1 << 16  # floats; two of them stay in the second-level cache
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from wbsp.tensors.buffers import BufferPool
-from wbsp.wire import messages as m
-from wbsp.wire import shards as s
-from wbsp.wire.chunks import split
+from wbsp.wire.assembly import split
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages import sharding as s
 from wbsp.wire.rate import Frames
 
 

@@ -2,8 +2,8 @@
 
 import zmq
 
-from wbsp.ps.lending import Lending
-from wbsp.wire.link import Link, accept, listen
+from wbsp.wire.shm.lender import Lending
+from wbsp.wire.shm.link import Link, accept, listen
 
 
 def test_what_a_worker_does_not_take_waits_and_comes_in_order():

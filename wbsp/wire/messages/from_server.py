@@ -1,12 +1,12 @@
-"""Messages of a server to its workers; `wbsp.wire.messages` has their encoding."""
+"""Messages of a server to its workers; `wbsp.wire.messages.codec` has their encoding."""
 
 from __future__ import annotations
 
 from wbsp.limits import Count, Id, Line, Mac, OrNone, Random, Reason, Seconds, Settings, Size
 from wbsp.sync.base import Direct, WorkerRule
-from wbsp.wire.message import NONE, Message
-from wbsp.wire.segments import Place
-from wbsp.wire.shards import Group
+from wbsp.wire.messages.base import NONE, Message
+from wbsp.wire.messages.sharding import Group
+from wbsp.wire.shm.segments import Place
 
 
 class Welcome(Message, frozen=True):

@@ -9,11 +9,11 @@ import zmq
 
 from wbsp.process.host import HOST, Host
 from wbsp.tensors.buffers import is_held
-from wbsp.wire.link import Door, Link
-from wbsp.wire.message import WireError
+from wbsp.wire.duplex import Duplex
+from wbsp.wire.messages.base import WireError
 from wbsp.wire.rate import RateLimiter
-from wbsp.wire.segments import Place
-from wbsp.worker.duplex import Duplex
+from wbsp.wire.shm.link import Door, Link
+from wbsp.wire.shm.segments import Place
 
 
 class SharingEnded(Exception):

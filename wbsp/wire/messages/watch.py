@@ -1,4 +1,4 @@
-"""Messages between a server and remote watchers; `wbsp.wire.messages` has their encoding.
+"""Messages between a server and remote watchers; `wbsp.wire.messages.codec` has their encoding.
 
 A server says where the files of its run are handed out; there, each answer brings what is new in
 them, a piece at a time. Nobody who asks names a file: who hands out goes through those of the
@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 from msgspec import Meta
 
 from wbsp.limits import Bytes, Count, FileName, Id, Line, Random
-from wbsp.wire.message import MAX_MESSAGE, Message
+from wbsp.wire.messages.base import MAX_MESSAGE, Message
 
 _FILES = 4096  # in a message
 _ORDER = r"run\.json", r"events\.jsonl", r"events_wk\d{1,6}\.jsonl", r"summary\.json"

@@ -1,9 +1,9 @@
-"""Messages between a server and its standby; `wbsp.wire.messages` has their encoding."""
+"""Messages between a server and its standby; `wbsp.wire.messages.codec` has their encoding."""
 
 from __future__ import annotations
 
 from wbsp.limits import Count, Id, Line, Mac, Macs, Port, Random, Settings, State, Total
-from wbsp.wire.message import Message
+from wbsp.wire.messages.base import Message
 
 # From a standby, or from a server that was restarted and whose standby may serve.
 

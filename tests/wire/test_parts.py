@@ -5,9 +5,9 @@ import pytest
 
 from wbsp.tensors.codecs import parse
 from wbsp.tensors.ops import bounds
-from wbsp.wire import messages as m
-from wbsp.wire.chunks import split
-from wbsp.worker.parts import Parts
+from wbsp.wire.assembly import split
+from wbsp.wire.messages import codec as m
+from wbsp.wire.parts import Parts
 
 INT8, SIZE = parse("int8"), 1001
 ENDS = bounds(SIZE, 2)

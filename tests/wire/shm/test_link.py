@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import zmq
 
-from wbsp.wire.link import accept, check_name, connect, listen
-from wbsp.wire.message import WireError
-from wbsp.wire.segments import Segment, available, create
+from wbsp.wire.messages.base import WireError
+from wbsp.wire.shm.link import accept, check_name, connect, listen
+from wbsp.wire.shm.segments import Segment, available, create
 
 pytestmark = pytest.mark.skipif(not available(), reason="no shared memory on this system")
 NOBODY = 65534
@@ -99,7 +99,7 @@ def test_a_name_without_a_worker_behind_it_leads_nowhere():
 def as_nobody(code):
     """Start this code as another user; it runs until its standard input ends."""
     return subprocess.Popen([sys.executable, "-c", "import sys, os, socket\n"
-                             "from wbsp.wire.link import listen, connect\n"
+                             "from wbsp.wire.shm.link import listen, connect\n"
                              f"os.seteuid({NOBODY})\n{code}\nprint(flush=True)\nsys.stdin.read()"],
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 

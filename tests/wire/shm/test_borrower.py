@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from wbsp.ps.lending import Lending
-from wbsp.wire.segments import available
-from wbsp.worker.shared_memory import SharedMemory
+from wbsp.wire.shm.borrower import SharedMemory
+from wbsp.wire.shm.lender import Lending
+from wbsp.wire.shm.segments import available
 
 pytestmark = pytest.mark.skipif(not available(), reason="no shared memory on this system")
 SIZE = 1000

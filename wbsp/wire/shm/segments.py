@@ -3,7 +3,7 @@
 A message that has floats says where they lie then. All memory is the server's: a segment for what
 each worker sends, and its pool of vectors, of which some become versions, which workers can only
 read. It has no name that anybody could open (memfd), is handed over from process to process
-(`wbsp.wire.link`), and is gone with the last process that holds it. Its size is sealed, so that
+(`wbsp.wire.shm.link`), and is gone with the last process that holds it. Its size is sealed, so that
 what a process reads cannot be taken away. What stands at a place may change while it is read,
 if a peer is not what it should be: it is copied, and the copy is what counts.
 """
@@ -19,7 +19,7 @@ import numpy as np
 from wbsp.limits import Bytes, Random
 from wbsp.process.host import HOST, Host
 from wbsp.tensors.buffers import BufferPool
-from wbsp.wire.message import WireError
+from wbsp.wire.messages.base import WireError
 
 PIECE = 1 << 20  # floats of an update at one place: the next is put while this one is read
 

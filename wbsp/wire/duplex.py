@@ -8,9 +8,9 @@ from typing import Any
 import zmq
 
 from wbsp.process.host import HOST, Host
-from wbsp.wire.link import Link
 from wbsp.wire.rate import RateLimitedReceiver, RateLimiter
 from wbsp.wire.send_queue import SendQueue
+from wbsp.wire.shm.link import Link
 
 _IN, _OUT = int(zmq.POLLIN), int(zmq.POLLOUT)  # arithmetic with enums takes its time
 

@@ -5,8 +5,8 @@ import pytest
 
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.ops import bounds
-from wbsp.wire.chunks import Assembly, Reassembler, split
-from wbsp.wire.messages import CHUNK, WireError
+from wbsp.wire.assembly import Assembly, Reassembler, split
+from wbsp.wire.messages.codec import CHUNK, WireError
 
 SIZES = [1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7]
 

@@ -14,8 +14,7 @@ from typing import Any
 
 import msgspec
 
-from wbsp.wire.files import FilesAt, News, Read, Watch
-from wbsp.wire.message import (
+from wbsp.wire.messages.base import (
     CHUNK,
     MAX_MESSAGE,
     MAX_MODEL,
@@ -25,7 +24,7 @@ from wbsp.wire.message import (
     Message,
     WireError,
 )
-from wbsp.wire.server import (
+from wbsp.wire.messages.from_server import (
     Ack,
     Alive,
     CutDecision,
@@ -44,20 +43,7 @@ from wbsp.wire.server import (
     Unknown,
     Welcome,
 )
-from wbsp.wire.shards import FromShard, Group, Lead, ToShard
-from wbsp.wire.standby import (
-    AllHave,
-    Ask,
-    Challenge,
-    Copy,
-    CopyChunk,
-    Follow,
-    Following,
-    Held,
-    Over,
-    Vacant,
-)
-from wbsp.wire.worker import (
+from wbsp.wire.messages.from_worker import (
     CutQuery,
     Elected,
     Fetch,
@@ -71,6 +57,20 @@ from wbsp.wire.worker import (
     Reattach,
     Update,
 )
+from wbsp.wire.messages.replication import (
+    AllHave,
+    Ask,
+    Challenge,
+    Copy,
+    CopyChunk,
+    Follow,
+    Following,
+    Held,
+    Over,
+    Vacant,
+)
+from wbsp.wire.messages.sharding import FromShard, Group, Lead, ToShard
+from wbsp.wire.messages.watch import FilesAt, News, Read, Watch
 
 __all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "NONE", "PROTOCOL", "Group", "Impossible",
            "WireError"]

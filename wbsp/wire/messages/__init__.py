@@ -1,0 +1,1 @@
+"""The messages that processes of a run exchange: one class a message."""

@@ -1,0 +1,1 @@
+"""Memory that a server and the workers of its machine share."""
