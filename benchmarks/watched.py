@@ -94,7 +94,7 @@ def _used(process: psutil.Process) -> float:
 
 def _file_process(server: psutil.Process) -> psutil.Process:
     """What hands out a server's files."""
-    return next(one for one in server.children() if "wbsp.ps.file_process" in one.cmdline())
+    return next(one for one in server.children() if "wbsp.ps.file_server" in one.cmdline())
 
 
 def _listener(address: str) -> psutil.Process:

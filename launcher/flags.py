@@ -10,7 +10,7 @@ import models
 from wbsp import heterogeneity
 from wbsp.core.outer_optimizer import OUTER_STEPS
 from wbsp.environment import TRANSPORTS
-from wbsp.ps.runs import resume_flag
+from wbsp.ps.checkpoint.resume import resume_flag
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import sync_name
 from wbsp.sync import find, known_models, parse_options, with_batch_size

@@ -16,9 +16,9 @@ from wbsp.tensors.codecs import parse
 
 def parameter_server():
     """Return what runs the server and answers with an exit code. Raises ValueError or OSError."""
-    from wbsp.ps.evaluate import EvaluatorProcess
+    from wbsp.ps.evaluation import EvaluatorProcess
+    from wbsp.ps.launch import prepare_server, where_to_listen
     from wbsp.ps.server import ServerConfig
-    from wbsp.ps.start import prepare_server, where_to_listen
 
     if (FLAGS.job_name == "standby") != bool(FLAGS.standby_of):
         raise ValueError("--standby_of=host:port says whose place a --job_name=standby takes, and "
@@ -54,7 +54,7 @@ def parameter_server():
 def shard():
     """Return what waits for servers and answers with an exit code. Raises ValueError or OSError."""
     from wbsp.environment import token
-    from wbsp.ps.shard_process import prepare_shard
+    from wbsp.ps.sharding.process import prepare_shard
 
     return prepare_shard(FLAGS.host, FLAGS.port_base, token(FLAGS.token_file),
                          FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit)

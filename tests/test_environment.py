@@ -17,7 +17,7 @@ from wbsp.environment import (
     token,
     worker_num,
 )
-from wbsp.ps.start import where_to_listen
+from wbsp.ps.launch import where_to_listen
 from wbsp.wire.sockets import split_address
 
 CLUSTER = {"ps": ["ps.example:2606"], "worker": ["a.example:1", "b.example:1", "c.example:1"]}

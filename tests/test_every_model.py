@@ -12,7 +12,7 @@ import pytest
 from integers import UNIT, pattern, read_result, recorded
 from jobs import ROOT, Jobs, until
 
-from wbsp.ps import checkpoint
+from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.sync import MODELS, with_batch_size
 
 # What a run of seconds needs to be told, where the default is meant for longer ones.

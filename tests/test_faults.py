@@ -8,7 +8,7 @@ import pytest
 from integers import conserved, read_result, recorded
 from jobs import interrupted, until
 
-from wbsp.ps import checkpoint
+from wbsp.ps.checkpoint import format as checkpoint
 
 
 def check(server, folder, workers):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jobs import ROOT
 
-from wbsp.ps import checkpoint
+from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.runlog.reader import read_run
 
 TRAINING_ONLY = {"tensorflow", "psutil"}

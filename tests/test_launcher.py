@@ -8,7 +8,7 @@ import psutil
 import pytest
 from jobs import ROOT, ServerJob, free_port, interrupted, until
 
-from wbsp.ps import checkpoint
+from wbsp.ps.checkpoint import format as checkpoint
 
 LAUNCHER = ROOT / "runcifar10gpu.py"
 SMALL = ["--model=small", "--dataset=shapes10", "--check_period=1"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from integers import conserved, read_result, recorded
 
-from wbsp.ps import checkpoint
+from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.runlog.folder import SECRET, read_settings
 from wbsp.runlog.reader import read_run
 

@@ -97,10 +97,10 @@ CALLS = {"zmq.Context", "zmq.Poller", "queue.SimpleQueue", "queue.Queue", "os.ur
 # Of these, what children of a server need and Keras's side of a worker, which have no other host,
 # and names of signals and of errors.
 MAY = {"wbsp/process/child.py": {"subprocess", "select", "signal"},
-       "wbsp/ps/evaluate.py": {"multiprocessing", "signal", "time"},
+       "wbsp/ps/evaluation.py": {"multiprocessing", "signal", "time"},
        "wbsp/ps/server.py": {"signal"}, "wbsp/process/signals.py": {"signal"},
        "wbsp/wire/shm/lender.py": {"select"},
-       "wbsp/ps/probe.py": {"socket"}, "wbsp/worker/callback.py": {"threading"},
+       "wbsp/ps/replication/probe.py": {"socket"}, "wbsp/worker/callback.py": {"threading"},
        "wbsp/worker/fit.py": {"threading"}, "wbsp/worker/signals.py": {"threading", "signal"},
        "wbsp/process/forks.py": {"threading", "signal", "socket"}}
 
@@ -123,7 +123,7 @@ def test_a_back_end_is_imported_where_a_keras_model_is_at_hand(path):
         "wbsp/replica/jax.py": {"keras", "jax"}, "wbsp/replica/torch.py": {"keras", "torch"},
         "wbsp/worker/callback.py": {"keras"}, "wbsp/worker/surround.py": {"keras"},
         "wbsp/worker/batches.py": {"keras", "jax"},
-        "wbsp/worker/pipeline.py": {"tensorflow"}, "wbsp/ps/evaluate.py": {"keras", "tensorflow"},
+        "wbsp/worker/pipeline.py": {"tensorflow"}, "wbsp/ps/evaluation.py": {"keras", "tensorflow"},
         "wbsp/simulate/training.py": {"keras", "tensorflow"}}
     assert roots(path) & ACCELERATED <= allowed.get(name(path), set())
 
@@ -136,7 +136,7 @@ def test_the_library_knows_nothing_of_the_experiment(path):
 @pytest.mark.parametrize("modules, without", [
     ("wbsp.sync", {*ACCELERATED, "zmq", "scipy", "rich", "wbsp.ps", "wbsp.worker"}),
     ("wbsp.simulate.cluster", {*ACCELERATED, "zmq", "wbsp.wire"}),
-    ("wbsp.ps.server, wbsp.ps.start, wbsp.ps.evaluate, wbsp.ps.__main__", ACCELERATED),
+    ("wbsp.ps.server, wbsp.ps.launch, wbsp.ps.evaluation, wbsp.ps.__main__", ACCELERATED),
     ("wbsp.figures", {*ACCELERATED, "zmq", "matplotlib"}),
     ("wbsp.watch.__main__", {*ACCELERATED, "zmq", "matplotlib", "plotly", "wbsp.ps"}),
     ("runcifar10gpu, runimagenetgpu", ACCELERATED),

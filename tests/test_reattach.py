@@ -11,7 +11,7 @@ import pytest
 from integers import answered, pattern, read_result
 from jobs import free_port, until
 
-from wbsp.ps import checkpoint
+from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.runlog.reader import read_run
 
 KEEPING = "--check_period=0.2"

@@ -13,7 +13,7 @@ from integers import conserved, read_result, recorded
 from jobs import Jobs, free_port, until
 
 from wbsp.core.report import Report
-from wbsp.ps import checkpoint
+from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.runlog.reader import read_run
 
 KILLS = int(os.environ.get("WBSP_KILLS", "1"))

@@ -24,7 +24,7 @@ from jobs import ROOT, free_port, until
 from pairs import Pair, told
 from peers import Peer
 
-from wbsp.ps import checkpoint
+from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.runlog.reader import read_run
 from wbsp.wire.messages import codec as m
 

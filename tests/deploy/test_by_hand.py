@@ -6,7 +6,7 @@ import pytest
 from jobs import free_port
 from pages import commands_of, python_of
 
-from wbsp.ps import checkpoint
+from wbsp.ps.checkpoint import format as checkpoint
 
 
 @pytest.mark.slow

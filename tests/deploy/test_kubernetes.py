@@ -13,7 +13,7 @@ import pytest
 import yaml
 from jobs import ROOT, free_port
 
-from wbsp.ps import checkpoint
+from wbsp.ps.checkpoint import format as checkpoint
 
 FOLDER = ROOT / "deploy/kubernetes"
 VERSIONS = ["1.29", None]  # the oldest that docs/cluster.md names, and the newest that is known

@@ -12,7 +12,7 @@ import slurm
 from jobs import ROOT, surroundings, until
 from pages import python_of
 
-from wbsp.ps import checkpoint
+from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.runlog.reader import read_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(

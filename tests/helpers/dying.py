@@ -29,8 +29,8 @@ from wbsp.core.decisions import Accepted, Committed
 from wbsp.core.engine import Engine
 from wbsp.core.store import Store
 from wbsp.ps.dispatcher import Dispatcher
-from wbsp.ps.replication import Replication
-from wbsp.ps.shard import Shard
+from wbsp.ps.replication.primary import Replication
+from wbsp.ps.sharding.shard import Shard
 from wbsp.wire.messages import sharding as s
 
 OF_SERVER = "received", "decided", "accepted", "committed", "answered", "replicated"

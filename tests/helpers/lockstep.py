@@ -22,8 +22,8 @@ from wbsp.core.engine import Engine
 from wbsp.core.store import UNSENT, Store
 from wbsp.process.host import HOST
 from wbsp.ps.clock import Clock
+from wbsp.ps.config import Place, Terms
 from wbsp.ps.dispatcher import Dispatcher
-from wbsp.ps.terms import Place, Terms
 from wbsp.sync import create
 from wbsp.tensors.codecs import parse
 from wbsp.wire.proof import Challenges

@@ -11,7 +11,7 @@ import psutil
 from integers import answered, pattern, read_result
 from jobs import free_port
 
-from wbsp.ps import checkpoint
+from wbsp.ps.checkpoint import format as checkpoint
 
 UNEVEN = "lbbsp", "fedasync"  # their weights make no whole numbers of whole ones
 TOKEN = "a secret of more than sixteen bytes"
@@ -79,7 +79,7 @@ class Pair:
     def shards(self, job=None):
         """The processes of a server's shards, those on this machine; default: of who serves."""
         here = psutil.Process((job or self.serving).process.pid)
-        return [one for one in here.children() if "wbsp.ps.shard_process" in one.cmdline()]
+        return [one for one in here.children() if "wbsp.ps.sharding.process" in one.cmdline()]
 
     @property
     def serving(self):

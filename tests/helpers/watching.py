@@ -50,4 +50,4 @@ def data_of(report: Path) -> dict[str, Any]:
 def file_processes(server: Job) -> list[psutil.Process]:
     """Those that hand out the files of this server's run."""
     return [one for one in psutil.Process(server.process.pid).children()
-            if "wbsp.ps.file_process" in one.cmdline()]
+            if "wbsp.ps.file_server" in one.cmdline()]

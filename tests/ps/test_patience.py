@@ -12,7 +12,7 @@ from jobs import ServerJob, free_port
 from peers import Peer
 from proxy import Proxy
 
-from wbsp.ps import checkpoint
+from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.sync.base import Push
 from wbsp.wire.messages import codec as m
 from wbsp.worker.transport import TransportError
@@ -20,8 +20,8 @@ from wbsp.worker.transport import TransportError
 SIZE = 5  # floats in an integer worker's model
 IMPATIENT = """
 import runpy
-import wbsp.ps.admission, wbsp.ps.run  # which take the following by name
-wbsp.ps.initial.INITIAL_PATIENCE = wbsp.ps.admission.INITIAL_PATIENCE = {patience}
+import wbsp.ps.sessions.admission, wbsp.ps.run  # which take the following by name
+wbsp.ps.sessions.initial.INITIAL_PATIENCE = wbsp.ps.sessions.admission.INITIAL_PATIENCE = {patience}
 wbsp.ps.run.GOODBYE_PATIENCE = {patience}
 {fault}
 runpy.run_module("wbsp.ps", run_name="__main__")

@@ -15,7 +15,7 @@ from jobs import free_port, until
 from peers import Peer
 
 from wbsp.core.report import Report
-from wbsp.ps import checkpoint
+from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.runlog.folder import SECRET, read_settings
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec

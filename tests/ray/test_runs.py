@@ -18,7 +18,7 @@ from integers import answered, conserved, pattern, read_result, recorded
 from jobs import ROOT, free_port, until
 from pages import python_of
 
-from wbsp.ps import checkpoint
+from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.runlog.reader import read_run
 
 pytest.importorskip("ray", reason="these tests need Ray: pip install 'ray[default]'")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from wbsp.ps import checkpoint
+from wbsp.ps.checkpoint import format as checkpoint
 
 pytestmark = pytest.mark.slow  # a back end takes its seconds to start
 

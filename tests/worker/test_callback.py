@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jobs import free_port
 
-from wbsp.ps import checkpoint
+from wbsp.ps.checkpoint import format as checkpoint
 
 pytestmark = pytest.mark.slow  # TensorFlow takes its seconds to start
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jobs import ROOT
 
-from wbsp.ps import checkpoint
+from wbsp.ps.checkpoint import format as checkpoint
 
 pytestmark = pytest.mark.slow  # a back end takes its seconds to start
 

@@ -13,7 +13,7 @@ from integers import IntegerReplica
 from jobs import interrupted, until
 
 import wbsp
-from wbsp.ps import checkpoint
+from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.replica.model import open_replica
 from wbsp.replica.states import states
 from wbsp.tensors.layout import TensorSpec

@@ -15,7 +15,7 @@ from integers import IntegerReplica, conserved, pattern
 from jobs import free_port, until
 from proxy import Proxy
 
-from wbsp.ps import checkpoint
+from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.sync import BSP
 from wbsp.tensors.layout import LayerState, TensorSpec
 from wbsp.wire.messages import codec as m

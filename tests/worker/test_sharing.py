@@ -18,7 +18,7 @@ from pairs import Pair
 from peers import Peer
 from proxy import Proxy
 
-from wbsp.ps import checkpoint
+from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.sync.base import Push
 from wbsp.wire.messages import codec as m
 from wbsp.wire.shm.link import Door, accept, listen

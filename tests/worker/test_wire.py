@@ -14,7 +14,7 @@ from pairs import NEVER, Pair
 from peers import Peer
 
 from wbsp.core.store import UNSENT
-from wbsp.ps import checkpoint
+from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.sync.base import Push
 from wbsp.tensors.codecs import parse
 from wbsp.tensors.layout import TensorSpec

@@ -10,10 +10,10 @@ from absl import app, flags
 
 from wbsp.core.outer_optimizer import OUTER_STEPS, create_outer
 from wbsp.environment import TRANSPORTS, shares_memory, token, worker_num
-from wbsp.ps.runs import resume_flag
+from wbsp.ps.checkpoint.resume import resume_flag
+from wbsp.ps.launch import prepare_server, where_to_listen
 from wbsp.ps.server import ServerConfig
-from wbsp.ps.shard_process import prepare_shard
-from wbsp.ps.start import prepare_server, where_to_listen
+from wbsp.ps.sharding.process import prepare_shard
 from wbsp.sync import create, known_models, parse_options
 from wbsp.tensors.codecs import FLOAT32, KNOWN, parse
 

@@ -15,14 +15,14 @@ import zmq
 from wbsp.core.engine import Engine
 from wbsp.core.report import Report
 from wbsp.limits import one_line
-from wbsp.ps.admission import Admission
 from wbsp.ps.clock import Clock
-from wbsp.ps.delivery import Delivery
-from wbsp.ps.members import Members
-from wbsp.ps.replication import Replication
-from wbsp.ps.session_manager import SessionManager
-from wbsp.ps.terms import Terms
-from wbsp.ps.worker_session import (
+from wbsp.ps.config import Terms
+from wbsp.ps.replication.primary import Replication
+from wbsp.ps.sessions.admission import Admission
+from wbsp.ps.sessions.registry import SessionManager
+from wbsp.ps.sessions.replies import Delivery
+from wbsp.ps.sessions.requests import Members
+from wbsp.ps.sessions.session import (
     WorkerSession,
     body_of,
     check_report,

@@ -1,5 +1,5 @@
 """The server's side of the process that hands out the files of its run: see
-`wbsp.ps.file_process`."""
+`wbsp.ps.file_server`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 from wbsp.process.child import ChildProcess
 from wbsp.process.host import HOST, Host, Thread
-from wbsp.ps.file_process import LINGER
+from wbsp.ps.file_server import LINGER
 from wbsp.wire.messages.watch import FilesAt
 
-_COMMAND = "-m", "wbsp.ps.file_process"
+_COMMAND = "-m", "wbsp.ps.file_server"
 _START = 30.0  # seconds that the process may take to come up
 _AGAIN = 2.0  # seconds until the next one is started, where one has ended or did not come up
 _END = 2.0  # seconds that the end of the process may take, beside what watchers are given

@@ -15,13 +15,13 @@ import numpy as np
 from wbsp.core.engine import Engine
 from wbsp.core.outer_optimizer import OuterStep
 from wbsp.core.store import Store
-from wbsp.ps.background import CHECKPOINT, Checkpoints, Evaluation, Evaluations, Evaluator
+from wbsp.ps.checkpoint.state import report_of
+from wbsp.ps.checkpoint.writer import CHECKPOINT, Checkpoints, Evaluation, Evaluations, Evaluator
 from wbsp.ps.clock import Clock
-from wbsp.ps.copies import Source
+from wbsp.ps.config import Place
 from wbsp.ps.dispatcher import Dispatcher
-from wbsp.ps.saved import report_of
-from wbsp.ps.sharded_store import ShardedStore
-from wbsp.ps.terms import Place
+from wbsp.ps.replication.snapshot import Source
+from wbsp.ps.sharding.store import ShardedStore
 from wbsp.runlog.console import Console, Status, say
 from wbsp.runlog.server import ServerLog
 from wbsp.sync.base import UNFIT, SyncModel

@@ -20,14 +20,14 @@ from wbsp.core.engine import Engine
 from wbsp.core.store import UNSENT
 from wbsp.process.host import Nap
 from wbsp.process.signals import Interrupts
-from wbsp.ps.background import Evaluator, EvaluatorError, EvaluatorWatch
+from wbsp.ps.checkpoint.writer import Evaluator, EvaluatorError, EvaluatorWatch
 from wbsp.ps.clock import Clock
+from wbsp.ps.config import Terms
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.files import RunFiles
 from wbsp.ps.run import Outlet, Run, ServerConfig
-from wbsp.ps.shard_link import ShardLost
-from wbsp.ps.shards import PATIENCE, Shards
-from wbsp.ps.terms import Terms
+from wbsp.ps.sharding.coordinator import PATIENCE, Shards
+from wbsp.ps.sharding.link import ShardLost
 from wbsp.sync import known_models
 from wbsp.sync.base import ContractError, SyncModel
 from wbsp.tensors.layout import TensorSpec, difference

@@ -9,7 +9,7 @@ told more than a claim before it has proven itself.
 
 Which secret that is:
 
-- the run's own, which is made with the run's id: `wbsp.ps.start` keeps it in run.json. Servers and
+- the run's own, which is made with the run's id: `wbsp.ps.launch` keeps it in run.json. Servers and
   standbys know it, and no worker does;
 - a key that is derived from it: for the shards, and for each process of a worker (its *ticket*);
 - a random number that a server gives to a worker and its shards: these prove themselves to each

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from simulated.plan import PORT
+from wbsp.ps.launch import prepare_server
 from wbsp.ps.run import ServerConfig
-from wbsp.ps.start import prepare_server
 from wbsp.sync import create
 from wbsp.worker.connection import TransportError
 from wbsp.worker.transport import Transport

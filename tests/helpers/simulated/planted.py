@@ -13,14 +13,14 @@ from unittest.mock import PropertyMock, patch
 import msgspec
 
 import simulated.disk
-import wbsp.ps.background
-import wbsp.ps.follower
-import wbsp.ps.leader
-import wbsp.ps.replication
-import wbsp.ps.session_manager
-import wbsp.ps.shard_link
-import wbsp.ps.standby
-import wbsp.ps.start
+import wbsp.ps.checkpoint.writer
+import wbsp.ps.launch
+import wbsp.ps.replication.follower
+import wbsp.ps.replication.leader
+import wbsp.ps.replication.primary
+import wbsp.ps.replication.standby
+import wbsp.ps.sessions.registry
+import wbsp.ps.sharding.link
 import wbsp.tensors.buffers
 import wbsp.wire.shm.lender
 import wbsp.wire.shm.link
@@ -31,16 +31,16 @@ from wbsp.core.overflow import Reach
 from wbsp.core.rendezvous import Gathering
 from wbsp.core.store import Ledger
 from wbsp.process.host import Nap
-from wbsp.ps.admission import Admission
-from wbsp.ps.background import Checkpoints, Evaluations
-from wbsp.ps.candidacy import Candidacy, Comer
-from wbsp.ps.contest import Beats
-from wbsp.ps.probe import Probe
-from wbsp.ps.protocol_errors import TokenBucket
-from wbsp.ps.replication import Replication
-from wbsp.ps.runs import Runs
-from wbsp.ps.shard_link import ShardLost
-from wbsp.ps.shards import Shards
+from wbsp.ps.checkpoint.resume import Runs
+from wbsp.ps.checkpoint.writer import Checkpoints, Evaluations
+from wbsp.ps.replication.candidacy import Candidacy, Comer
+from wbsp.ps.replication.election import Beats
+from wbsp.ps.replication.primary import Replication
+from wbsp.ps.replication.probe import Probe
+from wbsp.ps.sessions.admission import Admission
+from wbsp.ps.sessions.peer_log import TokenBucket
+from wbsp.ps.sharding.coordinator import Shards
+from wbsp.ps.sharding.link import ShardLost
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import Lead
 from wbsp.wire.proof import Bond, Challenges
@@ -81,12 +81,12 @@ def _torn_files():
                 file.write(part)
                 path.disk.sync(file)
         path.disk.machine.on_change(path, bytes(file.inode.data))
-    return patch("wbsp.ps.checkpoint.write_whole", write)
+    return patch("wbsp.ps.checkpoint.format.write_whole", write)
 
 
 def _one_step():
     stack = contextlib.ExitStack()
-    for module in (wbsp.ps.start, wbsp.ps.replication):
+    for module in (wbsp.ps.launch, wbsp.ps.replication.primary):
         stack.enter_context(patch.object(module, "SERVER_STEP", 1))
     return stack
 
@@ -131,8 +131,8 @@ def _sleep_goes_unnoticed():
     stack.enter_context(_fence_is_open())
     stack.enter_context(patch.object(Nap, "over", lambda self, now: False))
     stack.enter_context(patch.object(Beats, "doubt", lambda self: None))
-    stack.enter_context(patch.object(wbsp.ps.follower, "PROOF", 1e9))
-    stack.enter_context(patch.object(wbsp.ps.standby, "PROOF", 1e9))
+    stack.enter_context(patch.object(wbsp.ps.replication.follower, "PROOF", 1e9))
+    stack.enter_context(patch.object(wbsp.ps.replication.standby, "PROOF", 1e9))
     return stack
 
 
@@ -203,7 +203,7 @@ def _every_cause_is_a_line():
 
 
 def _texts_as_they_came():
-    return patch.object(wbsp.ps.session_manager, "one_line", lambda text, most=400: text)
+    return patch.object(wbsp.ps.sessions.registry, "one_line", lambda text, most=400: text)
 
 
 def _dead_evaluator_ends_it():
@@ -310,22 +310,23 @@ PLANTED = [
     Planted("what a peer says is printed as it came", _texts_as_they_came,
             Plan("pcc", strangers=2, speeds=(0.1,)), {15}, 10),
     Planted("a standby is not told that its settings are others",
-            lambda: patch.object(wbsp.ps.replication, "objection", lambda *_: None),
+            lambda: patch.object(wbsp.ps.replication.primary, "objection", lambda *_: None),
             Plan("pcc", mistakes=1, mistake="a standby of fewer workers", steps=40, speeds=(0.3,)),
             {10, 14}, 3),
     Planted("a token that is another one is not said", _no_word_of_handshakes,
             Plan("pcc", mistakes=1, mistake="a standby with another token", steps=40,
                  speeds=(0.3,)), {14}, 3),
     Planted("a shard's refusal is not said",
-            lambda: patch.object(wbsp.ps.shard_link.ShardLink, "why", ""),
+            lambda: patch.object(wbsp.ps.sharding.link.ShardLink, "why", ""),
             Plan("pcc", shards=2, mistakes=1, mistake="a server of another run's shards", steps=40,
                  speeds=(0.3,)), {14}, 3),
     Planted("a process in waiting waits for ever",
-            lambda: patch.object(wbsp.ps.standby.Standby, "_wait_on", lambda self, now: None),
+            lambda: patch.object(wbsp.ps.replication.standby.Standby, "_wait_on",
+                                 lambda self, now: None),
             Plan("pcc", mistakes=1, mistake="a standby of a shard", shards=2,
                  hours=0.2), {14}, 3),
     Planted("a server waits for ever for its evaluator",
-            lambda: patch.object(wbsp.ps.background, "HANGS", 1e9),
+            lambda: patch.object(wbsp.ps.checkpoint.writer, "HANGS", 1e9),
             Plan("pcc", evaluator="hangs", hours=0.2), {9}, 3),
     Planted("an evaluator that dies takes the run with it", _dead_evaluator_ends_it,
             Plan("pcc", evaluator="dies"), {8, 9}, 3),

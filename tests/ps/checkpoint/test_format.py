@@ -1,0 +1,194 @@
+"""A checkpoint is whole or not there, and comes back as it was."""
+
+import json
+import os
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from full_disk import full_at
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from wbsp.core.engine import Engine
+from wbsp.core.report import Report
+from wbsp.core.store import Store
+from wbsp.ps.checkpoint import state as saved
+from wbsp.ps.checkpoint.format import Checkpoint, load, save
+from wbsp.ps.checkpoint.state import SavedState, check_run, check_state
+from wbsp.sync import Push, create
+from wbsp.tensors.layout import TensorSpec
+
+LAYOUT = [TensorSpec("conv/kernel", (3, 2)), TensorSpec("scale", ()), TensorSpec("scale", (4,)),
+          TensorSpec("a name / with \"quotes\" and ü", (0,))]
+STATE = {"version": 7, "elapsed": 1.5, "next_seq": {"0": 3}, "totals": [3, 96], "steps": {"0": 3}}
+
+
+def checkpoint(first=0.0):
+    return Checkpoint(np.arange(11, dtype=np.float32) + np.float32(first), LAYOUT, STATE)
+
+
+def test_it_comes_back_as_it_was(tmp_path):
+    path = tmp_path / "checkpoint.safetensors"
+    save(path, checkpoint())
+    loaded = load(path)
+    assert loaded.vector.tobytes() == checkpoint().vector.tobytes()
+    assert loaded.vector.dtype == np.float32
+    assert [(s.name, tuple(s.shape)) for s in loaded.layout] == LAYOUT
+    assert loaded.state == STATE
+    assert os.listdir(tmp_path) == [path.name], "nothing else is left behind"
+
+
+def test_the_state_of_an_outer_step_comes_back_too(tmp_path):
+    outer = {"velocity": np.arange(11, dtype=np.float32) - 5, "versions": np.ones(1, np.float32)}
+    save(tmp_path / "c", checkpoint()._replace(outer=outer))
+    loaded = load(tmp_path / "c")
+    assert loaded.vector.tobytes() == checkpoint().vector.tobytes()
+    assert [(s.name, tuple(s.shape)) for s in loaded.layout] == LAYOUT
+    assert {name: vector.tolist() for name, vector in loaded.outer.items()} == {
+        name: vector.tolist() for name, vector in outer.items()}
+
+
+def test_it_is_readable_elsewhere(tmp_path):
+    path = tmp_path / "checkpoint.safetensors"
+    save(path, checkpoint())
+    with safe_open(path, "numpy") as file:
+        assert np.array_equal(file.get_tensor("00000/conv/kernel"),
+                              np.arange(6, dtype=np.float32).reshape(3, 2))
+        assert json.loads(file.metadata()["wbsp"]) == STATE
+
+
+@pytest.mark.parametrize("count", [100, 100_020])  # numbers of two digits, and of five and six
+def test_many_variables_keep_their_order(tmp_path, count):
+    layout = [TensorSpec(f"v{count - i}", (1,)) for i in range(count)]
+    vector = np.arange(count, dtype=np.float32)
+    save(tmp_path / "c", Checkpoint(vector, layout, STATE))
+    loaded = load(tmp_path / "c")
+    assert np.array_equal(loaded.vector, vector)
+    assert [spec.name for spec in loaded.layout] == [spec.name for spec in layout]
+
+
+@pytest.mark.parametrize("step", ["write", "os.fsync", "os.replace"])
+def test_a_full_disk_leaves_the_previous_one(tmp_path, monkeypatch, step):
+    path = tmp_path / "checkpoint.safetensors"
+    save(path, checkpoint())
+
+    def crash(*args):
+        raise OSError("File too large")
+    if step != "write":
+        monkeypatch.setattr(f"wbsp.runlog.files.{step}", crash)
+    size = path.stat().st_size - 10 if step == "write" else -1
+    with full_at(size), pytest.raises(OSError, match="File too large"):
+        save(path, checkpoint(first=100))
+    assert np.array_equal(load(path).vector, checkpoint().vector)
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_others_may_read_it_if_the_umask_says_so(tmp_path):
+    before = os.umask(0o027)
+    try:
+        save(tmp_path / "c", checkpoint())
+    finally:
+        os.umask(before)
+    assert (tmp_path / "c").stat().st_mode & 0o777 == 0o640
+
+
+def test_nothing_to_resume_is_one_clear_line(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no checkpoint at .*absent: there is nothing"):
+        load(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("damage", ["cut short", "other bytes", "empty"])
+def test_another_file_is_refused_in_one_line(tmp_path, damage):
+    path = tmp_path / "checkpoint.safetensors"
+    save(path, checkpoint())
+    whole = path.read_bytes()
+    path.write_bytes({"cut short": whole[:-5], "other bytes": b"PK" + whole, "empty": b""}[damage])
+    with pytest.raises(ValueError, match="is not a wbsp checkpoint") as caught:
+        load(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("change, says", [
+    ({"elapsed": "x"}, "Expected `float`, got `str` - at `$.elapsed`"),
+    ({"elapsed": float("inf")}, "`$.elapsed`"),
+    ({"version": -1}, "`$.version`"),
+    ({"next_seq": {"a": 1}}, "`$.next_seq`"),
+    ({"answers": {"0": [1]}}, "`$.answers[...]`"),
+    ({"awaited": 3}, "`$.awaited`"),
+    ({"rejected": {"0": 1}}, "`$.rejected[...]`"),
+    ({"reports": {"0": {"steps": "many"}}}, "`$.reports[...].steps`"),
+    ({"staleness": {"pushes": 1}}, "`$.staleness`"),
+    ({"places": {"0": {"owner": 1, "earlier": None}}}, "`$.places[...].owner`"),
+    ({"layers": [["layer words", "aa", [0, 1]]]}, "`$.layers[0][2]`")])
+def test_a_state_that_no_server_made_is_refused_in_one_line(tmp_path, change, says):
+    path = tmp_path / "checkpoint.safetensors"
+    save(path, checkpoint()._replace(state=STATE | change))
+    with pytest.raises(ValueError) as caught:
+        load(path)
+    text = str(caught.value)
+    assert text.startswith(f"{path} is not a wbsp checkpoint: its state is damaged: ")
+    assert says in text and "\n" not in text
+
+
+@pytest.mark.parametrize("missing", ["elapsed", "next_seq", "totals"])
+def test_a_state_that_lacks_something_is_refused_in_one_line(tmp_path, missing):
+    path = tmp_path / "checkpoint.safetensors"
+    save(path, checkpoint()._replace(state={k: v for k, v in STATE.items() if k != missing}))
+    with pytest.raises(ValueError, match=f"its state is damaged: .*`{missing}`"):
+        load(path)
+
+
+@pytest.mark.parametrize("name, size", [("velocity", 3), ("versions", 11)])
+def test_an_outer_step_of_another_model_is_refused_in_one_line(tmp_path, name, size):
+    path = tmp_path / "checkpoint.safetensors"
+    save(path, checkpoint()._replace(outer={name: np.zeros(size, np.float32)}))
+    with pytest.raises(ValueError, match=f"its '{name}' is float32.{size}., and not"):
+        load(path)
+
+
+def test_what_a_server_makes_is_what_is_checked(tmp_path):
+    """A field that a state gains is to be checked, too."""
+    engine = Engine(create("bsp"), Store(np.zeros(3, np.float32)), 1)
+    engine.join(0, 0.0)
+    engine.push(Push(0, 0, 0, 2, 16, 0.5), np.full(3, np.nan, np.float32), 1.0)
+    assert set(engine.state()) <= set(SavedState.__annotations__)
+    assert {field.name for field in fields(Report)} == set(saved._Totals.__annotations__)
+    check_state(json.loads(json.dumps({"elapsed": 1.0, **engine.state()})))
+
+
+@pytest.mark.parametrize("run, says", [
+    ({"id": "ab", "epoch": "x", "workers": 2}, "`$.epoch`"),
+    ({"id": 5}, "`$.id`"),
+    ({"id": "ab", "epoch": 1, "workers": 2, "standby": 5}, "`$.standby`"),
+    ({"id": "ab", "epoch": 1, "standby": "localhost:1"}, "names a standby, and lacks workers"),
+    ({"epoch": 1, "workers": 2, "standby": "localhost:1"}, "names a standby, and lacks id")])
+def test_settings_that_no_server_wrote_are_refused_in_one_line(run, says):
+    with pytest.raises(ValueError) as caught:
+        check_run(run, "runs/x/run.json")
+    assert str(caught.value).startswith("runs/x/run.json ") and says in str(caught.value)
+
+
+def test_settings_of_earlier_releases_are_taken():
+    for run in ({}, {"id": "ab", "epoch": 2, "wire": "float32", "workers": 2, "standby": None}):
+        assert check_run(run, "") is run
+
+
+@pytest.mark.parametrize("tensors, metadata, says", [
+    ({"0/x": np.float32}, None, "its state names no version"),
+    ({"0/x": np.float32}, "no json", "Expecting value"),
+    ({"0/x": np.float32}, "[]", "its state names no version"),
+    ({"0/x": np.float32}, "{}", "its state names no version"),
+    ({"0/x": np.float32}, '{"version": "7"}', "its state names no version"),
+    ({"0/x": np.float64}, '{"version": 7}', "it holds '0/x' of type float64"),
+    ({"x": np.float32}, '{"version": 7}', "it holds 'x' of type float32"),
+])
+def test_tensors_of_something_else_are_refused_in_one_line(tmp_path, tensors, metadata, says):
+    path = tmp_path / "checkpoint.safetensors"
+    save_file({name: np.zeros(3, dtype) for name, dtype in tensors.items()}, path,
+              metadata and {"wbsp": metadata})
+    with pytest.raises(ValueError) as caught:
+        load(path)
+    text = str(caught.value)
+    assert text.startswith(f"{path} is not a wbsp checkpoint: ") and says in text
+    assert "\n" not in text

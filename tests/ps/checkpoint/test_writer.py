@@ -1,0 +1,183 @@
+"""Checkpoints are taken when nothing is pending, and a full disk does not end a run."""
+
+import json
+
+import numpy as np
+import pytest
+from full_disk import full_at
+from jobs import until
+
+from wbsp.core.engine import Engine
+from wbsp.core.store import Store
+from wbsp.ps.checkpoint import format as checkpoint
+from wbsp.ps.checkpoint.writer import CHECKPOINT, Checkpoints
+from wbsp.simulate.cluster import Cluster
+from wbsp.simulate.machine import Machine, constant
+from wbsp.simulate.workload import TimingWorkload
+from wbsp.sync import MODELS, Push, create
+from wbsp.tensors.layout import TensorSpec
+
+SIZE = 1000  # floats
+
+
+class Running:
+    """A run of two workers under a model, with its checkpoints in a folder."""
+
+    def __init__(self, folder, sync="bsp", period=1.0, alone=lambda: True):
+        self.engine = Engine(create(sync), Store(np.zeros(SIZE, np.float32)), 2)
+        self.states, self.said = [], []
+        self.checkpoints = Checkpoints(folder, [TensorSpec("x", (SIZE,))], self.engine, period,
+                                       self.state, self.said.append, alone)
+        self.path = folder / CHECKPOINT
+        for worker in range(2):
+            self.engine.join(worker, 0.0)
+
+    def state(self, now):
+        self.states.append(self.engine.state())
+        return {"elapsed": now, **self.states[-1]}
+
+    def push(self, worker, seq, now):
+        self.engine.push(Push(worker, seq, 0, 2, 16, 0.5), np.ones(SIZE, np.float32), now)
+
+    def round(self, seq, now):
+        for worker in range(2):
+            self.push(worker, seq, now)
+
+    def written(self, now):
+        """Wait until the checkpoint that was begun is there, or has failed."""
+        until(lambda: self.checkpoints._writing.done(), "the checkpoint")
+        self.checkpoints.poll(now)
+
+
+def test_a_checkpoint_waits_until_nothing_is_pending(tmp_path):
+    run = Running(tmp_path)
+    run.round(0, 1.0)
+    run.push(0, 1, 2.0)
+    run.checkpoints.poll(2.5)  # due, but version 1 is not all that was accepted
+    assert run.states == []
+    run.push(1, 1, 3.0)
+    run.push(0, 2, 4.0)
+    run.written(5.0)
+    saved = checkpoint.load(run.path)
+    assert saved.state["elapsed"] == 3.0 and saved.state["version"] == 2
+    assert saved.state["next_seq"] == {"0": 2, "1": 2} and saved.state["steps"] == {"0": 4, "1": 4}
+    assert np.array_equal(saved.vector, np.full(SIZE, 2, np.float32))
+
+
+def test_that_a_version_is_the_last_is_written_too(tmp_path):
+    """Who goes on from a checkpoint that does not know takes back a worker that was given up."""
+    run = Running(tmp_path)
+    run.round(0, 1.0)
+    run.checkpoints.poll(1.0)
+    run.written(1.5)
+    assert run.checkpoints.settled
+    for worker in range(2):
+        run.engine.leave(worker, 2.0, "finished", finished=True)
+    assert run.engine.newest == (1, True) and not run.checkpoints.settled
+    run.checkpoints.hurry()
+    run.checkpoints.poll(2.0)
+    run.written(2.5)
+    assert run.checkpoints.settled and checkpoint.load(run.path).state["ended"]
+
+
+def test_with_a_standby_a_checkpoint_is_made_with_a_copy_for_it(tmp_path):
+    """It is told to the log like any other, and decides nothing about what is durable."""
+    run = Running(tmp_path, alone=lambda: False)
+    run.checkpoints.write_copy(0.5)
+    run.round(0, 1.0)
+    run.checkpoints.poll(1.0)
+    assert run.checkpoints.wanted and run.states == [], "it waits for a copy"
+    run.checkpoints.write_copy(1.5)
+    assert not run.checkpoints.wanted and len(run.states) == 1
+    run.written(2.0)
+    saved = checkpoint.load(run.path).state
+    assert (saved["elapsed"], saved["version"]) == (1.5, 1)
+    assert run.engine.ledger.mark == run.engine.ledger.durable == 0
+
+
+def test_a_checkpoint_that_cannot_be_written_is_tried_again(tmp_path):
+    run = Running(tmp_path)
+    run.round(0, 1.0)
+    run.checkpoints.poll(1.0)
+    run.written(1.5)
+    with full_at(4 * SIZE):
+        for seq, now in ((1, 10.0), (2, 20.0)):
+            run.round(seq, now)
+            run.checkpoints.poll(now)
+            run.written(now)
+        assert checkpoint.load(run.path).state["version"] == 1, "the one before it stays"
+    assert run.said == [f"cannot write {run.path}: File too large; the one before it stays, trying "
+                        "again every 1 s"]
+    run.checkpoints.poll(20.5)
+    assert len(run.states) == 3, "not before a period is over"
+    run.checkpoints.poll(21.0)
+    run.written(21.5)
+    assert checkpoint.load(run.path).state["version"] == 3
+    assert run.said[1:] == [f"{run.path} is written again"]
+    assert not run.checkpoints.failed
+
+
+def test_the_last_checkpoint_holds_what_came_after_the_last_version(tmp_path):
+    run = Running(tmp_path, "asp")
+    run.push(0, 0, 1.0)
+    run.checkpoints.poll(1.0)
+    run.engine.push(Push(0, 1, 0, 2, 16, 0.5), np.full(SIZE, np.nan, np.float32), 2.0)
+    run.checkpoints.finish(3.0)
+    state = checkpoint.load(run.path).state
+    assert state["version"] == run.engine.store.latest.version
+    assert (state["next_seq"]["0"], state["pushes"]["0"]) == (2, 2)
+    assert state["rejected"]["0"] == {"not finite": 1}
+
+
+def test_a_last_checkpoint_that_cannot_be_written_is_known_to_have_failed(tmp_path):
+    run = Running(tmp_path)
+    run.round(0, 1.0)
+    with full_at(4 * SIZE):
+        run.checkpoints.finish(3.0)
+    assert run.checkpoints.failed
+    assert run.said[1:] == [f"version 1 could not be saved in {run.path}"]
+
+
+@pytest.mark.parametrize("sync", MODELS)
+def test_every_model_has_a_moment_for_a_checkpoint_at_each_version(sync):
+    rested, committed = [], []
+
+    def rest(now):
+        rested.append(cluster.engine.store.latest.version)
+
+    def log(now, kind, **fields):
+        if kind == "accept":
+            cluster.engine.at_rest(rest, now)
+        elif kind == "commit":
+            committed.append(fields["version"])
+
+    workers = [Machine(constant(seconds)) for seconds in (1.0, 1.5, 4.0)]
+    cluster = Cluster(create(sync), workers, TimingWorkload(128), log=log)
+    cluster.run(until=1000.0)
+    assert len(rested) > 5 and rested == committed
+
+
+def test_the_engines_state_comes_back_through_json():
+    run = Engine(create("asp"), Store(np.zeros(2, np.float32)), 2)
+    for worker in range(2):
+        run.join(worker, 0.0)
+    for seq, value in enumerate((1.0, np.nan, 1.0)):
+        run.push(Push(1, seq, seq // 2, 3, 24, 0.25), np.full(2, value, np.float32), 1.0)
+    state = json.loads(json.dumps(run.state()))
+    again = Engine(create("asp"), Store(run.store.latest.vector, state["version"]), 2)
+    again.restore(state)
+    assert again.state() == run.state()
+    member = again.members[1]
+    assert (member.steps, member.samples, member.seconds, member.pushes, member.base) == (
+        9, 72, 0.75, 3, 1)
+    assert member.rejected == {"not finite": 1} and not member.active
+    assert (again.steps, again.samples) == (9, 72)
+    assert again.ledger.next_seq(1) == 3 and again.ledger.next_seq(0) == 0
+
+
+def test_a_state_of_an_older_release_is_taken_for_what_it_holds():
+    again = Engine(create("asp"), Store(np.zeros(2, np.float32), 7), 2)
+    again.restore({"version": 7, "elapsed": 1.5, "next_seq": {"0": 3}, "totals": [3, 96],
+                   "steps": {"0": 3}})
+    assert again.members[0].steps == 3 and again.members[0].pushes == 0
+    assert (again.steps, again.samples, again.ledger.next_seq(0)) == (3, 96, 3)

@@ -1,0 +1,194 @@
+"""Who may serve: not two at a time, whatever the workers see."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wbsp.process.host import HOST
+from wbsp.ps.replication.candidacy import Candidacy, State
+from wbsp.ps.replication.election import SERVER_STEP, STANDBY_STEP, Ballot, Beats
+from wbsp.sync import create
+from wbsp.sync.base import Push
+from wbsp.tensors.layout import TensorSpec
+from wbsp.wire.messages import codec as m
+from wbsp.worker.attachment import Attachment
+
+
+def member(worker, epoch, attachment=None):
+    """A worker that belongs to the server with that epoch."""
+    attachment = attachment or Attachment()
+    attachment.hello = m.Hello(m.PROTOCOL, worker, {})
+    attachment.join = m.Join([TensorSpec("x", (1,))])
+    attachment.welcomed(m.Welcome({"id": "ab"}, 0.0, create("bsp").rule))
+    attachment.admitted(m.Joined(0, 0, False, 0.0, epoch))
+    return attachment
+
+
+@given(workers=st.integers(1, 9), epoch=st.integers(1, 5), data=st.data())
+def test_a_server_and_its_standby_never_both_have_enough(workers, epoch, data):
+    members = [member(worker, epoch) for worker in range(workers)]
+    held = data.draw(st.sets(st.integers(0, workers - 1), min_size=1), "workers that it holds")
+    newer = data.draw(st.sets(st.integers(0, workers - 1), min_size=1), "workers since then")
+    server = Ballot(epoch, SERVER_STEP, [held, newer])
+    standby = Ballot(epoch, STANDBY_STEP, [held])
+    for _ in range(data.draw(st.integers(0, 4 * workers))):
+        worker = data.draw(st.integers(0, workers - 1))
+        ballot = data.draw(st.sampled_from([server, standby]))
+        act = data.draw(st.sampled_from(["ask", "ask", "release", "goes back"]))
+        if act == "goes back":
+            members[worker].reattached(m.Reattached(epoch, False, 0, 0, None))
+        elif act == "ask":
+            if promise := members[worker].choose(m.Elect(ballot.epoch, ballot.since)):
+                assert promise.epoch == ballot.epoch
+                ballot.promised.add(worker)
+        elif not ballot.won:  # who has won does not give back
+            ballot.promised.discard(worker)
+            members[worker].choose(m.NotServing("", ballot.epoch))
+        assert not (server.won and standby.won)
+
+
+@given(workers=st.integers(1, 9), data=st.data())
+def test_who_was_no_member_yet_has_no_say_and_keeps_nobody_from_serving(workers, data):
+    """A copy from before all had joined: its standby knows too few for a majority, or enough."""
+    members = data.draw(st.sets(st.integers(0, workers - 1)), "that the copy names")
+    voters = [(worker, "process" if worker in members else "") for worker in range(workers)]
+    server = Ballot(1, SERVER_STEP, [voters], lambda voter: voter[1] == "")
+    standby = Ballot(1, STANDBY_STEP, [voters])
+    for worker in members:  # each promises itself to one of them
+        ballot = data.draw(st.sampled_from([server, standby]))
+        ballot.promised.add((worker, "process"))
+    assert server.won != standby.won
+
+
+@pytest.mark.parametrize(("workers", "server", "standby"), [
+    (1, 1, 1), (2, 1, 2), (3, 2, 2), (4, 2, 3), (8, 4, 5)])
+def test_how_many_are_needed(workers, server, standby):
+    for step, needed in ((SERVER_STEP, server), (STANDBY_STEP, standby)):
+        ballot = Ballot(1, step, [range(workers)])
+        ballot.promised.update(range(needed - 1))
+        assert not ballot.won
+        ballot.promised.add(needed - 1)
+        assert ballot.won
+
+
+def test_without_workers_the_server_stays_and_the_standby_waits():
+    assert Ballot(1, SERVER_STEP, [()]).won and not Ballot(1, STANDBY_STEP, [()]).won
+
+
+@pytest.mark.parametrize("step", [SERVER_STEP, STANDBY_STEP])
+def test_who_waits_to_serve_is_not_elected_without_workers(step):
+    """All have finished: the other one may have taken over without a promise of theirs."""
+    candidacy = Candidacy(State("ab", 1, frozenset(), step), socket=None)
+    assert not candidacy.won and "names no worker" in candidacy.missing
+
+
+def test_more_than_half_of_the_workers_elect_a_server_that_was_started_again():
+    """The other half may have ended the run, with a standby that had a proof."""
+    voters = frozenset({(0, "process"), (1, "process")})
+    candidacy = Candidacy(State("ab", 1, voters, SERVER_STEP), socket=None)
+    assert not candidacy.won and "0 of 2 workers" in candidacy.missing
+    candidacy.ballot.promised.add((1, "process"))
+    assert not candidacy.won and "more than half" in candidacy.missing
+    candidacy.ballot.promised.add((0, "process"))
+    assert candidacy.won
+
+
+def test_a_worker_promises_itself_once_an_epoch():
+    worker = member(0, 4)
+    assert worker.choose(m.Elect(5, since=3)) is None, "it belongs to a later server"
+    assert worker.choose(m.Elect(5, since=4)) == m.Elected(5)
+    assert worker.choose(m.Elect(5, since=4)) == m.Elected(5), "the answer may have been lost"
+    assert worker.choose(m.Elect(6, since=4)) is None
+    worker.choose(m.NotServing("", 6))  # of a promise that it has not made
+    assert worker.choose(m.Elect(6, since=4)) is None
+    worker.choose(m.NotServing("", 5))
+    assert worker.choose(m.Elect(6, since=4)) == m.Elected(6)
+    worker.choose(m.Leading(6, bytes(32)))
+    assert worker.choose(m.Elect(7, since=6)) == m.Elected(7)
+
+
+def test_a_promise_stays_where_a_worker_goes_back():
+    """The server that has it does not know that the worker has gone."""
+    worker = member(0, 1)
+    assert worker.choose(m.Elect(2, since=1)) == m.Elected(2)
+    worker.reattached(m.Reattached(1, False, 0, 0, None))
+    assert worker.choose(m.Elect(3, since=1)) is None
+    worker.choose(m.Leading(1), attached=False)
+    assert worker.choose(m.Elect(3, since=1)) is None, "an old word of another connection"
+    worker.choose(m.Leading(1))  # the standby follows, and has given all promises back
+    assert worker.choose(m.Elect(3, since=1)) == m.Elected(3)
+
+
+def test_a_worker_never_goes_back_to_a_lower_epoch():
+    worker = member(0, 4)
+    for epoch in (1, 3):
+        assert f"of epoch {epoch}, and this worker knows a later one of epoch 4" in (
+            worker.outdated(epoch))
+        worker.leads(epoch)
+        worker.choose(m.Leading(epoch))
+    assert worker.outdated(4) is None and worker.outdated(5) is None
+    assert worker.choose(m.Elect(3, since=1)) is None
+    assert worker.choose(m.Elect(5, since=4)) == m.Elected(5)
+    assert (worker.introduction.run, worker.introduction.epoch) == ("ab", 4)
+
+
+class Time:
+    """A host whose clock stands."""
+
+    def __init__(self):
+        self.clock, self.now, self.scheduler = self, 1000.0, HOST.scheduler
+
+    def monotonic(self):
+        return self.now
+
+
+def test_who_would_lose_what_was_durable_gets_no_promise_for_a_minute():
+    said, on = [], Time()
+    worker = member(0, 1, Attachment(said.append, on))
+    for seq in range(3):  # 0 and 1 are durable
+        worker.kept.add(Push(0, seq, 0, 1, 1, 0.1), np.ones(2, np.float32), 1.0, seq, max(0, seq))
+    assert worker.kept.durable == 2
+    assert worker.choose(m.Elect(3, 1, due=1)) is None
+    on.now += 59
+    assert worker.choose(m.Elect(3, 1, due=1)) is None and len(said) == 1
+    assert "holds this worker's pushes below 1, and another one holds those below 2" in said[0]
+    assert worker.choose(m.Elect(2, 1, due=2)) == m.Elected(2), "the other one may have it"
+    worker.choose(m.NotServing("", 2))
+    on.now += 2
+    assert worker.choose(m.Elect(3, 1, due=1)) == m.Elected(3), "it does not come"
+
+
+def test_pushes_of_an_earlier_process_are_not_known_to_be_durable():
+    worker = member(0, 1)
+    worker.admitted(m.Joined(40, 0, False, 0.0, 1))
+    assert worker.choose(m.Elect(3, 1, due=38)) == m.Elected(3)
+
+
+def test_a_server_that_goes_on_alone_has_the_ledger_that_it_had():
+    """Its members keep what they kept, under the marks that they know; one heard of it late."""
+    worker = member(0, 1)
+    worker.kept.add(Push(0, 0, 0, 1, 1, 0.1), np.ones(2, np.float32), 1.0, 6, 0)
+    worker.reattached(m.Reattached(3, False, 0, 0, None))
+    worker.saved(5)
+    assert worker.kept.vectors == 1
+    worker.saved(7)
+    assert worker.kept.vectors == 0
+
+
+def test_beats():
+    beats = Beats()
+    assert beats.touch == -math.inf
+    for number in range(1, 200):
+        beats.sent(number, float(number))
+    beats.answered(1)
+    assert beats.touch == -math.inf, "so many are not remembered"
+    beats.answered(198)
+    beats.answered(150)
+    beats.answered(500)
+    assert beats.touch == 198.0
+    beats.doubt()
+    beats.answered(199)
+    assert beats.touch == -math.inf

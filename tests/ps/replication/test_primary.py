@@ -1,0 +1,735 @@
+"""The server's side of its standby, without sockets: what it relies on, and when."""
+
+import dataclasses
+import errno
+import json
+import os
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from wbsp.core.engine import Engine
+from wbsp.core.store import Store
+from wbsp.ps.clock import Clock
+from wbsp.ps.config import Place, Terms
+from wbsp.ps.replication import follower
+from wbsp.ps.replication.primary import Replication
+from wbsp.ps.replication.snapshot import Source
+from wbsp.ps.run import ServerConfig
+from wbsp.sync import create
+from wbsp.sync.base import Push
+from wbsp.tensors.layout import TensorSpec
+from wbsp.wire.messages import codec as m
+from wbsp.wire.proof import Challenges, Claim
+from wbsp.wire.shm.lender import Lending
+from wbsp.wire.shm.link import Door
+from wbsp.wire.shm.segments import available
+
+STANDBY, SECRET = b"standby", bytes(32)
+
+
+class World:
+    """A server with an engine, and what it sends to its standby."""
+
+    def __init__(self):
+        self.now, self.sent, self.said, self.events, self.noted = 0.0, [], [], [], {}
+        self.full = False  # the disk
+        self.clock = Clock(lambda: self.now)
+        model = create("asp")
+        self.engine = Engine(model, Store(np.zeros(2, np.float32)), 1)
+        terms = Terms(model.rule, 1, {"sync": "asp"}, None, "ab12", 1, self.record,
+                      secret=SECRET)
+        self.queues = SimpleNamespace(
+            transfer=lambda identity, frames, now: self.sent.extend(
+                m.decode(m.FromServer, head) for head, *_ in frames),
+            drop_transfer=lambda identity: None)
+        self.lending = Lending(None)
+        self.admission = SimpleNamespace(epoch=1, places={0: Place("ab", None)},
+                                         ticket=lambda worker: b"")
+        self.checkpoints = SimpleNamespace(wanted=False, writing=False, settled=True)
+        self.checkpoints.write_copy = lambda *_: None
+        self.checkpoints.write_soon = lambda: self.events.append("checkpoint soon")
+        self.challenges, self.contact = Challenges(os.urandom), bytes([7]) * 32
+        self.claims = {}  # of each identity
+        self.replication = Replication(
+            terms, SimpleNamespace(reaches=lambda identity, message: True, contact=self.contact,
+                                   challenges=self.challenges),
+            self, self.admission, self.clock, self.said.append,
+            lambda kind, **fields: self.events.append(kind))
+        self.replication.begin(Source(self.engine, [TensorSpec("x", (2,))],
+                                      lambda now: self.engine.state() | {
+                                          "places": {0: {"owner": "ab", "earlier": None}}},
+                                      self.checkpoints))
+        self.seq, self.members = 0, []  # sessions of workers
+
+    def __iter__(self):
+        return iter(self.members)
+
+    def send(self, identity, message):
+        self.sent.append(message)
+
+    def record(self, **changes):
+        if changes and self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.noted |= changes
+        return {"id": "ab12", "epoch": 1, **self.noted}
+
+    answer = send
+
+    def challenge(self, identity, nonce, *keys):
+        self.send(identity, self.challenges.challenge(identity, nonce, *keys))
+
+    def follow(self, settings=None, port=2607, run="", rank=0, identity=STANDBY, socket="",
+               keys=None):
+        """`keys`: that the process knows; default: all."""
+        claim = self.claims[identity] = Claim(os.urandom, *(keys or (SECRET, self.contact)))
+        follow = m.Follow(m.PROTOCOL, settings or {"sync": "asp"}, port, run, rank, socket)
+        for _ in range(2):
+            self.replication.follow(identity, claim.sealed(follow), "127.0.0.1")
+            if not (isinstance(self.sent[-1], m.Challenge) and claim.meets(self.sent[-1])):
+                break
+        return self.sent[-1]
+
+    def push(self):
+        if not self.engine.started:
+            self.engine.join(0, self.now)
+        update = self.lending.pool.take(2)  # of a worker of this machine
+        update[:] = 1
+        self.engine.push(Push(0, self.seq, self.seq, 1, 1, 0.5), update, self.now)
+        self.seq += 1
+
+    def copies(self):
+        return [one.number for one in self.sent if isinstance(one, m.Copy)]
+
+    def lent(self):
+        """The segment of the newest copy; 0: it was sent."""
+        return [one for one in self.sent if isinstance(one, m.Copy)][-1].segment
+
+    def holds_one(self):
+        """The standby follows, and holds the first copy."""
+        self.follow()
+        self.replication.poll()
+        self.held(1)
+
+    def held(self, number, beat=1, answered=0, chunks=0):
+        proof = self.claims[STANDBY].bond.mac("held", number, beat, answered)
+        self.replication.held(STANDBY, m.Held(number, beat, answered, proof, chunks))
+
+    def in_touch(self):
+        """The standby has just heard of this server, and says so."""
+        self.held(1, beat=100)
+        self.held(1, beat=101, answered=100)
+
+
+@pytest.fixture
+def world():
+    world = World()
+    yield world
+    world.lending.close()
+
+
+def test_one_copy_at_a_time_and_the_newest_version(world):
+    assert isinstance(world.follow(), m.Following)
+    world.replication.poll()
+    assert world.copies() == [1]
+    for _ in range(3):
+        world.push()
+        world.replication.poll()
+    assert world.copies() == [1], "the first has not arrived"
+    world.held(1)
+    world.replication.poll()
+    assert world.copies() == [1, 2]
+    head = [one for one in world.sent if isinstance(one, m.Copy)][-1]
+    assert '"version": 3' in head.state and head.size == 2
+
+
+def test_what_the_standby_holds_is_durable_and_nothing_else(world):
+    world.follow()
+    assert world.replication.alone and world.replication.settled
+    world.replication.poll()
+    assert not world.replication.alone and not world.replication.settled
+    assert world.engine.ledger.durable == 0
+    world.held(1)
+    assert world.engine.ledger.durable == world.engine.ledger.mark == 1
+    assert world.replication.settled and world.noted["standby"] == "127.0.0.1:2607"
+    world.push()
+    assert not world.replication.settled
+    with pytest.raises(m.WireError, match="copy 7, which was never made"):
+        world.held(7)
+
+
+def test_that_a_version_is_the_last_is_copied_too(world):
+    """Who goes on from a copy that does not know takes back a worker that was given up."""
+    world.holds_one()
+    assert world.replication.settled
+    world.engine.done = True
+    assert not world.replication.settled
+    world.replication.poll()
+    assert world.copies() == [1, 2]
+    world.held(2)
+    assert world.replication.settled
+    world.replication.poll()
+    assert world.copies() == [1, 2]
+
+
+def test_a_copy_that_moves_is_waited_for_and_one_that_does_not_is_given_up(world):
+    """As over a slow line, or behind one that takes nothing: the run's end waits for it."""
+    world.holds_one()
+    world.push()
+    world.engine.done = True
+    world.replication.poll()
+    for beat in range(2, 1000):
+        world.now += 1
+        world.held(1, beat, beat - 1, beat // 100)
+        world.replication.poll()
+        assert not world.replication.settled
+    ends_alone(world, 1000)
+    assert world.now > 1100
+    assert "no part of a copy reached the standby at 127.0.0.1:2607 for 120 s" in world.said[-1]
+    assert world.noted["standby"] is None and world.admission.epoch == 3
+
+
+def ends_alone(world, first, answers=True):
+    """The standby lives, and takes nothing; `first`: number of its next sign of life."""
+    for beat in range(first, first + 300):
+        world.now += 1
+        given_up = [one for one in world.sent if isinstance(one, m.Following)
+                    and json.loads(one.run)["epoch"] == 3]
+        world.held(0 if given_up else 1, beat, beat - 1 if answers else first, 10)
+        world.replication.poll()
+        if world.replication.settled:
+            break
+    assert world.replication.settled and world.replication.alone
+
+
+def test_a_run_that_is_done_ends_without_a_standby_with_its_consent(world):
+    """First the disk has the last version, while the standby is named; then that holds nothing any
+    more; then the server is alone. So there is one state to go on from at each moment."""
+    world.holds_one()
+    world.push()
+    world.engine.done, checkpoints = True, world.checkpoints
+    checkpoints.settled, checkpoints.wanted, written = False, True, []
+
+    def write(now):
+        written.append(world.engine.ledger.mark)
+        checkpoints.wanted = False
+    checkpoints.write_copy = write
+    world.replication.poll()
+    mark = world.engine.ledger.mark
+    written.clear()  # of the copy that goes nowhere
+    checkpoints.wanted = True  # it was of before the end
+    for beat in range(2, 200):
+        world.now += 1
+        world.held(1, beat, beat - 1, 10)
+        world.replication.poll()
+    assert written == [mark + 1]
+    assert [json.loads(one.run)["epoch"] for one in world.sent
+            if isinstance(one, m.Following)] == [1]
+    checkpoints.settled = True
+    world.replication.poll()
+    assert json.loads(world.sent[-1].run)["epoch"] == 3
+    assert world.noted["standby"] and world.admission.epoch == 1
+    world.held(0, 200, 199, 10)  # from before it was asked
+    assert world.admission.epoch == 1
+    world.held(0, 201, 200, 10)
+    assert world.admission.epoch == 3 and world.noted["standby"] is None
+    assert world.replication.settled and world.replication.alone
+
+
+def test_a_run_that_is_done_does_not_wait_for_the_consent_for_ever(world):
+    world.holds_one()
+    world.push()
+    world.engine.done = True
+    ends_alone(world, 2, answers=False)
+    assert world.now > 240 and world.admission.epoch == 3
+
+
+def test_while_workers_train_a_standby_that_a_copy_does_not_reach_keeps_its_place(world):
+    """It lives, and may serve from the copy that it has: no second history begins here."""
+    world.holds_one()
+    world.push()
+    world.replication.poll()
+    for beat in range(2, 500):
+        world.now += 1
+        world.held(1, beat, beat - 1)
+        world.replication.poll()
+    assert not world.replication.alone and world.admission.epoch == 1
+    assert sum("no part of a copy reached" in line for line in world.said) == 4
+    assert "workers keep what it lacks" in world.said[-1]
+    assert world.engine.ledger.durable < world.engine.ledger.mark
+
+
+def test_a_standby_that_has_the_final_version_hears_that_all_have_it(world):
+    world.holds_one()
+    world.replication.all_have_it()
+    assert world.sent[-1] == m.AllHave(1)
+    world.push()
+    world.replication.all_have_it()
+    assert world.sent.count(m.AllHave(1)) == 1, "it has not the newest"
+
+
+def test_nothing_is_durable_where_a_later_server_would_not_know_of_the_standby(world):
+    world.follow()
+    world.full = True
+    for _ in range(3):
+        world.replication.poll()
+    assert world.copies() == [] and world.replication.alone
+    assert world.said[-1] == "cannot write run.json: No space left on device; trying again"
+    assert len(world.said) == 2, "once"
+    world.full = False
+    world.replication.poll()
+    assert world.copies() == [1] and world.noted["standby"] == "127.0.0.1:2607"
+    assert world.engine.ledger.durable == 0
+    world.held(1)
+    assert world.engine.ledger.durable == 1
+
+
+def test_half_a_copy_that_was_lost_with_a_connection_is_made_anew(world):
+    world.holds_one()
+    world.push()
+    world.replication.poll()
+    world.follow()  # over a new connection
+    world.replication.poll()
+    assert world.copies() == [1, 2], "perhaps it arrived whole"
+    world.held(1)
+    world.replication.poll()
+    assert world.copies() == [1, 2, 3]
+    world.held(3)
+    assert world.engine.ledger.durable == 3
+
+
+def test_a_standby_that_is_back_over_a_new_connection_is_given_time_for_what_was_on_its_way(world):
+    world.now = 1000.0
+    world.holds_one()
+    world.push()
+    world.replication.poll()
+    world.now += 1
+    world.follow()  # over a new connection; it has not said what it holds yet
+    world.replication.poll()
+    assert world.replication.holder and world.admission.epoch == 1, world.said[-1]
+
+
+@pytest.mark.skipif(not available(), reason="no shared memory on this system")
+def test_a_version_that_the_standby_may_serve_from_is_not_written_to(world):
+    door = Door(True)
+    world.follow(socket=door.name)
+    world.replication.poll()
+    assert world.lent() == 0, "nobody shares W_0 yet, so it was sent"
+    world.held(1)
+    world.push()
+    world.replication.poll()
+    second = world.lent()
+    vector = door.link(second).segments[second]
+    for _ in range(5):
+        world.push()
+    assert vector.tolist() == [1, 1], "it may have come, though the standby is silent"
+    world.held(2)
+    world.replication.poll()
+    assert world.lent() != second
+    for _ in range(5):
+        world.push()
+    assert vector.tolist() == [1, 1], "it is held until the next is"
+    world.held(3)
+    for _ in range(9):
+        world.push()
+    assert vector.tolist() != [1, 1], "its memory is used again"
+    door.close()
+
+
+def test_a_name_that_no_standby_gives_its_socket(world):
+    with pytest.raises(m.WireError, match="a socket named '/tmp/x'"):
+        world.follow(socket="/tmp/x")
+    assert not world.replication.knows(STANDBY)
+
+
+def test_a_standby_that_was_started_again_at_once_ends_what_was_before(world):
+    world.holds_one()
+    world.in_touch()
+    world.now += 1
+    assert isinstance(world.follow(identity=b"another"), m.Following)
+    assert world.admission.epoch == 3 and "alone" in world.events
+    assert world.noted == {"standby": None, "epoch": 3} and "checkpoint soon" in world.events
+    assert world.replication.alone, "until it holds something"
+
+
+def test_the_end_of_the_run_waits_for_the_other_server_only_where_that_may_be_on_its_way(world):
+    expected = world.replication.expected
+    assert not expected(), "there has been none"
+    world.replication.lost()
+    world.now = 2.9
+    assert expected()
+    world.now = 3.0
+    assert not expected()
+    world.now = 2.9
+    world.follow()
+    assert not expected(), "it is here"
+
+
+def test_where_the_run_s_time_is_set_forward_nobody_was_silent_for_that_long(world):
+    """As by workers that went on without a server, while this one waited for a shard."""
+    world.replication.lost()
+    world.clock.go_on(100)
+    assert world.replication.expected()
+    world.follow()
+    world.clock.go_on(200)
+    assert world.clock.run() == 200
+    world.replication.poll()
+    assert world.replication.knows(STANDBY) and "standby_lost" not in world.events
+
+
+class Inquiry:
+    """Finds out nothing."""
+
+    why = None
+
+    def __init__(self, *_):
+        self.closed = False
+
+    def epoch(self, now):
+        return None
+
+    def refused(self, now):
+        return False
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def inquiries(monkeypatch):
+    monkeypatch.setattr(follower, "Inquiry", Inquiry)
+
+
+def test_a_server_that_slept_goes_on_with_a_standby_that_did_not(world, inquiries):
+    """Its disk stood still, say: then it has heard nothing, and what there is to hear comes now."""
+    world.holds_one()
+    world.push()
+    world.now = 40.0
+    world.replication.poll()
+    assert world.events[-1] == "standby_lost"
+    world.held(1, beat=2)  # may have lain in the socket all the time
+    world.replication.poll()
+    assert world.copies() == [1]
+    world.held(1, beat=3, answered=2)
+    world.replication.poll()
+    assert world.copies() == [1, 2]
+    world.held(2)
+    assert world.replication.settled
+
+
+def test_once_workers_are_asked_they_decide(world, inquiries):
+    """A word of the standby that comes now may be from before it asked them itself."""
+    world.holds_one()
+    world.now = 40.0
+    world.replication.poll()
+    world.replication.poll()
+    world.held(1, beat=2)
+    world.push()
+    world.replication.poll()
+    assert world.copies() == [1]
+    world.replication.elected(SimpleNamespace(worker=0), m.Elected(3))
+    world.now = 41.0
+    world.replication.poll()
+    assert "going on without one" in world.said[-1] and world.noted["epoch"] == 3
+
+
+class Refuses(Inquiry):
+    """The standby's address refuses connections; to see that takes `world.takes` seconds."""
+
+    world = None
+
+    def refused(self, now):
+        self.world.now += self.world.takes
+        return True
+
+
+@pytest.fixture
+def dead(world, monkeypatch):
+    """A world whose standby has ended, and it will be noticed when its silence is."""
+    world.holds_one()
+    world.takes = 0.0
+    monkeypatch.setattr(Refuses, "world", world)
+    monkeypatch.setattr(follower, "Inquiry", Refuses)
+    world.replication._socket.reaches = lambda identity, message: False
+    return world
+
+
+def quiet(world):
+    """Time passes, without a word of the standby; is the server alone then?"""
+    for _ in range(12):
+        world.replication.poll()
+        world.now += 0.25
+    return "alone" in world.events
+
+
+def test_the_standby_s_end_is_proof_while_the_two_were_in_touch_just_now(dead):
+    dead.in_touch()
+    assert quiet(dead)
+
+
+def test_a_word_of_the_standby_is_as_old_as_what_it_answers(dead):
+    """The server was stopped for 40 s; what the standby said before that is read now."""
+    dead.in_touch()
+    dead.held(1, beat=102, answered=101)
+    dead.now += 40
+    dead.held(1, beat=103, answered=101)
+    dead.held(1, beat=104, answered=101)
+    assert not quiet(dead)
+
+
+def test_a_word_that_answers_nothing_is_no_touch(dead):
+    for beat in range(7, 12):
+        dead.held(1, beat)
+    dead.held(1, 12, answered=99)
+    assert not quiet(dead)
+
+
+def test_proof_counts_by_the_time_at_which_it_is_seen(dead):
+    """The server sleeps between a look at the clock and the look at the standby's address."""
+    dead.in_touch()
+    dead.takes = 30.0
+    assert not quiet(dead)
+
+
+def test_who_has_slept_asks_anew_before_anything_is_proof(dead):
+    dead.in_touch()
+    dead.replication.woke(dead.now)
+    assert not quiet(dead)
+
+
+def test_what_another_may_act_on_is_noted_before_it_leaves(world):
+    """Killed at any later moment, the next server of this folder asks at the standby first."""
+    world.follow()
+    noted = []
+    world.queues.transfer = lambda *_: noted.append(world.noted.get("standby"))
+    world.replication.poll()
+    assert noted == ["127.0.0.1:2607"]
+
+
+def test_where_the_standby_is_back_promises_to_the_server_are_given_back(world, inquiries):
+    """Else workers that were asked in vain could never promise themselves to the standby."""
+    world.holds_one()
+    world.members.append(SimpleNamespace(identity=b"w", worker=0, attached_at=None, updates=1))
+    world.now = 40.0
+    world.replication.poll()
+    world.replication.poll()
+    assert m.Elect(3, 1, 0) in world.sent
+    world.follow()  # over a new connection
+    world.in_touch()
+    assert world.sent[-1] == m.Leading(1) or m.Leading(1) in world.sent
+
+
+def test_a_worker_that_knows_a_later_server_makes_this_one_ask(world, monkeypatch):
+    monkeypatch.setattr(Inquiry, "epoch", lambda self, now: 2 if self.asked else None)
+    monkeypatch.setattr(Inquiry, "asked", True, raising=False)
+    monkeypatch.setattr(follower, "Inquiry", Inquiry)
+    world.holds_one()
+    world.replication.hear_of(2, 0)
+    assert world.replication.superseded is None, "a word is no proof"
+    assert "knows a server of this run of epoch 2" in world.said[-1]
+    world.replication.poll()
+    assert "has taken over (epoch 2, here 1)" in world.replication.superseded
+
+
+def test_while_it_is_not_known_who_serves_none_begins_here(world, inquiries):
+    """A worker's next process has not heard of the other server; this one takes none meanwhile."""
+    world.holds_one()
+    assert world.replication.doubt is None
+    world.now = 40.0
+    world.replication.poll()
+    assert "the standby at 127.0.0.1:2607 is silent" in world.replication.doubt
+    world.held(1, beat=2)
+    world.held(1, beat=3, answered=2)
+    assert world.replication.doubt is None
+
+
+def test_a_standby_that_follows_puts_an_end_to_such_a_rumour(world, inquiries):
+    world.holds_one()
+    said = len(world.said)
+    for _ in range(5):
+        world.replication.hear_of(2, 0)
+    assert len(world.said) == said + 1, "once"
+    world.now += 0.5
+    world.in_touch()
+    world.push()
+    world.replication.poll()
+    assert world.copies() == [1, 2] and world.replication.superseded is None
+
+
+def test_without_a_standby_there_is_nothing_to_ask(world):
+    world.replication.hear_of(7, 3)
+    assert "worker 3 knows a server of this run of epoch 7" in world.said[-1]
+    assert "start that server again" in world.said[-1]
+    world.replication.poll()
+    assert world.replication.superseded is None
+
+
+def test_who_has_come_back_may_promise_anew_once_the_standby_follows(world):
+    """It may have promised itself to the standby, which has heard of this server since."""
+    world.holds_one()
+    back = SimpleNamespace(identity=b"w", worker=0, attached_at=5.0, updates=None)
+    world.members.append(back)
+    world.now = 4.0
+    world.in_touch()
+    assert m.Leading(1) not in world.sent
+    world.now = 5.5
+    world.held(1, beat=102, answered=101)
+    assert m.Leading(1) not in world.sent, "the standby's word is older"
+    world.held(1, beat=103, answered=102)
+    world.held(1, beat=104, answered=103)
+    assert world.sent.count(m.Leading(1)) == 1
+
+
+@pytest.mark.parametrize("place", ["ab", "later"])
+def test_who_has_taken_over_asks_the_other_one_until_most_workers_are_here(world, place):
+    """A process that was started again since has no vote, and takes none away."""
+    world.record(beside="127.0.0.1:2606")
+    world.replication.begin(world.replication._source)
+    world.replication.poll()
+    world.admission.places[0] = Place(place, None)
+    back = SimpleNamespace(answer=None)
+    world.members.append(SimpleNamespace(worker=0, updates=object(), returning=back))
+    world.replication.poll()
+    assert world.noted["beside"] == "127.0.0.1:2606", "it does not know this server yet"
+    back.answer = m.Reattached(1, True, 0, 0, None)
+    world.full = True
+    world.replication.poll()
+    assert world.noted["beside"] == "127.0.0.1:2606"
+    world.full = False
+    world.replication.poll()
+    assert (world.noted["beside"] is None) == (place == "ab")
+
+
+def test_workers_are_asked_with_what_this_server_has_of_them(world, inquiries):
+    world.push()
+    world.holds_one()
+    world.members.append(SimpleNamespace(identity=b"w", worker=0, attached_at=None, updates=1))
+    world.now = 40.0
+    world.replication.poll()
+    world.replication.poll()
+    assert world.sent[-1] == m.Elect(3, 1, 1)
+
+
+def test_a_second_standby_is_to_wait(world):
+    world.follow()
+    assert isinstance(world.follow(port=2608, identity=b"another"), m.NotServing)
+    assert world.replication.knows(STANDBY) and not world.replication.knows(b"another")
+
+
+def test_who_has_a_later_state_of_the_run_supersedes_this_server(world):
+    world.follow(run="ab12", rank=3)
+    assert world.replication.superseded is None, "its state is of this epoch"
+    world.follow(run="ab12", rank=4)
+    assert "has taken over (epoch 2, here 1)" in world.replication.superseded
+
+
+@pytest.mark.parametrize(("wrong", "reason"), [
+    ({"settings": {"sync": "bsp"}}, "sync is 'bsp' on the standby and 'asp' on the server"),
+    ({"run": "cd34", "rank": 9}, "holds a state of run cd34, not of ab12")])
+def test_a_process_that_cannot_be_the_standby(world, wrong, reason):
+    refused = world.follow(**wrong)
+    assert isinstance(refused, m.Refused) and reason in refused.reason
+    assert not world.replication.knows(STANDBY)
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    ({}, None),
+    ({"workers": "3"}, "workers is '3' on the standby and '2' on the server"),
+    ({"outer": '{"name": "nesterov"}'}, "outer is "),
+    ({"samples": "10"}, "samples is '10' on the standby and 'inf' on the server"),
+    ({"accuracy": "0.5"}, "accuracy is '0.5' on the standby"),
+    ({"workers": None}, "the server has workers='2', and the standby has none"),
+    ({"sync": "bsp"}, "sync is 'bsp' on the standby and 'asp' on the server")])
+def test_a_standby_agrees_on_what_it_would_serve_by(world, change, reason):
+    world.replication._terms = dataclasses.replace(
+        world.replication._terms, shared=ServerConfig(2).terms)
+    settings = {"sync": "asp", **ServerConfig(2).terms, **change}
+    said = world.follow({name: value for name, value in settings.items() if value is not None})
+    if reason is None:
+        assert isinstance(said, m.Following)
+    else:
+        assert isinstance(said, m.Refused) and reason in said.reason
+        assert "start both with the same value" in said.reason
+        assert not world.replication.knows(STANDBY)
+
+
+def test_why_a_silent_standby_is_no_help_stands_in_the_line(world, inquiries, monkeypatch):
+    monkeypatch.setattr(Inquiry, "why", "its token is another one")
+    world.holds_one()
+    for world.now in (40.0, 41.0, 52.0):
+        world.replication.poll()
+    assert world.said[-1].endswith("are needed; its token is another one")
+
+
+def test_who_serves_is_told_to_another_server(world):
+    question = Claim(os.urandom, SECRET)
+    world.replication.ask(b"other", m.Ask("ab12", question.nonce))
+    assert world.sent[-1].epoch == 1
+    assert question.answers(world.sent[-1].proof, "leading", 1)
+    assert not question.answers(world.sent[-1].proof, "leading", 2)
+    world.replication.ask(b"other", m.Ask("cd34"))
+    assert isinstance(world.sent[-1], m.NotServing)
+
+
+def test_a_first_contact_proves_who_it_is_by_the_token_or_the_user(world):
+    assert isinstance(world.follow(keys=[bytes([9]) * 32]), m.Challenge)
+    assert not world.replication.knows(STANDBY) and not world.said
+    assert isinstance(world.follow(keys=[world.contact]), m.Following)
+    assert json.loads(world.sent[-1].run)["id"] == "ab12"
+
+
+def test_a_later_state_counts_with_the_run_s_secret_alone(world):
+    refused = world.follow(run="ab12", rank=8, keys=[world.contact])
+    assert "later than this server's 1, but not the run's secret" in refused.reason
+    assert world.replication.superseded is None
+    world.follow(run="ab12", rank=8, keys=[SECRET])
+    assert "has taken over (epoch 4, here 1)" in world.replication.superseded
+
+
+def test_a_copy_is_held_by_who_proves_it(world):
+    world.follow()
+    world.replication.poll()
+    for proof in (b"", os.urandom(32), world.claims[STANDBY].bond.mac("held", 1, 2, 0)):
+        world.replication.held(STANDBY, m.Held(1, 1, 0, proof))
+        assert isinstance(world.sent[-1], m.Unknown)
+    assert world.engine.ledger.durable == 0
+    world.held(1)
+    assert world.engine.ledger.durable == 1
+
+
+def test_a_standby_that_holds_nothing_and_is_silent_gives_way(world):
+    world.replication._source = None  # there is no model yet
+    world.follow()
+    world.now = 1.0
+    assert isinstance(world.follow(port=2608, identity=b"another"), m.NotServing)
+    world.now = 2.0
+    assert isinstance(world.follow(port=2608, identity=b"another"), m.Following)
+    assert world.replication.knows(b"another")
+
+
+def test_only_processes_that_the_copies_name_keep_the_server(world, inquiries):
+    world.holds_one()
+    world.now = 40.0
+    world.replication.poll()
+    world.admission.places[0] = Place("a later process", None)
+    world.replication.elected(SimpleNamespace(worker=0), m.Elected(3))
+    assert not world.replication._contest.ballot.won
+    world.admission.places[0] = Place("ab", None)
+    world.replication.elected(SimpleNamespace(worker=0), m.Elected(3))
+    assert world.replication._contest.ballot.won
+
+
+def test_a_late_word_of_one_copy_does_not_forget_the_next(world):
+    """The standby came again over a new connection; what it said of the first copy is still on its
+    way when the second leaves."""
+    world.follow()
+    world.replication.poll()
+    world.follow()
+    world.held(0)  # nothing yet: the rest of the first copy may be lost
+    world.push()
+    world.replication.poll()
+    assert world.copies() == [1, 2]
+    world.held(1, beat=2)
+    world.held(2, beat=3)
+    assert world.replication.settled

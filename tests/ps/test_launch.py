@@ -1,0 +1,244 @@
+"""A take-over that is cut short, or cannot write: nothing is lost, and a later start finds it."""
+
+import errno
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from jobs import free_port
+
+from wbsp.core.engine import Engine
+from wbsp.core.store import Store
+from wbsp.process.signals import Interrupts
+from wbsp.ps import launch as start
+from wbsp.ps.checkpoint.format import Checkpoint, load
+from wbsp.ps.checkpoint.resume import Runs
+from wbsp.ps.checkpoint.writer import CHECKPOINT
+from wbsp.ps.replication import standby as waiting
+from wbsp.ps.replication.snapshot import Copy
+from wbsp.ps.replication.standby import Standby
+from wbsp.ps.run import ServerConfig
+from wbsp.ps.sharding.coordinator import ShardPlan
+from wbsp.runlog.files import write_document
+from wbsp.runlog.folder import is_held, read_settings, write_settings
+from wbsp.sync import create
+from wbsp.tensors.layout import TensorSpec
+from wbsp.wire.sockets import ServerSocket
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+STATE = {"elapsed": 3.0, **Engine(create("asp"), Store(np.zeros(3, np.float32), 7), 2).state()}
+
+
+@pytest.fixture
+def socket():
+    socket = ServerSocket("localhost", free_port(), None, 2)
+    yield socket
+    if not socket.socket.closed:
+        socket.close()
+
+
+def planned(model, root, port):
+    return start._Plan({"sync": "asp", "wire": "float32"}, model, {}, ServerConfig(2), "localhost",
+                       port, None, Runs("asp", root, port, True), str(root), None,
+                       ShardPlan.parse("1"), 0, Interrupts())
+
+
+@pytest.fixture
+def plan(tmp_path, socket):
+    """Of a standby in an experiment of which one run is there, with a checkpoint."""
+    earlier = tmp_path / "asp" / "run-001"
+    earlier.mkdir(parents=True)
+    (earlier / CHECKPOINT).write_bytes(b"")
+    write_settings(earlier, {"id": "ab12", "epoch": 1, "workers": 2, "port": socket.port})
+    return planned(create("asp"), tmp_path, socket.port)
+
+
+def copy():
+    return Copy(4, {"id": "ab12", "epoch": 2, "workers": 2, "standby": "x:1"}, Checkpoint(
+        np.arange(3, dtype=np.float32), [TensorSpec("x", (3,))], dict(STATE)))
+
+
+def resumes(plan):
+    """Which folder a later process goes on with."""
+    return Runs("asp", plan.relative_to, plan.port, True).to_resume()
+
+
+def test_a_take_over_has_a_folder_of_its_own(plan, socket, tmp_path):
+    server = start._TakeOver(plan, socket, "x:2")(copy())
+    folder = tmp_path / "asp" / "run-002"
+    assert resumes(plan) == plan.runs.current == folder and is_held(folder)
+    settings = read_settings(folder)
+    assert (settings["id"], settings["epoch"], settings["standby"]) == ("ab12", 3, None)
+    assert settings["beside"] == "x:2"
+    assert load(folder / CHECKPOINT).vector.tolist() == [0, 1, 2]
+    assert sorted(path.name for path in (tmp_path / "asp").iterdir()) == ["run-001", "run-002"]
+    server.close()
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+@pytest.mark.parametrize("step", ["hold_folder", "save", "write_settings", "finish"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_death_between_two_steps_leaves_the_run_that_was_there(plan, socket, tmp_path,
+                                                                 monkeypatch, step, when):
+    owner, name = (plan.runs, "finished") if step == "finish" else (start, step)
+    real = getattr(owner, name)
+
+    def dies(*arguments):
+        if when == "after":
+            real(*arguments)
+        raise Killed
+
+    monkeypatch.setattr(owner, name, dies)
+    take_over = start._TakeOver(plan, socket)
+    with pytest.raises(Killed):
+        take_over(copy())
+    there = (step, when) == ("finish", "after")
+    assert resumes(plan) == tmp_path / "asp" / ("run-002" if there else "run-001")
+    if take_over._hold is not None:
+        take_over._hold.close()
+    monkeypatch.undo()
+    if not there:  # what is left of it is in nobody's way
+        server = start._TakeOver(plan, socket)(copy())
+        assert sorted(p.name for p in (tmp_path / "asp").iterdir()) == ["run-001", "run-002"]
+        server.close()
+
+
+@pytest.mark.parametrize("step", ["save", "write_settings", "finish", "ServerLog"])
+def test_a_take_over_that_cannot_write_is_tried_again(plan, socket, tmp_path, monkeypatch, step):
+    take_over = start._TakeOver(plan, socket)
+    owner, name = (plan.runs, "finished") if step == "finish" else (start, step)
+
+    def fails(*arguments, **options):
+        raise FULL
+
+    for _ in range(2):
+        with monkeypatch.context() as context, pytest.raises(OSError, match="No space left"):
+            context.setattr(owner, name, fails)
+            take_over(copy())
+    held = copy()
+    server = take_over(held)
+    assert [path.name for path in sorted((tmp_path / "asp").iterdir())] == ["run-001", "run-002"]
+    assert read_settings(tmp_path / "asp" / "run-002")["epoch"] == 3, "counted once"
+    assert held.run["epoch"] == 2
+    server.close()
+
+
+class Serves:
+    """What makes the server: it cannot, so many times."""
+
+    def __init__(self, times, interrupts=None):
+        self.times, self.interrupts, self.asked = times, interrupts, 0
+
+    def __call__(self, copy):
+        self.asked += 1
+        if self.asked > self.times:
+            return self
+        if self.interrupts is not None:
+            self.interrupts.first = signal.SIGTERM
+        raise FULL
+
+    def run(self, ready):
+        return 17
+
+
+def waits(socket, serves, interrupts, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(waiting, "_AGAIN", 0.05)
+    standby = Standby(socket, "localhost:1", {}, serves, interrupts)
+    monkeypatch.setattr(standby, "_wait", lambda: "its process has ended")
+    return standby.run()
+
+
+def test_a_standby_whose_disk_is_full_waits_for_room(socket, monkeypatch, caplog):
+    serves = Serves(3)
+    assert waits(socket, serves, Interrupts(), monkeypatch, caplog) == 17
+    assert serves.asked == 4
+    said = caplog.messages
+    assert len([line for line in said if "cannot take over yet" in line]) == 1
+    assert "yet: No space left on device; the newest state stays in memory" in said[-1]
+
+
+def test_a_standby_that_cannot_write_can_be_interrupted(socket, monkeypatch, caplog):
+    interrupts = Interrupts()
+    code = waits(socket, Serves(9, interrupts), interrupts, monkeypatch, caplog)
+    assert code == 128 + signal.SIGTERM
+    assert "before the newest state could be written" in caplog.messages[-1]
+
+
+def test_a_standby_that_died_before_its_folder_had_a_checkpoint_waits_again(tmp_path, monkeypatch):
+    """It does not begin a run of its own beside the one that it is to take over."""
+    monkeypatch.setattr(Interrupts, "install", lambda self: self)
+    (tmp_path / "asp-standby" / "run-001").mkdir(parents=True)
+    port = free_port()
+    serve = start.prepare_server(
+        {"sync": "asp"}, create("asp"), {}, ServerConfig(2), host="localhost", port=port,
+        token_file=None, base_dir="asp", log_root=str(tmp_path), resume=True,
+        standby_of=f"localhost:{port + 1}")
+    assert isinstance(serve.__self__, Standby)
+    serve.__self__._leader.close()
+    serve.__self__._socket.close()
+
+
+def test_run_json_that_names_no_run_is_said_where_another_server_may_have_it(tmp_path):
+    port = free_port()
+    folder = tmp_path / "asp" / "run-001"
+    folder.mkdir(parents=True)
+    start.save(folder / CHECKPOINT, copy().saved)
+    plan = planned(create("asp"), tmp_path, port)
+    socket = plan.listen()
+    with pytest.raises(ValueError, match="run-001/run.json does not name the run whose checkpoint"):
+        plan.prepare(socket, "localhost:1")
+    socket.close()
+
+
+@pytest.mark.parametrize(("config", "says"), [
+    (ServerConfig(2, stop_samples=100), "120 samples were trained, and it ends after 100"),
+    (ServerConfig(2, target_accuracy=0.85), "its accuracy is 0.9000, and it ends at 0.85"),
+    (ServerConfig(2, stop_samples=121, target_accuracy=0.95), None)])
+def test_an_ended_run_that_is_named_goes_on_only_where_something_is_left_to_do(
+        tmp_path, caplog, config, says):
+    caplog.set_level("INFO")
+    folder = tmp_path / "asp" / "run-001"
+    folder.mkdir(parents=True)
+    saved = copy().saved
+    start.save(folder / CHECKPOINT, saved._replace(
+        state=saved.state | {"over": True, "ended": True, "totals": [9, 120]}))
+    write_settings(folder, {"id": "ab12", "epoch": 1, "workers": 2, "wire": "float32",
+                            "ended": True})
+    write_document(folder / "summary.json", {"accuracy": 0.9})
+    written = (folder / "run.json").read_bytes()
+    plan = replace(planned(create("asp"), tmp_path, free_port()), config=config, runs=Runs(
+        "asp", tmp_path, 0, "run-001"))
+    socket = plan.listen()
+    serve = plan.prepare(socket, None)
+    if says is None:
+        assert read_settings(folder)["epoch"] == 2
+        serve.__self__.close()
+        return
+    assert serve() == 0 and says in caplog.messages[-1]
+    assert (folder / "run.json").read_bytes() == written and not is_held(folder)
+
+
+@pytest.mark.parametrize("entry", ["wbsp.ps.__main__", "launcher.server"])
+def test_what_goes_wrong_while_serving_is_one_line(entry):
+    """Both entry points: no traceback comes to a person."""
+    code = f"""
+import sys, {entry} as entry, wbsp.ps.launch
+def serve():
+    raise ValueError("no good")
+wbsp.ps.launch.prepare_server = entry.prepare_server = lambda *_, **__: serve
+sys.argv = ["x.py", "--worker_num=1"]
+"""
+    code += ("entry.app.run(entry.main)" if entry.startswith("wbsp") else
+             "sys.argv += ['--job_name=ps', '--base_dir=asp/']\nimport launcher.main as main\n"
+             "main.run()")
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert [line for line in ended.stderr.splitlines() if "has no effect" not in line] == [
+        "wbsp.ps: no good" if entry.startswith("wbsp") else "x: no good"]

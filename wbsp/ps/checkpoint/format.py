@@ -1,0 +1,97 @@
+"""Checkpoints: the named variables of one version and what a server needs to go on from it.
+
+One safetensors file, readable elsewhere and free of pickle: float32 tensors in the order of the
+flat vector, and the server's state as JSON metadata. The file is written here, not by the library:
+the vector is the file's data as it stands, and the library's temporary files would outlive a kill.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import struct
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from wbsp.core.outer_optimizer import SINGLE_NUMBERS
+from wbsp.ps.checkpoint.state import check_state
+from wbsp.runlog.files import write_whole
+from wbsp.tensors.layout import TensorSpec
+
+_OUTER = "outer/"  # begins the names of the outer step's vectors
+
+
+def _place(name: str) -> tuple[bool, int, str]:
+    """Sorts the variables by their numbers, of however many digits, and the outer step's behind."""
+    number = name.partition("/")[0]
+    return not number.isdigit(), int(number) if number.isdigit() else 0, name
+
+
+class Checkpoint(NamedTuple):
+    """One version. `state` is JSON: version, elapsed seconds, next seq and counters of workers.
+
+    outer: the outer step's state, name -> float32 vector
+    """
+
+    vector: np.ndarray  # float32 [size]
+    layout: list[TensorSpec]
+    state: dict[str, Any]
+    outer: dict[str, np.ndarray] = {}
+
+
+def save(path: pathlib.Path, checkpoint: Checkpoint) -> None:
+    """Write atomically: a crash or a full disk (OSError) leaves the previous file in place."""
+    header: dict[str, Any] = {"__metadata__": {"wbsp": json.dumps(checkpoint.state)}}
+    start = 0
+    for index, spec in enumerate(checkpoint.layout):
+        end = start + 4 * spec.size
+        # numbered: Keras does not promise unique names, and the order must survive
+        header[f"{index:05d}/{spec.name}"] = {"dtype": "F32", "shape": list(spec.shape),
+                                              "data_offsets": [start, end]}
+        start = end
+    for name, vector in checkpoint.outer.items():
+        end = start + 4 * vector.size
+        header[f"{_OUTER}{name}"] = {"dtype": "F32", "shape": [vector.size],
+                                     "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    write_whole(path, struct.pack("<Q", len(text)), text,
+                np.ascontiguousarray(checkpoint.vector, "<f4"),
+                *(np.ascontiguousarray(vector, "<f4") for vector in checkpoint.outer.values()))
+
+
+def load(path: pathlib.Path) -> Checkpoint:
+    """Read a checkpoint. Raises FileNotFoundError or ValueError in one clear line."""
+    if not path.exists():
+        raise FileNotFoundError(f"no checkpoint at {path}: there is nothing to resume; start "
+                                "without --resume")
+    try:
+        with safe_open(path, "numpy") as file:
+            state = json.loads((file.metadata() or {}).get("wbsp", "null"))
+            names = sorted(file.keys(), key=_place)
+            tensors = [file.get_tensor(name) for name in names]
+            outer = {name.removeprefix(_OUTER): tensor for name, tensor
+                     in zip(names, tensors, strict=True) if name.startswith(_OUTER)}
+            names, tensors = names[:len(names) - len(outer)], tensors[:len(names) - len(outer)]
+        if not (isinstance(state, dict) and isinstance(state.get("version"), int)):
+            raise ValueError("its state names no version")
+        for name, tensor in zip(names, tensors, strict=True):
+            if tensor.dtype != np.float32 or not name.partition("/")[0].isdigit():
+                raise ValueError(f"it holds {name!r} of type {tensor.dtype}, and no such thing is "
+                                 "in one")
+        check_state(state)
+        size = sum(tensor.size for tensor in tensors)
+        for name, vector in outer.items():
+            due = 1 if name in SINGLE_NUMBERS else size
+            if vector.dtype != np.float32 or vector.shape != (due,):
+                raise ValueError(f"its {name!r} is {vector.dtype}{list(vector.shape)}, and not "
+                                 f"float32[{due}]")
+    except (SafetensorError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not a wbsp checkpoint: {error}") from None
+    layout = [TensorSpec(name.partition("/")[2], tensor.shape)
+              for name, tensor in zip(names, tensors, strict=True)]
+    vector = np.concatenate([t.ravel() for t in tensors]) if tensors else np.empty(0, np.float32)
+    return Checkpoint(vector, layout, state, outer)

@@ -1,0 +1,231 @@
+"""The process that hands out the files of a run to those who watch it from afar.
+
+A server starts it by `python -m wbsp.ps.file_server` when somebody asks for the first time. What
+watchers cost, right or wrong ones, is paid here: their connections, the reading of files and the
+memory are no matter of the server's event loop. It reads files of one folder, and writes nothing.
+
+It ends with the server, whatever ends that, because the pipe between the two does; but not before
+those who watch have the last lines, if they take them soon.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import stat
+import sys
+from collections.abc import Iterable
+
+import zmq
+
+from wbsp.process.child import settings_from_server
+from wbsp.runlog.folder import SECRET, SETTINGS
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages.watch import Have, News, Piece, Read, is_log, order
+from wbsp.wire.sockets import ServerSocket
+
+IDLE = 60.0  # seconds without a request after which the process ends; the next asker starts another
+LINGER = 3.0  # seconds after the server's end for those who watch to ask for the last lines
+MOST = 1 << 17  # bytes of files in an answer
+_MOST_ASKED = 1 << 18  # bytes of a request: some thousand files
+_MOST_FILES = 3000  # that are handed out
+_LARGEST = 1 << 22  # bytes of the settings that are read
+_PAUSE = 0.01  # seconds between two answers, so that no watcher takes the whole line
+_MOST_WAITING = 100  # watchers whose request is kept until then
+_RECENT = 5.0  # seconds since its last request in which a watcher counts as one
+_LOOK = 0.02  # seconds between two looks at the connections, while there are some
+_NICE = 10  # training goes first
+
+
+class Folder:
+    """The files of a run's folder that are handed out."""
+
+    def __init__(self, path: str):
+        """Raises OSError."""
+        self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._shown = "", 0  # which settings were handed out last, and their size without secret
+
+    def news(self, have: Iterable[Have]) -> tuple[list[Piece], bool]:
+        """At most MOST bytes of what is new, and whether there may be more. Files that cannot be
+        read are passed over."""
+        known = {one.name: one for one in have}
+        found = [(place, name) for name in os.listdir(self._fd)
+                 if (place := order(name)) is not None]
+        pieces: list[Piece] = []
+        left = MOST
+        for _, name in sorted(found)[:_MOST_FILES]:
+            if left <= 0:
+                return pieces, True
+            with contextlib.suppress(OSError):
+                if piece := self._piece(name, known.get(name), left):
+                    pieces.append(piece)
+                    left -= len(piece.data)
+        return pieces, left <= 0
+
+    def _piece(self, name: str, have: Have | None, most: int) -> Piece | None:
+        """What is new of one file; None: nothing is, or it is no regular file."""
+        status = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
+        file, size = _file(name, status), status.st_size
+        if name == SETTINGS and self._shown[0] == file:
+            size = self._shown[1]
+        if not stat.S_ISREG(status.st_mode) or have == Have(name, file, size):
+            return None
+        # it may be another one by now, even a pipe without a writer
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+                     dir_fd=self._fd)
+        try:
+            status = os.fstat(fd)
+            file, size = _file(name, status), status.st_size
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            content = None if name != SETTINGS else _without_secret(os.pread(fd, _LARGEST, 0))
+            if content is not None:
+                size = len(content)
+                self._shown = file, size
+            known = have is not None and have.file == file and 0 <= have.size <= size
+            offset = have.size if known and have else 0
+            data = os.pread(fd, most, offset) if content is None else content[offset:offset + most]
+        finally:
+            os.close(fd)
+        if is_log(name) and offset + len(data) >= size:
+            data = data[:data.rfind(b"\n") + 1]  # the rest is being written, or torn
+        if known and not data:
+            return None
+        return Piece(name, file, offset, size, status.st_mtime_ns, data)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def _without_secret(content: bytes) -> bytes:
+    """A run's settings without the secret. Raises OSError for a file that holds none."""
+    try:
+        settings = json.loads(content)
+    except ValueError:
+        raise OSError(f"{SETTINGS} is damaged") from None
+    if not isinstance(settings, dict) or SECRET not in settings:
+        return content
+    del settings[SECRET]
+    return json.dumps(settings, indent=2).encode() + b"\n"
+
+
+def _file(name: str, status: os.stat_result) -> str:
+    """As in `Piece`."""
+    return f"{status.st_ino}" if is_log(name) else f"{status.st_ino} {status.st_mtime_ns}"
+
+
+class FileServer:
+    """The loop of the process: one answer at a time.
+
+    Requests are read as fast as they come, so that none wait unread, where their number has no
+    bound: what a connection left unread stays when it ends, and another may come in its place.
+
+    about:    the run's id, the name of its folder, the server's epoch
+    lifeline: a file that ends when the server's process does; the server may say before that its
+              run is over
+    """
+
+    def __init__(self, socket: ServerSocket, folder: Folder, about: tuple[str, str, int],
+                 lifeline: int):
+        self._socket, self._folder, self._about = socket, folder, about
+        self._lifeline, self._clock = lifeline, socket.on.clock
+        self._server = "lives"  # as in News
+        self._asked: dict[bytes, bytes] = {}  # a watcher's newest request, oldest watcher first
+        self._next = 0.0  # time of the next answer, at the earliest
+        self._watchers: dict[bytes, float] = {}  # time of the newest request; who has all is none
+
+    def run(self) -> None:
+        """Answer until the server has ended, or no watcher is left."""
+        poller, guard = self._socket.on.network.poller(), self._socket.guard
+        poller.register(self._socket.socket, zmq.POLLIN)
+        poller.register(self._socket.monitor, zmq.POLLIN)
+        poller.register(self._lifeline, zmq.POLLIN)
+        end = self._clock.monotonic() + IDLE
+        while self._clock.monotonic() < end and (
+                self._server == "lives" or self._asked or self._recent()):
+            pause = _LOOK if guard.strangers else 1.0
+            if self._asked:
+                pause = min(pause, max(0.0, self._next - self._clock.monotonic()))
+            found = dict(poller.poll(math.ceil(1000 * pause)))
+            self._socket.watch()
+            if self._lifeline in found:
+                poller.unregister(self._lifeline)
+                self._server = "is over" if os.read(self._lifeline, 1) else "is gone"
+                end = self._clock.monotonic() + LINGER
+            guard.behind = self._socket.socket in found
+            if guard.behind:
+                self._read_all()
+            if self._asked and self._clock.monotonic() >= self._next:
+                with contextlib.suppress(m.WireError, OSError):  # the folder was taken away
+                    self._answer()
+                    if self._server == "lives":
+                        end = self._clock.monotonic() + IDLE
+        self._socket.close(1.0)
+        self._folder.close()
+
+    def _read_all(self) -> None:
+        """Read the requests that are there, but come back often enough for the answers."""
+        with contextlib.suppress(zmq.Again):
+            for _ in range(64):
+                self._read()
+            return
+        self._socket.guard.behind = False
+
+    def _read(self) -> None:
+        """Read one request, if it is one."""
+        identity, *frames = self._socket.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        if frames:
+            self._socket.received(frames[0], False, frames[1:])
+        if len(frames) == 1:
+            self._asked[identity.bytes] = frames[0].bytes
+        if len(self._asked) > _MOST_WAITING:
+            del self._asked[next(iter(self._asked))]  # if it is still there, it asks again
+
+    def _answer(self) -> None:
+        """Answer the request that has waited longest. Raises WireError for what is none, OSError.
+        """
+        identity = next(iter(self._asked))
+        request = m.decode(Read, self._asked.pop(identity))
+        assert isinstance(request, Read)
+        pieces, more = self._folder.news(request.have)
+        self._recent()
+        self._watchers[identity] = self._clock.monotonic()
+        if self._server != "lives" and not more:
+            del self._watchers[identity]
+        run, folder, epoch = self._about
+        # one that does not read loses its answers
+        if self._socket.reaches(identity, m.encode(News(run, folder, epoch, self._server, more,
+                                                        pieces))):
+            self._next = self._clock.monotonic() + _PAUSE
+
+    def _recent(self) -> bool:
+        """True if somebody watches who is not told of the end; the others are forgotten."""
+        since = self._clock.monotonic() - _RECENT
+        self._watchers = {who: at for who, at in self._watchers.items() if at > since}
+        return bool(self._watchers)
+
+
+def main() -> int:
+    """Its first line of input is JSON, its first line of output the port, or 0 and why not."""
+    settings = settings_from_server()
+    if settings is None:
+        return 1
+    with contextlib.suppress(OSError):
+        os.nice(_NICE)
+    try:
+        folder = Folder(settings["folder"])
+        socket = ServerSocket(settings["host"], settings["port"],
+                              settings["token"] and bytes.fromhex(settings["token"]), 0,
+                              _MOST_ASKED, "--watch_port")
+    except (OSError, ValueError) as error:
+        print(f"0 {error}", flush=True)
+        return 1
+    print(socket.port, flush=True)
+    FileServer(socket, folder, tuple(settings["about"]), 0).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,363 @@
+"""From settings to a server that is ready to run: what both entry points share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import platform
+import sys
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import IO, Any
+
+from wbsp import environment as cluster
+from wbsp.process.host import HOST, Host
+from wbsp.process.signals import Interrupts
+from wbsp.ps.checkpoint.format import Checkpoint, load, save
+from wbsp.ps.checkpoint.resume import BESIDE, Runs
+from wbsp.ps.checkpoint.state import check_run
+from wbsp.ps.checkpoint.writer import CHECKPOINT, Evaluator
+from wbsp.ps.files import RunFiles
+from wbsp.ps.replication.candidacy import State
+from wbsp.ps.replication.election import SERVER_STEP, STANDBY_STEP
+from wbsp.ps.replication.snapshot import Copy
+from wbsp.ps.replication.standby import Standby
+from wbsp.ps.run import Outlet, ServerConfig
+from wbsp.ps.server import Server
+from wbsp.ps.sharding.coordinator import ShardPlan, Shards
+from wbsp.ps.sharding.link import ShardLost
+from wbsp.runlog.console import Console, say
+from wbsp.runlog.files import beside_of, read_document
+from wbsp.runlog.folder import (
+    SECRET,
+    SETTINGS,
+    hold_folder,
+    read_settings,
+    sync_name,
+    write_settings,
+)
+from wbsp.runlog.server import ServerLog
+from wbsp.sync import SyncModel
+from wbsp.tensors.codecs import FLOAT32
+from wbsp.wire.guard import too_few_files
+from wbsp.wire.messages.base import PROTOCOL
+from wbsp.wire.messages.sharding import Lead
+from wbsp.wire.proof import SIZE, key_of_shards
+from wbsp.wire.sockets import ServerSocket, is_loopback, split_address
+
+
+def where_to_listen(host: str | None, port: int | None, default_port: int) -> tuple[str, int]:
+    """The host and port to listen on: those given, else what the environment tells the workers.
+
+    They are told a name that leads here, maybe by way of a translator of addresses, or several of
+    which one does: a server that others are to reach listens on every interface.
+    Raises ValueError, in one line.
+    """
+    said = cluster.server_address("ps") if host is None and port is None else None
+    if said is None:
+        return host or "localhost", port or default_port
+    try:
+        hosts, ports = zip(*map(split_address, said.text.split(",")), strict=True)
+    except ValueError as error:
+        raise said.refused(error) from None
+    if len(set(ports)) > 1:
+        raise said.refused("several ports; say which is this server's: --port_base")
+    return hosts[0] if all(map(is_loopback, hosts)) else "*", ports[0]
+
+
+_IDENTITY = {"name": "identity"}  # the outer step of a run whose run.json names none
+_MOST_LOST = 20  # shards in a row without a checkpoint between
+
+
+class Records:
+    """The settings of a run in its folder, run.json."""
+
+    def __init__(self, folder: pathlib.Path, run: dict[str, Any]):
+        self._folder, self._run = folder, run
+
+    def __call__(self, **changes: Any) -> dict[str, Any]:
+        """Note changes; return all. Raises OSError where they cannot be written; then nothing has
+        changed."""
+        if changes:
+            write_settings(self._folder, self._run | changes)
+            self._run.update(changes)
+        return self._run
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What the flags say of the server that this process is, or may become."""
+
+    settings: dict[str, str]
+    model: SyncModel
+    options: dict[str, Any]
+    config: ServerConfig
+    host: str
+    port: int
+    token: bytes | None
+    runs: Runs
+    relative_to: str | None  # workers have the run's folder below a log root of their own
+    start_evaluator: Callable[[], Evaluator] | None
+    shards: ShardPlan
+    watch_port: int
+    interrupts: Interrupts
+    on: Host = HOST
+
+    def listen(self) -> ServerSocket:
+        """Raises ValueError or OSError in one line."""
+        socket = ServerSocket(self.host, self.port, self.token, self.config.worker_num, on=self.on)
+        if line := too_few_files(self.config.worker_num):
+            say(line)
+        return socket
+
+    def server(self, socket: ServerSocket, folder: pathlib.Path, hold: IO,
+               before: dict[str, Any], saved: Checkpoint | None, resume: bool,
+               step: int = 1, beside: str | None = None,
+               finish: Callable[[pathlib.Path], pathlib.Path] = lambda folder: folder) -> Server:
+        """A server that goes on from `saved`, or begins.
+
+        before: settings of the run so far
+        step:   to the epoch of this start, from the one before
+        beside: address of the run's other process, which may go on, too, until most workers are
+                here; a later start of this one asks there first
+        finish: makes the run's folder of one that has all that a run is gone on with from
+
+        Raises ValueError or OSError in one line; it may be tried again then.
+        """
+        settings = {**self.settings, "workers": str(self.config.worker_num),
+                    "folder": str(self._place(folder))}
+        model, config = deepcopy(self.model), self.config  # a server may be followed by another
+        now: dict[str, Any] = {
+            **settings, "sync": model.name, "options": self.options, "clock": "real",
+            "workers": config.worker_num, "check_period": config.check_period,
+            "bandwidth": config.bandwidth, **config.outer.settings(),
+            "command": " ".join(sys.argv)}
+        run = dict(before) if saved else now
+        changes = [f"{name} {before[name]!r}, now {value!r}" for name, value in now.items() if saved
+                   and name not in ("command", "folder", "outer")
+                   and before.get(name, value) != value]
+        then, outer = before.get("outer", _IDENTITY), now.get("outer", _IDENTITY)
+        if saved and then != outer:
+            changes.append(f"outer {then!r}, now {outer!r}")
+        if saved and before.get("wire", FLOAT32.name) != settings["wire"]:
+            raise ValueError(f"--wire={settings['wire']}: this run was begun with --wire="
+                             f"{before.get('wire', FLOAT32.name)}, and its workers go on so; give "
+                             "the same")
+        if saved and before.get("ranges") != settings.get("ranges"):
+            raise ValueError(f"--shards: this run was begun with {before.get('ranges')} of them, "
+                             f"and with --wire={settings['wire']} its workers go on so; give as "
+                             "many")
+        run["id"] = before.get("id") or self.on.scheduler.random(4).hex()
+        run[SECRET] = before.get(SECRET) or self.on.scheduler.random(SIZE).hex()
+        run["epoch"] = before.get("epoch", 0) + step
+        run["standby"], run["shards"] = None, self.shards.setting
+        run["beside"] = beside
+        run["port"], run["ended"] = socket.port, False
+        write_settings(folder, run)
+        folder = finish(folder)
+        settings["folder"] = str(self._place(folder))
+        settings["id"], secret = str(run["id"]), bytes.fromhex(run[SECRET])
+        console = Console(f"{model.name} {folder}", self.on.stderr)
+        log = ServerLog(folder, model.name, self.start_evaluator is not None,
+                        append=resume, say=console.line)
+        over = saved is not None and saved.state.get("over", False)
+        shards = None if self.shards.single or over else Shards(
+            self.shards, socket, self.host, self.token, config.bandwidth,
+            Lead(PROTOCOL, settings["id"], run["epoch"], config.worker_num), console.line,
+            key_of_shards(secret))
+        server = Server(model, socket, config, settings, Outlet(folder, log, console),
+                        self.start_evaluator() if self.start_evaluator else None, self.interrupts,
+                        hold, run["epoch"], Records(folder, run), shards,
+                        RunFiles(folder, (settings["id"], run["epoch"]), self.host,
+                                 self.watch_port, self.token, self.on),
+                        others_wait=saved is not None or not self.runs.asked, secret=secret)
+        console.line(f"the files of this run are in {folder}")
+        if saved:
+            server.begin(*saved)
+            console.line(f"going on from version {saved.state['version']}")
+            if half := self.runs.passed_over:
+                console.line(f"{half.name} was passed over: it has a checkpoint, and no {SETTINGS} "
+                             "that says of which run")
+            if changes:
+                console.line(f"run.json says how it was begun: {', '.join(changes)}")
+        else:
+            self.runs.say_of_others(console.line)
+        return server
+
+    def _reached(self, folder: pathlib.Path, saved: Checkpoint) -> str | None:
+        """Why a run that has ended would end at once, by what the flags say; None: it goes on."""
+        samples, limit = saved.state["totals"][1], self.config.stop_samples
+        if samples >= limit:
+            return f"{samples:,} samples were trained, and it ends after {limit:,.0f} (--epochs)"
+        summary = folder / "summary.json"
+        accuracy = read_document(summary).get("accuracy") if summary.exists() else None
+        if isinstance(accuracy, float) and accuracy >= (target := self.config.target_accuracy):
+            return f"its accuracy is {accuracy:.4f}, and it ends at {target:g} (--target_accuracy)"
+        return None
+
+    def _place(self, folder: pathlib.Path) -> pathlib.Path:
+        """A run's folder as workers know it."""
+        return folder if self.relative_to is None else folder.relative_to(self.relative_to)
+
+    def prepare(self, socket: ServerSocket, other: str | None,
+                lost: ShardLost | None = None) -> Callable[[], int]:
+        """Make ready what serves, or waits to serve, and answers with an exit code.
+
+        other: address of a server or standby that may serve instead
+        lost:  what this process's earlier server has ended of
+
+        Raises ValueError or OSError in one line.
+        """
+        earlier = self.runs.to_resume()
+        folder, resume = earlier or self.runs.new(), earlier is not None
+        hold = hold_folder(folder, _me(socket))
+        beside_of(folder / CHECKPOINT).unlink(missing_ok=True)  # of one killed while writing
+        saved = load(folder / CHECKPOINT) if resume and (folder / CHECKPOINT).exists() else None
+        before: dict[str, Any] = check_run(
+            read_settings(folder, with_secret=True) if (folder / SETTINGS).exists() else {},
+            str(folder / SETTINGS))
+        other = other or before.get("standby") or before.get("beside")
+        if saved and saved.state.get("over") and before.get("ended"):  # named: it is to go on
+            if (reached := self._reached(folder, saved)) is not None:
+                say(f"{folder} has come to its end: {reached}; nothing is left to do")
+                socket.close()
+                hold.close()
+                return lambda: 0
+            saved = saved._replace(state=saved.state | {"over": False})
+        over = saved is not None and saved.state.get("over", False)
+
+        if saved and other and "id" not in before:
+            raise ValueError(f"{folder / SETTINGS} does not name the run whose checkpoint lies "
+                             f"beside it, and which {other} may serve: put that file back, or name "
+                             "another run, such as --resume=run-001")
+        take_over = _TakeOver(self, socket, other)
+
+        def serve(copy: Copy | None) -> Server:
+            if copy is not None:
+                return take_over(copy)
+            server = self.server(socket, folder, hold, before, saved, resume,
+                                 SERVER_STEP if other else 1, other if saved else None)
+            if lost is not None:
+                server.tell("shard_lost", reason=str(lost))
+            return server
+
+        if saved and other and not over:  # else no other process can have a later state
+            return Standby(socket, other, self.settings | self.config.terms, serve, self.interrupts,
+                           State.of(before, saved.state, SERVER_STEP), self.config.share).run
+        return serve(None).run
+
+
+class _TakeOver:
+    """A run that goes on from a standby's copy, in a folder of its own; it may be tried again.
+
+    The folder gets its name when the checkpoint and the run's settings are in it: whatever ends
+    this process, the next one finds either all of it or the run that was there before.
+    """
+
+    def __init__(self, plan: _Plan, socket: ServerSocket, other: str | None = None):
+        """`other`: address of the server that this process has followed."""
+        self._plan, self._socket, self._other = plan, socket, other
+        self._folder: pathlib.Path | None = None
+        self._hold: IO | None = None
+        self._finished = False
+
+    def __call__(self, copy: Copy | None) -> Server:
+        """The server. Raises ValueError or OSError in one line."""
+        assert copy is not None, "a standby has nothing else to serve from"
+        if self._folder is None or self._hold is None:
+            self._folder = self._plan.runs.unfinished()
+            self._hold = hold_folder(self._folder, _me(self._socket))
+        if not self._finished:
+            save(self._folder / CHECKPOINT, copy.saved)  # before anything is decided
+        server = self._plan.server(self._socket, self._folder, self._hold, copy.run, copy.saved,
+                                   True, STANDBY_STEP, self._other, self._finish)
+        server.tell("took_over")
+        return server
+
+    def _finish(self, folder: pathlib.Path) -> pathlib.Path:
+        if not self._finished:
+            folder = self._folder = self._plan.runs.finished(folder)
+            self._finished = True
+        return folder
+
+
+def prepare_server(
+        settings: dict[str, str], model: SyncModel, options: dict[str, Any], config: ServerConfig,
+        *, host: str, port: int, token_file: str | None, base_dir: str, log_root: str,
+        resume: bool | str, start_evaluator: Callable[[], Evaluator] | None = None,
+        standby_of: str | None = None, shards: str = "1",
+        watch_port: int = 0, on: Host = HOST) -> Callable[[], int]:
+    """Check everything and listen; return what serves, or waits to serve, and answers with an exit
+    code.
+
+    standby_of: address of the server that is followed until it is gone; the files of a standby
+                that takes over lie in a folder beside that of `base_dir`
+    resume:     as in `Runs`
+    shards:     how many processes hold the floats, or their addresses; see `ShardPlan.parse`
+    watch_port: at which the run's files are handed out; 0: any free one
+    on:         the host that this process runs on
+    From here on the process's signals are the server's. Raises ValueError or OSError in one line.
+    """
+    planned = ShardPlan.parse(shards)
+    settings = {**settings, "wire": config.wire.name}
+    if not config.wire.lossless:  # each range is encoded by itself, and kept so for a later server
+        settings["ranges"] = str(planned.number)
+    interrupts = Interrupts(on).install()
+    if standby_of:
+        base_dir = str(pathlib.Path(base_dir).with_name(f"{sync_name(base_dir)}{BESIDE}"))
+    relative_to = None if pathlib.Path(base_dir).is_absolute() else log_root
+    plan = _Plan(settings, model, options, config, host, port, cluster.token(token_file),
+                 Runs(base_dir, on.disk.path(log_root), port,
+                      resume if standby_of is None else bool(resume)),
+                 relative_to, start_evaluator, planned, watch_port, interrupts, on)
+    socket = plan.listen()
+    left = plan.runs.to_resume()
+    # A folder without a checkpoint is what a standby left that died while it took over.
+    if standby_of and (left is None or not (left / CHECKPOINT).exists()):
+        first = Standby(socket, standby_of, settings | config.terms,
+                        _TakeOver(plan, socket, standby_of), interrupts,
+                        share=config.share, first=config.connect_timeout).run
+    else:
+        first = plan.prepare(socket, standby_of)
+    return first if plan.shards.single else lambda: _serve_on(plan, first)
+
+
+def _serve_on(plan: _Plan, serve: Callable[[], int]) -> int:
+    """Serve, and again from the newest checkpoint whenever a shard is lost; return the exit code.
+    """
+    died, since = 0, _newest(plan)
+    while True:
+        try:
+            return serve()
+        except ShardLost as error:
+            lost = error
+        except OSError as error:  # a standby could not begin
+            say(f"stopping: {error}")
+            return 1
+        died, since, before = died + 1, _newest(plan), since
+        if since != before:
+            died = 0
+        elif died >= _MOST_LOST:
+            say(f"stopping: {died} shards were lost in a row, and no checkpoint between; "
+                f"the last: {lost}")
+            return 1
+        plan.interrupts.at_once.clear()
+        try:
+            serve = plan.prepare(plan.listen(), lost.standby, lost)
+        except (ValueError, OSError) as error:
+            say(f"stopping: {error}")
+            return 1
+
+
+def _newest(plan: _Plan) -> float:
+    """Time at which the newest checkpoint was written; 0: there is none."""
+    with contextlib.suppress(OSError):
+        if plan.runs.current is not None:
+            return (plan.runs.current / CHECKPOINT).stat().st_mtime
+    return 0.0
+
+
+def _me(socket: ServerSocket) -> str:
+    return f"process {os.getpid()} on {platform.node()}, port {socket.port}"

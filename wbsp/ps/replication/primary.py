@@ -1,0 +1,464 @@
+"""A server's standby: it is sent the newest version again and again, and what it holds is durable.
+
+A copy is what a checkpoint is: a version, and the state of which nothing is pending, under a mark
+of the ledger. So a standby that takes over goes on as from a checkpoint, and workers send it what
+they have been answered since. Copies are made after aggregation, one at a time: a slow standby gets
+fewer, and delays no worker.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from wbsp.core.store import Whole
+from wbsp.limits import one_line
+from wbsp.ps.clock import Clock
+from wbsp.ps.replication.election import PROOF, SERVER_STEP, STANDBY_STEP, Ballot
+from wbsp.ps.replication.follower import Contest, Follower, Made, objection
+from wbsp.ps.replication.snapshot import Source, messages, voters
+from wbsp.ps.sessions.peer_log import PeerLog
+from wbsp.ps.sessions.registry import SessionManager
+from wbsp.ps.sessions.session import WorkerSession, other_protocol
+from wbsp.wire.messages import codec as m
+from wbsp.wire.proof import answer
+from wbsp.wire.shm.link import check_name
+from wbsp.wire.sockets import ServerSocket
+
+if TYPE_CHECKING:
+    from wbsp.ps.config import Terms
+    from wbsp.ps.sessions.admission import Admission
+
+_QUIET = 1.0  # seconds without a word of the standby after which its connection is tried
+_LOOK = 0.25  # seconds between two attempts
+_BACK = 3.0  # seconds in which a process that was killed is there again
+_STALLED = 120.0  # seconds without a chunk after which a copy does not come through
+_LOST = 30.0  # seconds without a word of one that is connected
+_AGAIN = 10.0  # seconds for which a word of a later server is not looked into again
+
+
+class Replication:
+    """The server's side of its standby, if there is one; used by the event loop.
+
+    superseded: why this server serves no longer; None: it does
+    """
+
+    def __init__(self, terms: Terms, socket: ServerSocket, sessions: SessionManager,
+                 admission: Admission, clock: Clock, say: Callable[[str], None],
+                 event: Callable[..., None]):
+        self._terms, self._socket, self._sessions = terms, socket, sessions
+        self._admission = admission
+        self._clock, self._say, self._event = clock, say, event
+        self._told = PeerLog(say, event, clock.now)
+        self._source: Source | None = None
+        self._standby: Follower | None = None
+        self._copies: dict[int, Made] = {}  # number -> copy that the standby may hold
+        self._contest: Contest | None = None
+        # Promises to another process that could serve in this one's place: what it lacks.
+        self._beside: Ballot | None = None
+        self._number, self._full = 0, False  # of the newest copy; the disk
+        self._lost_at = -math.inf
+        self._doubted_at = -math.inf  # a worker spoke of a later server
+        self.superseded: str | None = None
+
+    @property
+    def alone(self) -> bool:
+        """True if no standby holds anything, so that checkpoints decide what is durable."""
+        return not self._copies
+
+    @property
+    def holder(self) -> str | None:
+        """Address of the standby, if it may hold something."""
+        return None if self.alone or self._standby is None else str(self._standby)
+
+    @property
+    def doubt(self) -> str | None:
+        """Why it is not certain that this server serves, in one line; None: it is."""
+        if self._contest is None:
+            return None
+        return (f"the standby at {self._standby} is silent, and may have taken over: finding out "
+                "who serves")
+
+    @property
+    def settled(self) -> bool:
+        """True if the newest version is held by the standby, or there is none; and if it is the
+        last, that it is."""
+        standby, source = self._standby, self._source
+        return self.alone or bool(
+            standby and source and not standby.receiving and self._contest is None
+            and standby.held in self._copies
+            and self._copies[standby.held].newest >= source.engine.newest)
+
+    @property
+    def copying(self) -> bool:
+        """True while a copy is on its way, which ends: it moves, or is given up."""
+        return bool(self._standby and self._standby.receiving and self._contest is None)
+
+    def expected(self) -> bool:
+        """True if the run's other server, lost just now, may be on its way back: it would take the
+        end of the run for the death of this server."""
+        return self._standby is None and self._clock.now() < self._lost_at + _BACK
+
+    def lost(self) -> None:
+        """The run's other server has ended."""
+        self._lost_at = self._clock.now()
+
+    def knows(self, identity: bytes) -> bool:
+        """True for the standby's socket."""
+        return self._standby is not None and self._standby.identity == identity
+
+    def begin(self, source: Source) -> None:
+        """There is a version to be copied."""
+        self._source = source
+        if self._terms.record().get("beside") is not None:
+            workers = voters(source.state(self._clock.run()), self._terms.worker_num)
+            self._beside = Ballot(self._admission.epoch, STANDBY_STEP, [workers])
+
+    def end(self, reason: str) -> None:
+        """The run has ended in good order."""
+        self._told.flush(at_once=True)
+        if self._standby is not None and self._contest is None:
+            self._send(m.Over(reason))
+
+    def all_have_it(self) -> None:
+        """All workers have the final version, and so has the standby."""
+        if self._standby is not None and not self.alone and self.settled:
+            self._send(m.AllHave(self._standby.held))
+
+    def follow(self, identity: bytes, request: m.Follow, host: str) -> None:
+        """A process at address `host` wants to be the standby.
+
+        It is challenged until it has proven that it knows the run's secret, or the key of a first
+        contact where it is told that. Raises WireError.
+        """
+        check_name(request.socket)
+        now, old, terms = self._clock.now(), self._standby, self._terms
+        if reason := other_protocol("the standby", request.protocol):
+            self._sessions.answer(identity, m.Refused(reason))
+            self._sessions.errors.count(reason, now)
+            return
+        keys = terms.secret, self._socket.contact
+        bond = self._socket.challenges.proven(identity, request, *keys)
+        if bond is None:
+            self._sessions.challenge(identity, request.nonce, *keys)
+            return
+        reason = objection(request, terms)
+        if request.run == terms.run and request.rank // 2 > self._admission.epoch:
+            if bond.key == terms.secret:
+                self._supersede(request.rank // 2, f"{host}:{request.port}")
+                return
+            reason = (f"the standby has a state of epoch {request.rank // 2}, later than this "
+                      f"server's {self._admission.epoch}, but not the run's secret: start it again "
+                      "before this server")
+        if reason:
+            self._sessions.send(identity, m.Refused(one_line(reason)))
+            self._tell(f"refused: {reason}")
+            return
+        if old is not None and old.identity != identity:
+            again = (old.host, old.port) == (host, request.port)  # one process can listen there
+            if again and (self.alone or now < old.beats.touch + PROOF):
+                self._forget(now)
+                if self._standby is not None:
+                    return  # it will ask again
+                self._tell(f"the standby at {old} was started again")
+            elif self.alone and now - old.heard > _QUIET:
+                self._tell(f"the standby at {old} holds nothing, and is silent: it gives way")
+                self._standby = None
+            elif self._contest is not None or self._reaches(old):
+                self._sessions.send(identity, m.NotServing(f"there is a standby at {old}"))
+                return
+            else:
+                self._lose(now)
+                self.follow(identity, request, host)
+                return
+        self._end_contest()
+        again = old is not None and old.identity == identity
+        held = old.held if old is not None and again else 0
+        self._standby = Follower(identity, host, request.port, now, held, again, again, bond,
+                                 moved=now)
+        self._sessions.queues.drop_transfer(identity)
+        way = self._sessions.lending.follow(request.socket)
+        self._tell(f"standby at {self._standby}, over {way}", "standby",
+                   address=str(self._standby))
+        self._send(m.Following(json.dumps(self._terms.record())))
+
+    def held(self, identity: bytes, held: m.Held) -> None:
+        """The standby lives, and holds a copy. Raises WireError for one that was never made."""
+        standby, now = self._standby, self._clock.now()
+        if (standby is None or standby.identity != identity
+                or not standby.bond.proves(held.proof, "held", held.number, held.beat,
+                                           held.answered)):
+            self._sessions.answer(identity, m.Unknown())
+            return
+        standby.heard, standby.beat = now, held.beat
+        if held.chunks != standby.chunks:
+            standby.chunks, standby.moved = held.chunks, now
+        self._send(m.Alive(held.beat))
+        standby.beats.sent(held.beat, now)
+        standby.beats.answered(held.answered)
+        if (contest := self._contest) is None:
+            self._release(standby.beats.touch)
+        elif not contest.asked and standby.beats.touch >= contest.since:
+            self._end_contest()  # it was this server that slept
+        if standby.asked is not None and held.answered > standby.asked and not held.number:
+            self._forget(now)
+            return
+        if held.number <= standby.held:
+            if standby.returned:  # half of what was on its way is lost
+                standby.receiving = standby.returned = False
+            return
+        copy = self._copies.get(held.number)
+        if copy is None or self._source is None:
+            raise m.WireError(f"the standby holds copy {held.number}, which was never made")
+        if not standby.held:
+            self._tell(f"the standby at {standby} holds version {copy.version}")
+        standby.held, standby.receiving, standby.returned = held.number, False, False
+        # the word may be of before the next copy, which is on its way, or there
+        self._copies = {number: made for number, made in self._copies.items()
+                        if number >= held.number}
+        self._source.engine.ledger.durable = copy.mark
+
+    def ask(self, identity: bytes, ask: m.Ask) -> None:
+        """A server that has lost its standby asks who serves."""
+        epoch, serves = self._admission.epoch, self._source is not None
+        self._sessions.answer(identity, m.Leading(
+            epoch, proof=answer(self._terms.secret, ask.nonce, "leading", epoch))
+            if serves and ask.run == self._terms.run
+            else m.NotServing("another run is served here"))
+
+    def hear_of(self, epoch: int, worker: int) -> None:
+        """A worker knows a later server of this run, of that epoch: find out whether it serves."""
+        now = self._clock.now()
+        if (self.superseded is not None or self._contest is not None
+                or now < self._doubted_at + _AGAIN):
+            return
+        self._doubted_at = now
+        self._tell(f"worker {worker} knows a server of this run of epoch {epoch}, and this one is "
+                  f"of epoch {self._admission.epoch}: "
+                  + ("it is not taken back here; start that server again" if self.alone
+                     else f"asking the standby at {self._standby}"))
+        if not self.alone:
+            self._doubt(now)
+
+    def woke(self, now: float) -> None:
+        """This process has slept until `now`: nothing that it heard before is proof of anything."""
+        if self._standby is not None:
+            self._standby.beats.doubt()
+            self._standby.heard = max(self._standby.heard, now)
+
+    def elected(self, session: WorkerSession, elected: m.Elected) -> None:
+        """A member has promised itself to this server."""
+        place = self._admission.places.get(session.worker)
+        if (self._contest is not None and elected.epoch == self._contest.ballot.epoch
+                and place is not None):
+            self._contest.ballot.promised.add((session.worker, place.owner))
+
+    def poll(self) -> None:
+        """Do the periodic work: connection, copies, contest."""
+        standby, source, now = self._standby, self._source, self._clock.now()
+        self._told.flush()
+        if self.superseded is not None:
+            return
+        if self._beside is not None:
+            self._rule_out(self._beside)
+        if standby is None:
+            return
+        if self._contest is not None:
+            self._settle(self._contest, standby, now)
+            return
+        if now - standby.heard > _QUIET and now - standby.probed > _LOOK:
+            standby.probed = now
+            if now - standby.heard > _LOST or not self._reaches(standby):
+                self._lose(now)
+                return
+        if standby.receiving and now - standby.moved > _STALLED and now - standby.heard < _BACK:
+            self._stalled(standby, now)
+            return
+        if standby.parting and source is not None:
+            self._part(standby, source)
+            return
+        if source is None or standby.receiving:
+            return
+        copy = self._copies.get(standby.held)
+        if copy is None or source.engine.newest > copy.newest or source.checkpoints.wanted:
+            source.engine.at_rest(self._begin_copy, self._clock.run())
+
+    def _stalled(self, standby: Follower, now: float) -> None:
+        """No part of a copy has reached a standby that lives.
+
+        While workers train, its older copy counts: it may serve from that. A run that is done ends
+        without it, with its consent, or without where that does not come either.
+        """
+        done = self._source is not None and self._source.engine.done
+        self._say(f"no part of a copy reached the standby at {standby} for {_STALLED:g} s; "
+                  + ("ending without it" if done else
+                     "workers keep what it lacks; check the line to it, or end it"))
+        standby.moved = now
+        if done and standby.parting:
+            self._forget(now)
+        standby.parting = done
+
+    def _part(self, standby: Follower, source: Source) -> None:
+        """End the run without a standby that lives: at each moment there is one state from which a
+        run goes on that loses its server. First the last version is on the disk; then the standby
+        gives up its copy, as of a server that has gone on alone; `held` then forgets it."""
+        checkpoints = source.checkpoints
+        if checkpoints.wanted and not checkpoints.writing:
+            source.engine.ledger.mark += 1
+            checkpoints.write_copy(self._clock.run())
+        elif checkpoints.settled and standby.asked is None:
+            standby.asked = standby.beat
+            self._sessions.queues.drop_transfer(standby.identity)
+            epoch = self._admission.epoch + SERVER_STEP
+            self._send(m.Following(json.dumps(self._terms.record() | {"epoch": epoch})))
+
+    def _begin_copy(self, now: float) -> None:
+        """Copy the newest version; nothing is pending. `now` is of the run."""
+        source, standby = self._source, self._standby
+        if (source is None or standby is None or standby.receiving or self._contest is not None
+                or (self.alone and source.checkpoints.writing)):
+            return
+        # First: a later server of this folder must ask there, whatever becomes of this one.
+        if self.alone and not self._record(standby=str(standby)):
+            return
+        standby.receiving, standby.moved = True, self._clock.now()
+        engine = source.engine
+        engine.ledger.mark += 1  # whatever is decided from here on is not in this copy
+        self._number += 1
+        number, state = self._number, source.state(now)
+        made = self._copies[number] = Made(engine.ledger.mark, *engine.newest,
+                                           voters(state, self._terms.worker_num))
+
+        def send(future: Future[Whole]) -> None:  # at once, or when the shards have sent it
+            if self._standby is standby and future.exception() is None:
+                whole = future.result()
+                made.lent, segment = self._sessions.lending.copy(whole.snapshot.vector)
+                self._sessions.queues.transfer(standby.identity, messages(
+                    number, source.layout, state, whole, segment), self._clock.now())
+
+        engine.store.whole().add_done_callback(send)
+        source.checkpoints.write_copy(now)
+
+    def _rule_out(self, ballot: Ballot) -> None:
+        """Once more than half of the workers are here, the process that may have gone on beside
+        this one is not elected any more: who starts again need not ask it."""
+        places = self._admission.places
+        ballot.promised = {
+            (session.worker, places[session.worker].owner) for session in self._sessions
+            if session.worker in places and session.updates is not None
+            and (session.returning is None or session.returning.answer is not None)}
+        if ballot.won and self._record(beside=None):
+            self._beside = None
+
+    # A standby that is out of reach.
+
+    def _lose(self, now: float) -> None:
+        standby = self._standby
+        assert standby is not None
+        if self.alone:
+            self._tell(f"the standby at {standby} is lost before its first copy",
+                       "standby_lost", address=str(standby))
+            self._standby = None
+            return
+        self._tell(f"the standby at {standby} is out of reach; checking whether its process "
+                   "has ended",
+                   "standby_lost", address=str(standby))
+        self._doubt(now)
+
+    def _doubt(self, now: float) -> None:
+        """Find out which of the two serves."""
+        standby = self._standby
+        assert standby is not None
+        self._contest = Contest(
+            standby, Ballot(self._admission.epoch, SERVER_STEP,
+                            [copy.voters for copy in self._copies.values()],
+                            lambda voter: voter[1] == ""),
+            self._socket, self._terms, now)
+
+    def _settle(self, contest: Contest, standby: Follower, now: float) -> None:
+        """Find out who serves."""
+        epoch = contest.served(now)
+        if epoch is not None and epoch > self._admission.epoch:
+            self._supersede(epoch, str(standby))
+        elif reason := contest.why_alone(self._clock.now):
+            self._forget(now)
+            if self._contest is None:
+                self._tell(f"{reason}; going on without one")
+        elif contest.due(now):
+            ledger = self._source.engine.ledger if self._source is not None else None
+            self._tell_members(lambda worker: m.Elect(
+                contest.ballot.epoch, contest.ballot.since,
+                0 if ledger is None else ledger.next_seq(worker)))
+            if line := contest.notice(now):
+                self._tell(line)
+
+    def _end_contest(self) -> None:
+        if self._contest is None:
+            return
+        if self._contest.asked:  # promises to this server count no more, either: see `_release`
+            for session in self._sessions:
+                session.attached_at = self._clock.now()
+        self._contest.close()
+        self._contest = None
+
+    def _forget(self, now: float) -> None:
+        """Discard the standby's copies: they are gone, or must not be used."""
+        epoch = self._admission.epoch + SERVER_STEP
+        if not (self.alone or self._record(standby=None, epoch=epoch)):
+            return
+        self._end_contest()
+        self._standby = None
+        if self.alone:
+            return
+        self._copies.clear()
+        self.lost()
+        self._admission.epoch = epoch
+        self._event("alone", epoch=epoch)
+        self._tell_members(lambda worker: m.Leading(epoch, self._admission.ticket(worker)))
+        if self._source is not None:
+            self._source.checkpoints.write_soon()
+
+    def _record(self, **changes: Any) -> bool:
+        """Note changes of the run's settings; False where the disk takes none: try again."""
+        try:
+            self._terms.record(**changes)
+        except OSError as error:
+            if not self._full:
+                self._tell(f"cannot write run.json: {error.strerror}; trying again")
+            self._full = True
+            return False
+        self._full = False
+        return True
+
+    def _supersede(self, epoch: int, address: str) -> None:
+        self.superseded = (f"the server at {address} has taken over (epoch {epoch}, here "
+                           f"{self._admission.epoch})")
+        for session in list(self._sessions):
+            self._sessions.send(session.identity, m.NotServing(self.superseded))
+
+    def _reaches(self, standby: Follower) -> bool:
+        return self._socket.reaches(standby.identity, m.encode(m.Alive()))
+
+    def _release(self, touch: float) -> None:
+        """The standby followed this server at that time: what workers that have come back since
+        had promised it counts no more, and they may promise themselves anew."""
+        for session in self._sessions:
+            if session.attached_at is not None and session.attached_at <= touch:
+                session.attached_at = None
+                self._sessions.send(session.identity, m.Leading(
+                    self._admission.epoch, self._admission.ticket(session.worker)))
+
+    def _tell_members(self, message: Callable[[int], m.Message]) -> None:
+        for session in self._sessions:
+            if session.updates is not None:
+                self._sessions.send(session.identity, message(session.worker))
+
+    def _tell(self, text: str, kind: str = "", **facts: Any) -> None:
+        self._told.tell("the standby", text, kind, **facts)
+
+    def _send(self, message: m.Message) -> None:
+        assert self._standby is not None
+        self._sessions.send(self._standby.identity, message)

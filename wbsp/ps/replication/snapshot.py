@@ -1,0 +1,194 @@
+"""Copies of a version and of all that a server needs to go on from it: made, sent, put together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from wbsp.core.store import Whole
+from wbsp.process.host import HOST, Host
+from wbsp.ps.checkpoint.format import Checkpoint
+from wbsp.ps.checkpoint.state import check_state
+from wbsp.tensors.buffers import BufferPool
+from wbsp.tensors.layout import TensorSpec, total_size
+from wbsp.wire.floats import FloatsReader, floats_of
+from wbsp.wire.messages import codec as m
+from wbsp.wire.rate import Frames
+from wbsp.wire.shm.link import TRIES, Door, Link
+
+if TYPE_CHECKING:
+    from wbsp.core.engine import Engine
+    from wbsp.ps.checkpoint.writer import Checkpoints
+
+
+Voter = tuple[int, str]  # a worker, and its process, as in `Place`; "": it was no member yet
+
+
+def voters(state: dict[str, Any], workers: int) -> frozenset[Voter]:
+    """The workers' processes that there were when the state of a checkpoint or a copy was made, in
+    a run of `workers`."""
+    awaited = state.get("awaited")
+    owners = {int(worker): place["owner"] for worker, place in state.get("places", {}).items()}
+    return frozenset((worker, owners.get(worker, ""))
+                     for worker in (range(workers) if awaited is None else awaited))
+
+
+def messages(number: int, layout: list[TensorSpec], state: dict[str, Any],
+             whole: Whole, segment: int = 0) -> Iterator[Frames]:
+    """A copy's messages: its head, and the chunks of one vector after another, each with its offset
+    in all of them. `segment`: as of `messages.Copy`."""
+    vector, outer = whole.snapshot.vector, whole.outer
+    assert vector is not None, "what is whole has its tensors"
+    vectors = [*([] if segment else [vector]), *outer.values()]
+    text = json.dumps({"state": state,
+                       "outer": {name: vector.size for name, vector in outer.items()},
+                       "layout": [(spec.name, spec.shape) for spec in layout]})
+    yield (m.encode(m.Copy(number, sum(vector.size for vector in vectors), text, segment)),)
+    yield from floats_of(number, *vectors, kind=m.CopyChunk)
+
+
+class Source(NamedTuple):
+    """What copies are made of. `state`: as in `Checkpoints`, without a word in the log."""
+
+    engine: Engine
+    layout: list[TensorSpec]
+    state: Callable[[float], dict[str, Any]]
+    checkpoints: Checkpoints
+
+
+class Copy(NamedTuple):
+    """What a standby needs to go on in the place of the server: its settings of the run, and what
+    a checkpoint holds."""
+
+    number: int
+    run: dict[str, Any]
+    saved: Checkpoint
+
+
+class _Arriving:
+    """A copy of which chunks are still to come."""
+
+    def __init__(self, head: m.Copy, vector: np.ndarray | None, pool: BufferPool):
+        """`vector`: the version, where it does not come in chunks; `pool`: memory of what does.
+
+        Raises WireError for a head that no server sends.
+        """
+        try:
+            content = json.loads(head.state)
+            self._state, self._outer = check_state(content["state"]), content["outer"]
+            self._layout = [TensorSpec(name, tuple(shape)) for name, shape in content["layout"]]
+            size, sizes = total_size(self._layout), [*self._outer.values()]
+            if vector is None:
+                sizes.insert(0, size)
+            elif vector.size != size:
+                raise ValueError(f"a version of {vector.size} floats for {size}")
+            if head.size != sum(sizes) or not (head.size or vector is not None):
+                raise ValueError(f"{head.size} floats for {sizes}")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise m.WireError(f"malformed head of a copy: {error!r}") from None
+        self.number, self._vector = head.number, vector
+        self._reader = FloatsReader(sizes, pool)
+
+    def add(self, chunk: m.CopyChunk, body: memoryview) -> Checkpoint | None:
+        """Take the next chunk; return what the copy holds, if it was the last. Raises WireError."""
+        if chunk.number != self.number:
+            raise m.WireError(f"a chunk of copy {chunk.number} came when {self.number} was due")
+        vectors = self._reader.add(chunk, body)
+        return None if vectors is None else self.saved(vectors)
+
+    def saved(self, vectors: list[np.ndarray]) -> Checkpoint:
+        """What the copy holds, when these have come in chunks."""
+        vector, *outer = vectors if self._vector is None else [self._vector, *vectors]
+        return Checkpoint(vector, self._layout, self._state,
+                          dict(zip(self._outer, outer, strict=True)))
+
+
+class CopyReader:
+    """Takes one copy after another, of one server after another.
+
+    A version that lies in a server's shared memory stays there: the server writes to that memory
+    once this process holds a later copy, or the server has gone on alone; and it is there as long
+    as this process reads it, whatever ends the server.
+
+    newest: that came whole; None: there is none, or its server has given it up
+    chunks: that have come so far
+    """
+
+    def __init__(self, share: bool, on: Host = HOST):
+        """`share`: whether memory is shared with a server of this machine and user."""
+        self._door = Door(share, on)
+        self._link: Link | None = None  # over which the server hands memory over
+        self._failures = 0  # in a row
+        self._pool = BufferPool()
+        self._run: dict[str, Any] = {}  # the server's settings
+        self._arriving: _Arriving | None = None
+        self.newest: Copy | None = None
+        self.chunks = 0
+
+    @property
+    def socket(self) -> str:
+        """As of `messages.Follow`."""
+        return self._door.name
+
+    def follow(self, run: dict[str, Any]) -> None:
+        """Copies will come of a server with these settings of the run."""
+        self._run, self._arriving = run, None
+        if self.newest is not None and self.newest.run["epoch"] != run["epoch"]:
+            self.newest = None  # the server has gone on alone since
+
+    def begin(self, head: m.Copy) -> bool:
+        """A copy begins; True if no chunks follow. Raises WireError, also where memory does not
+        come through; then none is asked for any more."""
+        self._arriving = None
+        vector = self._version(head.segment) if head.segment else None
+        self._arriving = _Arriving(head, vector, self._pool)
+        return not head.size and self._keep(self._arriving.saved([]))
+
+    def add(self, chunk: m.CopyChunk, body: memoryview) -> bool:
+        """Take a chunk; True if it was the last of a copy. What belongs to none is passed over.
+        Raises WireError."""
+        self.chunks += 1
+        saved = self._arriving.add(chunk, body) if self._arriving else None
+        return saved is not None and self._keep(saved)
+
+    def all_have(self, number: int) -> None:
+        """All workers have the version of this copy, the run's last."""
+        if self.newest is not None and self.newest.number == number:
+            self.newest.saved.state["over"] = True
+
+    def drop(self) -> None:
+        """Forget a copy of which chunks are still to come."""
+        self._arriving = None
+
+    def _keep(self, saved: Checkpoint) -> bool:
+        assert self._arriving is not None
+        self.newest = Copy(self._arriving.number, self._run, saved)
+        self._arriving = None
+        return True
+
+    def close(self) -> None:
+        """Take no memory any more; what has come stays as long as somebody holds it."""
+        self._door.close()
+        if self._link is not None:
+            self._link.close()
+        self._link = None
+
+    def _version(self, segment: int) -> np.ndarray:
+        """The vector in that segment, float32 [size], read-only. Raises WireError."""
+        if self._link is not None:
+            self._link.catch_up()
+        if self._link is None or not self._link.has(segment):
+            found = self._door.link(segment)
+            if found is None:
+                self._failures += 1
+                if self._failures >= TRIES:
+                    self.close()
+                raise m.WireError(f"segment {segment} did not come")
+            if self._link is not None:
+                self._link.close()
+            self._link = found
+        self._failures = 0
+        return self._link.segments[segment]

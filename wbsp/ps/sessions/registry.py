@@ -1,0 +1,274 @@
+"""The workers' sessions: which are open, which workers are alive, and what they are sent."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from wbsp.core.report import Report
+from wbsp.limits import one_line
+from wbsp.ps.sessions.peer_log import AT_ONCE, PeerLog, ProtocolErrors, TokenBucket
+from wbsp.ps.sessions.session import Sharing, UpdateReassembler, Way, WorkerSession
+from wbsp.ps.sharding.coordinator import Shards
+from wbsp.tensors.buffers import BufferPool
+from wbsp.tensors.codecs import FLOAT32, Format
+from wbsp.wire.assembly import split
+from wbsp.wire.messages import codec as m
+from wbsp.wire.proof import answer
+from wbsp.wire.queues import MOST_WAITING, PeerQueues
+from wbsp.wire.rate import RateLimiter
+from wbsp.wire.shm.lender import Lending
+from wbsp.wire.shm.link import TRIES
+from wbsp.wire.sockets import ServerSocket
+
+PROBE = 1.0  # seconds of silence after which a worker's connection is tried
+GONE = 5.0  # seconds without a connection after which a worker counts as dead
+SILENT = 300.0  # the same for one that is connected but says nothing: it hangs
+_TURNED_AWAY = 64  # reasons that are remembered, so that each is said once
+TELL = 1.0  # seconds between progress messages to a worker
+
+
+class SessionManager:
+    """One session a worker, told apart by the identity of its socket; used by the event loop.
+
+    It decides nothing about the run. `clock`, `say` and `event` are the server's: its own time.
+    """
+
+    def __init__(self, socket: ServerSocket, bandwidth: float | None, clock: Callable[[], float],
+                 say: Callable[[str], None], event: Callable[..., None],
+                 shards: Shards | None = None, wire: Format = FLOAT32, alone: str | None = None):
+        """`alone`: why no memory is shared with workers; None: it is, with those that can."""
+        self.errors = ProtocolErrors(say, event)
+        self.told = PeerLog(say, event, clock)
+        self._comings: dict[int, TokenBucket] = {}  # worker -> sessions that it may open
+        self.queues = PeerQueues(socket.socket, RateLimiter(bandwidth))
+        self._socket, self._clock, self._say, self._event = socket, clock, say, event
+        self._by_identity: dict[bytes, WorkerSession] = {}
+        self._by_worker: dict[int, WorkerSession] = {}
+        self._shards, self._wire = shards, wire
+        self.lending = Lending(alone, socket.on)
+        self._pool = BufferPool()  # of updates that are sent
+        self._by_secret: dict[int, WorkerSession] = {}  # as in `Group`
+        self._refusals = TokenBucket()
+        self._turned_away: deque[str] = deque(maxlen=_TURNED_AWAY)  # reasons
+        self.durable: Callable[[], int] = lambda: 0  # as in `Ledger`, once there is one
+
+    def __len__(self) -> int:
+        return len(self._by_identity)
+
+    def __iter__(self) -> Iterator[WorkerSession]:
+        return iter(self._by_identity.values())
+
+    def get(self, identity: bytes) -> WorkerSession | None:
+        """The session of the socket with that identity, if there is one."""
+        return self._by_identity.get(identity)
+
+    def of(self, worker: int) -> WorkerSession | None:
+        """The session of that worker, if it has one."""
+        return self._by_worker.get(worker)
+
+    def may_come(self, worker: int) -> bool:
+        """False if the sessions of this worker, which there is, come too fast: each is an event."""
+        return self._comings.setdefault(worker, TokenBucket(AT_ONCE)).may(self._clock())
+
+    def open(self, identity: bytes, worker: int, earlier: Report | None, line: object = None,
+             own: bytes = b"") -> WorkerSession:
+        """A worker has introduced itself; its `earlier` incarnations had reported so much.
+
+        line, own: as in `WorkerSession`
+        """
+        session = WorkerSession(identity, worker, self._clock(), line, own, earlier=earlier)
+        self._by_identity[identity] = self._by_worker[worker] = session
+        return session
+
+    def attach(self, session: WorkerSession, size: int, name: str) -> None:
+        """The worker is a member: have the shards know it, if there are some; else as `share`."""
+        self.share(session, size, name)
+        if self._shards is not None:
+            session.sharing = Sharing(self._shards.admit(session.worker))
+            self._by_secret[session.sharing.group.secret] = session
+
+    def share(self, session: WorkerSession, size: int, name: str) -> None:
+        """Make ready for updates of `size` floats, in new shared memory if that can be.
+
+        name: of the worker's socket
+        """
+        self.unshare(session)
+        failed = 0 if session.way is None else session.way.failed
+        link, way = self.lending.link(session.identity, "" if failed >= TRIES else name, size)
+        pool = self._pool if link is None else self.lending.pool
+        updates = UpdateReassembler(size, pool, self._wire, link is not None)
+        session.way = Way(way, updates, link, failed)
+
+    def unshare(self, session: WorkerSession, failed: bool = False) -> None:
+        """Share nothing with this worker any more: it is to attach again, or has ended."""
+        if session.way is not None and session.way.link is not None:
+            self.lending.end(session.way.link)
+            session.way.link, session.way.failed = None, session.way.failed + failed
+
+    def expect(self, size: int) -> None:
+        """Workers send vectors of at most so many floats here."""
+        self._socket.guard.allow(4 * size)
+
+    def attached(self, secret: int) -> WorkerSession | None:
+        """The session of which a shard speaks, if it is open."""
+        return self._by_secret.get(secret)
+
+    def close(self, session: WorkerSession) -> None:
+        """Forget a session; a message on its way to the worker may still arrive."""
+        self._by_identity.pop(session.identity, None)
+        if self._by_worker.get(session.worker) is session:
+            del self._by_worker[session.worker]
+        self.unshare(session)
+        self.queues.drop_transfer(session.identity)
+        if self._shards is not None and session.group is not None:
+            self._shards.dismiss(session.worker, session.group)
+            self._by_secret.pop(session.group.secret, None)
+
+    # Liveness.
+
+    def watch(self) -> None:
+        """Hold all connections to their limits, and count those that were cut or have no owner."""
+        for reason, count in self._socket.watch().items():
+            self.errors.count(reason, self._clock(), count)
+
+    def woke(self, now: float) -> None:
+        """This process has slept until `now`: silence counts from here on."""
+        for session in self:
+            session.heard = max(session.heard, now)
+            session.progress.changed = max(session.progress.changed, now)
+
+    def reaches(self, session: WorkerSession) -> bool:
+        """False when the worker's connection is gone."""
+        return self._socket.reaches(session.identity,
+                                    m.encode(session.alive(self.durable())))
+
+    def lost(self, session: WorkerSession) -> str | None:
+        """Why the worker of this session counts as gone; None: it does not.
+
+        Slow is not dead: a worker whose Python thread is held up for long, by a compiler say, is
+        silent but connected.
+        """
+        now = self._clock()
+        if now - session.heard > PROBE and now - session.probed > PROBE:
+            session.probed = now
+            if self.reaches(session):
+                session.gone_since = None
+            elif session.gone_since is None:
+                session.gone_since = now
+            elif now - session.gone_since > GONE:
+                return f"no connection for {now - session.gone_since:.0f} s"
+        if now - session.heard > SILENT:
+            return f"connected, but nothing heard for {SILENT:g} s"
+        return "it does not read what it is sent" if session.deaf else None
+
+    def idle(self, since: float, patience: float) -> list[WorkerSession]:
+        """Sessions in which nothing came through for `patience` seconds, from `since` on."""
+        now = self._clock()
+        return [s for s in self if now - max(since, s.progress.changed) > patience]
+
+    def silence(self, worker: int) -> float | None:
+        """Seconds since a worker was heard; None: it has no session."""
+        session = self._by_worker.get(worker)
+        return None if session is None else self._clock() - session.heard
+
+    # Sending.
+
+    def send(self, identity: bytes, message: m.Message) -> None:
+        """Send a message, to a worker or to a stranger, when the line and the socket allow."""
+        session, link = self.get(identity), None
+        if session is not None and (link := session.memory) and link.open:
+            waiting = self.lending.post(link, m.encode(message), self._clock())
+            session.deaf = waiting > MOST_WAITING
+            return
+        if not self.queues.post(identity, m.encode(message), now=self._clock()) and session:
+            session.deaf = True
+        if link is not None and isinstance(message, m.Joined | m.Resend | m.Reattached):
+            link.open = True  # the worker reads this before anything that comes there
+
+    def challenge(self, identity: bytes, nonce: bytes, *keys: bytes) -> None:
+        """Have a peer prove what it claims; over the network, whatever was shared with it."""
+        self.answer(identity, self._socket.challenges.challenge(identity, nonce, *keys))
+
+    def answer(self, identity: bytes, message: m.Message) -> None:
+        """Answer a peer that has not proven who it is, whatever its socket is called."""
+        self.queues.post(identity, m.encode(message), now=self._clock())
+
+    def send_model(self, session: WorkerSession, request: int, version: int, words: np.ndarray,
+                   base: int) -> None:
+        """Send a version instead of what is left of an earlier one: all its floats, or the words
+        that make it of version `base`; both float32."""
+        if session.memory is not None:
+            model = self.lent(session, request, version, words)
+            if model is not None:
+                self.send(session.identity, model)
+            return
+        self.queues.transfer(session.identity, (
+            (m.encode(m.Model(request, version, offset, words.size, base)), chunk)
+            for offset, chunk in split(words)), self._clock())
+
+    def lent(self, session: WorkerSession, request: int, version: int,
+             vector: np.ndarray) -> m.Model | None:
+        """The message that has a version (float32 [size]) in shared memory.
+
+        None: there is none. Where memory was shared, the worker attaches again without, and repeats
+        its fetch.
+        """
+        if session.memory is None:
+            return None
+        place = session.memory.lend(request, vector)
+        if place is None:
+            self.unshare(session, failed=True)
+            return None
+        return m.Model(request, version, 0, vector.size, place=place)
+
+    def repeat(self, session: WorkerSession) -> None:
+        """The worker's connection was broken: repeat what it may have missed."""
+        for retained in session.retained.values():
+            self.send(session.identity, retained)
+
+    def note_chunk(self, session: WorkerSession) -> None:
+        """A chunk of the worker's push came in."""
+        session.progress.note_received(self._clock())
+        self.tell_progress_now_and_then(session)
+
+    def tell_progress_now_and_then(self, session: WorkerSession) -> None:
+        """To a worker whose vector comes in pieces: at most once in `TELL` seconds."""
+        if self._clock() - session.progress.told > TELL:
+            self.tell_progress(session)
+
+    def tell_progress(self, session: WorkerSession) -> None:
+        """That the server lives, and how much has come of what this worker sends or waits for."""
+        session.progress.told = self._clock()
+        self.send(session.identity, session.alive(self.durable()))
+
+    def refuse(self, identity: bytes, worker: int, reason: str, over: bool = False,
+               nonce: bytes = b"") -> None:
+        """Tell a peer why it may not take part, and say so, but not without end.
+
+        over:  the run has ended
+        nonce: of a member of another run, whose secret is not known here; else empty
+        """
+        reason = one_line(reason)
+        proof = answer(self._socket.contact, nonce, "refused", reason) if nonce else b""
+        self._turn_down(m.Refused(reason, over, proof), identity, worker)
+
+    def turn_away(self, identity: bytes, worker: int, reason: str) -> None:
+        """Have a peer try its other addresses, and this one again; say why, but once."""
+        answer = m.NotServing(one_line(reason))
+        if answer.reason in self._turned_away:
+            self.send(identity, answer)
+        else:
+            self._turned_away.append(answer.reason)
+            self._turn_down(answer, identity, worker)
+
+    def _turn_down(self, answer: m.Refused | m.NotServing, identity: bytes, worker: int) -> None:
+        reason, now = answer.reason, self._clock()
+        self.send(identity, answer)
+        if self._refusals.may(now):
+            self._say(f"refused: {reason}")
+            self._event("refused", worker=worker, reason=reason)
+        else:
+            self.errors.count(reason, now)

@@ -1,0 +1,1 @@
+"""A model in several processes, each with a range of the vector."""

@@ -1,0 +1,252 @@
+"""The server's shards: it keeps the decisions, and they the floats.
+
+Each record of the engine goes to all shards, in order, and so does whatever concerns the floats: to
+whom a version goes, which attachment of a worker counts, when the server needs a version whole. The
+server and its shards form one failure domain: see `docs/failure.md`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import zmq
+
+from wbsp.core.decisions import Accepted, Committed, Record, Rejected, Resent
+from wbsp.core.outer_optimizer import OuterStep
+from wbsp.core.store import Whole
+from wbsp.limits import SHARDS
+from wbsp.process.host import Nap
+from wbsp.process.signals import Interrupts
+from wbsp.ps.sharding.link import LocalShard, ShardLink, ShardLost
+from wbsp.tensors.codecs import Format
+from wbsp.tensors.ops import bounds
+from wbsp.wire.floats import floats_of
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages import sharding as s
+from wbsp.wire.sockets import ServerSocket, split_addresses
+
+PATIENCE = 600.0  # seconds for which a server waits for the shards of a run that has begun
+_GRACE = 2.0  # seconds that shards are given to come, before anybody is turned away
+_NOTICE = 10.0  # seconds between two lines about a shard that is not there
+_LOOK = 0.05  # seconds between two looks at all connections
+_LINGER = 1.0  # seconds for the last messages to leave
+
+
+class ShardPlan(NamedTuple):
+    """How many shards there are to be: processes of this server's, or those at `addresses`."""
+
+    number: int = 1
+    addresses: tuple[tuple[str, int], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> ShardPlan:
+        """From '4', or 'host:port,host:port'. Raises ValueError in one line."""
+        if text.isascii() and text.isdigit() and 1 <= int(text) <= SHARDS:
+            return cls(int(text))
+        try:
+            addresses = tuple(split_addresses(text))
+        except ValueError as error:
+            raise ValueError(f"shards={text!r} is neither a number from 1 to {SHARDS} nor a list "
+                             f"of addresses: {error}") from None
+        if len(set(addresses)) < len(addresses) or len(addresses) > SHARDS:
+            raise ValueError(f"shards={text!r} names an address twice, or more than {SHARDS}")
+        return cls(len(addresses), addresses)
+
+    @property
+    def setting(self) -> int | list[str]:
+        """For run.json."""
+        return [f"{host}:{port}" for host, port in self.addresses] or self.number
+
+    @property
+    def single(self) -> bool:
+        """True if the server is to keep the floats itself."""
+        return self.number == 1 and not self.addresses
+
+
+class Shards:
+    """All shards of a server; used by its event loop.
+
+    hear: takes what a shard says of workers: its index; Holds, Arriving or Misuse
+    take: takes what a shard says of a version: its index, Collected or Floats, and floats
+    """
+
+    def __init__(self, plan: ShardPlan, server: ServerSocket, host: str, token: bytes | None,
+                 bandwidth: float | None, lead: s.Lead, say: Callable[[str], None], key: bytes):
+        """Starts those that are processes of this server's.
+
+        lead, key: as of `ShardLink`
+
+        Raises OSError where one does not come up.
+        """
+        self._server, self._say, self.on = server, say, server.on
+        self.hear: Callable[[int, m.Message], None] = lambda *_: None
+        self.take: Callable[[int, m.Message, memoryview | None], None] = lambda *_: None
+        self._looked = -math.inf
+        self._nap = Nap(server.on.clock.monotonic())
+        here = "localhost" if host in ("*", "0.0.0.0", "::", "[::]") else host
+        self.local = [] if plan.addresses else [LocalShard(host, token, bandwidth, key)
+                                                for _ in range(plan.number)]
+        try:
+            self._links = [ShardLink(server, here, shard.port(), shard, lead, key)
+                           for shard in self.local]
+        except OSError:
+            for shard in self.local:
+                shard.kill()
+            raise
+        self._links += [ShardLink(server, *address, None, lead, key) for address in plan.addresses]
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    @property
+    def names(self) -> list[str]:
+        """Where they are, for the log."""
+        return [str(link).removeprefix("the shard at ") for link in self._links]
+
+    def register(self, poller: zmq.Poller) -> None:
+        """Have `poller` wake up when a shard says something."""
+        for link in self._links:
+            poller.register(link.socket, zmq.POLLIN)
+
+    def gather(self, interrupts: Interrupts, patience: float = PATIENCE,
+               attend: Callable[[str], None] | None = None) -> int | None:
+        """Wait until all follow; the exit code where they do not come.
+
+        patience: seconds to wait for those that are not processes of this server's
+        attend:   answers those who ask for the server meanwhile, which does not serve yet, for that
+                  reason; None: that is all that they are told
+
+        Raises ShardLost where one that follows is lost while others are waited for.
+        """
+        attend = attend or (lambda reason: _turn_away(self._server, reason))
+        poller, began, notice = self.on.network.poller(), self.on.clock.monotonic(), _GRACE
+        self.register(poller)
+        patience = PATIENCE if self.local else max(patience, _GRACE)
+        while True:
+            self.serve()
+            waiting = [link for link in self._links if not link.led]
+            missing = [str(link) for link in waiting]
+            if not missing:
+                return None
+            if interrupts.first is not None:
+                return 128 + interrupts.first
+            reason, waited = f"waiting for {missing[0]}", self.on.clock.monotonic() - began
+            if waited > patience:
+                self._say(f"stopping: {missing[0]} did not come within {patience:g} s"
+                          f"{waiting[0].why}")
+                return 1
+            if waited > notice:
+                notice += _NOTICE
+                self._say(f"{reason} ({waited:.0f} of {patience:g} s){waiting[0].why}")
+            if waited > _GRACE:  # else they are heard in a moment
+                attend(f"the server is {reason}")
+            poller.poll(int(1000 * _LOOK))
+
+    def serve(self) -> None:
+        """Take what the shards have said, and see whether they live. Raises ShardLost."""
+        now = self.on.clock.monotonic()
+        if self._nap.over(now):
+            for link in self._links:
+                link.woke(now)
+        for index, link in enumerate(self._links):
+            for message, body in link.receive(now):
+                if isinstance(message, s.Collected | s.Floats):
+                    self.take(index, message, body)
+                else:
+                    self.hear(index, message)
+        if now - self._looked >= _LOOK or self.delay() < _LOOK:
+            self._looked = now
+            for link in self._links:
+                link.keep_up(now)
+
+    def delay(self) -> float:
+        """Seconds until there may be something to send."""
+        return min(link.delay() for link in self._links)
+
+    def close(self) -> None:
+        """Let go of all shards."""
+        for link in self._links:
+            link.close(_LINGER)
+
+    # What they are told.
+
+    def begin(self, whole: Whole, outer: OuterStep, wire: Format) -> None:
+        """Hand out a version, float32 [size], and what else the next one depends on."""
+        (version, vector, _), state = whole
+        assert vector is not None, "a server begins with a model"
+        now, ends = self.on.clock.monotonic(), bounds(vector.size, len(self))
+        rule = json.dumps({"name": outer.name, "wire": wire.name,
+                           "options": {key: getattr(outer, key) for key in outer.OPTIONS}})
+        for link, start, stop in zip(self._links, ends, ends[1:], strict=False):
+            part = {name: values if name in outer.NUMBERS else values[start:stop]
+                    for name, values in state.items()}
+            sizes = {name: values.size for name, values in part.items()}
+            begin = s.Begin(start, stop, vector.size, version, rule, sizes)
+            link.post((m.encode(begin),), now)
+            for frames in floats_of(0, vector[start:stop], *part.values()):
+                link.post(frames, now)
+
+    def admit(self, worker: int) -> m.Group:
+        """A new attachment of a worker: what it needs to know."""
+        group = m.Group(self.on.scheduler.number(), [link.address for link in self._links])
+        self._tell(s.Admit(worker, group.secret))
+        return group
+
+    def dismiss(self, worker: int, group: m.Group) -> None:
+        """The end of an attachment."""
+        self._tell(s.Dismiss(worker, group.secret))
+
+    def log(self, record: Record) -> None:
+        """Have the shards do what a decision says of the model."""
+        match record:
+            case Accepted():
+                self._tell(s.Apply(record.worker, record.seq, False, record.weight))
+            case Resent():
+                self._tell(s.Apply(record.worker, record.work.last, True, 1.0))
+            case Rejected():
+                self._tell(s.Drop(record.worker, record.seq))
+            case Committed():
+                self._tell(s.Commit(record.version))
+
+    def send(self, worker: int, request: int, version: int, held: int) -> None:
+        """Have the shards send a worker the newest version, which is this one; it has `held`."""
+        self._tell(s.Send(worker, request, version, held))
+
+    def collect(self, number: int) -> None:
+        """Have the shards send the newest version here."""
+        self._tell(s.Collect(number))
+
+    def end(self, reason: str) -> None:
+        """The run has ended in good order."""
+        self._tell(m.Over(reason))
+        with contextlib.suppress(ShardLost):
+            monotonic = self.on.clock.monotonic
+            end = monotonic() + _LINGER
+            while not all(link.settle() for link in self._links) and monotonic() < end:
+                self.serve()
+
+    def _tell(self, message: Any) -> None:
+        frames, now = (m.encode(message),), self.on.clock.monotonic()
+        for link in self._links:
+            link.post(frames, now)
+
+
+def _turn_away(server: ServerSocket, reason: str) -> None:
+    """Answer each request that no server runs here yet."""
+    server.watch()
+    server.guard.behind = True
+    for _ in range(64):
+        try:
+            identity, *frames = server.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            server.guard.behind = False
+            return
+        with contextlib.suppress(m.WireError, IndexError):
+            server.received(frames[0], False, frames[1:])
+            message = m.decode(m.FromWorker, frames[0].buffer)
+            if isinstance(message, m.Hello | m.Reattach | m.Follow | m.Ask | m.Watch):
+                server.reaches(identity.bytes, m.encode(m.NotServing(reason)))

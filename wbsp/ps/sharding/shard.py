@@ -1,0 +1,188 @@
+"""A shard: a range of the model that follows the server's log of decisions.
+
+It decides nothing. Slices of updates wait until the log says what becomes of them; the store is the
+server's own, of a shorter vector. No sockets, processes or clocks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from wbsp.core.outer_optimizer import create_outer
+from wbsp.core.store import UNSENT, Snapshot, Store
+from wbsp.ps.sessions.session import UpdateReassembler
+from wbsp.tensors.buffers import BufferPool
+from wbsp.tensors.codecs import parse
+from wbsp.wire.assembly import split
+from wbsp.wire.floats import floats_of
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages import sharding as s
+from wbsp.wire.proof import attachment
+from wbsp.wire.rate import Frames
+
+# Slices that wait of a worker: the answer to its push may be there, and its next push here, before
+# the log is.
+_MOST_HELD = 2
+
+Key = tuple[int, bool]  # seq, again: see `wbsp.wire.messages.sharding.Slice`
+
+
+@dataclass
+class Attachment:
+    """A worker as the server has told of it."""
+
+    worker: int
+    secret: int
+    name: int  # this and the next: see `wbsp.wire.proof.attachment`
+    key: bytes
+    updates: UpdateReassembler
+    identity: bytes | None = None  # of its socket, once it has come
+    arriving: Key | None = None  # what comes in chunks
+    held: dict[Key, np.ndarray] = field(default_factory=dict)  # slices of updates, float32
+    decided: int = -1  # newest push of which the log has spoken
+    missed: bool = False  # something came when too much was held
+
+    def take(self, message: s.Slice, body: memoryview) -> bool:
+        """Take a chunk; True if all of the slice is here.
+
+        Raises WireError for what no correct worker sends.
+        """
+        key = message.seq, message.again
+        if message.seq <= self.decided or key in self.held:
+            return False  # sent twice
+        if len(self.held) >= _MOST_HELD:
+            self.missed = True
+            return False
+        if message.offset == 0:
+            self.arriving = key
+        elif key != self.arriving:
+            raise m.WireError(f"worker {self.worker} sent the rest of push {message.seq} without "
+                              "its begin")
+        size = self.updates.due(message.again)
+        vector = self.updates.add(message.offset, size, body, message.again)
+        if vector is None:
+            return False
+        self.held[key], self.arriving = vector, None
+        return True
+
+    def release(self, seq: int, again: bool) -> np.ndarray:
+        """The slice of which the log speaks, which is held no more."""
+        vector = self.held.pop((seq, again), None)
+        if vector is None:
+            raise RuntimeError(f"the log speaks of push {seq} of worker {self.worker}, and here is "
+                               f"{list(self.held)}")
+        self.decided = seq
+        self.held = {key: later for key, later in self.held.items() if key[0] > seq}
+        return vector
+
+
+class Shard:
+    """The range of one version after another, and the slices that wait."""
+
+    def __init__(self, begin: s.Begin, vector: np.ndarray, state: dict[str, np.ndarray]):
+        """`vector`: float32 [stop - start]; `state`: as of a `Whole`."""
+        rule = json.loads(begin.outer)
+        outer, self._wire = create_outer(rule["name"], **rule["options"]), parse(rule["wire"])
+        outer.restore(state)
+        self.start, self.size, self._whole = begin.start, begin.stop - begin.start, begin.size
+        self.store = Store(vector, begin.version, outer, self._wire, state.get(UNSENT))
+        self._pool = BufferPool()
+        self._of: dict[int, Attachment] = {}  # worker -> its attachment
+        self._by_name: dict[int, Attachment] = {}
+        self._by_identity: dict[bytes, Attachment] = {}
+
+    # Workers.
+
+    def knows(self, identity: bytes) -> bool:
+        """True for the socket of a worker that has introduced itself."""
+        return identity in self._by_identity
+
+    def attached(self, name: int) -> Attachment | None:
+        """The attachment of this name; None: the log has not spoken of it (yet)."""
+        return self._by_name.get(name)
+
+    def present(self, identity: bytes, name: int) -> None:
+        """A worker has introduced itself, and proven that the attachment of this name is its."""
+        one = self._by_name[name]
+        self._by_identity.pop(one.identity or b"", None)
+        one.identity, self._by_identity[identity] = identity, one
+
+    def take(self, identity: bytes, message: s.Slice, body: memoryview) -> s.Holds | None:
+        """Take a chunk of a slice; the notice for the server, if it was the last.
+
+        Raises WireError for what no correct worker sends.
+        """
+        one = self._by_identity.get(identity)
+        if one is None or one.name != message.name:
+            raise m.WireError("a slice from a worker that is not attached")
+        if not one.take(message, body):
+            return None
+        return s.Holds(one.secret, message.seq, message.again, one.updates.most)
+
+    # The log.
+
+    def follow(self, message: m.Message) -> None:
+        """Do what the log says of the model and of workers."""
+        match message:
+            case s.Admit():
+                self._forget(message.worker)
+                one = Attachment(message.worker, message.secret, *attachment(message.secret),
+                                 UpdateReassembler(self.size, self._pool, self._wire))
+                self._of[message.worker] = self._by_name[one.name] = one
+            case s.Dismiss():
+                old = self._of.get(message.worker)
+                if old is not None and old.secret == message.secret:
+                    self._forget(message.worker)
+            case s.Apply():
+                held = self._of[message.worker].release(message.seq, message.again)
+                self.store.accept(held, message.weight)
+            case s.Drop():
+                self._of[message.worker].release(message.seq, False)
+            case s.Commit():
+                self.store.commit(message.version)
+            case _:
+                raise m.WireError(f"{type(message).__name__} is no part of the log")
+
+    def missed(self, worker: int) -> tuple[bytes, int] | None:
+        """The socket of a worker that is to send again what it sends, and the name of its
+        attachment; None: it need not."""
+        one = self._of.get(worker)
+        if one is None or not one.missed or one.identity is None:
+            return None
+        one.missed = False
+        return one.identity, one.name
+
+    def version(self, message: s.Send) -> tuple[bytes, Iterator[Frames]] | None:
+        """The worker's socket and the messages for it; None: it is not here, or nothing is."""
+        newest, one = self.store.latest, self._of.get(message.worker)
+        if newest.version != message.version:
+            raise RuntimeError(f"the log speaks of version {message.version}, and here is "
+                               f"{newest.version}")
+        if one is None or one.identity is None or not self.size:
+            return None
+        return one.identity, self._chunks(message.request, newest, message.held)
+
+    def collected(self, number: int) -> Iterator[Frames]:
+        """The messages with all that a checkpoint holds of this range."""
+        newest, state = self.store.latest, self.store.state()
+        assert newest.vector is not None
+        head = s.Collected(number, newest.version, {name: v.size for name, v in state.items()})
+        return itertools.chain([(m.encode(head),)],
+                               floats_of(number, newest.vector, *state.values()))
+
+    def _chunks(self, request: int, snapshot: Snapshot, held: int) -> Iterator[Frames]:
+        words, base = snapshot.sendable(held)
+        size = self._whole if base == m.NONE else words.size
+        for offset, chunk in split(words):
+            yield m.encode(s.Version(request, snapshot.version, self.start + offset, size,
+                                     base)), chunk
+
+    def _forget(self, worker: int) -> None:
+        if (old := self._of.pop(worker, None)) is not None:
+            del self._by_name[old.name]
+            self._by_identity.pop(old.identity or b"", None)

@@ -1,0 +1,142 @@
+"""The store of a server that has shards: it counts versions, and gathers one where it is needed."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import numpy as np
+
+from wbsp.core.decisions import Record
+from wbsp.core.outer_optimizer import OuterStep
+from wbsp.core.overflow import Reach
+from wbsp.core.store import UNSENT, Snapshot, Store, Whole, initial_vector
+from wbsp.ps.sharding.coordinator import Shards
+from wbsp.ps.sharding.link import ShardLost
+from wbsp.tensors.codecs import FLOAT32, Format
+from wbsp.tensors.ops import bounds, largest
+from wbsp.wire.floats import FloatsReader
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages import sharding as s
+
+_PATIENCE = 600.0  # seconds for which an ending server waits for its last version
+_GRAIN = 0.005  # seconds between two looks meanwhile
+
+
+class _Collection:
+    """A version on its way from all shards."""
+
+    def __init__(self, version: int, size: int, shards: int, outer: OuterStep,
+                 future: Future[Whole]):
+        self.version, self.future = version, future
+        self._vector, self._bounds = np.empty(size, np.float32), bounds(size, shards)
+        self._states: dict[int, dict[str, np.ndarray]] = {}  # shard -> of the outer step
+        self._numbers = outer.NUMBERS
+        self._heads: dict[int, s.Collected] = {}
+        self._readers: dict[int, FloatsReader] = {}
+
+    def take(self, shard: int, message: m.Message, body: memoryview | None) -> bool:
+        """Take a message of a shard; True if it was the last of all. Raises ShardLost."""
+        try:
+            return self._take(shard, message, body)
+        except (m.WireError, KeyError, AssertionError) as error:
+            raise ShardLost(f"shard {shard} sent what is no part of version {self.version}: "
+                            f"{error!r}") from None
+
+    def _take(self, shard: int, message: m.Message, body: memoryview | None) -> bool:
+        start, stop = self._bounds[shard:shard + 2]
+        if isinstance(message, s.Collected):
+            assert message.version == self.version, f"version {message.version}"
+            self._heads[shard] = message
+            self._readers[shard] = FloatsReader([stop - start, *message.state.values()])
+            return False
+        assert isinstance(message, s.Floats) and body is not None
+        vectors = self._readers[shard].add(message, body)
+        if vectors is None:
+            return False
+        self._vector[start:stop] = vectors[0]
+        self._states[shard] = dict(zip(self._heads[shard].state, vectors[1:], strict=True))
+        del self._readers[shard]
+        if len(self._states) < len(self._bounds) - 1:
+            return False
+        self._vector.flags.writeable = False
+        self.future.set_result(Whole(Snapshot(self.version, self._vector), self._state()))
+        return True
+
+    def _state(self) -> dict[str, np.ndarray]:
+        parts = [self._states[shard] for shard in sorted(self._states)]
+        return {name: first if name in self._numbers
+                else np.concatenate([part[name] for part in parts])
+                for name, first in parts[0].items()}
+
+
+class ShardedStore(Store):
+    """Versions, and what is pending, of which the shards have the tensors."""
+
+    def __init__(self, initial: np.ndarray, version: int, outer: OuterStep, shards: Shards,
+                 wire: Format = FLOAT32, unsent: np.ndarray | None = None):
+        """`initial`: float32 [size]; copied. Raises ValueError if it is not finite.
+
+        wire, unsent: as in `Store`
+        """
+        super().__init__(None, version, outer)
+        vector = initial_vector(initial)
+        state = outer.state() | ({} if unsent is None else {UNSENT: unsent})
+        whole = Whole(Snapshot(version, vector), state)
+        self.reach = Reach(outer, vector, state, wire.lossless)
+        self._vector_size, self._shards = vector.size, shards
+        shards.begin(whole, outer, wire)
+        shards.take = self._take
+        # the newest that was asked for; kept, so that it is requested once
+        self._whole = version, Future[Whole]()
+        self._whole[1].set_result(whole)
+        outer.restore({})
+        self._collections: dict[int, _Collection] = {}  # number -> those under way
+        self._number = 0
+
+    def apply(self, record: Record, update: np.ndarray | None) -> None:
+        self._shards.log(record)
+        super().apply(record, None)
+
+    def _measure(self) -> None:
+        """The shards have the values; each version that they send is measured."""
+
+    def whole(self) -> Future[Whole]:
+        version, future = self._whole
+        if version == self.latest.version:
+            return future
+        self._number += 1
+        one = _Collection(self.latest.version, self._vector_size, len(self._shards), self.outer,
+                          self._shards.on.scheduler.future())
+        self._collections[self._number] = one
+        self.reach.since = 0.0
+        self._whole = one.version, one.future
+        self._shards.collect(self._number)
+        return one.future
+
+    def settle(self) -> None:
+        """Wait for all that was asked for, and the newest version. Raises ShardLost."""
+        self.whole()
+        end = self._shards.on.clock.monotonic() + _PATIENCE
+        while self._collections:
+            if self._shards.on.clock.monotonic() > end:
+                raise ShardLost(f"the shards did not send a version within {_PATIENCE:g} s")
+            self._shards.serve()
+            self._shards.on.clock.sleep(_GRAIN)
+
+    def give_up(self) -> None:
+        """Fail all requests for a version: the shards are lost."""
+        for one in self._collections.values():
+            one.future.set_exception(ShardLost("a shard is lost"))
+        self._collections.clear()
+
+    def _take(self, shard: int, message: m.Message, body: memoryview | None) -> None:
+        number = message.number if isinstance(message, s.Collected | s.Floats) else 0
+        one = self._collections.get(number)
+        if one is None:
+            raise ShardLost(f"shard {shard} sent version number {number} unasked")
+        if one.take(shard, message, body):
+            del self._collections[number]
+            if number == self._number:
+                whole = one.future.result()
+                self.reach.measured(largest(whole.snapshot.vector)
+                                    + largest(whole.outer.get(UNSENT)))
