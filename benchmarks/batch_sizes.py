@@ -98,8 +98,8 @@ def subjects(model: str, examples: Any) -> Iterator[tuple[str, Callable, Callabl
 
 def turn_of(use: Callable, examples: Any) -> Callable[[list[int]], float]:
     """`use`(dataset, number of its batches) answers with seconds, this with those of a sample."""
-    from wbsp.worker.callback import batches
-    from wbsp.worker.stream import Assignments
+    from wbsp.worker.assignments import Assignments
+    from wbsp.worker.keras.callback import batches
 
     def turn(sizes):
         assignments, position = Assignments(), 0

@@ -67,7 +67,7 @@ def _trains(pipe: Connection, mb: float, steps: int, address: str | None, worker
     import keras
     import numpy as np
 
-    from wbsp.worker.callback import SyncCallback
+    from wbsp.worker.keras.callback import SyncCallback
 
     width = max(3, int((mb * 1e6 / 4 / 1.33) ** 0.5))
     model = keras.Sequential([keras.Input((width,)), keras.layers.Dense(width),

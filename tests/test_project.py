@@ -100,8 +100,9 @@ MAY = {"wbsp/process/child.py": {"subprocess", "select", "signal"},
        "wbsp/ps/evaluation.py": {"multiprocessing", "signal", "time"},
        "wbsp/ps/server.py": {"signal"}, "wbsp/process/signals.py": {"signal"},
        "wbsp/wire/shm/lender.py": {"select"},
-       "wbsp/ps/replication/probe.py": {"socket"}, "wbsp/worker/callback.py": {"threading"},
-       "wbsp/worker/fit.py": {"threading"}, "wbsp/worker/signals.py": {"threading", "signal"},
+       "wbsp/ps/replication/probe.py": {"socket"}, "wbsp/worker/keras/callback.py": {"threading"},
+       "wbsp/worker/keras/fit_watch.py": {"threading"},
+       "wbsp/worker/keras/signals.py": {"threading", "signal"},
        "wbsp/process/forks.py": {"threading", "signal", "socket"}}
 
 
@@ -121,9 +122,10 @@ def test_a_back_end_is_imported_where_a_keras_model_is_at_hand(path):
         "wbsp/replica/states.py": {"keras"},
         "wbsp/replica/tensorflow.py": {"keras", "tensorflow"},
         "wbsp/replica/jax.py": {"keras", "jax"}, "wbsp/replica/torch.py": {"keras", "torch"},
-        "wbsp/worker/callback.py": {"keras"}, "wbsp/worker/surround.py": {"keras"},
-        "wbsp/worker/batches.py": {"keras", "jax"},
-        "wbsp/worker/pipeline.py": {"tensorflow"}, "wbsp/ps/evaluation.py": {"keras", "tensorflow"},
+        "wbsp/worker/keras/callback.py": {"keras"}, "wbsp/worker/keras/callback_list.py": {"keras"},
+        "wbsp/worker/keras/input.py": {"keras", "jax"},
+        "wbsp/worker/keras/tf_input.py": {"tensorflow"},
+        "wbsp/ps/evaluation.py": {"keras", "tensorflow"},
         "wbsp/simulate/training.py": {"keras", "tensorflow"}}
     assert roots(path) & ACCELERATED <= allowed.get(name(path), set())
 

@@ -32,7 +32,7 @@ from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import Claim, attachment
 from wbsp.wire.sockets import split_address
-from wbsp.worker.communication import HEARTBEAT
+from wbsp.worker.comm.thread import HEARTBEAT
 
 _END = 30.0  # seconds for the last answers
 

@@ -13,8 +13,8 @@ import numpy as np
 from benchmarks.contenders.team import VALUE, serve
 from benchmarks.harness import CONNECT
 from wbsp.tensors.layout import TensorSpec
+from wbsp.worker.comm.client import Transport
 from wbsp.worker.runtime import WorkerRuntime
-from wbsp.worker.transport import Transport
 
 
 def _silent(text: str) -> None:

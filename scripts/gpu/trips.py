@@ -12,8 +12,8 @@ from gpu import networks
 
 from benchmarks.harness import CONNECT, ratios, spread
 from wbsp.replica.model import open_replica
+from wbsp.worker.comm.client import Transport
 from wbsp.worker.runtime import WorkerRuntime
-from wbsp.worker.transport import Transport
 
 VALUE = 2.0**-10  # sums of it are exact
 LEAST = 3  # trips

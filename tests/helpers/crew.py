@@ -13,8 +13,8 @@ from jobs import PATIENCE
 from wbsp.core.agent import Agent
 from wbsp.tensors.layout import LayerState
 from wbsp.wire.shm.borrower import SharedMemory
+from wbsp.worker.comm.client import Transport
 from wbsp.worker.runtime import WorkerRuntime
-from wbsp.worker.transport import Transport
 
 
 class Member:

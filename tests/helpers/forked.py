@@ -164,12 +164,12 @@ def _become(order: dict) -> None:
 
 def _import(what: str) -> None:
     for module in ("absl.app", "integers", "wbsp.ps.sharding.process", "wbsp.ps.launch",
-                   "wbsp.worker.runtime", "wbsp.worker.transport"):
+                   "wbsp.worker.runtime", "wbsp.worker.comm.client"):
         importlib.import_module(module)
     if what == KERAS:
         startup = importlib.import_module("wbsp.process.imports")
         with startup.heavy_imports():
-            for module in ("tensorflow", "models.training", "wbsp.worker.callback"):
+            for module in ("tensorflow", "models.training", "wbsp.worker.keras.callback"):
                 importlib.import_module(module)
 
 

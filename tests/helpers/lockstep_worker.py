@@ -12,9 +12,9 @@ from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.assembly import split
 from wbsp.wire.messages import codec as m
 from wbsp.wire.shm.borrower import SharedMemory
-from wbsp.worker.communication import Communication
-from wbsp.worker.connection import TransportError
-from wbsp.worker.recorder import Recorder
+from wbsp.worker.comm.connection import TransportError
+from wbsp.worker.comm.thread import Communication
+from wbsp.worker.metrics import Recorder
 from wbsp.worker.shared_agent import SharedAgent
 
 SIZE = 12  # floats; what a step adds is a whole multiple of this vector

@@ -15,7 +15,7 @@ from proxy import Proxy
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.sync.base import Push
 from wbsp.wire.messages import codec as m
-from wbsp.worker.transport import TransportError
+from wbsp.worker.comm.client import TransportError
 
 SIZE = 5  # floats in an integer worker's model
 IMPATIENT = """

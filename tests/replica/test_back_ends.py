@@ -28,7 +28,8 @@ def test_another_back_end_passes_the_same_tests(jobs, back_end):
 @pytest.mark.parametrize("back_end", ["jax", pytest.param("torch", marks=ON_TORCH)])
 def test_there_too_callbacks_change_weights_in_steps_only(jobs, back_end):
     job = jobs.start("pytest", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", WEIGHTS,
-                     f"--basetemp={jobs.folder / 'inner'}", ROOT / "tests/worker/test_callbacks.py",
+                     f"--basetemp={jobs.folder / 'inner'}",
+                     ROOT / "tests/worker/keras/test_other_callbacks.py",
                      KERAS_BACKEND=back_end)
     job.ends_well()
     assert job.find(r"\d\d passed")

@@ -24,7 +24,7 @@ def said():
 def ends(said):
     """Ends a fit of worker 3: the final version has these values, or is what the model has."""
     from wbsp.replica.model import open_replica
-    from wbsp.worker.training import Training
+    from wbsp.worker.keras.training import Training
 
     def end(model, final=None, steps=8):
         def finish(reason, wanted):

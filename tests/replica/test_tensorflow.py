@@ -17,7 +17,7 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], 2 * [tf.config.LogicalDeviceConfiguration()])
 import keras
 from wbsp.replica.model import open_replica
-from wbsp.worker.meter import LossMeter
+from wbsp.worker.keras.loss_meter import LossMeter
 
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 assert strategy.num_replicas_in_sync == 2

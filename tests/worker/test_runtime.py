@@ -20,8 +20,8 @@ from wbsp.sync import BSP
 from wbsp.tensors.layout import LayerState, TensorSpec
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.codec import CHUNK
+from wbsp.worker.comm.client import Transport, TransportError
 from wbsp.worker.runtime import WorkerRuntime
-from wbsp.worker.transport import Transport, TransportError
 
 SYNCS = ["bsp", "asp", "ssp", "wbsp", "pcc"]
 

@@ -9,7 +9,7 @@ from wbsp.process.host import HOST
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync import WorkerRule
 from wbsp.wire.messages import codec as m
-from wbsp.worker.recorder import Recorder
+from wbsp.worker.metrics import Recorder
 from wbsp.worker.shared_agent import SharedAgent
 
 PATIENCE = 60.0  # seconds

@@ -15,7 +15,7 @@ import ray
 from ray import cloudpickle
 
 from wbsp.ray.token import token_file
-from wbsp.worker.connection import TransportError
+from wbsp.worker.comm.connection import TransportError
 
 
 class Outcome(NamedTuple):

@@ -15,11 +15,11 @@ from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.tensors.layout import total_size
 from wbsp.wire.messages import codec as m
-from wbsp.worker.connection import TransportError
-from wbsp.worker.recorder import Recorder
+from wbsp.worker.assignments import Assignments
+from wbsp.worker.comm.client import Shares, Transport
+from wbsp.worker.comm.connection import TransportError
+from wbsp.worker.metrics import Recorder
 from wbsp.worker.shared_agent import SharedAgent
-from wbsp.worker.stream import Assignments
-from wbsp.worker.transport import Shares, Transport
 
 _GRAIN = 0.5  # seconds between two looks for an interrupt while waiting
 _NOTICE = 15.0  # seconds between two lines about the same wait

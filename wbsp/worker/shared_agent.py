@@ -12,9 +12,9 @@ from wbsp.core.agent import Agent, Command, Fetch
 from wbsp.core.report import Report
 from wbsp.limits import one_line
 from wbsp.wire.messages import codec as m
-from wbsp.worker.recorder import Recorder
-from wbsp.worker.stream import Assignments
-from wbsp.worker.transport import Transport
+from wbsp.worker.assignments import Assignments
+from wbsp.worker.comm.client import Transport
+from wbsp.worker.metrics import Recorder
 
 _NOTICE = 15.0  # seconds between two lines about rejected pushes
 

@@ -45,9 +45,9 @@ from wbsp.ps.sharding.process import prepare_shard
 from wbsp.sync import create
 from wbsp.tensors.codecs import parse
 from wbsp.wire import sockets
-from wbsp.worker.connection import TransportError
+from wbsp.worker.comm.client import Transport
+from wbsp.worker.comm.connection import TransportError
 from wbsp.worker.runtime import WorkerRuntime
-from wbsp.worker.transport import Transport
 
 ROOT = "/runs"
 _CONNECTS = 3.0  # seconds until a worker connects again, or less

@@ -44,8 +44,8 @@ from wbsp.ps.sharding.link import ShardLost
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import Lead
 from wbsp.wire.proof import Bond, Challenges
-from wbsp.worker import connection
-from wbsp.worker.attachment import Attachment
+from wbsp.worker.comm import connection
+from wbsp.worker.comm.attachment import Attachment
 
 
 @dataclass

@@ -14,7 +14,7 @@ from wbsp.sync import create
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.messages import codec as m
-from wbsp.worker.attachment import Attachment
+from wbsp.worker.comm.attachment import Attachment
 
 
 def member(worker, epoch, attachment=None):

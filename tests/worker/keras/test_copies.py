@@ -7,9 +7,9 @@ import sys
 import pytest
 
 import wbsp
-from wbsp.worker import callback as module
-from wbsp.worker.connection import TransportError
-from wbsp.worker.plain import in_one_line
+from wbsp.worker.comm.connection import TransportError
+from wbsp.worker.errors import in_one_line
+from wbsp.worker.keras import callback as module
 
 pytestmark = pytest.mark.slow  # Keras takes its seconds to start
 

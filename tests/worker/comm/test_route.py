@@ -12,9 +12,9 @@ from crew import Member
 from jobs import Jobs, free_port, until
 
 from wbsp.wire.sockets import worker_socket
-from wbsp.worker.connection import SILENT, ConnectionMonitor
-from wbsp.worker.route import Route
-from wbsp.worker.transport import Transport, TransportError
+from wbsp.worker.comm.client import Transport, TransportError
+from wbsp.worker.comm.connection import SILENT, ConnectionMonitor
+from wbsp.worker.comm.route import Route
 
 
 @pytest.fixture

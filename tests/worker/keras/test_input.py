@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wbsp.sync.bsp import BSP
-from wbsp.worker.batches import Batches, check
-from wbsp.worker.pipeline import batches
-from wbsp.worker.stream import LOOK, NOTHING, Assignments
+from wbsp.worker.assignments import LOOK, NOTHING, Assignments
+from wbsp.worker.keras.input import Batches, check
+from wbsp.worker.keras.tf_input import batches
 
 PATIENCE = 20.0  # seconds; only there so that nothing hangs for ever
 many = settings(max_examples=5 * settings.default.max_examples)

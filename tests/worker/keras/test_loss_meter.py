@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from wbsp.worker.meter import LossMeter
+from wbsp.worker.keras.loss_meter import LossMeter
 
 X = np.random.default_rng(0).normal(size=(92, 3)).astype(np.float32)  # 12 batches, the last of 4
 Y = X.sum(1, keepdims=True)

@@ -10,8 +10,8 @@ from wbsp.environment import Task, shares_memory, token
 from wbsp.process.host import HOST, Host
 from wbsp.wire.messages import codec as m
 from wbsp.wire.sockets import split_addresses
-from wbsp.worker.connection import RunOver
-from wbsp.worker.transport import Transport
+from wbsp.worker.comm.client import Transport
+from wbsp.worker.comm.connection import RunOver
 
 _PAUSE = 0.3  # seconds until a worker asks again whether the next run has begun
 _were_in_run: set[Task] = set()  # places of this process in runs, now or before

@@ -23,7 +23,7 @@ from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import Claim, attachment
 from wbsp.wire.rate import RateLimiter
 from wbsp.wire.sockets import endpoint, worker_socket
-from wbsp.worker.connection import TransportError
+from wbsp.worker.comm.connection import TransportError
 
 _AGAIN = 2.0  # seconds until an introduction that is not answered is repeated
 _NOTICE = 10.0  # seconds between two lines about a shard that is out of reach

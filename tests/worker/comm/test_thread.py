@@ -16,11 +16,11 @@ from wbsp.sync.base import Push, WorkerRule
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Challenges, answer
-from wbsp.worker import communication
-from wbsp.worker.channel import Ready
-from wbsp.worker.communication import Communication
-from wbsp.worker.connection import TransportError
-from wbsp.worker.pending import PendingRequest
+from wbsp.worker.comm import thread as communication
+from wbsp.worker.comm.channel import Ready
+from wbsp.worker.comm.connection import TransportError
+from wbsp.worker.comm.pending import PendingRequest
+from wbsp.worker.comm.thread import Communication
 
 PUSH = Push(0, 4, 0, 1, 1, 1.0)
 ACK = m.Ack(4, True, None, None, False, 0.5, 0, 0, 0)

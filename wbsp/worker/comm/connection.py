@@ -13,7 +13,7 @@ import zmq
 
 from wbsp.process.host import HOST, Host
 from wbsp.wire.sockets import HANDSHAKE_FAILED
-from wbsp.worker.route import Route
+from wbsp.worker.comm.route import Route
 
 PATIENCE = 600.0  # seconds without a connection after which a worker gives its server up
 SILENT = 300.0  # seconds without a message after which a connected server counts as hanging

@@ -23,15 +23,15 @@ from wbsp.runlog.console import say
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.wire.messages import codec as m
-from wbsp.worker.batches import advice, batches, check
-from wbsp.worker.fit import Fit
-from wbsp.worker.plain import in_one_line
-from wbsp.worker.session import Session
-from wbsp.worker.signals import Signals
-from wbsp.worker.stream import Assignments
-from wbsp.worker.surround import Edge, surround
-from wbsp.worker.training import Training
-from wbsp.worker.transport import PATIENCE, Transport
+from wbsp.worker.assignments import Assignments
+from wbsp.worker.comm.client import PATIENCE, Transport
+from wbsp.worker.comm.session import Session
+from wbsp.worker.errors import in_one_line
+from wbsp.worker.keras.callback_list import Edge, surround
+from wbsp.worker.keras.fit_watch import Fit
+from wbsp.worker.keras.input import advice, batches, check
+from wbsp.worker.keras.signals import Signals
+from wbsp.worker.keras.training import Training
 
 _FAILED = "its fit was interrupted or failed"
 # What a worker says of weights that are written outside of a step.

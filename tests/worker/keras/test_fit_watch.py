@@ -8,8 +8,8 @@ import weakref
 import pytest
 from jobs import until
 
-from wbsp.worker import fit as module
-from wbsp.worker.fit import Fit
+from wbsp.worker.keras import fit_watch as module
+from wbsp.worker.keras.fit_watch import Fit
 
 
 @pytest.fixture(autouse=True)

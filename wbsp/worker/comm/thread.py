@@ -21,12 +21,12 @@ from wbsp.process.host import Nap
 from wbsp.sync.base import Push
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import answer
-from wbsp.worker.attachment import Attachment
-from wbsp.worker.calls import CallQueue
-from wbsp.worker.channel import ServerChannel
-from wbsp.worker.connection import TransportError, refused
-from wbsp.worker.membership import Listener, Membership
-from wbsp.worker.pending import PendingRequest
+from wbsp.worker.comm.attachment import Attachment
+from wbsp.worker.comm.calls import CallQueue
+from wbsp.worker.comm.channel import ServerChannel
+from wbsp.worker.comm.connection import TransportError, refused
+from wbsp.worker.comm.incoming import Listener, Membership
+from wbsp.worker.comm.pending import PendingRequest
 
 HEARTBEAT = 1.0  # seconds
 RESEND = 60.0  # seconds without progress after which a request is sent again

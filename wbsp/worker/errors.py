@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from types import TracebackType
 
-from wbsp.worker.connection import TransportError
+from wbsp.worker.comm.connection import TransportError
 
 _PLAIN = "_wbsp_says_all"  # attribute of such errors
 

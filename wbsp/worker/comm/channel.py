@@ -21,9 +21,9 @@ from wbsp.wire.rate import RateLimiter
 from wbsp.wire.shm.borrower import SharedMemory, SharingEnded
 from wbsp.wire.shm.segments import PIECE
 from wbsp.wire.sockets import contact, split_addresses, worker_socket
-from wbsp.worker.connection import ConnectionMonitor
-from wbsp.worker.route import numbers
-from wbsp.worker.slices import Slices
+from wbsp.worker.comm.connection import ConnectionMonitor
+from wbsp.worker.comm.route import numbers
+from wbsp.worker.comm.shards import Slices
 
 _IN = int(zmq.POLLIN)  # arithmetic with enums takes its time
 _GRACE = 0.5  # seconds from the end of what was shared until the server is asked about it

@@ -7,7 +7,7 @@ import pytest
 from wbsp.tensors.codecs import parse
 from wbsp.wire.assembly import split
 from wbsp.wire.messages import codec as m
-from wbsp.worker.membership import Membership
+from wbsp.worker.comm.incoming import Membership
 
 OLD, NEW = m.Group(1, [("", 1), ("", 2)]), m.Group(2, [("", 3), ("", 4)])
 

@@ -16,8 +16,8 @@ from wbsp.tensors.layout import total_size
 from wbsp.tensors.ops import bounds
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Claim
-from wbsp.worker.channel import ServerChannel
-from wbsp.worker.connection import TransportError
+from wbsp.worker.comm.channel import ServerChannel
+from wbsp.worker.comm.connection import TransportError
 
 _SETTLE = 0.005  # seconds of silence after which there is time to add up what is kept
 _LONGER = 60.0  # seconds for which a server that lacks what was durable gets no promise

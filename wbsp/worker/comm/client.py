@@ -19,12 +19,12 @@ from wbsp.sync.base import Push
 from wbsp.tensors.codecs import FLOAT32
 from wbsp.tensors.layout import LayerState, TensorSpec, check_layout, total_size
 from wbsp.wire.messages import codec as m
-from wbsp.worker.attachment import format_of
-from wbsp.worker.calls import CallQueue
-from wbsp.worker.channel import ServerChannel
-from wbsp.worker.communication import Communication
-from wbsp.worker.connection import PATIENCE, TransportError
-from wbsp.worker.membership import Listener
+from wbsp.worker.comm.attachment import format_of
+from wbsp.worker.comm.calls import CallQueue
+from wbsp.worker.comm.channel import ServerChannel
+from wbsp.worker.comm.connection import PATIENCE, TransportError
+from wbsp.worker.comm.incoming import Listener
+from wbsp.worker.comm.thread import Communication
 
 _GRAIN = 0.5  # seconds between two looks for an interrupt while waiting
 _FIRST_NOTICE, _NEXT_NOTICE = 2.0, 10.0  # seconds of waiting for the server until a line says so

@@ -17,7 +17,7 @@ from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.replica.model import open_replica
 from wbsp.replica.states import states
 from wbsp.tensors.layout import TensorSpec
-from wbsp.worker.connection import TransportError
+from wbsp.worker.comm.connection import TransportError
 
 pytestmark = [
     pytest.mark.slow,  # TensorFlow takes its seconds to start
@@ -50,7 +50,7 @@ def hook(said):
 @pytest.fixture
 def unnoticed(monkeypatch):
     """That a fit is over is not noticed by itself."""
-    monkeypatch.setattr("wbsp.worker.fit.PERIOD", 1000.0)
+    monkeypatch.setattr("wbsp.worker.keras.fit_watch.PERIOD", 1000.0)
 
 
 class At(keras.callbacks.Callback):
@@ -211,7 +211,7 @@ def test_the_next_run_is_waited_for_where_the_last_one_has_ended_but_its_server_
 
 
 def test_who_comes_to_its_first_run_too_late_is_told_at_once(jobs, hook, monkeypatch):
-    monkeypatch.setattr("wbsp.worker.session._were_in_run", set())
+    monkeypatch.setattr("wbsp.worker.comm.session._were_in_run", set())
     server, over = jobs.server(sync="pcc").listens(), threading.Event()
     first = lingers(server.address, 1, over)
     other(server.address, 0, steps=1).ends()

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from wbsp.worker.stream import Assignments
+from wbsp.worker.assignments import Assignments
 
 _NO_MORE = 0, -1
 

@@ -16,7 +16,7 @@ from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import Claim, attachment, key_of_shards
 from wbsp.wire.rate import RateLimiter
 from wbsp.wire.sockets import ServerSocket
-from wbsp.worker.slices import Slices
+from wbsp.worker.comm.shards import Slices
 
 SECRET = 1 << 61
 NAME, KEY = attachment(SECRET)

@@ -10,11 +10,11 @@ from wbsp.replica.model import check_whole, open_replica
 from wbsp.replica.states import states
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
-from wbsp.worker.connection import TransportError
-from wbsp.worker.meter import LossMeter
+from wbsp.worker.assignments import Assignments
+from wbsp.worker.comm.client import Transport
+from wbsp.worker.comm.connection import TransportError
+from wbsp.worker.keras.loss_meter import LossMeter
 from wbsp.worker.runtime import WorkerRuntime
-from wbsp.worker.stream import Assignments
-from wbsp.worker.transport import Transport
 from wbsp.worker.usage import Usage
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import keras
 
 from wbsp.sync.base import WorkerRule
-from wbsp.worker.stream import LOOK, NOTHING, Assignments
+from wbsp.worker.assignments import LOOK, NOTHING, Assignments
 
 
 def batches(assignments: Assignments, examples: Callable[[Any, Any], Any]) -> Any:
     """A dataset of `examples`(start, count) for each piece."""
     if keras.backend.backend() == "tensorflow":
-        from wbsp.worker import pipeline
+        from wbsp.worker.keras import tf_input as pipeline
         return pipeline.batches(assignments, examples)
     return Batches(assignments, examples)
 

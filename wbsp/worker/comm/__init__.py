@@ -1,0 +1,1 @@
+"""A worker's connections to its server and the shards."""
