@@ -67,8 +67,8 @@ def measure_timing(sizes: list[int], events: int) -> list[dict]:
 
 def count_events(sync: str, workers: int, events: int) -> dict:
     """Run a cluster of `workers` for about `events` events; its making does not count."""
-    from wbsp.simulate.cluster import Cluster
-    from wbsp.simulate.machine import Machine, lognormal
+    from wbsp.simulate.nodes.cluster import Cluster
+    from wbsp.simulate.world.machine import Machine, lognormal
     from wbsp.sync import create
 
     machines = [Machine(lognormal(1.0 + index % 2, 0.2, seed=index), 0.001, 1e8, 1e8)
@@ -86,7 +86,7 @@ def count_events(sync: str, workers: int, events: int) -> dict:
 
 def measure_training(model: str, batch_size: int, pairs: int, steps: int) -> dict:
     """Virtual steps of two workers under wbsp beside plain Keras steps, in turn."""
-    from wbsp.simulate.training import make_deterministic
+    from wbsp.simulate.workloads.keras import make_deterministic
 
     make_deterministic()
     turns = _turns(model, batch_size)
@@ -122,9 +122,9 @@ def _turns(model: str, batch_size: int) -> dict[str, Callable[[int], int]]:
     import data
     import models
     from models import training
-    from wbsp.simulate.cluster import Cluster
-    from wbsp.simulate.machine import Machine, constant
-    from wbsp.simulate.training import KerasWorkload, SharedNetwork
+    from wbsp.simulate.nodes.cluster import Cluster
+    from wbsp.simulate.workloads.keras import KerasWorkload, SharedNetwork
+    from wbsp.simulate.world.machine import Machine, constant
     from wbsp.sync import create
 
     def batches(worker: int) -> Any:

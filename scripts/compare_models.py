@@ -22,7 +22,7 @@ from reproduction.command import run_command
 from wbsp import heterogeneity
 from wbsp.runlog.folder import run_folder
 from wbsp.runlog.reader import Run, read_run
-from wbsp.simulate.variants import Variant, variants
+from wbsp.simulate.study.variants import Variant, variants
 from wbsp.sync import MODELS, known_models, with_batch_size
 
 FLAGS = flags.FLAGS

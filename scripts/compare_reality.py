@@ -28,11 +28,11 @@ from wbsp import heterogeneity
 from wbsp.figures import find_runs
 from wbsp.runlog.folder import run_folder
 from wbsp.runlog.reader import Run, read_run
-from wbsp.simulate.compare import markdown
-from wbsp.simulate.progress import Progress
-from wbsp.simulate.runs import Plan, simulate
-from wbsp.simulate.spec import ClusterSpec, Group
-from wbsp.simulate.variants import Variant, variants
+from wbsp.simulate.study.compare import markdown
+from wbsp.simulate.study.progress import Progress
+from wbsp.simulate.study.runs import Plan, simulate
+from wbsp.simulate.study.spec import ClusterSpec, Group
+from wbsp.simulate.study.variants import Variant, variants
 from wbsp.sync import known_models
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))  # data and models
@@ -73,7 +73,7 @@ def run() -> int:
         stdout=sys.stderr)
     if made.returncode:
         return made.returncode  # it has said why
-    from wbsp.simulate.training import Experiment, make_deterministic
+    from wbsp.simulate.workloads.keras import Experiment, make_deterministic
 
     make_deterministic()
     experiment = Experiment(FLAGS.model, FLAGS.dataset, BATCH, test_images=FLAGS.test_images)

@@ -15,9 +15,9 @@ import numpy as np
 from absl import app, flags
 
 from wbsp.process.imports import heavy_imports
-from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.compare import markdown
-from wbsp.simulate.spec import ClusterSpec, Group
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.study.compare import markdown
+from wbsp.simulate.study.spec import ClusterSpec, Group
 from wbsp.sync import create
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))  # data and models of the checkout
@@ -41,7 +41,7 @@ def main(argv):
         import models
         from data import pipeline
         from models.training import compile
-        from wbsp.simulate.training import KerasWorkload, SharedNetwork, make_deterministic
+        from wbsp.simulate.workloads.keras import KerasWorkload, SharedNetwork, make_deterministic
     make_deterministic()
     try:
         sets = {split: data.load(FLAGS.dataset, split=split) for split in ("train", "test")}

@@ -11,10 +11,10 @@ from functools import cache
 
 import pytest
 
-from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine, constant, lognormal
-from wbsp.simulate.training import Experiment
-from wbsp.simulate.workload import QuadraticWorkload, TimingWorkload
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.workloads.base import QuadraticWorkload, TimingWorkload
+from wbsp.simulate.workloads.keras import Experiment
+from wbsp.simulate.world.machine import Machine, constant, lognormal
 from wbsp.sync import create
 
 MBIT = 1e6 / 8

@@ -126,7 +126,7 @@ def test_a_back_end_is_imported_where_a_keras_model_is_at_hand(path):
         "wbsp/worker/keras/input.py": {"keras", "jax"},
         "wbsp/worker/keras/tf_input.py": {"tensorflow"},
         "wbsp/ps/evaluation.py": {"keras", "tensorflow"},
-        "wbsp/simulate/training.py": {"keras", "tensorflow"}}
+        "wbsp/simulate/workloads/keras.py": {"keras", "tensorflow"}}
     assert roots(path) & ACCELERATED <= allowed.get(name(path), set())
 
 
@@ -137,7 +137,7 @@ def test_the_library_knows_nothing_of_the_experiment(path):
 
 @pytest.mark.parametrize("modules, without", [
     ("wbsp.sync", {*ACCELERATED, "zmq", "scipy", "rich", "wbsp.ps", "wbsp.worker"}),
-    ("wbsp.simulate.cluster", {*ACCELERATED, "zmq", "wbsp.wire"}),
+    ("wbsp.simulate.nodes.cluster", {*ACCELERATED, "zmq", "wbsp.wire"}),
     ("wbsp.ps.server, wbsp.ps.launch, wbsp.ps.evaluation, wbsp.ps.__main__", ACCELERATED),
     ("wbsp.figures", {*ACCELERATED, "zmq", "matplotlib"}),
     ("wbsp.watch.__main__", {*ACCELERATED, "zmq", "matplotlib", "plotly", "wbsp.ps"}),

@@ -21,9 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wbsp.core.effects import Ack
-from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Incarnation, Machine, StepTime, trace
-from wbsp.simulate.worker import Observer
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.nodes.worker import Observer
+from wbsp.simulate.world.machine import Incarnation, Machine, StepTime, trace
 from wbsp.sync.base import Push, SyncModel
 
 INF = float("inf")

@@ -9,7 +9,7 @@ from reproduction.results import Results, Row
 from reproduction.settings import LOOKS, RTTS, Setting
 from reproduction.tables import NOT_RUN, percent, spread
 
-from wbsp.simulate.compare import in_bytes, markdown
+from wbsp.simulate.study.compare import in_bytes, markdown
 
 
 class Claim(NamedTuple):

@@ -27,7 +27,7 @@ from reproduction.tables import NONE, NOT_RUN
 from reproduction.whole_report import spread
 
 from wbsp.runlog.files import write_whole
-from wbsp.simulate.compare import markdown
+from wbsp.simulate.study.compare import markdown
 
 TARGETS = (0.45, 0.5, 0.55, 0.6)
 KINDS = tuple(Cell(h, n, MEASURED) for n in SECONDS for h in sorted(HETEROGENEITY))

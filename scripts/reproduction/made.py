@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wbsp.runlog.files import write_whole
-from wbsp.simulate.compare import markdown
+from wbsp.simulate.study.compare import markdown
 
 if TYPE_CHECKING:
     from reproduction.work import Job

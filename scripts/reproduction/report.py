@@ -18,7 +18,7 @@ from reproduction.tables import NOT_RUN
 from reproduction.work import TABLE, Printing
 
 from wbsp.runlog.files import write_whole
-from wbsp.simulate.compare import markdown
+from wbsp.simulate.study.compare import markdown
 
 _PART = re.compile(r"(<!-- (?!end -->)(\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -9,7 +9,7 @@ from statistics import fmean
 from reproduction.results import Results, Row
 from reproduction.settings import Setting
 
-from wbsp.simulate.compare import in_bytes, markdown
+from wbsp.simulate.study.compare import in_bytes, markdown
 
 NONE = "-"
 NOT_RUN = "Not run."

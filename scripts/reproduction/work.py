@@ -20,7 +20,7 @@ from reproduction import made
 from reproduction.settings import Setting
 
 from wbsp.runlog.reader import Run, read_run
-from wbsp.simulate.variants import variants
+from wbsp.simulate.study.variants import variants
 
 ROOT = Path(__file__).parents[2]
 TABLE = "table.md"  # in a job's folder: what its last process printed, if all went well

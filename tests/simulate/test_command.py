@@ -9,7 +9,7 @@ import pytest
 
 from wbsp.figures import draw, find_runs
 from wbsp.runlog.reader import read_run
-from wbsp.simulate import compare
+from wbsp.simulate.study import compare
 
 ROOT = Path(__file__).parents[2]
 TIMING = ("--model=timing", "--max_steps=400", "--jitter=0.1", "--model_bytes=6MB",

@@ -11,8 +11,8 @@ import numpy as np
 from hypothesis import settings
 
 from wbsp.core.engine import Ack
-from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Incarnation, Machine, trace
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.world.machine import Incarnation, Machine, trace
 from wbsp.testing import INF, IntegerWorkload, Laws, Plan, plans
 
 __all__ = ["INF", "Incarnation", "IntegerWorkload", "Witness", "events", "many", "plans"]

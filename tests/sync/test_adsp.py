@@ -9,8 +9,8 @@ from clusters import Witness, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine, trace
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.world.machine import Machine, trace
 from wbsp.sync import Accept, Commit, Direct, Grant, Push
 from wbsp.sync.adsp import ADSP, Search, interval, reward
 

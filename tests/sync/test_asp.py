@@ -5,8 +5,8 @@ from clusters import Witness, events, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine, constant
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.world.machine import Machine, constant
 from wbsp.sync import create
 from wbsp.sync.asp import ASP
 

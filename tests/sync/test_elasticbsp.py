@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wbsp.core.decisions import Granted
-from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine, constant
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.world.machine import Machine, constant
 from wbsp.sync import Accept, Commit, Grant, Push, create
 from wbsp.sync.elasticbsp import ElasticBSP
 

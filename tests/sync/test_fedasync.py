@@ -6,9 +6,9 @@ from clusters import Witness, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine, constant, trace
-from wbsp.simulate.workload import QuadraticWorkload
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.workloads.base import QuadraticWorkload
+from wbsp.simulate.world.machine import Machine, constant, trace
 from wbsp.sync import Accept, Commit, Grant, Push, create
 from wbsp.sync.fedasync import FedAsync
 from wbsp.testing import IntegerWorkload, laws

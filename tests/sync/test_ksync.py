@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from wbsp.core.decisions import Granted
 from wbsp.core.effects import Ack
-from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine, constant, lognormal
-from wbsp.simulate.workload import QuadraticWorkload
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.workloads.base import QuadraticWorkload
+from wbsp.simulate.world.machine import Machine, constant, lognormal
 from wbsp.sync import Accept, Commit, Grant, Push, Reject, create
 from wbsp.sync.ksync import LATE, KSync
 

@@ -5,9 +5,9 @@ from clusters import Witness, many, plans
 from hypothesis import given
 from test_wbsp import Judge
 
-from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine, constant, lognormal
-from wbsp.simulate.workload import QuadraticWorkload
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.workloads.base import QuadraticWorkload
+from wbsp.simulate.world.machine import Machine, constant, lognormal
 from wbsp.sync import Accept, Commit, Direct, Grant, Push, create
 from wbsp.sync.late import JustInTime
 

@@ -6,9 +6,9 @@ from clusters import Witness, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine, constant
-from wbsp.simulate.workload import QuadraticWorkload
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.workloads.base import QuadraticWorkload
+from wbsp.simulate.world.machine import Machine, constant
 from wbsp.sync.base import Accept, Commit, Direct, Grant, Push
 from wbsp.sync.bsp import BSP
 from wbsp.sync.lbbsp import LBBSP

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from wbsp.core.agent import Adopt, Agent, Fetch
 from wbsp.core.decisions import Granted
-from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine, constant
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.world.machine import Machine, constant
 from wbsp.sync import Accept, Commit, Grant, Push
 from wbsp.sync.nbsync import NBSync
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from wbsp.core.decisions import Granted
 from wbsp.core.engine import Ack
-from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine, constant
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.world.machine import Machine, constant
 from wbsp.sync import Grant, Push, create
 
 

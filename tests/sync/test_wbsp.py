@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from wbsp.core.decisions import Granted
 from wbsp.core.engine import Engine
 from wbsp.core.store import Store
-from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine, constant
-from wbsp.simulate.workload import QuadraticWorkload
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.workloads.base import QuadraticWorkload
+from wbsp.simulate.world.machine import Machine, constant
 from wbsp.sync import Accept, Commit, Grant, Push, create
 
 OTHERS = st.sampled_from([("slowest", "slowest"), ("every_push", "all_pushed"),

@@ -6,10 +6,10 @@ import pytest
 
 from wbsp.runlog.folder import write_settings
 from wbsp.runlog.server import ServerLog
-from wbsp.simulate.cluster_file import read_cluster
-from wbsp.simulate.progress import Progress
-from wbsp.simulate.runs import Plan, simulate
-from wbsp.simulate.spec import published
+from wbsp.simulate.study.cluster_file import read_cluster
+from wbsp.simulate.study.progress import Progress
+from wbsp.simulate.study.runs import Plan, simulate
+from wbsp.simulate.study.spec import published
 from wbsp.sync import MODELS
 from wbsp.watch.run import WatchedRun
 

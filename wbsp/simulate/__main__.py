@@ -30,19 +30,19 @@ from wbsp import heterogeneity
 from wbsp.core.outer_optimizer import OUTER_STEPS, create_outer
 from wbsp.process.imports import heavy_imports
 from wbsp.runlog.folder import run_folder
-from wbsp.simulate import advice, compare, units
-from wbsp.simulate.cluster_file import read_cluster
-from wbsp.simulate.progress import Progress
-from wbsp.simulate.runs import Plan, simulate
-from wbsp.simulate.shards import check_number
-from wbsp.simulate.spec import ClusterSpec, published
-from wbsp.simulate.variants import Variant, variants
+from wbsp.simulate.study import advice, compare, units
+from wbsp.simulate.study.cluster_file import read_cluster
+from wbsp.simulate.study.progress import Progress
+from wbsp.simulate.study.runs import Plan, simulate
+from wbsp.simulate.study.spec import ClusterSpec, published
+from wbsp.simulate.study.variants import Variant, variants
+from wbsp.simulate.world.shards import check_number
 from wbsp.sync import MODELS, parse_options, with_batch_size
 from wbsp.tensors.codecs import FLOAT32, KNOWN, parse
 
 if TYPE_CHECKING:
     from wbsp.runlog.reader import Run
-    from wbsp.simulate.training import Experiment
+    from wbsp.simulate.workloads.keras import Experiment
 
 FLAGS = flags.FLAGS
 TIMING = "timing"  # in place of a network: no tensors
@@ -262,7 +262,7 @@ def _cluster() -> ClusterSpec:
 def _experiment() -> Experiment:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with heavy_imports():
-        from wbsp.simulate.training import Experiment, make_deterministic
+        from wbsp.simulate.workloads.keras import Experiment, make_deterministic
 
     make_deterministic()
     return Experiment(FLAGS.model, FLAGS.dataset, FLAGS.batch_size, FLAGS.lr, FLAGS.data_dir,

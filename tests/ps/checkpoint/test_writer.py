@@ -11,9 +11,9 @@ from wbsp.core.engine import Engine
 from wbsp.core.store import Store
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.ps.checkpoint.writer import CHECKPOINT, Checkpoints
-from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine, constant
-from wbsp.simulate.workload import TimingWorkload
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.workloads.base import TimingWorkload
+from wbsp.simulate.world.machine import Machine, constant
 from wbsp.sync import MODELS, Push, create
 from wbsp.tensors.layout import TensorSpec
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from wbsp.heterogeneity import sleep_seconds
-from wbsp.simulate.machine import (
+from wbsp.simulate.world.machine import (
     INF,
     Incarnation,
     Machine,
@@ -20,7 +20,7 @@ from wbsp.simulate.machine import (
     lognormal,
     trace,
 )
-from wbsp.simulate.shards import Shard
+from wbsp.simulate.world.shards import Shard
 
 
 @dataclass(frozen=True)

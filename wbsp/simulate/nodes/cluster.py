@@ -23,14 +23,14 @@ from wbsp.core.engine import Engine
 from wbsp.core.outer_optimizer import OuterStep
 from wbsp.core.report import Report
 from wbsp.core.store import Snapshot, Store
-from wbsp.simulate.clock import Clock
-from wbsp.simulate.links import INF, Interface
-from wbsp.simulate.machine import Incarnation, Machine
-from wbsp.simulate.payload import Payload
-from wbsp.simulate.server import Evaluation, Evaluator, SimulatedServer
-from wbsp.simulate.shards import Shard, Shards
-from wbsp.simulate.worker import ClusterContext, Observer, SimulatedWorker
-from wbsp.simulate.workload import TimingWorkload, Workload
+from wbsp.simulate.nodes.server import Evaluation, Evaluator, SimulatedServer
+from wbsp.simulate.nodes.worker import ClusterContext, Observer, SimulatedWorker
+from wbsp.simulate.workloads.base import TimingWorkload, Workload
+from wbsp.simulate.world.clock import Clock
+from wbsp.simulate.world.links import INF, Interface
+from wbsp.simulate.world.machine import Incarnation, Machine
+from wbsp.simulate.world.payload import Payload
+from wbsp.simulate.world.shards import Shard, Shards
 from wbsp.sync.base import SyncModel
 from wbsp.tensors.codecs import FLOAT32, Format
 

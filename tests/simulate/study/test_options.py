@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from wbsp.runlog.reader import read_run
-from wbsp.simulate import advice
-from wbsp.simulate.spec import ClusterSpec, Group
+from wbsp.simulate.study import advice
+from wbsp.simulate.study.spec import ClusterSpec, Group
 from wbsp.sync import MODELS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TIMING = ("--model=timing", "--max_steps=40", "--nofigures", "--out=o")
 
 
@@ -153,7 +153,7 @@ def test_the_schedule_counts_own_steps_or_those_of_the_mean_worker(tmp_path, cou
 
 
 def test_evaluation_on_a_part_of_the_test_set():
-    from wbsp.simulate.training import Experiment
+    from wbsp.simulate.workloads.keras import Experiment
 
     whole = Experiment("small", "shapes10", 128)
     size = sum(len(labels) for _, labels in whole._test)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from wbsp.simulate.runs import Plan
-from wbsp.simulate.spec import ClusterSpec
-from wbsp.simulate.variants import Variant
+from wbsp.simulate.study.runs import Plan
+from wbsp.simulate.study.spec import ClusterSpec
+from wbsp.simulate.study.variants import Variant
 from wbsp.sync import MODELS
 from wbsp.sync.adsp import ADSP
 

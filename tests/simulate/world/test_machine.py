@@ -4,7 +4,7 @@ import statistics
 
 import pytest
 
-from wbsp.simulate.machine import Machine, changing, constant, lognormal, trace
+from wbsp.simulate.world.machine import Machine, changing, constant, lognormal, trace
 
 
 def test_lognormal_has_the_given_mean_and_repeats_with_its_seed():

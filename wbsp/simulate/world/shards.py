@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from wbsp.limits import SHARDS
-from wbsp.simulate.clock import Clock, Turns
-from wbsp.simulate.links import INF, FairShareLink, Transfer
-from wbsp.simulate.machine import Machine
+from wbsp.simulate.world.clock import Clock, Turns
+from wbsp.simulate.world.links import INF, FairShareLink, Transfer
+from wbsp.simulate.world.machine import Machine
 
 
 @dataclass(frozen=True)

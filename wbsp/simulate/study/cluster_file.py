@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from wbsp.simulate import units
-from wbsp.simulate.machine import INF
-from wbsp.simulate.shards import Shard, check_number
-from wbsp.simulate.spec import ClusterSpec, Group
+from wbsp.simulate.study import units
+from wbsp.simulate.study.spec import ClusterSpec, Group
+from wbsp.simulate.world.machine import INF
+from wbsp.simulate.world.shards import Shard, check_number
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -15,13 +15,13 @@ from wbsp.core.decisions import Directed, Granted
 from wbsp.core.effects import Ack, CutDecision, Final, Model, Stop
 from wbsp.core.report import Lane, Phase, PhaseTimer, Report
 from wbsp.core.store import Snapshot
-from wbsp.simulate.clock import Clock
-from wbsp.simulate.links import INF, Interface, Transfer
-from wbsp.simulate.machine import Machine
-from wbsp.simulate.payload import Payload
-from wbsp.simulate.server import SimulatedServer
-from wbsp.simulate.shards import Shards, Slices
-from wbsp.simulate.workload import Workload
+from wbsp.simulate.nodes.server import SimulatedServer
+from wbsp.simulate.workloads.base import Workload
+from wbsp.simulate.world.clock import Clock
+from wbsp.simulate.world.links import INF, Interface, Transfer
+from wbsp.simulate.world.machine import Machine
+from wbsp.simulate.world.payload import Payload
+from wbsp.simulate.world.shards import Shards, Slices
 from wbsp.sync.base import Direct, WorkerRule
 from wbsp.tensors.error_feedback import ErrorFeedback
 

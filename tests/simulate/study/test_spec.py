@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.cluster_file import read_cluster
-from wbsp.simulate.machine import INF, Incarnation
-from wbsp.simulate.shards import Shard
-from wbsp.simulate.spec import published
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.study.cluster_file import read_cluster
+from wbsp.simulate.study.spec import published
+from wbsp.simulate.world.machine import INF, Incarnation
+from wbsp.simulate.world.shards import Shard
 from wbsp.sync import create
 
-CLUSTERS = sorted((Path(__file__).parents[2] / "scripts/clusters").glob("*.toml"))
+CLUSTERS = sorted((Path(__file__).parents[3] / "scripts/clusters").glob("*.toml"))
 
 
 def described(tmp_path, text):

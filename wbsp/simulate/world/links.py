@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from wbsp.simulate.clock import Clock
-from wbsp.simulate.machine import Machine
+from wbsp.simulate.world.clock import Clock
+from wbsp.simulate.world.machine import Machine
 
 INF = float("inf")
 

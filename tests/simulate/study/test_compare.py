@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from wbsp.simulate.compare import Result, ranking, shards, table
+from wbsp.simulate.study.compare import Result, ranking, shards, table
 
 
 def run(seconds, pushes=((128, 1),), target=0.85):

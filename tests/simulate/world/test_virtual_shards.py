@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.simulate.clock import Clock
-from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import INF, Incarnation, Machine, constant, trace
-from wbsp.simulate.shards import Shard, Shards
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.world.clock import Clock
+from wbsp.simulate.world.machine import INF, Incarnation, Machine, constant, trace
+from wbsp.simulate.world.shards import Shard, Shards
 from wbsp.sync import create
 from wbsp.testing import RATES, Laws, plans
 

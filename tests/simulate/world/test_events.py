@@ -1,6 +1,6 @@
 """Order of events in virtual time."""
 
-from wbsp.simulate.clock import Clock
+from wbsp.simulate.world.clock import Clock
 
 
 def test_ties_happen_in_the_order_they_were_planned_and_late_ones_last():

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from wbsp.core.outer_optimizer import create_outer
-from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Incarnation, Machine, changing, constant, lognormal
-from wbsp.simulate.worker import Observer
-from wbsp.simulate.workload import QuadraticWorkload
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.nodes.worker import Observer
+from wbsp.simulate.workloads.base import QuadraticWorkload
+from wbsp.simulate.world.machine import Incarnation, Machine, changing, constant, lognormal
 from wbsp.sync import create
 
 # with 10 bytes: push 0.3 s, fetch 0.4 s, or 0.2 s for a model that follows an Ack
@@ -373,7 +373,7 @@ def test_a_study_of_time_leaves_the_garbage_collector_as_it_was():
 
 
 def test_the_simulator_needs_no_network_and_no_tensorflow():
-    code = ("import sys, wbsp.simulate.cluster; "
+    code = ("import sys, wbsp.simulate.nodes.cluster; "
             "print([m for m in ('tensorflow', 'keras', 'zmq', 'wbsp.wire') if m in sys.modules])")
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"

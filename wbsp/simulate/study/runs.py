@@ -18,17 +18,17 @@ from wbsp.runlog.folder import write_settings
 from wbsp.runlog.reader import Run, read_run
 from wbsp.runlog.server import ServerLog
 from wbsp.runlog.worker import WorkerLog
-from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import INF
-from wbsp.simulate.progress import Progress
-from wbsp.simulate.spec import ClusterSpec
-from wbsp.simulate.worker import Observer
-from wbsp.simulate.workload import TimingWorkload, Vector, Workload
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.nodes.worker import Observer
+from wbsp.simulate.study.progress import Progress
+from wbsp.simulate.study.spec import ClusterSpec
+from wbsp.simulate.workloads.base import TimingWorkload, Vector, Workload
+from wbsp.simulate.world.machine import INF
 from wbsp.sync import SyncModel, with_batch_size
 from wbsp.tensors.codecs import FLOAT32, Format
 
 if TYPE_CHECKING:
-    from wbsp.simulate.training import Experiment
+    from wbsp.simulate.workloads.keras import Experiment
 
 CLUSTER_FILE = "cluster.toml"  # a copy in each run's folder
 MOST_LOGS = 100  # workers that keep files of their own; a larger cluster's are picked evenly

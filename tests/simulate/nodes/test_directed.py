@@ -2,9 +2,9 @@
 
 import pytest
 
-from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Incarnation, Machine, constant
-from wbsp.simulate.workload import QuadraticWorkload, TimingWorkload
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.workloads.base import QuadraticWorkload, TimingWorkload
+from wbsp.simulate.world.machine import Incarnation, Machine, constant
 from wbsp.sync.asp import ASP
 from wbsp.sync.base import Accept, Commit, Direct, Grant, WorkerRule
 from wbsp.sync.bsp import BSP

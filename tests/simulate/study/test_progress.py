@@ -2,8 +2,8 @@
 
 import io
 
-from wbsp.simulate import progress
-from wbsp.simulate.progress import Progress
+from wbsp.simulate.study import progress
+from wbsp.simulate.study.progress import Progress
 
 
 class Terminal(io.StringIO):

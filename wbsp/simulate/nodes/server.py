@@ -17,14 +17,14 @@ from wbsp.core.agent import Agent
 from wbsp.core.effects import Ack, Effect, Model
 from wbsp.core.engine import Engine
 from wbsp.core.store import Snapshot
-from wbsp.simulate.clock import Clock, Turns
-from wbsp.simulate.links import Interface
-from wbsp.simulate.payload import Payload
-from wbsp.simulate.shards import Shards
+from wbsp.simulate.world.clock import Clock, Turns
+from wbsp.simulate.world.links import Interface
+from wbsp.simulate.world.payload import Payload
+from wbsp.simulate.world.shards import Shards
 from wbsp.sync.base import Push
 
 if TYPE_CHECKING:
-    from wbsp.simulate.worker import SimulatedWorker
+    from wbsp.simulate.nodes.worker import SimulatedWorker
 
 
 class Evaluation(NamedTuple):

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from wbsp.simulate.clock import Clock
-from wbsp.simulate.links import FairShareLink
+from wbsp.simulate.world.clock import Clock
+from wbsp.simulate.world.links import FairShareLink
 
 INF = float("inf")
 

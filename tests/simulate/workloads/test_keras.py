@@ -12,12 +12,12 @@ import tensorflow as tf
 
 from wbsp.figures import draw, find_runs
 from wbsp.runlog.reader import read_run
-from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.machine import Machine, constant
-from wbsp.simulate.training import KerasWorkload, SharedNetwork
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.workloads.keras import KerasWorkload, SharedNetwork
+from wbsp.simulate.world.machine import Machine, constant
 from wbsp.sync import create
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 BATCH = 8
 
 

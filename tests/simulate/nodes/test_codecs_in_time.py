@@ -5,11 +5,11 @@ import pytest
 
 from wbsp.core.effects import Model
 from wbsp.core.store import UNSENT
-from wbsp.simulate.cluster import Cluster
-from wbsp.simulate.links import Interface
-from wbsp.simulate.machine import Machine, constant
-from wbsp.simulate.shards import Shard, Shards
-from wbsp.simulate.workload import QuadraticWorkload
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.workloads.base import QuadraticWorkload
+from wbsp.simulate.world.links import Interface
+from wbsp.simulate.world.machine import Machine, constant
+from wbsp.simulate.world.shards import Shard, Shards
 from wbsp.sync import create
 from wbsp.tensors.codecs import FLOAT32, Ranges, parse
 from wbsp.tensors.error_feedback import advanced

@@ -1,0 +1,1 @@
+"""The virtual cluster: the real engine and the real agents in that world."""

@@ -1,0 +1,1 @@
+"""Virtual time, links and machines; no synchronization model is known here."""
