@@ -16,13 +16,14 @@ tests() { "$python" -m pytest -q --timeout=0 -p no:cacheprovider "$@"; }
 
 run_simulation() { "$python" tests/simulation --runs="${WBSP_RUNS:-20000}"; }
 run_kills() {
-    WBSP_KILLS=50 tests -n 2 tests/test_server_kills.py tests/test_standby.py tests/test_shards.py &&
-        WBSP_KILLS=1 tests -n 2 tests/test_death_points.py
+    WBSP_KILLS=50 tests -n 2 tests/faults/test_server_kills.py tests/faults/test_standby.py \
+        tests/faults/test_shards.py &&
+        WBSP_KILLS=1 tests -n 2 tests/faults/test_death_points.py
 }
-run_cuts() { WBSP_CUTS=1 tests -n 4 tests/test_partitions.py; }
+run_cuts() { WBSP_CUTS=1 tests -n 4 tests/faults/test_partitions.py; }
 run_ray() { WBSP_RAY=1 tests tests/ray; }
 run_slurm() { WBSP_SLURM=1 tests tests/deploy/test_slurm.py; }
-run_endurance() { WBSP_MINUTES=${WBSP_MINUTES:-60} tests tests/test_endurance.py; }
+run_endurance() { WBSP_MINUTES=${WBSP_MINUTES:-60} tests tests/faults/test_endurance.py; }
 run_imagenet() { WBSP_IMAGENET=1 tests tests/test_imagenet_launcher.py; }
 run_benchmarks() { WBSP_BENCHMARKS=1 tests tests/benchmarks tests/test_gpu_check.py; }
 run_claims() { WBSP_CLAIMS=1 tests -n 2 tests/test_claims.py; }

@@ -58,7 +58,7 @@ def test_the_diagrams_hold_every_arrow():
 
 def test_every_file_and_package_that_the_page_names_exists():
     page = PAGE.read_text()
-    named = re.findall(r"`((?:ps|worker|tests|scripts)/[\w/]+\.py)`", page)
+    named = re.findall(r"`((?:core|process|wire|ps|worker|tests|scripts)/[\w/]+\.py)`", page)
     packages = re.findall(r"^\| (`.*?`) \|", page.partition("## The journey")[0], re.MULTILINE)
     packages = [name for cell in packages for name in re.findall(r"`(\w+)`", cell)]
     assert named and packages
