@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.contenders.team import VALUE
 from benchmarks.contenders.zmtp import Link
 from benchmarks.harness import CONNECT
-from wbsp.core.report import Report
+from wbsp.core.stats import Report
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec
 from wbsp.tensors.ops import bounds

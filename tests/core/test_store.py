@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wbsp.core.ledger import Ledger
 from wbsp.core.outer_optimizer import create_outer
-from wbsp.core.store import UNSENT, Ledger, Store
+from wbsp.core.store import UNSENT, Store
 from wbsp.tensors.codecs import FLOAT32, parse
 from wbsp.tensors.error_feedback import advanced
 from wbsp.tensors.ops import is_finite

@@ -12,7 +12,7 @@ import pytest
 from integers import conserved, read_result, recorded
 from jobs import Jobs, free_port, until
 
-from wbsp.core.report import Report
+from wbsp.core.stats import Report
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.runlog.reader import read_run
 

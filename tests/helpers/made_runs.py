@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from wbsp.core.report import Report
-from wbsp.core.stats import Member
+from wbsp.core.stats import Member, Report
 from wbsp.runlog.folder import write_settings
 from wbsp.runlog.reader import Run, read_run
 from wbsp.runlog.server import ServerLog

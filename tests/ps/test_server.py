@@ -14,7 +14,7 @@ from integers import IntegerReplica, conserved
 from jobs import free_port, until
 from peers import Peer
 
-from wbsp.core.report import Report
+from wbsp.core.stats import Report
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.runlog.folder import SECRET, read_settings
 from wbsp.sync.base import Push

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from wbsp.core.report import Report
-from wbsp.core.stats import Member
+from wbsp.core.stats import Member, Report
 
 MIB = 1 << 20
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.core.report import PHASES
+from wbsp.core.stats import PHASES
 from wbsp.runlog.reader import _forward, _valid, read_run
 from wbsp.watch import spans as spans_module
 from wbsp.watch.events import ACCEPT, COMMIT, REJECT, EventLog

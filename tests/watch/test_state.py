@@ -7,8 +7,7 @@ import pytest
 from jobs import until
 from made_runs import write_run
 
-from wbsp.core.report import PHASES, Report
-from wbsp.core.stats import Member
+from wbsp.core.stats import PHASES, Member, Report
 from wbsp.runlog.files import from_json
 from wbsp.watch.run import WatchedRun
 from wbsp.watch.state import members, totals

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wbsp.core.report import Report
-from wbsp.core.stats import AnsweredWork
+from wbsp.core.stats import AnsweredWork, Report
 from wbsp.sync.base import Direct, Push, WorkerRule
 from wbsp.tensors.layout import STATES, LayerState, TensorSpec
 from wbsp.wire.messages import codec as m

@@ -1,10 +1,11 @@
-"""Statistics of one worker over a whole run: the server counts, its logs and console show."""
+"""Statistics of one worker over a whole run: what it tells of its own time and traffic, and what
+the server counts; logs and console show both."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import Annotated, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal, NamedTuple, get_args
 
 from msgspec import Meta
 
@@ -13,6 +14,87 @@ from wbsp.limits import Count, Reason, Seconds
 REASONS = 64  # of rejections that are told apart
 OTHERS = "for other reasons"  # what is rejected beyond them
 COUNTED = "steps", "samples", "seconds", "pushes", "base", "rounds", "rejected"
+Phase = Literal["compute", "push", "pull", "wait", "data"]
+Lane = Literal["compute", "network"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
+# A worker sends its report to the server: what is beyond these bounds does not decode.
+Spent = Annotated[float, Meta(ge=-1e9, le=1e9)]  # below 0 where a clock was set
+Booked = Annotated[dict[Annotated[str, Meta(max_length=16)], float], Meta(max_length=len(PHASES))]
+_SUMS = "steps", "samples", "pushes", "push_seconds", "pulls", "pull_seconds"
+
+
+class PhaseTimer:
+    """Timer of a compute thread, which books every second under exactly one of `PHASES`.
+
+    compute: a step, an ordered sleep included; push: cutting, sending, waiting for the Ack; pull:
+    fetching and adopting; wait: waiting for other workers; data: waiting for the input pipeline,
+    and the time between epochs. The five add up to the wall time since `start`.
+    """
+
+    def __init__(self, start: float, phase: Phase = "wait"):
+        self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+        self.phase, self.since = phase, start
+
+    def switch(self, phase: Phase, now: float) -> float:
+        """Book the seconds since the last switch, and enter `phase`; return the booked seconds."""
+        spent = now - self.since
+        self.seconds[self.phase] += spent
+        self.phase, self.since = phase, now
+        return spent
+
+    def at(self, now: float) -> dict[str, float]:
+        """Phase -> the seconds booked up to `now`, those of the present phase included."""
+        return {**self.seconds, self.phase: self.seconds[self.phase] + now - self.since}
+
+
+@dataclass
+class Report:
+    """Running totals of one worker: seconds, counts and bytes."""
+
+    steps: Count = 0
+    samples: Count = 0
+    loss: float = float("nan")  # of the newest mini-batch
+    seconds: Booked = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    pushes: Count = 0
+    push_seconds: Spent = 0.0  # from each cut to its Ack, summed; may overlap compute
+    last_push_seconds: Spent = 0.0
+    pulls: Count = 0
+    pull_seconds: Spent = 0.0
+    last_pull_seconds: Spent = 0.0
+    push_bytes: Count = 0  # of one update
+    control_bytes: Count = 0  # of the messages around the newest update
+    pull_bytes: Count = 0  # of one model
+
+    @property
+    def wall(self) -> float:
+        """All booked seconds."""
+        return sum(self.seconds.values())
+
+    def share(self, phase: Phase) -> float:
+        """Part of the wall time spent in `phase`, 0..1 (0 before anything was booked)."""
+        return self.seconds[phase] / self.wall if self.wall else 0.0
+
+    def __add__(self, later: Report) -> Report:
+        """Totals of both, where `later` is the report of a later incarnation of the worker."""
+        sums = {name: getattr(self, name) + getattr(later, name) for name in _SUMS}
+        return replace(later, **sums, seconds={phase: self.seconds[phase] + seconds
+                                               for phase, seconds in later.seconds.items()})
+
+    def count_push(self, seconds: float) -> None:
+        """A push was acknowledged, `seconds` after its cut."""
+        self.pushes += 1
+        self.last_push_seconds = seconds
+        self.push_seconds += seconds
+
+    def count_pull(self, seconds: float) -> None:
+        """A requested version is here, `seconds` after the request."""
+        self.pulls += 1
+        self.last_pull_seconds = seconds
+        self.pull_seconds += seconds
+
+    def copy(self) -> Report:
+        """The totals of this moment, in an object of their own."""
+        return replace(self, seconds=dict(self.seconds))
 
 
 class AnsweredWork(NamedTuple):

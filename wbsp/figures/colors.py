@@ -5,7 +5,7 @@ They are those of Okabe and Ito, which color-blind readers can tell apart.
 
 from __future__ import annotations
 
-from wbsp.core.report import Phase
+from wbsp.core.stats import Phase
 
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILLION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"

@@ -18,7 +18,7 @@ from typing import Any, TypedDict
 import msgspec
 import numpy as np
 
-from wbsp.core.report import PHASES, Phase
+from wbsp.core.stats import PHASES, Phase
 from wbsp.limits import Count, Worker
 from wbsp.runlog.reader import Event, Run, read_run
 

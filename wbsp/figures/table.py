@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from wbsp.core.report import PHASES
+from wbsp.core.stats import PHASES
 from wbsp.figures.bars import times_to
 from wbsp.figures.load import MOST_WORKERS, RunStatistics
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wbsp.core.report import Report
+from wbsp.core.stats import Report
 from wbsp.process.host import HOST
 from wbsp.ps.checkpoint.state import report_of
 from wbsp.ps.files import RunFiles

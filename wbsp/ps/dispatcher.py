@@ -13,7 +13,7 @@ from functools import partial
 import zmq
 
 from wbsp.core.engine import Engine
-from wbsp.core.report import Report
+from wbsp.core.stats import Report
 from wbsp.limits import one_line
 from wbsp.ps.clock import Clock
 from wbsp.ps.config import Terms

@@ -16,8 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
-from wbsp.core.report import Report
-from wbsp.core.stats import Member
+from wbsp.core.stats import Member, Report
 from wbsp.runlog.straggler import Score, StragglerScore
 
 if TYPE_CHECKING:

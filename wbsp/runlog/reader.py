@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypedDict
 import msgspec
 import numpy as np
 
-from wbsp.core.report import Phase
+from wbsp.core.stats import Phase
 from wbsp.runlog.files import from_json, read_document
 from wbsp.runlog.folder import read_settings
 from wbsp.runlog.worker import Lane

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from wbsp.core.report import Report
-from wbsp.core.stats import Member
+from wbsp.core.stats import Member, Report
 from wbsp.process.disk import disk_of
 from wbsp.runlog.files import MIB, LineFile, columns, to_json, write_document, write_whole
 from wbsp.runlog.straggler import StragglerScore

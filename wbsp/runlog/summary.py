@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from wbsp.core.report import PHASES, Report
-from wbsp.core.stats import Member
+from wbsp.core.stats import PHASES, Member, Report
 from wbsp.runlog.straggler import StragglerScore
 
 

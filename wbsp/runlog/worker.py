@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from wbsp.core.report import Lane, Phase, Report
+from wbsp.core.stats import Lane, Phase, Report
 from wbsp.runlog.files import MIB, LineFile, columns, to_json
 
 LATEST = 2.0  # seconds of the run's time; the communication thread of a worker writes each second

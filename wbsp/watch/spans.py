@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from wbsp.core.report import PHASES, Lane, Phase
+from wbsp.core.stats import PHASES, Lane, Phase
 from wbsp.watch.tail import Rows, Tail
 
 MOST = 2_000_000  # spans of a run that a page is given; of more, neighbours are put together

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from wbsp.core.report import PHASES, Report
-from wbsp.core.stats import Member
+from wbsp.core.stats import PHASES, Member, Report
 from wbsp.runlog.straggler import StragglerScore
 from wbsp.runlog.summary import summarize
 from wbsp.watch.events import ACCEPT, COMMIT, REJECT, EventLog

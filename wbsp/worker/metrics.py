@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wbsp.core.report import Phase, PhaseTimer, Report
+from wbsp.core.stats import Phase, PhaseTimer, Report
 from wbsp.process.host import HOST, Host
 from wbsp.runlog.worker import WorkerLog
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from wbsp.core.agent import Adopt, Agent, Command, Cut, CutQuery, Fetch, Leave
-from wbsp.core.report import Report
+from wbsp.core.stats import Report
 from wbsp.replica.base import Replica
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule

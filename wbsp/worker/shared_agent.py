@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from wbsp.core.agent import Agent, Command, Fetch
-from wbsp.core.report import Report
+from wbsp.core.stats import Report
 from wbsp.limits import one_line
 from wbsp.wire.messages import codec as m
 from wbsp.worker.assignments import Assignments

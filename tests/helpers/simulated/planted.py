@@ -27,9 +27,9 @@ import wbsp.wire.shm.link
 import wbsp.wire.shm.segments
 from simulated.cluster import Cluster
 from simulated.plan import Plan
+from wbsp.core.ledger import Ledger
 from wbsp.core.overflow import Reach
 from wbsp.core.rendezvous import Gathering
-from wbsp.core.store import Ledger
 from wbsp.process.host import Nap
 from wbsp.ps.checkpoint.resume import Runs
 from wbsp.ps.checkpoint.writer import Checkpoints, Evaluations

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from wbsp.core.engine import Engine
-from wbsp.core.report import Report
+from wbsp.core.stats import Report
 from wbsp.core.store import Store
 from wbsp.ps.checkpoint import state as saved
 from wbsp.ps.checkpoint.format import Checkpoint, load, save

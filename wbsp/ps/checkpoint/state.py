@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypedDict
 
 import msgspec
 
-from wbsp.core.report import Report
+from wbsp.core.stats import Report
 from wbsp.limits import Count, Worker
 from wbsp.tensors.layout import LayerStates
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from wbsp.core.report import Report
+from wbsp.core.stats import Report
 from wbsp.ps.clock import Clock
 from wbsp.ps.config import Place, Terms
 from wbsp.ps.sessions.initial import INITIAL_PATIENCE, InitialModel

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from wbsp.core.report import Report
+from wbsp.core.stats import Report
 from wbsp.limits import one_line
 from wbsp.ps.sessions.peer_log import AT_ONCE, PeerLog, ProtocolErrors, TokenBucket
 from wbsp.ps.sessions.session import Sharing, UpdateReassembler, Way, WorkerSession

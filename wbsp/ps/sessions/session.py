@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import zmq
 
-from wbsp.core.report import PHASES, Report
+from wbsp.core.stats import PHASES, Report
 from wbsp.sync.base import Push
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import FLOAT32, Format

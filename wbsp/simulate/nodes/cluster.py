@@ -21,7 +21,7 @@ from contextlib import contextmanager, nullcontext
 
 from wbsp.core.engine import Engine
 from wbsp.core.outer_optimizer import OuterStep
-from wbsp.core.report import Report
+from wbsp.core.stats import Report
 from wbsp.core.store import Snapshot, Store
 from wbsp.simulate.nodes.server import Evaluation, Evaluator, SimulatedServer
 from wbsp.simulate.nodes.worker import ClusterContext, Observer, SimulatedWorker

@@ -13,7 +13,7 @@ from typing import Any
 from wbsp.core.agent import Adopt, Agent, Command, Cut, CutQuery, Fetch
 from wbsp.core.decisions import Directed, Granted
 from wbsp.core.effects import Ack, CutDecision, Final, Model, Stop
-from wbsp.core.report import Lane, Phase, PhaseTimer, Report
+from wbsp.core.stats import Lane, Phase, PhaseTimer, Report
 from wbsp.core.store import Snapshot
 from wbsp.simulate.nodes.server import SimulatedServer
 from wbsp.simulate.workloads.base import Workload

@@ -9,7 +9,7 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any
 
-from wbsp.core.report import PHASES, Phase
+from wbsp.core.stats import PHASES, Phase
 from wbsp.runlog.reader import Run
 
 NOTHING = 0.01  # a difference that is no reason for another shard

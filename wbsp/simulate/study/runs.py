@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wbsp.core.outer_optimizer import create_outer
-from wbsp.core.report import Lane, Phase, Report
+from wbsp.core.stats import Lane, Phase, Report
 from wbsp.core.store import Snapshot
 from wbsp.runlog.folder import write_settings
 from wbsp.runlog.reader import Run, read_run

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from wbsp.core.report import Report
-from wbsp.core.stats import AnsweredWork
+from wbsp.core.stats import AnsweredWork, Report
 from wbsp.limits import Count, Id, Line, Mac, OrNone, Seconds, Settings, Size, Worker
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import LayerStates, Layout

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from wbsp.core.report import Report
+from wbsp.core.stats import Report
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import FLOAT32, Format
 from wbsp.tensors.error_feedback import advanced

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from wbsp.core.report import Report
+from wbsp.core.stats import Report
 from wbsp.limits import one_line
 from wbsp.process.host import Nap
 from wbsp.sync.base import Push
