@@ -17,7 +17,7 @@ from wbsp.process.imports import heavy_imports
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import folder_of_worker
 from wbsp.runlog.worker import WorkerLog
-from wbsp.wire.sockets import split_addresses
+from wbsp.wire.addresses import split_addresses
 from wbsp.worker.comm.connection import TransportError
 from wbsp.worker.comm.session import Session
 

@@ -18,7 +18,7 @@ from wbsp.environment import (
     worker_num,
 )
 from wbsp.ps.launch import where_to_listen
-from wbsp.wire.sockets import split_address
+from wbsp.wire.addresses import split_address
 
 CLUSTER = {"ps": ["ps.example:2606"], "worker": ["a.example:1", "b.example:1", "c.example:1"]}
 

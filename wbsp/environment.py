@@ -21,16 +21,25 @@ from __future__ import annotations
 import json
 import operator
 import os
+import pathlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
-
-from wbsp.wire.sockets import read_token
 
 TRANSPORTS = "auto", "tcp"
 TRAINERS = "chief", "master", "worker"  # types of tasks that train, in the order of their numbers
 _SHOWN = 200  # characters of a variable in a message
 _UNKNOWN = ('{} is not known: pass SyncCallback("localhost:2606", worker_index=0), or set the '
            "environment variable {}, or TF_CONFIG")
+_MIN_TOKEN = 16  # bytes; a shorter secret can be guessed from the public keys on the wire
+
+
+def read_token(path: str) -> bytes:
+    """The secret in the file. Raises ValueError or OSError in one clear line."""
+    token = pathlib.Path(path).read_bytes().strip()
+    if len(token) < _MIN_TOKEN:
+        raise ValueError(f"token file {path} holds {len(token)} bytes; at least {_MIN_TOKEN} are "
+                         f"needed: openssl rand -hex 32 > {path}")
+    return token
 
 
 class Said(NamedTuple):

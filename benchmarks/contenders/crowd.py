@@ -27,11 +27,11 @@ from wbsp.core.stats import Report
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec
 from wbsp.tensors.ops import bounds
+from wbsp.wire.addresses import split_address
 from wbsp.wire.assembly import split
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import Claim, attachment
-from wbsp.wire.sockets import split_address
 from wbsp.worker.comm.thread import HEARTBEAT
 
 _END = 30.0  # seconds for the last answers

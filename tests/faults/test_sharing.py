@@ -21,8 +21,9 @@ from proxy import Proxy
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.sync.base import Push
 from wbsp.wire.messages import codec as m
+from wbsp.wire.messages.base import Place
 from wbsp.wire.shm.link import Door, accept, listen
-from wbsp.wire.shm.segments import PIECE, Place, available
+from wbsp.wire.shm.segments import PIECE, available
 
 pytestmark = pytest.mark.skipif(not available(), reason="no shared memory on this system")
 MANY = PIECE + 7  # floats: more than lie at one place

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from integers import IntegerReplica, forget_cuts, write_result
 
-from wbsp.wire.sockets import read_token
+from wbsp.environment import read_token
 from wbsp.worker.comm.client import Transport, TransportError
 from wbsp.worker.runtime import WorkerRuntime
 

@@ -17,7 +17,7 @@ from wbsp.tensors.layout import STATES, LayerState, TensorSpec
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.messages import watch as f
-from wbsp.wire.shm.segments import Place
+from wbsp.wire.messages.base import Place
 
 FROM_WORKER = [
     m.Hello(m.PROTOCOL, 3, {"sync": "wbsp", "lr": "0.1"}),

@@ -5,9 +5,8 @@ import pytest
 
 from wbsp.tensors.codecs import parse
 from wbsp.tensors.ops import bounds
-from wbsp.wire.assembly import split
+from wbsp.wire.assembly import Parts, split
 from wbsp.wire.messages import codec as m
-from wbsp.wire.parts import Parts
 
 INT8, SIZE = parse("int8"), 1001
 ENDS = bounds(SIZE, 2)

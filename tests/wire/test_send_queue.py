@@ -7,8 +7,8 @@ import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wbsp.wire.queues import SendQueue
 from wbsp.wire.rate import RateLimitedReceiver, RateLimiter
-from wbsp.wire.send_queue import SendQueue
 
 quick = settings(max_examples=2 * settings.default.max_examples)
 

@@ -5,16 +5,9 @@ import socket
 import pytest
 import zmq
 
-from wbsp.wire.sockets import (
-    ServerSocket,
-    derive_keys,
-    endpoint,
-    is_loopback,
-    plain_address,
-    read_token,
-    split_address,
-    worker_socket,
-)
+from wbsp.environment import read_token
+from wbsp.wire.addresses import endpoint, is_loopback, plain_address, split_address
+from wbsp.wire.sockets import ServerSocket, derive_keys, worker_socket
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "*", "192.0.2.1", "::", "some.host"])

@@ -41,11 +41,12 @@ from wbsp.runlog.folder import (
 from wbsp.runlog.server import ServerLog
 from wbsp.sync import SyncModel
 from wbsp.tensors.codecs import FLOAT32
+from wbsp.wire.addresses import is_loopback, split_address
 from wbsp.wire.guard import too_few_files
 from wbsp.wire.messages.base import PROTOCOL
 from wbsp.wire.messages.sharding import Lead
 from wbsp.wire.proof import SIZE, key_of_shards
-from wbsp.wire.sockets import ServerSocket, is_loopback, split_address
+from wbsp.wire.sockets import ServerSocket
 
 
 def where_to_listen(host: str | None, port: int | None, default_port: int) -> tuple[str, int]:

@@ -21,9 +21,9 @@ import zmq
 from wbsp.runlog.files import cut_torn_line
 from wbsp.watch.line import Line, Refused
 from wbsp.watch.run import Origin
+from wbsp.wire.addresses import endpoints, split_addresses
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.watch import FilesAt, Have, News, Piece, Read, Watch, is_log, order
-from wbsp.wire.sockets import endpoints, split_addresses
 
 PATIENCE = 10.0  # seconds for the first answer
 _EVERY = 1.0  # seconds between two requests, once all is here

@@ -1,4 +1,5 @@
-"""A server's outgoing messages, sent as fast as the rate limit and each peer allow."""
+"""Messages on their way out and in, as fast as the rate limit and each peer allow: a server's
+queues of many peers, a worker's queue of one, and a worker's socket with its queue."""
 
 from __future__ import annotations
 
@@ -6,13 +7,17 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import zmq
 
-from wbsp.wire.rate import Frames, Line, RateLimiter
+from wbsp.process.host import HOST, Host
+from wbsp.wire.rate import Frames, Line, RateLimitedReceiver, RateLimiter
+from wbsp.wire.shm.link import Link
 
 MOST_WAITING = 256  # messages, beside the transfer, that may wait for a peer
 _FIRST_RETRY, _LAST_RETRY = 0.001, 0.05  # seconds until a blocked peer is tried again
+_IN, _OUT = int(zmq.POLLIN), int(zmq.POLLOUT)  # arithmetic with enums takes its time
 
 
 @dataclass
@@ -134,3 +139,117 @@ class PeerQueues:
             self._line.put((queue, frames), 0 if unsent else sum(map(len, frames)), now)
             return True
         return False
+
+
+class SendQueue:
+    """First-in, first-out queue of messages to a server; used by one thread.
+
+    One urgent message, the newest, goes ahead of all that wait.
+    """
+
+    def __init__(self, socket: zmq.Socket | Link, limiter: RateLimiter):
+        self._socket = socket
+        self._line: Line[Frames] = Line(limiter)
+        self._waiting: deque[Frames] = deque()
+        self._urgent: Frames | None = None  # waits, too
+        self._urgent_on_line = False
+        self.blocked = False  # the socket accepts nothing at the moment
+        self.sent = 0  # messages; the urgent ones do not count
+
+    def __len__(self) -> int:
+        """Number of messages that have not been sent."""
+        return len(self._waiting) + (self._urgent is not None) + (
+            self._line.message is not None)
+
+    def post(self, *frames: bytes | memoryview, now: float, urgent: bool = False) -> None:
+        """Send the message now if possible, else later; an urgent one replaces an older one."""
+        if urgent:
+            self._urgent = frames
+        else:
+            self._waiting.append(frames)
+        self.flush(now)
+
+    def clear(self) -> None:
+        """Forget all messages that have not been sent."""
+        self._waiting.clear()
+        self._urgent = None
+        self._line.message = None
+        self.blocked = False
+
+    def flush(self, now: float) -> None:
+        """Send all messages that the line has carried, until the socket accepts no more."""
+        self.blocked = False
+        while self._line.message is not None or self._put_next_on_line(now):
+            frames = self._line.take(now)
+            if frames is None:
+                return
+            try:
+                self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                self._line.put(frames, 0, now)
+                self.blocked = True
+                return
+            self.sent += not self._urgent_on_line
+
+    def delay(self, now: float) -> float:
+        """Seconds until `flush` can send a message; infinite when the queue is empty, or blocked
+        until the socket can be written to."""
+        delay = None if self.blocked else self._line.delay(now)
+        return math.inf if delay is None else delay
+
+    def _put_next_on_line(self, now: float) -> bool:
+        """Put the message that is next on the line; False if there is none."""
+        self._urgent_on_line = self._urgent is not None
+        if self._urgent is not None:
+            frames, self._urgent = self._urgent, None
+        elif self._waiting:
+            frames = self._waiting.popleft()
+        else:
+            return False
+        self._line.put(frames, sum(map(len, frames)), now)
+        return True
+
+
+class Duplex:
+    """Messages to and from one peer; used by the communication thread.
+
+    queue: of messages that have not been sent
+    """
+
+    def __init__(self, socket: zmq.Socket | Link, upstream: RateLimiter, downstream: RateLimiter,
+                 on: Host = HOST):
+        self._socket, self._clock = socket, on.clock
+        # by which a poller names it
+        self._polled = socket.fileno() if isinstance(socket, Link) else socket
+        self.queue = SendQueue(socket, upstream)
+        self._receiver = RateLimitedReceiver(socket, downstream)
+
+    def transferring(self, now: float) -> bool:
+        """True while the rate limit delays a message on its way out or in."""
+        return 0 < self.queue.delay(now) < math.inf or self._receiver.delay(now) is not None
+
+    def register(self, poller: zmq.Poller, now: float) -> float:
+        """Have `poller` wake up when there is something to do; seconds after which there is."""
+        arriving = self._receiver.delay(now)
+        flags = _OUT if self.queue.blocked else 0
+        if arriving is None:
+            flags |= _IN
+        poller.register(self._polled, flags)
+        return min(self.queue.delay(now), math.inf if arriving is None else arriving)
+
+    def readable(self, found: dict[Any, int], now: float) -> bool:
+        """True if `receive` can return a message; `found`: of the poller."""
+        arriving = self._receiver.delay(now) is not None
+        return arriving or bool(found.get(self._polled, 0) & _IN)
+
+    def receive(self) -> list[zmq.Frame] | None:
+        """The next message's frames; None: there is none yet."""
+        return self._receiver.receive(self._clock.monotonic())
+
+    def post(self, *frames: bytes | memoryview, urgent: bool = False) -> None:
+        """Send a message now if possible, else later; an urgent one replaces an older one."""
+        self.queue.post(*frames, now=self._clock.monotonic(), urgent=urgent)
+
+    def flush(self) -> None:
+        """Send all queued messages that the rate limit and the socket allow."""
+        self.queue.flush(self._clock.monotonic())

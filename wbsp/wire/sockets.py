@@ -1,4 +1,4 @@
-"""ZeroMQ sockets as wbsp uses them: addresses, limits, and CURVE from a shared token.
+"""ZeroMQ sockets as wbsp uses them: limits, and CURVE from a shared token.
 
 Without a token a server binds to the loopback interface only. With one, a key pair for each side
 is derived from it; libzmq then encrypts all traffic, and each side proves that it knows the token.
@@ -9,8 +9,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import hmac
-import ipaddress
-import pathlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -19,13 +17,13 @@ import zmq
 import zmq.auth
 from zmq.utils import z85
 
-from wbsp.process.host import HOST, Host, Network
+from wbsp.process.host import HOST, Host
 from wbsp.tensors.buffers import keep_freed
+from wbsp.wire.addresses import endpoint, is_loopback, plain_address
 from wbsp.wire.guard import ROOM, ConnectionGuard
 from wbsp.wire.messages.codec import MAX_MESSAGE
 from wbsp.wire.proof import Challenges, mac
 
-_MIN_TOKEN = 16  # bytes; a shorter secret can be guessed from the public keys on the wire
 _PING_MS = 1000  # between two pings of an idle connection
 # Silence after which the connection counts as broken. On a slow line a pong waits behind a chunk:
 # 1 MiB in this time is the slowest line that works.
@@ -52,15 +50,6 @@ class Keys(NamedTuple):
     worker_secret: bytes
 
 
-def read_token(path: str) -> bytes:
-    """The secret in the file. Raises ValueError or OSError in one clear line."""
-    token = pathlib.Path(path).read_bytes().strip()
-    if len(token) < _MIN_TOKEN:
-        raise ValueError(f"token file {path} holds {len(token)} bytes; at least {_MIN_TOKEN} are "
-                         f"needed: openssl rand -hex 32 > {path}")
-    return token
-
-
 @functools.lru_cache(maxsize=1)
 def derive_keys(token: bytes) -> Keys:
     """Both sides' keys. The derivation is slow on purpose, so that guessing tokens is slow, too."""
@@ -69,58 +58,6 @@ def derive_keys(token: bytes) -> Keys:
         secret = z85.encode(hashlib.scrypt(token, salt=side, n=1 << 14, r=8, p=1, dklen=32))
         pairs += [zmq.curve_public(secret), secret]
     return Keys(*pairs)
-
-
-def is_loopback(host: str) -> bool:
-    """True for a host name or address that only this machine can reach."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def endpoint(host: str, port: int) -> str:
-    """ZeroMQ's `tcp://` address; an IPv6 host may have brackets or not."""
-    if host == "localhost":
-        host = "127.0.0.1"
-    if ":" in host and not host.startswith("["):
-        host = f"[{host}]"
-    return f"tcp://{host}:{port}"
-
-
-def plain_address(text: str) -> str:
-    """A numeric address in its one usual form: libzmq, where a socket takes both kinds, may name an
-    IPv4 address as IPv6 does, `::ffff:10.0.0.1`. What is no such address is returned as it is."""
-    try:
-        address = ipaddress.ip_address(text.strip("[]"))
-    except ValueError:
-        return text
-    return str(getattr(address, "ipv4_mapped", None) or address)
-
-
-def endpoints(host: str, port: int, network: Network = HOST.network) -> list[str]:
-    """The addresses that a host's name has: libzmq by itself tries the first one only, an IPv6
-    address where there are both kinds. Raises OSError for a name that is not known."""
-    if host == "localhost":
-        return [endpoint(host, port)]
-    return list(dict.fromkeys(endpoint(str(where[0]), port)
-                              for *_, where in network.resolve(host, port)))
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of 'host:port'. Raises ValueError in one clear line."""
-    host, colon, port = address.rpartition(":")
-    number = port.isascii() and port.isdigit()
-    if not (colon and host and "/" not in host and number and 0 < int(port) < 65536):
-        raise ValueError(f"address {address!r} is not host:port, for example localhost:2606")
-    return host, int(port)
-
-
-def split_addresses(text: str) -> list[tuple[str, int]]:
-    """Hosts and ports of 'host:port,host:port'. Raises ValueError in one clear line."""
-    return [split_address(address.strip()) for address in text.split(",")]
 
 
 def _prepare(socket: zmq.Socket, hosts: list[str], most: int = MAX_MESSAGE) -> None:

@@ -7,10 +7,11 @@ from jobs import free_port, until
 
 from wbsp.process.host import HOST, Host, Network
 from wbsp.ps.replication.probe import Inquiry, Probe
+from wbsp.wire.addresses import endpoint
 from wbsp.wire.intake import Intake
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import answer
-from wbsp.wire.sockets import ServerSocket, endpoint
+from wbsp.wire.sockets import ServerSocket
 
 SECRET = bytes(32)
 

@@ -12,8 +12,7 @@ from wbsp.limits import SHARDS
 from wbsp.ps.sharding.coordinator import ShardPlan
 from wbsp.ps.sharding.shard import Shard
 from wbsp.tensors.ops import bounds
-from wbsp.wire.assembly import split
-from wbsp.wire.floats import FloatsReader, floats_of
+from wbsp.wire.assembly import FloatsReader, floats_of, split
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import attachment

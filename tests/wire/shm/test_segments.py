@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from wbsp.process.host import HOST
-from wbsp.wire.messages.base import WireError
-from wbsp.wire.shm.segments import Place, SharedPool, available, create
+from wbsp.wire.messages.base import Place, WireError
+from wbsp.wire.shm.segments import SharedPool, available, create
 
 pytestmark = pytest.mark.skipif(not available(), reason="no shared memory on this system")
 

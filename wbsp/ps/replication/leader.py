@@ -15,10 +15,11 @@ from wbsp.ps.replication.election import STANDBY_STEP, Beats
 from wbsp.ps.replication.probe import Probe
 from wbsp.ps.replication.snapshot import Copy, CopyReader
 from wbsp.runlog.folder import SECRET
+from wbsp.wire.addresses import endpoint
 from wbsp.wire.intake import Intake
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import STRANGER, Claim
-from wbsp.wire.sockets import ServerSocket, endpoint
+from wbsp.wire.sockets import ServerSocket
 
 _TELL = 0.5  # seconds between two signs of life
 _GAP = 5.0  # seconds between two refusals after which another process may have been there

@@ -13,10 +13,11 @@ import zmq
 
 from wbsp.limits import one_line
 from wbsp.process.host import HOST, Host
+from wbsp.wire.addresses import endpoint
 from wbsp.wire.intake import TOO_MUCH, Intake
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Claim
-from wbsp.wire.sockets import HANDSHAKE_FAILED, NO_HANDSHAKE, ServerSocket, endpoint
+from wbsp.wire.sockets import HANDSHAKE_FAILED, NO_HANDSHAKE, ServerSocket
 
 _EVERY = 0.5  # seconds between two attempts
 _TRY = 2.0  # seconds that an attempt may take

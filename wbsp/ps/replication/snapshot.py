@@ -14,7 +14,7 @@ from wbsp.ps.checkpoint.format import Checkpoint
 from wbsp.ps.checkpoint.state import check_state
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import TensorSpec, total_size
-from wbsp.wire.floats import FloatsReader, floats_of
+from wbsp.wire.assembly import FloatsReader, floats_of
 from wbsp.wire.messages import codec as m
 from wbsp.wire.rate import Frames
 from wbsp.wire.shm.link import TRIES, Door, Link

@@ -23,10 +23,11 @@ from wbsp.ps.replication.snapshot import Copy
 from wbsp.ps.server import Server
 from wbsp.ps.sessions.session import check_reattach, other_protocol
 from wbsp.runlog.console import say
+from wbsp.wire.addresses import split_address
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import Denied, Lead
 from wbsp.wire.proof import answer, ticket
-from wbsp.wire.sockets import ServerSocket, peer_address, split_address
+from wbsp.wire.sockets import ServerSocket, peer_address
 
 PATIENCE = 600.0  # seconds without a server that was there, and without the right to serve
 _POLL = 0.05  # seconds between two looks at the timers

@@ -10,11 +10,11 @@ import numpy as np
 from wbsp.core.stats import Report
 from wbsp.limits import one_line
 from wbsp.ps.sessions.peer_log import AT_ONCE, PeerLog, ProtocolErrors, TokenBucket
-from wbsp.ps.sessions.session import Sharing, UpdateReassembler, Way, WorkerSession
+from wbsp.ps.sessions.session import Sharing, Way, WorkerSession
 from wbsp.ps.sharding.coordinator import Shards
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import FLOAT32, Format
-from wbsp.wire.assembly import split
+from wbsp.wire.assembly import UpdateReassembler, split
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import answer
 from wbsp.wire.queues import MOST_WAITING, PeerQueues

@@ -4,68 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
 import zmq
 
 from wbsp.core.stats import PHASES, Report
 from wbsp.sync.base import Push
-from wbsp.tensors.buffers import BufferPool
-from wbsp.tensors.codecs import FLOAT32, Format
 from wbsp.tensors.layout import TensorSpec
-from wbsp.tensors.ops import magnitude
-from wbsp.wire.assembly import Reassembler
+from wbsp.wire.assembly import UpdateReassembler
 from wbsp.wire.messages import codec as m
 from wbsp.wire.shm.lender import SharedLink
 from wbsp.wire.shm.link import check_name
 
 _MAX_COUNT = 1 << 40  # steps or samples in one push; sums of them stay 64-bit integers
 _MAX_SECONDS = 1e9  # thirty years; what models make of it stays finite
-
-
-class _Floats(Reassembler):
-    """Looks at what it has taken, while that is in the processor's caches."""
-
-    most = 0.0  # as of `magnitude`, of the newest vector so far
-
-    def _took(self, part: np.ndarray, offset: int) -> None:
-        self.most = max(self.most if offset else 0.0, magnitude(part))
-
-
-class UpdateReassembler:
-    """Puts a worker's updates together, and sums of them, which come as float32 in any run.
-
-    most: as of `magnitude`, of the newest one so far
-    """
-
-    most = 0.0
-
-    def __init__(self, size: int, pool: BufferPool, wire: Format = FLOAT32, shared: bool = False):
-        """`size` in floats; `pool`: source of the vectors' memory; `wire`: the run's format;
-        `shared`: as of `Reassembler`."""
-        self.size, self._wire, self._pool = size, wire, pool
-        self._floats = _Floats(size, pool, shared)
-        self._words = None if wire.lossless else Reassembler(wire.words(size), pool)
-
-    def due(self, again: bool) -> int:
-        """How many floats or words a push has, or a sum that is sent `again`."""
-        return self.size if self._words is None or again else self._words.size
-
-    def add(self, offset: int, size: int, data: memoryview,
-            again: bool = False) -> np.ndarray | None:
-        """As `Reassembler.add`, of a push or, `again`, of a sum; what is returned are floats."""
-        if self._words is None or again:
-            vector = self._floats.add(offset, size, data)
-            self.most = self._floats.most
-            return vector
-        words = self._words.add(offset, size, data)
-        if words is None:
-            return None
-        try:
-            vector = self._wire.decode(words, self.size, self._pool.take(self.size))
-        except ValueError as error:
-            raise m.WireError(f"an update of {error}") from None
-        self.most = magnitude(vector)
-        return vector
 
 
 @dataclass

@@ -24,10 +24,11 @@ from wbsp.process.signals import Interrupts
 from wbsp.ps.sharding.link import LocalShard, ShardLink, ShardLost
 from wbsp.tensors.codecs import Format
 from wbsp.tensors.ops import bounds
-from wbsp.wire.floats import floats_of
+from wbsp.wire.addresses import split_addresses
+from wbsp.wire.assembly import floats_of
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
-from wbsp.wire.sockets import ServerSocket, split_addresses
+from wbsp.wire.sockets import ServerSocket
 
 PATIENCE = 600.0  # seconds for which a server waits for the shards of a run that has begun
 _GRACE = 2.0  # seconds that shards are given to come, before anybody is turned away

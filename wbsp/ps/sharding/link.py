@@ -11,19 +11,14 @@ from msgspec import structs
 
 from wbsp.limits import one_line
 from wbsp.process.child import ChildProcess
+from wbsp.wire.addresses import endpoint, is_loopback
 from wbsp.wire.intake import TOO_MUCH, Intake
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import STRANGER, Claim
+from wbsp.wire.queues import SendQueue
 from wbsp.wire.rate import Frames, RateLimiter
-from wbsp.wire.send_queue import SendQueue
-from wbsp.wire.sockets import (
-    HANDSHAKE_FAILED,
-    NO_HANDSHAKE,
-    ServerSocket,
-    endpoint,
-    is_loopback,
-)
+from wbsp.wire.sockets import HANDSHAKE_FAILED, NO_HANDSHAKE, ServerSocket
 
 SILENT = 30.0  # seconds without a word after which a shard counts as lost
 _BEAT = 1.0  # seconds between two signs of life, and between two requests to follow

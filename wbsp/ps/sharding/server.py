@@ -16,7 +16,7 @@ from wbsp.process.host import Nap
 from wbsp.process.signals import Interrupts
 from wbsp.ps.sharding.shard import Shard
 from wbsp.runlog.console import say
-from wbsp.wire.floats import FloatsReader
+from wbsp.wire.assembly import FloatsReader
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import SIZE, attachment

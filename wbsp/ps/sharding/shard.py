@@ -15,11 +15,9 @@ import numpy as np
 
 from wbsp.core.outer_optimizer import create_outer
 from wbsp.core.store import UNSENT, Snapshot, Store
-from wbsp.ps.sessions.session import UpdateReassembler
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import parse
-from wbsp.wire.assembly import split
-from wbsp.wire.floats import floats_of
+from wbsp.wire.assembly import UpdateReassembler, floats_of, split
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import attachment

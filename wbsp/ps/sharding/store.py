@@ -14,7 +14,7 @@ from wbsp.ps.sharding.coordinator import Shards
 from wbsp.ps.sharding.link import ShardLost
 from wbsp.tensors.codecs import FLOAT32, Format
 from wbsp.tensors.ops import bounds, largest
-from wbsp.wire.floats import FloatsReader
+from wbsp.wire.assembly import FloatsReader
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 

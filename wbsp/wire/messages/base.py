@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import NamedTuple
 
-from wbsp.limits import MAX_FLOATS
+import msgspec
+import numpy as np
+
+from wbsp.limits import MAX_FLOATS, Bytes, Random
 
 PROTOCOL = 13  # to be raised when a message, or a type that a message embeds, changes
 # Floats in one message (1 MiB): a unit for rate limits and turns, and a bound on a peer's messages.
@@ -27,3 +30,18 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
     Each number, text, list and dict has its bounds in its type: see `wbsp.limits`.
     """
+
+
+class Place(NamedTuple):
+    """Where floats lie: number of a segment, and bytes in it; as a peer says."""
+
+    segment: Random
+    offset: Bytes
+    nbytes: Bytes
+
+    def within(self, vector: np.ndarray) -> memoryview:
+        """What lies there in the segment that is `vector`, float32 [size]. Raises WireError."""
+        end = self.offset + self.nbytes
+        if not 0 <= self.offset < end <= vector.nbytes:
+            raise WireError(f"bytes {self.offset} to {end} of a segment of {vector.nbytes}")
+        return vector.data.cast("B")[self.offset:end]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from wbsp.limits import Count, Id, Line, Mac, OrNone, Random, Reason, Seconds, Settings, Size
 from wbsp.sync.base import Direct, WorkerRule
-from wbsp.wire.messages.base import NONE, Message
+from wbsp.wire.messages.base import NONE, Message, Place
 from wbsp.wire.messages.sharding import Group
-from wbsp.wire.shm.segments import Place
 
 
 class Welcome(Message, frozen=True):

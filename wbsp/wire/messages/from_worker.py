@@ -6,8 +6,7 @@ from wbsp.core.stats import AnsweredWork, Report
 from wbsp.limits import Count, Id, Line, Mac, OrNone, Seconds, Settings, Size, Worker
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import LayerStates, Layout
-from wbsp.wire.messages.base import NONE, Message
-from wbsp.wire.shm.segments import Place
+from wbsp.wire.messages.base import NONE, Message, Place
 
 
 class Hello(Message, frozen=True):

@@ -9,11 +9,10 @@ import zmq
 
 from wbsp.process.host import HOST, Host
 from wbsp.tensors.buffers import is_held
-from wbsp.wire.duplex import Duplex
-from wbsp.wire.messages.base import WireError
+from wbsp.wire.messages.base import Place, WireError
+from wbsp.wire.queues import Duplex
 from wbsp.wire.rate import RateLimiter
 from wbsp.wire.shm.link import Door, Link
-from wbsp.wire.shm.segments import Place
 
 
 class SharingEnded(Exception):

@@ -10,11 +10,11 @@ import numpy as np
 import zmq
 
 from wbsp.process.host import HOST, Host
-from wbsp.wire.messages.base import WireError
+from wbsp.wire.messages.base import Place, WireError
+from wbsp.wire.queues import SendQueue
 from wbsp.wire.rate import RateLimiter
-from wbsp.wire.send_queue import SendQueue
 from wbsp.wire.shm.link import connect
-from wbsp.wire.shm.segments import Place, SharedPool, available, create
+from wbsp.wire.shm.segments import SharedPool, available, create
 
 _MOST_LENT = 4  # versions that a worker may read: its anchor, one to adopt, and one on its way
 

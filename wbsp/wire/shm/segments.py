@@ -16,27 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wbsp.limits import Bytes, Random
 from wbsp.process.host import HOST, Host
 from wbsp.tensors.buffers import BufferPool
-from wbsp.wire.messages.base import WireError
 
 PIECE = 1 << 20  # floats of an update at one place: the next is put while this one is read
-
-
-class Place(NamedTuple):
-    """Where floats lie: number of a segment, and bytes in it; as a peer says."""
-
-    segment: Random
-    offset: Bytes
-    nbytes: Bytes
-
-    def within(self, vector: np.ndarray) -> memoryview:
-        """What lies there in the segment that is `vector`, float32 [size]. Raises WireError."""
-        end = self.offset + self.nbytes
-        if not 0 <= self.offset < end <= vector.nbytes:
-            raise WireError(f"bytes {self.offset} to {end} of a segment of {vector.nbytes}")
-        return vector.data.cast("B")[self.offset:end]
 
 
 class Segment(NamedTuple):

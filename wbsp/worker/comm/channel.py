@@ -14,13 +14,14 @@ import zmq
 from wbsp.process.forks import close_connections
 from wbsp.process.host import HOST, Host
 from wbsp.tensors.buffers import keep_freed
+from wbsp.wire.addresses import split_addresses
 from wbsp.wire.assembly import split
-from wbsp.wire.duplex import Duplex
 from wbsp.wire.messages import codec as m
+from wbsp.wire.queues import Duplex
 from wbsp.wire.rate import RateLimiter
 from wbsp.wire.shm.borrower import SharedMemory, SharingEnded
 from wbsp.wire.shm.segments import PIECE
-from wbsp.wire.sockets import contact, split_addresses, worker_socket
+from wbsp.wire.sockets import contact, worker_socket
 from wbsp.worker.comm.connection import ConnectionMonitor
 from wbsp.worker.comm.route import numbers
 from wbsp.worker.comm.shards import Slices

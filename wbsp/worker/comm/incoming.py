@@ -10,9 +10,8 @@ from wbsp.core.stats import Report
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import FLOAT32, Format
 from wbsp.tensors.error_feedback import advanced
-from wbsp.wire.assembly import Assembly, Reassembler
+from wbsp.wire.assembly import Assembly, Parts, Reassembler
 from wbsp.wire.messages import codec as m
-from wbsp.wire.parts import Parts
 
 
 class Listener(Protocol):

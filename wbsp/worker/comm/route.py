@@ -8,7 +8,7 @@ import contextlib
 import zmq
 
 from wbsp.process.host import HOST, Host
-from wbsp.wire.sockets import endpoints, plain_address, split_addresses
+from wbsp.wire.addresses import endpoints, plain_address, split_addresses
 
 # Seconds until the next address is tried, where there are several: without an answer, after the
 # connection was refused, after it was accepted (the handshake on a slow line).

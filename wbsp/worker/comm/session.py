@@ -8,8 +8,8 @@ from typing import Any
 
 from wbsp.environment import Task, shares_memory, token
 from wbsp.process.host import HOST, Host
+from wbsp.wire.addresses import split_addresses
 from wbsp.wire.messages import codec as m
-from wbsp.wire.sockets import split_addresses
 from wbsp.worker.comm.client import Transport
 from wbsp.worker.comm.connection import RunOver
 

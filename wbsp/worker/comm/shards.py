@@ -16,13 +16,14 @@ import zmq
 
 from wbsp.process.host import HOST, Host
 from wbsp.tensors.ops import bounds
+from wbsp.wire.addresses import endpoint
 from wbsp.wire.assembly import split
-from wbsp.wire.duplex import Duplex
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import Claim, attachment
+from wbsp.wire.queues import Duplex
 from wbsp.wire.rate import RateLimiter
-from wbsp.wire.sockets import endpoint, worker_socket
+from wbsp.wire.sockets import worker_socket
 from wbsp.worker.comm.connection import TransportError
 
 _AGAIN = 2.0  # seconds until an introduction that is not answered is repeated
