@@ -17,9 +17,10 @@ from wbsp.core.outer_optimizer import create_outer
 from wbsp.process.host import Clock
 from wbsp.process.signals import Interrupts
 from wbsp.ps.checkpoint import format as checkpoint
-from wbsp.ps.checkpoint.writer import CHECKPOINT, Evaluation, EvaluatorError, EvaluatorWatch
+from wbsp.ps.checkpoint.writer import CHECKPOINT
+from wbsp.ps.config import Outlet, ServerConfig
+from wbsp.ps.evaluation import Evaluation, EvaluatorError, EvaluatorWatch
 from wbsp.ps.replication.primary import Replication
-from wbsp.ps.run import Outlet, ServerConfig
 from wbsp.ps.server import Server
 from wbsp.runlog.console import Console
 from wbsp.runlog.server import ServerLog
@@ -314,7 +315,7 @@ def test_an_evaluator_that_works_may_take_its_time():
 @pytest.mark.parametrize("blocks, what", [(5, "the evaluation of version 5"),
                                           (SAVE, "the file model.keras")])
 def test_a_run_ends_without_an_evaluator_that_hangs(tmp_path, monkeypatch, blocks, what):
-    monkeypatch.setattr("wbsp.ps.checkpoint.writer.HANGS", 0.3)
+    monkeypatch.setattr("wbsp.ps.evaluation.HANGS", 0.3)
     run = Run(tmp_path, Judge(blocks, hangs=True)).starts()
     run.member(steps=5).ends()
     assert run.ends() == 0

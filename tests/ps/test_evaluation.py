@@ -7,8 +7,7 @@ import signal
 import pytest
 from jobs import until
 
-from wbsp.ps.checkpoint.writer import EvaluatorError
-from wbsp.ps.evaluation import EvaluatorProcess
+from wbsp.ps.evaluation import EvaluatorError, EvaluatorProcess
 
 
 @pytest.mark.slow

@@ -15,8 +15,7 @@ from peers import Peer, RawPeer
 from watching import file_processes
 
 from wbsp.ps import file_server as file_process
-from wbsp.ps.file_server import MOST, Folder
-from wbsp.ps.files import RunFiles
+from wbsp.ps.file_server import MOST, Folder, RunFiles
 from wbsp.runlog.folder import SECRET, write_settings
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.watch import Have, News, Read
@@ -243,7 +242,7 @@ def test_who_asks_for_where_the_files_are_again_and_again_starts_one_process(job
 
 def test_a_process_that_nobody_asks_ends_and_another_one_is_started(jobs):
     port = free_port()
-    code = ("import runpy, sys, wbsp.ps.files as f; f._AGAIN = 0.1;"
+    code = ("import runpy, sys, wbsp.ps.file_server as f; f._AGAIN = 0.1;"
             "f._COMMAND = ['-c', 'import sys, wbsp.ps.file_server as p; p.IDLE = 0.3; "
             "sys.exit(p.main())']; sys.argv[0] = 'wbsp.ps';"
             "runpy.run_module('wbsp.ps', run_name='__main__', alter_sys=True)")

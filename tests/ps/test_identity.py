@@ -13,7 +13,7 @@ from jobs import free_port, until
 from peers import Peer
 
 from wbsp.process.signals import Interrupts
-from wbsp.ps.sharding.server import ShardServer
+from wbsp.ps.sharding.process import ShardServer
 from wbsp.runlog.folder import SECRET, read_settings
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s

@@ -17,10 +17,10 @@ from wbsp.ps import launch as start
 from wbsp.ps.checkpoint.format import Checkpoint, load
 from wbsp.ps.checkpoint.resume import Runs
 from wbsp.ps.checkpoint.writer import CHECKPOINT
+from wbsp.ps.config import ServerConfig
 from wbsp.ps.replication import standby as waiting
 from wbsp.ps.replication.snapshot import Copy
 from wbsp.ps.replication.standby import Standby
-from wbsp.ps.run import ServerConfig
 from wbsp.ps.sharding.coordinator import ShardPlan
 from wbsp.runlog.files import write_document
 from wbsp.runlog.folder import is_held, read_settings, write_settings

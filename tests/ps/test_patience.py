@@ -21,7 +21,7 @@ SIZE = 5  # floats in an integer worker's model
 IMPATIENT = """
 import runpy
 import wbsp.ps.sessions.admission, wbsp.ps.run  # which take the following by name
-wbsp.ps.sessions.initial.INITIAL_PATIENCE = wbsp.ps.sessions.admission.INITIAL_PATIENCE = {patience}
+wbsp.ps.sessions.admission.INITIAL_PATIENCE = {patience}
 wbsp.ps.run.GOODBYE_PATIENCE = {patience}
 {fault}
 runpy.run_module("wbsp.ps", run_name="__main__")

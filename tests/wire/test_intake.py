@@ -8,9 +8,9 @@ import zmq
 from jobs import until
 
 from wbsp.process.host import HOST
-from wbsp.ps.replication.leader import Leader
 from wbsp.ps.replication.probe import Inquiry
-from wbsp.ps.sharding.link import ShardLink
+from wbsp.ps.replication.standby import Leader
+from wbsp.ps.sharding.coordinator import ShardLink
 from wbsp.wire.intake import TURN, Intake
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s

@@ -1,22 +1,71 @@
-"""What a worker joins, and what is remembered of one that has."""
+"""What a server is told, what a worker joins, and what is remembered of one that has."""
 
 from __future__ import annotations
 
+import json
+import math
+import pathlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from wbsp.core.outer_optimizer import OuterStep
 from wbsp.core.stats import Report
 from wbsp.process.host import HOST
 from wbsp.ps.checkpoint.state import report_of
-from wbsp.ps.files import RunFiles
+from wbsp.ps.file_server import RunFiles
 from wbsp.ps.sharding.coordinator import Shards
+from wbsp.runlog.console import Console
+from wbsp.runlog.server import ServerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.tensors.codecs import FLOAT32, Format
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.proof import SIZE, mac, ticket
+from wbsp.wire.rate import RateLimiter
+
+
+@dataclass
+class ServerConfig:
+    """What ends a run, its rates, its outer step, whether memory is shared with workers, and the
+    format of updates and versions.
+
+    fail_if_lost: a run at whose end a worker is missing has failed
+
+    Times in seconds, `bandwidth` in bytes per second.
+    """
+
+    worker_num: int
+    stop_samples: float = math.inf
+    target_accuracy: float = math.inf
+    check_period: float = 5.0
+    connect_timeout: float = 120.0
+    bandwidth: float | None = None
+    outer: OuterStep = field(default_factory=OuterStep)
+    share: bool = True
+    wire: Format = FLOAT32
+    fail_if_lost: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a bad bandwidth, before anything of the run is made."""
+        RateLimiter(self.bandwidth)
+
+    @property
+    def terms(self) -> dict[str, str]:
+        """What a standby must agree on beside a run's settings: name -> text."""
+        outer = self.outer.settings().get("outer", {"name": self.outer.name})
+        return {"workers": str(self.worker_num), "outer": json.dumps(outer, sort_keys=True),
+                "samples": f"{self.stop_samples:g}", "accuracy": f"{self.target_accuracy:g}"}
+
+
+@dataclass
+class Outlet:
+    """Where a run's story goes: a folder with its log, and a console for people."""
+
+    folder: pathlib.Path
+    log: ServerLog
+    console: Console
 
 
 @dataclass(frozen=True)

@@ -18,16 +18,15 @@ from wbsp.process.signals import Interrupts
 from wbsp.ps.checkpoint.format import Checkpoint, load, save
 from wbsp.ps.checkpoint.resume import BESIDE, Runs
 from wbsp.ps.checkpoint.state import check_run
-from wbsp.ps.checkpoint.writer import CHECKPOINT, Evaluator
-from wbsp.ps.files import RunFiles
-from wbsp.ps.replication.candidacy import State
-from wbsp.ps.replication.election import SERVER_STEP, STANDBY_STEP
+from wbsp.ps.checkpoint.writer import CHECKPOINT
+from wbsp.ps.config import Outlet, ServerConfig
+from wbsp.ps.evaluation import Evaluator
+from wbsp.ps.file_server import RunFiles
+from wbsp.ps.replication.election import SERVER_STEP, STANDBY_STEP, State
 from wbsp.ps.replication.snapshot import Copy
 from wbsp.ps.replication.standby import Standby
-from wbsp.ps.run import Outlet, ServerConfig
 from wbsp.ps.server import Server
-from wbsp.ps.sharding.coordinator import ShardPlan, Shards
-from wbsp.ps.sharding.link import ShardLost
+from wbsp.ps.sharding.coordinator import ShardLost, ShardPlan, Shards
 from wbsp.runlog.console import Console, say
 from wbsp.runlog.files import beside_of, read_document
 from wbsp.runlog.folder import (

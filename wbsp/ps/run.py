@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import math
-import pathlib
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from wbsp.core.engine import Engine
-from wbsp.core.outer_optimizer import OuterStep
 from wbsp.core.store import Store
 from wbsp.ps.checkpoint.state import report_of
-from wbsp.ps.checkpoint.writer import CHECKPOINT, Checkpoints, Evaluation, Evaluations, Evaluator
+from wbsp.ps.checkpoint.writer import CHECKPOINT, Checkpoints
 from wbsp.ps.clock import Clock
-from wbsp.ps.config import Place
+from wbsp.ps.config import Outlet, Place, ServerConfig
 from wbsp.ps.dispatcher import Dispatcher
+from wbsp.ps.evaluation import Evaluation, Evaluations, Evaluator
 from wbsp.ps.replication.snapshot import Source
 from wbsp.ps.sharding.store import ShardedStore
-from wbsp.runlog.console import Console, Status, say
-from wbsp.runlog.server import ServerLog
+from wbsp.runlog.console import Status, say
 from wbsp.sync.base import UNFIT, SyncModel
-from wbsp.tensors.codecs import FLOAT32, Format
 from wbsp.tensors.layout import LayerState, TensorSpec
-from wbsp.wire.rate import RateLimiter
 
 # Seconds without progress: for finishing a step and pushing it, for fetching the final version.
 STOP_PATIENCE, GOODBYE_PATIENCE = 120.0, 60.0
@@ -36,48 +31,6 @@ INTERRUPT_PATIENCE = 15.0  # seconds for all of the former, after a signal or a 
 REATTACH_PATIENCE = 30.0
 _NAMED = 5  # workers in one line, at most
 _NOTICE = 15.0  # seconds between two lines about updates that are not finite
-
-
-@dataclass
-class ServerConfig:
-    """What ends a run, its rates, its outer step, whether memory is shared with workers, and the
-    format of updates and versions.
-
-    fail_if_lost: a run at whose end a worker is missing has failed
-
-    Times in seconds, `bandwidth` in bytes per second.
-    """
-
-    worker_num: int
-    stop_samples: float = math.inf
-    target_accuracy: float = math.inf
-    check_period: float = 5.0
-    connect_timeout: float = 120.0
-    bandwidth: float | None = None
-    outer: OuterStep = field(default_factory=OuterStep)
-    share: bool = True
-    wire: Format = FLOAT32
-    fail_if_lost: bool = False
-
-    def __post_init__(self) -> None:
-        """Raises ValueError for a bad bandwidth, before anything of the run is made."""
-        RateLimiter(self.bandwidth)
-
-    @property
-    def terms(self) -> dict[str, str]:
-        """What a standby must agree on beside a run's settings: name -> text."""
-        outer = self.outer.settings().get("outer", {"name": self.outer.name})
-        return {"workers": str(self.worker_num), "outer": json.dumps(outer, sort_keys=True),
-                "samples": f"{self.stop_samples:g}", "accuracy": f"{self.target_accuracy:g}"}
-
-
-@dataclass
-class Outlet:
-    """Where a run's story goes: a folder with its log, and a console for people."""
-
-    folder: pathlib.Path
-    log: ServerLog
-    console: Console
 
 
 class Run:

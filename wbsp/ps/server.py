@@ -20,14 +20,13 @@ from wbsp.core.engine import Engine
 from wbsp.core.store import UNSENT
 from wbsp.process.host import Nap
 from wbsp.process.signals import Interrupts
-from wbsp.ps.checkpoint.writer import Evaluator, EvaluatorError, EvaluatorWatch
 from wbsp.ps.clock import Clock
-from wbsp.ps.config import Terms
+from wbsp.ps.config import Outlet, ServerConfig, Terms
 from wbsp.ps.dispatcher import Dispatcher
-from wbsp.ps.files import RunFiles
-from wbsp.ps.run import Outlet, Run, ServerConfig
-from wbsp.ps.sharding.coordinator import PATIENCE, Shards
-from wbsp.ps.sharding.link import ShardLost
+from wbsp.ps.evaluation import Evaluator, EvaluatorError, EvaluatorWatch
+from wbsp.ps.file_server import RunFiles
+from wbsp.ps.run import Run
+from wbsp.ps.sharding.coordinator import PATIENCE, ShardLost, Shards
 from wbsp.sync import known_models
 from wbsp.sync.base import ContractError, SyncModel
 from wbsp.tensors.layout import TensorSpec, difference

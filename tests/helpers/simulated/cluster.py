@@ -38,9 +38,9 @@ from simulated.strangers import Stranger
 from simulated.threads import Scheduler
 from simulated.world import World
 from wbsp.process.host import HOST, Clock, Host
+from wbsp.ps.config import ServerConfig
 from wbsp.ps.launch import prepare_server
-from wbsp.ps.run import ServerConfig
-from wbsp.ps.sharding.link import SILENT
+from wbsp.ps.sharding.coordinator import SILENT
 from wbsp.ps.sharding.process import prepare_shard
 from wbsp.sync import create
 from wbsp.tensors.codecs import parse

@@ -1,4 +1,4 @@
-"""An evaluator without a network: see `wbsp.ps.checkpoint.writer.Evaluator`."""
+"""An evaluator without a network: see `wbsp.ps.evaluation.Evaluator`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 from integers import IntegerReplica
 
-from wbsp.ps.checkpoint.writer import Evaluation, EvaluatorError
+from wbsp.ps.evaluation import Evaluation, EvaluatorError
 
 _WORK = 0.02  # seconds that it takes for a version
 

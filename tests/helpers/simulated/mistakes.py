@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from simulated.plan import PORT
+from wbsp.ps.config import ServerConfig
 from wbsp.ps.launch import prepare_server
-from wbsp.ps.run import ServerConfig
 from wbsp.sync import create
 from wbsp.worker.comm.client import Transport
 from wbsp.worker.comm.connection import TransportError

@@ -14,13 +14,12 @@ import msgspec
 
 import simulated.disk
 import wbsp.ps.checkpoint.writer
+import wbsp.ps.evaluation
 import wbsp.ps.launch
-import wbsp.ps.replication.follower
-import wbsp.ps.replication.leader
 import wbsp.ps.replication.primary
 import wbsp.ps.replication.standby
 import wbsp.ps.sessions.registry
-import wbsp.ps.sharding.link
+import wbsp.ps.sharding.coordinator
 import wbsp.tensors.buffers
 import wbsp.wire.shm.lender
 import wbsp.wire.shm.link
@@ -32,15 +31,14 @@ from wbsp.core.overflow import Reach
 from wbsp.core.rendezvous import Gathering
 from wbsp.process.host import Nap
 from wbsp.ps.checkpoint.resume import Runs
-from wbsp.ps.checkpoint.writer import Checkpoints, Evaluations
-from wbsp.ps.replication.candidacy import Candidacy, Comer
-from wbsp.ps.replication.election import Beats
+from wbsp.ps.checkpoint.writer import Checkpoints
+from wbsp.ps.evaluation import Evaluations
+from wbsp.ps.replication.election import Beats, Candidacy, Comer
 from wbsp.ps.replication.primary import Replication
 from wbsp.ps.replication.probe import Probe
 from wbsp.ps.sessions.admission import Admission
 from wbsp.ps.sessions.peer_log import TokenBucket
-from wbsp.ps.sharding.coordinator import Shards
-from wbsp.ps.sharding.link import ShardLost
+from wbsp.ps.sharding.coordinator import ShardLost, Shards
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import Lead
 from wbsp.wire.proof import Bond, Challenges
@@ -131,7 +129,7 @@ def _sleep_goes_unnoticed():
     stack.enter_context(_fence_is_open())
     stack.enter_context(patch.object(Nap, "over", lambda self, now: False))
     stack.enter_context(patch.object(Beats, "doubt", lambda self: None))
-    stack.enter_context(patch.object(wbsp.ps.replication.follower, "PROOF", 1e9))
+    stack.enter_context(patch.object(wbsp.ps.replication.primary, "PROOF", 1e9))
     stack.enter_context(patch.object(wbsp.ps.replication.standby, "PROOF", 1e9))
     return stack
 
@@ -317,7 +315,7 @@ PLANTED = [
             Plan("pcc", mistakes=1, mistake="a standby with another token", steps=40,
                  speeds=(0.3,)), {14}, 3),
     Planted("a shard's refusal is not said",
-            lambda: patch.object(wbsp.ps.sharding.link.ShardLink, "why", ""),
+            lambda: patch.object(wbsp.ps.sharding.coordinator.ShardLink, "why", ""),
             Plan("pcc", shards=2, mistakes=1, mistake="a server of another run's shards", steps=40,
                  speeds=(0.3,)), {14}, 3),
     Planted("a process in waiting waits for ever",
@@ -326,7 +324,7 @@ PLANTED = [
             Plan("pcc", mistakes=1, mistake="a standby of a shard", shards=2,
                  hours=0.2), {14}, 3),
     Planted("a server waits for ever for its evaluator",
-            lambda: patch.object(wbsp.ps.checkpoint.writer, "HANGS", 1e9),
+            lambda: patch.object(wbsp.ps.evaluation, "HANGS", 1e9),
             Plan("pcc", evaluator="hangs", hours=0.2), {9}, 3),
     Planted("an evaluator that dies takes the run with it", _dead_evaluator_ends_it,
             Plan("pcc", evaluator="dies"), {8, 9}, 3),

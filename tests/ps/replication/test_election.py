@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wbsp.process.host import HOST
-from wbsp.ps.replication.candidacy import Candidacy, State
-from wbsp.ps.replication.election import SERVER_STEP, STANDBY_STEP, Ballot, Beats
+from wbsp.ps.replication.election import SERVER_STEP, STANDBY_STEP, Ballot, Beats, Candidacy, State
 from wbsp.sync import create
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec

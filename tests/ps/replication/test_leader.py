@@ -14,11 +14,9 @@ from jobs import free_port, until
 from wbsp.core.store import Snapshot, Whole
 from wbsp.process.host import HOST
 from wbsp.process.signals import Interrupts
-from wbsp.ps.replication.candidacy import State
-from wbsp.ps.replication.election import SERVER_STEP, SILENT, STANDBY_STEP
-from wbsp.ps.replication.leader import Leader
+from wbsp.ps.replication.election import SERVER_STEP, SILENT, STANDBY_STEP, State
 from wbsp.ps.replication.snapshot import messages
-from wbsp.ps.replication.standby import Standby
+from wbsp.ps.replication.standby import Leader, Standby
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import FromShard, Lead

@@ -12,11 +12,10 @@ import pytest
 from wbsp.core.engine import Engine
 from wbsp.core.store import Store
 from wbsp.ps.clock import Clock
-from wbsp.ps.config import Place, Terms
-from wbsp.ps.replication import follower
+from wbsp.ps.config import Place, ServerConfig, Terms
+from wbsp.ps.replication import primary as follower
 from wbsp.ps.replication.primary import Replication
 from wbsp.ps.replication.snapshot import Source
-from wbsp.ps.run import ServerConfig
 from wbsp.sync import create
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec

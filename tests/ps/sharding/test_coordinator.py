@@ -10,11 +10,10 @@ from jobs import free_port
 from wbsp.process.host import HOST, Clock, Host
 from wbsp.process.signals import Interrupts
 from wbsp.ps import launch as start
-from wbsp.ps.run import Outlet, ServerConfig
+from wbsp.ps.config import Outlet, ServerConfig
 from wbsp.ps.server import Server
-from wbsp.ps.sharding.coordinator import PATIENCE, ShardPlan, Shards
-from wbsp.ps.sharding.link import ShardLost
-from wbsp.ps.sharding.server import ShardServer
+from wbsp.ps.sharding.coordinator import PATIENCE, ShardLost, ShardPlan, Shards
+from wbsp.ps.sharding.process import ShardServer
 from wbsp.runlog.console import Console
 from wbsp.runlog.server import ServerLog
 from wbsp.sync import create

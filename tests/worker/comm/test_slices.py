@@ -10,7 +10,7 @@ from jobs import free_port, until
 
 from wbsp.process.host import HOST
 from wbsp.process.signals import Interrupts
-from wbsp.ps.sharding.server import ShardServer
+from wbsp.ps.sharding.process import ShardServer
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import Claim, attachment, key_of_shards

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from wbsp.core.stats import Report
 from wbsp.ps.clock import Clock
 from wbsp.ps.config import Place, Terms
-from wbsp.ps.sessions.initial import INITIAL_PATIENCE, InitialModel
 from wbsp.ps.sessions.registry import SessionManager
 from wbsp.ps.sessions.requests import Members
-from wbsp.ps.sessions.session import (
-    WorkerSession,
-    check_reattach,
-    disagreement,
-    other_protocol,
-)
+from wbsp.ps.sessions.session import WorkerSession, check_reattach, disagreement, other_protocol
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import LayerState, TensorSpec, difference, other_state, total_size
+from wbsp.wire.assembly import Reassembler
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Bond
 from wbsp.wire.shm.link import check_name
@@ -27,6 +24,55 @@ from wbsp.wire.shm.link import check_name
 # How far workers may be ahead of the checkpoint that this server began with: seconds of the run's
 # time, pushes and versions. No claim goes beyond, or a few would use up what numbers there are.
 _AHEAD, _AHEAD_NUMBERS = 86_400.0, 1 << 32
+INITIAL_PATIENCE = 60.0  # seconds without a chunk after which another worker is asked
+
+
+class _Asked(NamedTuple):
+    session: WorkerSession
+    reassembler: Reassembler
+
+
+class InitialModel:
+    """Asks one worker at a time for W_0, the first that has built its model."""
+
+    def __init__(self, pool: BufferPool):
+        self._pool = pool
+        self._asked: _Asked | None = None
+        self._progress_at = 0.0
+
+    def choose(self, sessions: Iterable[WorkerSession], now: float) -> WorkerSession | None:
+        """The worker that is to be asked now; None if one was, or there is none yet."""
+        if self._asked is not None:
+            return None
+        for session in sessions:
+            if session.joined and session.layout is not None:
+                size = total_size(session.layout)
+                self._asked = _Asked(session, Reassembler(size, self._pool))
+                self._progress_at = now
+                return session
+        return None
+
+    def is_from(self, session: WorkerSession) -> bool:
+        """True if `session` is that of the worker that was asked."""
+        return self._asked is not None and session is self._asked.session
+
+    def add(self, initial: m.Initial, body: memoryview, now: float) -> np.ndarray | None:
+        """Take a chunk; return W_0 (float32 [size]) when it was the last. Raises WireError."""
+        if self._asked is None:
+            raise m.WireError("an initial model that was not requested")
+        vector = self._asked.reassembler.add(initial.offset, initial.size, body)
+        self._progress_at = now
+        return vector
+
+    def give_up(self) -> None:
+        """The worker that was asked will not bring W_0."""
+        self._asked = None
+
+    def overdue(self, now: float) -> WorkerSession | None:
+        """The worker that was asked and sends nothing, if so."""
+        if self._asked is None or now - self._progress_at <= INITIAL_PATIENCE:
+            return None
+        return self._asked.session
 
 
 class Admission:

@@ -1,4 +1,5 @@
-"""The process of a shard, here or on another machine.
+"""The process of a shard, here or on another machine: it waits for a server, follows it, and
+forgets all when that is gone.
 
 A server starts the shards of its own machine by `python -m wbsp.ps.sharding.process`; they end with
 it, whatever ends it, because the pipe between the two does. A shard on another machine is
@@ -7,15 +8,330 @@ it, whatever ends it, because the pipe between the two does. A shard on another 
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Callable
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
+import zmq
+
+from wbsp.limits import one_line
 from wbsp.process.child import settings_from_server
-from wbsp.process.host import HOST, Host
+from wbsp.process.host import HOST, Host, Nap
 from wbsp.process.signals import Interrupts
-from wbsp.ps.sharding.server import ShardServer
+from wbsp.ps.sharding.shard import Shard
 from wbsp.runlog.console import say
+from wbsp.wire.assembly import FloatsReader
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages import sharding as s
+from wbsp.wire.proof import SIZE, attachment
+from wbsp.wire.queues import PeerQueues
+from wbsp.wire.rate import Frames, RateLimitedReceiver, RateLimiter
 from wbsp.wire.sockets import ServerSocket
+
+PATIENCE = 600.0  # seconds for which a shard waits for a server
+SILENT = 300.0  # seconds without a word after which a connected server counts as gone
+_PROBE = 2.0  # seconds of silence after which its connection is tried
+_POLL = 0.05  # seconds between two looks at the timers
+_WATCH = 0.005  # the same at connections, while there are some that no worker speaks through
+_TELL = 1.0  # seconds between two messages to the server on what arrives, or is malformed
+_WAITING = 256  # workers that may be here before the log speaks of them
+
+
+@dataclass
+class _Leader:
+    """The server that is followed; times are seconds of the monotonic clock."""
+
+    identity: bytes
+    run: str
+    epoch: int
+    key: bytes  # of the run's shards: a later server of the run proves itself by it
+    heard: float
+    begin: s.Begin | None = None
+    floats: FloatsReader | None = None  # of Begin, while they come
+    shard: Shard | None = None
+    collecting: deque[Iterator[Frames]] = field(default_factory=deque)
+    told: dict[int, float] = field(default_factory=dict)  # name -> time of the newest Arriving
+
+
+class ShardServer:
+    """The event loop of a shard.
+
+    lifeline: a file that ends when the server's process does; None: that is found out otherwise
+    key:      that a server is to know; None: that of a first contact
+    over:     the run has ended, and this process with it
+    """
+
+    def __init__(self, socket: ServerSocket, bandwidth: float | None, interrupts: Interrupts,
+                 lifeline: int | None = None, key: bytes | None = None):
+        self._key = key or socket.contact
+        self._socket, self._interrupts, self._lifeline = socket, interrupts, lifeline
+        self._clock = socket.on.clock
+        self._queues = PeerQueues(socket.socket, RateLimiter(bandwidth))
+        self._receiver = RateLimitedReceiver(socket.socket, RateLimiter(bandwidth))
+        self._leader: _Leader | None = None
+        self._waiting: dict[int, tuple[bytes, s.Present]] = {}  # name -> of which no log has spoken
+        self._alone_since = self._clock.monotonic()
+        self._nap = Nap(self._alone_since)
+        self._misuse: tuple[int, str] = 0, ""
+        self._misuse_told = 0.0
+        self._over = False
+
+    def run(self) -> int:
+        """Follow one server after another; return the exit code."""
+        poller = self._socket.on.network.poller()
+        poller.register(self._socket.socket, zmq.POLLIN)
+        poller.register(self._socket.monitor, zmq.POLLIN)
+        if self._lifeline is not None:
+            poller.register(self._lifeline, zmq.POLLIN)
+        due = 0.0
+        while True:
+            if (now := self._clock.monotonic()) >= due:
+                due = now + _POLL
+                if (code := self._timers(now)) is not None:
+                    self._socket.close(1.0)
+                    return code
+            self._step(poller, now)
+
+    def _step(self, poller: zmq.Poller, now: float) -> None:
+        """Wait for something to do, not for long, and do it."""
+        delay, wait = self._receiver.delay(now), min(_POLL, self._queues.delay(now))
+        if strangers := self._socket.guard.strangers:
+            wait = min(wait, _WATCH)
+        if delay is None:
+            found = dict(poller.poll(math.ceil(1000 * wait)))
+            if self._lifeline in found:
+                # the server is gone: nothing here is of use to anybody
+                self._socket.on.scheduler.exit(0)
+            if strangers or self._socket.monitor in found:
+                self._watch()
+        else:
+            self._clock.sleep(min(delay, wait))
+        self._receive()
+        self._queues.flush(self._clock.monotonic())
+
+    # Time.
+
+    def _timers(self, now: float) -> int | None:
+        self._watch()
+        self._tell_misuse(now)
+        leader = self._leader
+        if self._nap.over(now):  # silence and patience count from here on
+            self._alone_since += self._nap.seconds
+            if leader is not None:
+                leader.heard = max(leader.heard, now)
+        if self._interrupts.first is not None:
+            return 128 + self._interrupts.first
+        if self._over:
+            return 0
+        if leader is not None:
+            if now - leader.heard > _PROBE and (
+                    now - leader.heard > SILENT
+                    or not self._socket.reaches(leader.identity, m.encode(s.Beat(0)))):
+                self._forget("is gone")
+        elif now - self._alone_since > PATIENCE:
+            self._say(f"no server came for {PATIENCE:g} s")
+            return 1
+        return None
+
+    def _watch(self) -> None:
+        for reason, count in self._socket.watch().items():
+            self._misused(reason, count)
+
+    def _forget(self, why: str) -> None:
+        """The server is gone: what is here is of its time, and of no use to another."""
+        assert self._leader is not None
+        self._say(f"the server of run {self._leader.run}, epoch {self._leader.epoch}, {why}; "
+                  "waiting for the next")
+        self._leader, self._alone_since = None, self._clock.monotonic()
+
+    # Messages.
+
+    def _receive(self) -> None:
+        self._socket.guard.behind = True
+        for _ in range(64):
+            message = self._receiver.receive(self._clock.monotonic())
+            if message is None:  # a rate limit may hold it back
+                self._socket.guard.behind = (
+                    self._receiver.delay(self._clock.monotonic()) is not None)
+                return
+            identity, *frames = message
+            try:
+                self._handle(identity.bytes, frames)
+            except m.WireError as error:
+                self._misused(str(error))
+            if frames:
+                self._socket.received(frames[0], self._knows(identity.bytes), frames[1:])
+
+    def _knows(self, identity: bytes) -> bool:
+        """True for the server, and for workers that it has told of."""
+        leader = self._leader
+        return leader is not None and (leader.identity == identity or (
+            leader.shard is not None and leader.shard.knows(identity)))
+
+    def _handle(self, identity: bytes, frames: list[zmq.Frame]) -> None:
+        leader = self._leader
+        leads = leader is not None and leader.identity == identity
+        if not 1 <= len(frames) <= 2:
+            raise m.WireError(f"a message of {len(frames)} frames")
+        try:
+            message = m.decode(s.ToShard, frames[0].buffer)
+        except m.WireError:
+            self._turn_away(identity, frames[0])
+            raise
+        body = frames[1].buffer if len(frames) == 2 else None
+        if (body is not None) != isinstance(message, s.Floats | s.Slice):
+            raise m.WireError(f"{type(message).__name__} with {len(frames)} frames")
+        if isinstance(message, s.Lead):
+            self._lead(identity, message)
+        elif isinstance(message, s.Present):
+            self._present(leader, identity, message)
+        elif leader is None:
+            raise m.WireError(f"{type(message).__name__} without a server")
+        elif isinstance(message, s.Slice) and body is not None:
+            self._slice(leader, identity, message, body)
+        elif leads:
+            leader.heard = self._clock.monotonic()
+            try:
+                self._follow(leader, message, body)
+            except Exception as error:  # what is here is no follower of the log any more
+                say("".join(traceback.format_exception(error)).rstrip())
+                self._send(identity, s.Denied(f"the shard failed: {error!r}"))
+                self._forget("sent what cannot be followed")
+        else:
+            raise m.WireError(f"{type(message).__name__} from one who is not the server")
+
+    def _lead(self, identity: bytes, lead: s.Lead) -> None:
+        """A server wants this process."""
+        old = self._leader
+        if lead.protocol != m.PROTOCOL:
+            self._send(identity, s.Denied(f"the shard speaks protocol {m.PROTOCOL}, the server "
+                                          f"{lead.protocol}; install the same wbsp on both"))
+            return
+        # A later server of the run that is followed is one that knows its key.
+        later = old is not None and old.run == lead.run and lead.epoch > old.epoch
+        key = old.key if old is not None and (later or old.identity == identity) else self._key
+        bond = self._socket.challenges.proven(identity, lead, key)
+        if bond is None or len(lead.key) != SIZE:
+            self._send(identity, self._socket.challenges.challenge(identity, lead.nonce, key))
+            return
+        if old is not None and old.identity != identity:
+            if not later and self._socket.reaches(old.identity, m.encode(s.Beat(0))):
+                self._send(identity, s.Denied(f"the shard follows the server of run {old.run}, "
+                                              f"epoch {old.epoch}"))
+                return
+            self._send(old.identity, s.Denied(f"a server of run {lead.run}, epoch {lead.epoch}, "
+                                              "has come", lead.epoch if later else 0))
+            self._forget("has been replaced")
+        if self._leader is None:
+            self._say(f"following the server of run {lead.run}, epoch {lead.epoch}")
+            self._leader = _Leader(identity, lead.run, lead.epoch, bond.hidden(lead.key),
+                                   self._clock.monotonic())
+            self._socket.guard.expect(lead.workers)
+        self._send(identity, s.Led(lead.epoch))
+
+    def _turn_away(self, identity: bytes, frame: zmq.Frame) -> None:
+        """Answer a process that takes this one for a server. Raises WireError."""
+        message = m.decode(m.FromWorker, frame.buffer)
+        if isinstance(message, m.Hello | m.Reattach | m.Follow | m.Ask | m.Watch):
+            self._send(identity, m.NotServing(
+                f"the process at port {self._socket.port} is a shard, and no server"))
+
+    def _present(self, leader: _Leader | None, identity: bytes, present: s.Present) -> None:
+        """A worker introduces itself: it is challenged until it has proven who it is. Before the
+        log has spoken of it, it waits."""
+        if (leader is not None and leader.shard is not None
+                and (one := leader.shard.attached(present.name)) is not None):
+            challenges = self._socket.challenges
+            if challenges.proven(identity, present, one.key) is None:
+                self._send(identity, challenges.challenge(identity, present.nonce, one.key))
+                return
+            leader.shard.present(identity, present.name)
+            self._send(identity, s.Ready(present.name))
+            return
+        self._waiting[present.name] = identity, present
+        while len(self._waiting) > _WAITING:
+            del self._waiting[next(iter(self._waiting))]
+
+    def _slice(self, leader: _Leader, identity: bytes, message: s.Slice,
+               body: memoryview) -> None:
+        if leader.shard is None:
+            raise m.WireError("a slice before there was a model")
+        notice, now = leader.shard.take(identity, message, body), self._clock.monotonic()
+        if notice is not None:
+            self._send(leader.identity, notice)
+        elif now - leader.told.get(message.name, 0.0) > _TELL and (
+                one := leader.shard.attached(message.name)) is not None:
+            leader.told[message.name] = now
+            self._send(leader.identity, s.Arriving(one.secret))
+
+    def _follow(self, leader: _Leader, message: m.Message, body: memoryview | None) -> None:
+        """Do what the server says. Raises whatever it raises, where that is not as it must be."""
+        shard = leader.shard
+        match message:
+            case s.Beat():
+                self._send(leader.identity, message)
+            case m.Over():
+                self._say(f"the run has ended: {one_line(message.reason)}")
+                self._over = True
+            case s.Begin():
+                leader.begin = message
+                sizes = [message.stop - message.start, *message.state.values()]
+                leader.floats = FloatsReader(sizes)
+                self._socket.guard.allow(4 * sum(sizes))
+            case s.Floats() if leader.begin and leader.floats and body is not None:
+                if vectors := leader.floats.add(message, body):
+                    state = dict(zip(leader.begin.state, vectors[1:], strict=True))
+                    leader.shard, leader.floats = Shard(leader.begin, vectors[0], state), None
+            case _ if shard is None:
+                raise RuntimeError(f"the log begins with {type(message).__name__}")
+            case s.Send():
+                if found := shard.version(message):
+                    self._queues.transfer(*found, self._clock.monotonic())
+            case s.Collect():
+                leader.collecting.append(shard.collected(message.number))
+                if len(leader.collecting) == 1:
+                    self._queues.transfer(leader.identity, _one_by_one(leader.collecting),
+                                          self._clock.monotonic())
+            case s.Admit():
+                shard.follow(message)
+                if (came := self._waiting.pop(attachment(message.secret)[0], None)) is not None:
+                    self._present(leader, *came)
+            case _:
+                if isinstance(message, s.Dismiss):
+                    leader.told.pop(attachment(message.secret)[0], None)
+                shard.follow(message)
+                if isinstance(message, s.Apply | s.Drop) and (
+                        missed := shard.missed(message.worker)):
+                    identity, name = missed
+                    self._send(identity, s.Ready(name))
+
+    def _send(self, identity: bytes, message: m.Message) -> None:
+        self._queues.post(identity, m.encode(message), now=self._clock.monotonic())
+
+    # Misuse.
+
+    def _misused(self, reason: str, count: int = 1) -> None:
+        self._misuse = self._misuse[0] + count, reason
+
+    def _say(self, text: str) -> None:
+        if self._lifeline is None:  # else the server says what there is to say
+            say(text)
+
+    def _tell_misuse(self, now: float) -> None:
+        count, reason = self._misuse
+        if count and self._leader is not None and now - self._misuse_told > _TELL:
+            self._misuse, self._misuse_told = (0, ""), now
+            self._send(self._leader.identity, s.Misuse(count, reason[:200]))
+
+
+def _one_by_one(collecting: deque[Iterator[Frames]]) -> Iterator[Frames]:
+    """The messages of all collections, also of those that are asked for meanwhile."""
+    while collecting:
+        yield from collecting[0]
+        collecting.popleft()
 
 
 def prepare_shard(host: str, port: int, token: bytes | None,

@@ -10,8 +10,7 @@ from wbsp.core.decisions import Record
 from wbsp.core.outer_optimizer import OuterStep
 from wbsp.core.overflow import Reach
 from wbsp.core.store import UNSENT, Snapshot, Store, Whole, initial_vector
-from wbsp.ps.sharding.coordinator import Shards
-from wbsp.ps.sharding.link import ShardLost
+from wbsp.ps.sharding.coordinator import ShardLost, Shards
 from wbsp.tensors.codecs import FLOAT32, Format
 from wbsp.tensors.ops import bounds, largest
 from wbsp.wire.assembly import FloatsReader
