@@ -6,7 +6,7 @@ from collections import namedtuple
 import psutil
 import pytest
 
-from wbsp.worker.usage import PERIOD, Usage
+from wbsp.worker.metrics import PERIOD, Usage
 
 Times = namedtuple("Times", "user system idle iowait guest guest_nice")
 Memory = namedtuple("Memory", "percent")

@@ -13,8 +13,7 @@ from jobs import Jobs, free_port, until
 
 from wbsp.wire.sockets import worker_socket
 from wbsp.worker.comm.client import Transport, TransportError
-from wbsp.worker.comm.connection import SILENT, ConnectionMonitor
-from wbsp.worker.comm.route import Route
+from wbsp.worker.comm.connection import SILENT, ConnectionMonitor, Route
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ from wbsp.wire.proof import Challenges, answer
 from wbsp.worker.comm import thread as communication
 from wbsp.worker.comm.channel import Ready
 from wbsp.worker.comm.connection import TransportError
-from wbsp.worker.comm.pending import PendingRequest
-from wbsp.worker.comm.thread import Communication
+from wbsp.worker.comm.thread import Communication, PendingRequest
 
 PUSH = Push(0, 4, 0, 1, 1, 1.0)
 ACK = m.Ack(4, True, None, None, False, 0.5, 0, 0, 0)

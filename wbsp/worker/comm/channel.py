@@ -22,8 +22,7 @@ from wbsp.wire.rate import RateLimiter
 from wbsp.wire.shm.borrower import SharedMemory, SharingEnded
 from wbsp.wire.shm.segments import PIECE
 from wbsp.wire.sockets import contact, worker_socket
-from wbsp.worker.comm.connection import ConnectionMonitor
-from wbsp.worker.comm.route import numbers
+from wbsp.worker.comm.connection import ConnectionMonitor, numbers
 from wbsp.worker.comm.shards import Slices
 
 _IN = int(zmq.POLLIN)  # arithmetic with enums takes its time

@@ -9,30 +9,135 @@ Reattach, and whatever else there is to send waits until the server and its shar
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import queue
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from wbsp.core.stats import Report
 from wbsp.limits import one_line
-from wbsp.process.host import Nap
+from wbsp.process.host import HOST, Host, Nap
 from wbsp.sync.base import Push
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import answer
 from wbsp.worker.comm.attachment import Attachment
-from wbsp.worker.comm.calls import CallQueue
 from wbsp.worker.comm.channel import ServerChannel
 from wbsp.worker.comm.connection import TransportError, refused
 from wbsp.worker.comm.incoming import Listener, Membership
-from wbsp.worker.comm.pending import PendingRequest
 
 HEARTBEAT = 1.0  # seconds
 RESEND = 60.0  # seconds without progress after which a request is sent again
 # Seconds for which a member that is refused without proof looks for its run's server: that may be
 # started again, or its standby may take over.
 _DOUBT = 60.0
+
+
+@dataclass
+class PendingRequest:
+    """The one request of a worker that the server has not answered yet.
+
+    Times are seconds of the monotonic clock.
+
+    answer: type of the message that answers the request
+    number: of the push, fetch or query, which the answer names; None: the answer names none
+    send:   queues the request, for the first time and again
+    counts: of messages and chunks that went out or came in; a change is progress
+    """
+
+    answer: type[m.Message]
+    number: int | None
+    send: Callable[[], None]
+    counts: tuple[int, ...]
+    requested_at: float
+    sent_at: float  # for the last time
+    progress_at: float  # when a part of the request or of its answer last went through
+    cut: tuple[Push, np.ndarray] | None = None  # that a push hands over
+
+    def is_answered_by(self, message: m.Message) -> bool:
+        """True if the message is the answer to this request, and not to an earlier one."""
+        return type(message) is self.answer and _number(message) == self.number
+
+    def observe(self, counts: tuple[int, ...], now: float) -> None:
+        """Note progress if a count has changed."""
+        if counts != self.counts:
+            self.counts, self.progress_at = counts, now
+
+    def send_again(self, now: float) -> None:
+        self.sent_at = now
+        if self.cut is not None:  # it may be on its way yet when the first sending is answered
+            self.cut[1].flags.writeable = False
+        self.send()
+
+    def idle(self, now: float) -> float:
+        """Seconds since the request was sent, or since the last progress."""
+        return now - max(self.sent_at, self.progress_at)
+
+
+def _number(message: m.Message) -> int | None:
+    """Number of the request that a message answers; None if the message names none."""
+    match message:
+        case m.Ack():
+            return message.seq
+        case m.Model():
+            return message.request
+        case m.CutDecision():
+            return message.number
+    return None
+
+
+class CallQueue:
+    """Calls that the compute thread hands over and the communication thread makes, in order.
+
+    Both threads need Python's one interpreter lock. So the compute thread appends while it is busy,
+    which costs it little, and wakes the communication thread when it is about to leave Python for
+    long. The wake-up is a byte between two sockets, so that the communication thread can wait for
+    it and for the server at once; those of the system take half as long as ZeroMQ's.
+
+    wakes: a file descriptor, readable after a `wake`
+    """
+
+    def __init__(self, on: Host = HOST):
+        self._calls: deque[Callable[[], None]] = deque()
+        self._waker, self._woken = on.network.pair()
+        for end in (self._waker, self._woken):
+            end.setblocking(False)
+        self.wakes = self._woken.fileno()
+
+    def __len__(self) -> int:
+        """Number of calls that have not been made."""
+        return len(self._calls)
+
+    # Used by the compute thread.
+
+    def append(self, call: Callable[[], None]) -> None:
+        """Have the communication thread make this call, at the next `wake` or earlier."""
+        self._calls.append(call)
+
+    def wake(self) -> None:
+        """Wake the communication thread, if there are calls for it."""
+        if self._calls:
+            with contextlib.suppress(OSError):  # the thread has ended, or has many to read
+                self._waker.send(b"\0")
+
+    def close(self) -> None:
+        """The thread has ended."""
+        self._waker.close()
+        self._woken.close()
+
+    # Used by the communication thread.
+
+    def take_wake(self) -> None:
+        """Read what `wake` has sent."""
+        self._woken.recv(1024)
+
+    def make(self) -> None:
+        """Make all calls."""
+        while self._calls:
+            self._calls.popleft()()
 
 
 class Communication:

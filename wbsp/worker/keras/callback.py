@@ -24,8 +24,7 @@ from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.wire.messages import codec as m
 from wbsp.worker.assignments import Assignments
-from wbsp.worker.comm.client import PATIENCE, Transport
-from wbsp.worker.comm.session import Session
+from wbsp.worker.comm.client import PATIENCE, Session, Transport
 from wbsp.worker.errors import in_one_line
 from wbsp.worker.keras.callback_list import Edge, surround
 from wbsp.worker.keras.fit_watch import Fit

@@ -14,8 +14,8 @@ from wbsp.worker.assignments import Assignments
 from wbsp.worker.comm.client import Transport
 from wbsp.worker.comm.connection import TransportError
 from wbsp.worker.keras.loss_meter import LossMeter
+from wbsp.worker.metrics import Usage
 from wbsp.worker.runtime import WorkerRuntime
-from wbsp.worker.usage import Usage
 
 
 class Training(NamedTuple):
