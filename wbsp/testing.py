@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from wbsp.core.effects import Ack
 from wbsp.simulate.nodes.cluster import Cluster
-from wbsp.simulate.nodes.worker import Observer
+from wbsp.simulate.nodes.compute import Observer
 from wbsp.simulate.world.machine import Incarnation, Machine, StepTime, trace
 from wbsp.sync.base import Push, SyncModel
 

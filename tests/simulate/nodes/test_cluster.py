@@ -17,7 +17,7 @@ import pytest
 
 from wbsp.core.outer_optimizer import create_outer
 from wbsp.simulate.nodes.cluster import Cluster
-from wbsp.simulate.nodes.worker import Observer
+from wbsp.simulate.nodes.compute import Observer
 from wbsp.simulate.workloads.base import QuadraticWorkload
 from wbsp.simulate.world.machine import Incarnation, Machine, changing, constant, lognormal
 from wbsp.sync import create

@@ -23,8 +23,9 @@ from wbsp.core.engine import Engine
 from wbsp.core.outer_optimizer import OuterStep
 from wbsp.core.stats import Report
 from wbsp.core.store import Snapshot, Store
+from wbsp.simulate.nodes.compute import ClusterContext, Observer
 from wbsp.simulate.nodes.server import Evaluation, Evaluator, SimulatedServer
-from wbsp.simulate.nodes.worker import ClusterContext, Observer, SimulatedWorker
+from wbsp.simulate.nodes.worker import SimulatedWorker
 from wbsp.simulate.workloads.base import TimingWorkload, Workload
 from wbsp.simulate.world.clock import Clock
 from wbsp.simulate.world.links import INF, Interface

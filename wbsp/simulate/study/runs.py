@@ -19,7 +19,7 @@ from wbsp.runlog.reader import Run, read_run
 from wbsp.runlog.server import ServerLog
 from wbsp.runlog.worker import WorkerLog
 from wbsp.simulate.nodes.cluster import Cluster
-from wbsp.simulate.nodes.worker import Observer
+from wbsp.simulate.nodes.compute import Observer
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.spec import ClusterSpec
 from wbsp.simulate.workloads.base import TimingWorkload, Vector, Workload
