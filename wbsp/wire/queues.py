@@ -12,8 +12,7 @@ from typing import Any
 import zmq
 
 from wbsp.process.host import HOST, Host
-from wbsp.wire.rate import Frames, Line, RateLimitedReceiver, RateLimiter
-from wbsp.wire.shm.link import Link
+from wbsp.wire.rate import Frames, Line, RateLimitedReceiver, RateLimiter, Stream
 
 MOST_WAITING = 256  # messages, beside the transfer, that may wait for a peer
 _FIRST_RETRY, _LAST_RETRY = 0.001, 0.05  # seconds until a blocked peer is tried again
@@ -147,7 +146,7 @@ class SendQueue:
     One urgent message, the newest, goes ahead of all that wait.
     """
 
-    def __init__(self, socket: zmq.Socket | Link, limiter: RateLimiter):
+    def __init__(self, socket: zmq.Socket | Stream, limiter: RateLimiter):
         self._socket = socket
         self._line: Line[Frames] = Line(limiter)
         self._waiting: deque[Frames] = deque()
@@ -216,11 +215,11 @@ class Duplex:
     queue: of messages that have not been sent
     """
 
-    def __init__(self, socket: zmq.Socket | Link, upstream: RateLimiter, downstream: RateLimiter,
+    def __init__(self, socket: zmq.Socket | Stream, upstream: RateLimiter, downstream: RateLimiter,
                  on: Host = HOST):
         self._socket, self._clock = socket, on.clock
         # by which a poller names it
-        self._polled = socket.fileno() if isinstance(socket, Link) else socket
+        self._polled = getattr(socket, "polled", socket)
         self.queue = SendQueue(socket, upstream)
         self._receiver = RateLimitedReceiver(socket, downstream)
 

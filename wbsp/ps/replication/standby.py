@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 from collections.abc import Callable, Collection
+from typing import Any, Protocol
 
 import zmq
 from msgspec import structs
@@ -21,7 +22,6 @@ from wbsp.process.signals import Interrupts
 from wbsp.ps.replication.election import PROOF, SILENT, STANDBY_STEP, Beats, Candidacy, State
 from wbsp.ps.replication.probe import Probe
 from wbsp.ps.replication.snapshot import Copy, CopyReader
-from wbsp.ps.server import Server
 from wbsp.ps.sessions.session import check_reattach, other_protocol
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import SECRET
@@ -246,6 +246,15 @@ class Leader:
         # newer than what this process may have begun with: so the other one must not overtake it
         self._follow = structs.replace(self._follow, run=state.run, rank=state.rank)
         self._tell(now)
+
+
+class Server(Protocol):
+    """What this process becomes: see `wbsp.ps.server`."""
+
+    dispatcher: Any  # its parts answer those who have come here before
+    attend: Callable[[str], None] | None
+
+    def run(self, ready: Callable[[], None]) -> int: ...
 
 
 class Standby:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
@@ -17,11 +17,17 @@ from wbsp.ps.sessions.session import WorkerSession
 from wbsp.ps.sharding.coordinator import Shards
 from wbsp.wire.messages import codec as m
 
-if TYPE_CHECKING:
-    from wbsp.ps.sessions.admission import Admission
-
 Told = (effects.Ack | effects.Reattached | Granted | Directed | effects.CutDecision | effects.Stop
         | Final)
+
+
+class Admission(Protocol):
+    """Who may attach again: see `wbsp.ps.sessions.admission`."""
+
+    epoch: int
+    began: int
+
+    def ticket(self, worker: int) -> bytes: ...
 
 
 class Delivery:

@@ -9,7 +9,7 @@ workers to push has the version first, and the speeds are not equal any more.)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,13 +18,11 @@ from wbsp.core.effects import Ack, Effect, Model
 from wbsp.core.engine import Engine
 from wbsp.core.store import Snapshot
 from wbsp.simulate.world.clock import Clock, Turns
-from wbsp.simulate.world.links import Interface
+from wbsp.simulate.world.links import Interface, Transfer
+from wbsp.simulate.world.machine import Machine
 from wbsp.simulate.world.payload import Payload
-from wbsp.simulate.world.shards import Shards
+from wbsp.simulate.world.shards import Shards, Slices
 from wbsp.sync.base import Push
-
-if TYPE_CHECKING:
-    from wbsp.simulate.nodes.worker import SimulatedWorker
 
 
 class Evaluation(NamedTuple):
@@ -58,6 +56,23 @@ class Evaluator:
         return metrics.get("accuracy", 0.0)
 
 
+class Worker(Protocol):
+    """A worker as its server reaches it; the server sets `agent` and `incoming`."""
+
+    index: int
+    machine: Machine
+    agent: Agent
+    alive: bool
+    incoming: Transfer | Slices | None
+
+    @property
+    def held(self) -> int | None: ...
+
+    def receive(self, effect: Any) -> None: ...
+
+    def receive_model(self, model: Model, size: float) -> None: ...
+
+
 class SimulatedServer:
     """The server of a virtual-time cluster; workers call it when a message of theirs has arrived.
 
@@ -77,34 +92,34 @@ class SimulatedServer:
         self._apply_seconds, self._detect_seconds = apply_seconds, detect_seconds
         self._evaluator = evaluator
         self._alarm: float | None = None  # the newest that was set
-        self._joined: dict[int, SimulatedWorker] = {}  # worker -> newest incarnation that joined
+        self._joined: dict[int, Worker] = {}  # worker -> newest incarnation that joined
 
     # Messages of workers.
 
-    def join(self, worker: SimulatedWorker) -> None:
+    def join(self, worker: Worker) -> None:
         """A worker asks for admission."""
         self._turns.take(0.0, self._join, worker)
 
-    def push(self, worker: SimulatedWorker, push: Push, update: np.ndarray | None,
+    def push(self, worker: Worker, push: Push, update: np.ndarray | None,
              fetch: int) -> None:
         """An update has arrived whole; `fetch` as in `Engine.push`."""
         self._turns.take(self._apply_seconds, self._push, push, update, fetch)
 
-    def fetch(self, worker: SimulatedWorker, number: int) -> None:
+    def fetch(self, worker: Worker, number: int) -> None:
         """A worker asks for the newest version."""
         self._turns.take(0.0, self._fetch, worker, number)
 
-    def query(self, worker: SimulatedWorker, number: int, steps: int, seconds: float) -> None:
+    def query(self, worker: Worker, number: int, steps: int, seconds: float) -> None:
         """A worker asks whether to cut; arguments as in `Engine.query`."""
         self._turns.take(0.0, self._query, worker, number, steps, seconds)
 
-    def leave(self, worker: SimulatedWorker) -> None:
+    def leave(self, worker: Worker) -> None:
         """A worker has finished."""
         self._turns.take(0.0, self._forget, worker, "finished", True)
 
     # Events that no message brings.
 
-    def lose(self, worker: SimulatedWorker) -> None:
+    def lose(self, worker: Worker) -> None:
         """A worker is lost now; the server will know in `detect_seconds`."""
         self._clock.after(self._detect_seconds, self._turns.take, 0.0, self._forget, worker, "lost")
 
@@ -119,7 +134,7 @@ class SimulatedServer:
             self._note_end()
         self._clock.after(max(evaluator.period, evaluator.growth * self._clock.now), self.check)
 
-    def _join(self, worker: SimulatedWorker) -> None:
+    def _join(self, worker: Worker) -> None:
         index, engine = worker.index, self.engine
         if index in self._joined:
             self._forget(self._joined[index], "replaced by its own return")
@@ -130,14 +145,14 @@ class SimulatedServer:
     def _push(self, push: Push, update: np.ndarray | None, fetch: int) -> None:
         self._send(self.engine.push(push, update, self._clock.now, fetch))
 
-    def _fetch(self, worker: SimulatedWorker, number: int) -> None:
+    def _fetch(self, worker: Worker, number: int) -> None:
         if worker.alive:
             self._send(self.engine.fetch(worker.index, number))
 
-    def _query(self, worker: SimulatedWorker, number: int, steps: int, seconds: float) -> None:
+    def _query(self, worker: Worker, number: int, steps: int, seconds: float) -> None:
         self._send(self.engine.query(worker.index, number, steps, seconds, self._clock.now))
 
-    def _forget(self, worker: SimulatedWorker, reason: str, finished: bool = False) -> None:
+    def _forget(self, worker: Worker, reason: str, finished: bool = False) -> None:
         index = worker.index
         if self._joined.get(index) is worker and self.engine.members[index].active:
             self._send(self.engine.leave(index, self._clock.now, reason, finished))

@@ -54,6 +54,11 @@ class Link:
         self._gone: set[int] = set()  # of these, that the other end has given up
         self._taken = 0  # segments and words on them
 
+    @property
+    def polled(self) -> int:
+        """By which a poller names it."""
+        return self._peer.fileno()
+
     def fileno(self) -> int:
         return self._peer.fileno()
 
