@@ -1,4 +1,5 @@
-"""What holds for the project as a whole: who imports whom, scripts that run, documented modules."""
+"""What holds for the project as a whole: which room imports which, scripts that run, documented
+modules."""
 
 import ast
 import os
@@ -50,43 +51,89 @@ def in_folder(*folders):
     return [path for path in LIBRARY if name(path).split("/")[1] in folders]
 
 
+# What each room of the library may import beside itself: modules, or rooms with all that is in
+# them.
+WALLS = {
+    "sync": "", "limits": "", "heterogeneity": "", "process": "", "environment": "",
+    "tensors": "limits",
+    "core": "sync tensors limits",
+    "wire": "core.stats sync.base tensors process limits",
+    "runlog": "core.stats process limits",
+    "replica": "tensors",
+    "figures": "core.stats runlog limits",
+    "ps": "core sync tensors wire runlog replica process environment limits",
+    "worker": "core.agent core.resend_buffer core.stats sync.base tensors wire runlog replica "
+              "process environment limits",
+    "simulate": "core sync tensors runlog replica figures process heterogeneity limits",
+    "watch": "core.stats runlog figures limits environment wire.messages wire.addresses "
+             "wire.sockets",
+    "ray": "runlog limits worker.comm.connection",
+    "testing": "core sync simulate",
+    "cluster": "environment",
+    "__init__": "worker.keras.callback",
+}
+BY_NAME = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+           for path in LIBRARY}
+FOLDERS = sorted({path.parent for path in LIBRARY})
+
+
+def used(path):
+    """The modules of the library that a module imports, for its types alone as well."""
+    found = {one for one in imports(path) if one in BY_NAME}
+    return {one for one in found if not any(other.startswith(f"{one}.") for other in found)}
+
+
+def circle(arrows):
+    """The boxes of {box: boxes that it imports} that are in a circle, or between two."""
+    left = dict(arrows)
+    while free := [box for box in left if not left[box] & left.keys()
+                   or not any(box in left[other] for other in left)]:
+        for box in free:
+            del left[box]
+    return left
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=name)
+def test_a_module_imports_what_its_room_may(path):
+    room = name(path).split("/")[1].removesuffix(".py")
+    may = [f"wbsp.{one}." for one in [room, *WALLS[room].split()]]
+    assert [one for one in used(path) if not f"{one}.".startswith(tuple(may))] == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=name)
+def test_files_and_folders_of_a_package_import_each_other_in_no_circle(folder):
+    def box(path):
+        return path.relative_to(folder).parts[0]
+
+    arrows = {}
+    for path in LIBRARY:
+        if path.is_relative_to(folder):
+            inside = {box(BY_NAME[one]) for one in used(path)
+                      if BY_NAME[one].is_relative_to(folder)}
+            arrows.setdefault(box(path), set()).update(inside - {box(path)})
+    assert circle(arrows) == {}
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=name)
+def test_a_folder_can_be_taken_in_at_a_glance(folder):
+    assert folder.name == "sync" or len(list(folder.glob("*.py"))) <= 16
+
+
 @pytest.mark.parametrize("path", in_folder("sync"), ids=name)
 def test_a_synchronization_model_needs_nothing_but_itself(path):
-    assert of_wbsp(path) <= {"sync"}
     assert roots(path) - {"wbsp", "numpy", "scipy"} <= sys.stdlib_module_names
 
 
 @pytest.mark.parametrize("path", in_folder("core", "simulate", "runlog", "figures", "watch"),
                          ids=name)
-def test_only_real_servers_and_workers_know_the_wire(path):
+def test_only_real_servers_and_workers_know_zeromq(path):
     if path.name not in ("remote.py", "line.py"):  # who watches a real server
         assert "wire" not in of_wbsp(path) and "zmq" not in roots(path)
 
 
-@pytest.mark.parametrize("path", in_folder("runlog"), ids=name)
-def test_what_a_run_leaves_is_written_without_knowing_who_runs(path):
-    assert of_wbsp(path) <= {"runlog", "core", "process"}
-
-
-@pytest.mark.parametrize("path", in_folder("watch"), ids=name)
-def test_the_page_to_watch_knows_of_a_run_what_its_files_say(path):
-    # files that a server hands out
-    afar = {"remote.py": {"wire"}, "line.py": {"wire"}, "__main__.py": {"environment"}}
-    assert of_wbsp(path) <= ({"watch", "runlog", "core", "figures", "limits"}
-                             | afar.get(path.name, set()))
-
-
-def test_nobody_knows_the_page_to_watch():
-    assert [name(path) for path in LIBRARY if "watch" in of_wbsp(path)
-            and path.parent.name != "watch"] == []
-
-
-@pytest.mark.parametrize("path", in_folder("ps", "worker", "replica"), ids=name)
-def test_server_and_worker_share_only_what_lies_below_both(path):
-    room = name(path).split("/")[1]
-    assert not of_wbsp(path) & ({"ps", "worker", "simulate"} - {room})
-    if room == "replica":
-        assert of_wbsp(path) <= {"replica", "tensors"}
+def test_no_two_tests_share_a_name():
+    names = [path.name for path in ROOT.glob("tests/**/test_*.py")]
+    assert sorted(names) == sorted(set(names))
 
 
 OUTSIDE = {"time", "threading", "secrets", "random", "socket", "select", "signal", "subprocess",
@@ -96,14 +143,11 @@ CALLS = {"zmq.Context", "zmq.Poller", "queue.SimpleQueue", "queue.Queue", "os.ur
          "os.fsync", "os.replace", "open"}
 # Of these, what children of a server need and Keras's side of a worker, which have no other host,
 # and names of signals and of errors.
-MAY = {"wbsp/process/child.py": {"subprocess", "select", "signal"},
-       "wbsp/ps/evaluation.py": {"multiprocessing", "signal", "time"},
-       "wbsp/ps/server.py": {"signal"}, "wbsp/process/signals.py": {"signal"},
-       "wbsp/wire/shm/lender.py": {"select"},
+MAY = {"wbsp/ps/evaluation.py": {"multiprocessing", "signal", "time"},
+       "wbsp/ps/server.py": {"signal"},
        "wbsp/ps/replication/probe.py": {"socket"}, "wbsp/worker/keras/callback.py": {"threading"},
        "wbsp/worker/keras/fit_watch.py": {"threading"},
-       "wbsp/worker/keras/signals.py": {"threading", "signal"},
-       "wbsp/process/forks.py": {"threading", "signal", "socket"}}
+       "wbsp/worker/keras/signals.py": {"threading", "signal"}}
 
 
 @pytest.mark.parametrize("path", in_folder("core", "ps", "worker"), ids=name)
