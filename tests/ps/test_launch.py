@@ -19,7 +19,7 @@ from wbsp.ps.checkpoint.resume import Runs
 from wbsp.ps.checkpoint.writer import CHECKPOINT
 from wbsp.ps.config import ServerConfig
 from wbsp.ps.replication import standby as waiting
-from wbsp.ps.replication.snapshot import Copy
+from wbsp.ps.replication.snapshot import RunCopy
 from wbsp.ps.replication.standby import Standby
 from wbsp.ps.sharding.coordinator import ShardPlan
 from wbsp.runlog.files import write_document
@@ -57,7 +57,7 @@ def plan(tmp_path, socket):
 
 
 def copy():
-    return Copy(4, {"id": "ab12", "epoch": 2, "workers": 2, "standby": "x:1"}, Checkpoint(
+    return RunCopy(4, {"id": "ab12", "epoch": 2, "workers": 2, "standby": "x:1"}, Checkpoint(
         np.arange(3, dtype=np.float32), [TensorSpec("x", (3,))], dict(STATE)))
 
 
@@ -181,7 +181,7 @@ def test_a_standby_that_died_before_its_folder_had_a_checkpoint_waits_again(tmp_
         token_file=None, base_dir="asp", log_root=str(tmp_path), resume=True,
         standby_of=f"localhost:{port + 1}")
     assert isinstance(serve.__self__, Standby)
-    serve.__self__._leader.close()
+    serve.__self__._primary.close()
     serve.__self__._socket.close()
 
 

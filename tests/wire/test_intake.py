@@ -9,7 +9,7 @@ from jobs import until
 
 from wbsp.process.host import HOST
 from wbsp.ps.replication.probe import Inquiry
-from wbsp.ps.replication.standby import Leader
+from wbsp.ps.replication.standby import PrimaryLink
 from wbsp.ps.sharding.coordinator import ShardLink
 from wbsp.wire.intake import TURN, Intake
 from wbsp.wire.messages import codec as m
@@ -54,8 +54,8 @@ def stranger():
     stranger.close()
 
 
-def leader(stranger):
-    one = Leader(stranger.own, "localhost", stranger.port, m.Follow(m.PROTOCOL, {}, 1, "", 0))
+def primary(stranger):
+    one = PrimaryLink(stranger.own, "localhost", stranger.port, m.Follow(m.PROTOCOL, {}, 1, "", 0))
     return one, lambda: one.poll(HOST.clock.monotonic()), lambda: one.why, one.close
 
 
@@ -79,7 +79,7 @@ def inquiry(stranger):
 
 
 @linux
-@pytest.mark.parametrize("kind", [leader, shard, inquiry])
+@pytest.mark.parametrize("kind", [primary, shard, inquiry])
 def test_who_has_proven_nothing_and_sends_more_than_is_read_is_cut_off(stranger, kind):
     _, poll, why, close = kind(stranger)
     stranger.meets(poll)

@@ -22,8 +22,8 @@ from wbsp.ps.checkpoint.writer import CHECKPOINT
 from wbsp.ps.config import Outlet, ServerConfig
 from wbsp.ps.evaluation import Evaluator
 from wbsp.ps.file_server import RunFiles
-from wbsp.ps.replication.election import SERVER_STEP, STANDBY_STEP, State
-from wbsp.ps.replication.snapshot import Copy
+from wbsp.ps.replication.election import SERVER_STEP, STANDBY_STEP, Standing
+from wbsp.ps.replication.snapshot import RunCopy
 from wbsp.ps.replication.standby import Standby
 from wbsp.ps.server import Server
 from wbsp.ps.sharding.coordinator import ShardLost, ShardPlan, Shards
@@ -234,7 +234,7 @@ class _Plan:
                              "another run, such as --resume=run-001")
         take_over = _TakeOver(self, socket, other)
 
-        def serve(copy: Copy | None) -> Server:
+        def serve(copy: RunCopy | None) -> Server:
             if copy is not None:
                 return take_over(copy)
             server = self.server(socket, folder, hold, before, saved, resume,
@@ -245,7 +245,7 @@ class _Plan:
 
         if saved and other and not over:  # else no other process can have a later state
             return Standby(socket, other, self.settings | self.config.terms, serve, self.interrupts,
-                           State.of(before, saved.state, SERVER_STEP), self.config.share).run
+                           Standing.of(before, saved.state, SERVER_STEP), self.config.share).run
         return serve(None).run
 
 
@@ -263,7 +263,7 @@ class _TakeOver:
         self._hold: IO | None = None
         self._finished = False
 
-    def __call__(self, copy: Copy | None) -> Server:
+    def __call__(self, copy: RunCopy | None) -> Server:
         """The server. Raises ValueError or OSError in one line."""
         assert copy is not None, "a standby has nothing else to serve from"
         if self._folder is None or self._hold is None:

@@ -33,7 +33,7 @@ from wbsp.process.host import Nap
 from wbsp.ps.checkpoint.resume import Runs
 from wbsp.ps.checkpoint.writer import Checkpoints
 from wbsp.ps.evaluation import Evaluations
-from wbsp.ps.replication.election import Beats, Candidacy, Comer
+from wbsp.ps.replication.election import Beats, Candidate, Elector
 from wbsp.ps.replication.primary import Replication
 from wbsp.ps.replication.probe import Probe
 from wbsp.ps.sessions.admission import Admission
@@ -181,14 +181,14 @@ def _anybody_votes():
     """Nor does the process count that is named by the state."""
     def come(self, identity, request, line):
         owners = dict(self._state.voters)
-        if request.worker not in owners or request.epoch != self.ballot.since:
+        if request.worker not in owners or request.epoch != self.votes.since:
             return False
-        self.came[identity] = Comer(msgspec.structs.replace(
+        self.came[identity] = Elector(msgspec.structs.replace(
             request, place=owners[request.worker]), line)
         return True
     stack = contextlib.ExitStack()
     stack.enter_context(_believed(m.Reattach))
-    stack.enter_context(patch.object(Candidacy, "come", come))
+    stack.enter_context(patch.object(Candidate, "come", come))
     return stack
 
 
@@ -234,7 +234,7 @@ PLANTED = [
             Plan("pcc", standby=True, kills=1, victims=("server",), naps=(40.0,), steps=40,
                  speeds=(0.3,), aimed=(("take-over", "isolate"),)), {4}, 3),
     Planted("a standby needs no promises",
-            lambda: patch.object(Candidacy, "won", PropertyMock(return_value=True)),
+            lambda: patch.object(Candidate, "won", PropertyMock(return_value=True)),
             Plan("pcc", standby=True, cuts=2, pair=("server", "standby"), naps=(7.0, 9.0), steps=40,
                  speeds=(0.3,)),
             {4, 11}),

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wbsp.process.host import HOST
-from wbsp.ps.replication.election import SERVER_STEP, STANDBY_STEP, Ballot, Beats, Candidacy, State
+from wbsp.ps.replication.election import (
+    SERVER_STEP,
+    STANDBY_STEP,
+    Beats,
+    Candidate,
+    Standing,
+    Votes,
+)
 from wbsp.sync import create
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec
@@ -31,21 +38,21 @@ def test_a_server_and_its_standby_never_both_have_enough(workers, epoch, data):
     members = [member(worker, epoch) for worker in range(workers)]
     held = data.draw(st.sets(st.integers(0, workers - 1), min_size=1), "workers that it holds")
     newer = data.draw(st.sets(st.integers(0, workers - 1), min_size=1), "workers since then")
-    server = Ballot(epoch, SERVER_STEP, [held, newer])
-    standby = Ballot(epoch, STANDBY_STEP, [held])
+    server = Votes(epoch, SERVER_STEP, [held, newer])
+    standby = Votes(epoch, STANDBY_STEP, [held])
     for _ in range(data.draw(st.integers(0, 4 * workers))):
         worker = data.draw(st.integers(0, workers - 1))
-        ballot = data.draw(st.sampled_from([server, standby]))
+        votes = data.draw(st.sampled_from([server, standby]))
         act = data.draw(st.sampled_from(["ask", "ask", "release", "goes back"]))
         if act == "goes back":
             members[worker].reattached(m.Reattached(epoch, False, 0, 0, None))
         elif act == "ask":
-            if promise := members[worker].choose(m.Elect(ballot.epoch, ballot.since)):
-                assert promise.epoch == ballot.epoch
-                ballot.promised.add(worker)
-        elif not ballot.won:  # who has won does not give back
-            ballot.promised.discard(worker)
-            members[worker].choose(m.NotServing("", ballot.epoch))
+            if promise := members[worker].choose(m.Elect(votes.epoch, votes.since)):
+                assert promise.epoch == votes.epoch
+                votes.promised.add(worker)
+        elif not votes.won:  # who has won does not give back
+            votes.promised.discard(worker)
+            members[worker].choose(m.NotServing("", votes.epoch))
         assert not (server.won and standby.won)
 
 
@@ -54,11 +61,11 @@ def test_who_was_no_member_yet_has_no_say_and_keeps_nobody_from_serving(workers,
     """A copy from before all had joined: its standby knows too few for a majority, or enough."""
     members = data.draw(st.sets(st.integers(0, workers - 1)), "that the copy names")
     voters = [(worker, "process" if worker in members else "") for worker in range(workers)]
-    server = Ballot(1, SERVER_STEP, [voters], lambda voter: voter[1] == "")
-    standby = Ballot(1, STANDBY_STEP, [voters])
+    server = Votes(1, SERVER_STEP, [voters], lambda voter: voter[1] == "")
+    standby = Votes(1, STANDBY_STEP, [voters])
     for worker in members:  # each promises itself to one of them
-        ballot = data.draw(st.sampled_from([server, standby]))
-        ballot.promised.add((worker, "process"))
+        votes = data.draw(st.sampled_from([server, standby]))
+        votes.promised.add((worker, "process"))
     assert server.won != standby.won
 
 
@@ -66,33 +73,33 @@ def test_who_was_no_member_yet_has_no_say_and_keeps_nobody_from_serving(workers,
     (1, 1, 1), (2, 1, 2), (3, 2, 2), (4, 2, 3), (8, 4, 5)])
 def test_how_many_are_needed(workers, server, standby):
     for step, needed in ((SERVER_STEP, server), (STANDBY_STEP, standby)):
-        ballot = Ballot(1, step, [range(workers)])
-        ballot.promised.update(range(needed - 1))
-        assert not ballot.won
-        ballot.promised.add(needed - 1)
-        assert ballot.won
+        votes = Votes(1, step, [range(workers)])
+        votes.promised.update(range(needed - 1))
+        assert not votes.won
+        votes.promised.add(needed - 1)
+        assert votes.won
 
 
 def test_without_workers_the_server_stays_and_the_standby_waits():
-    assert Ballot(1, SERVER_STEP, [()]).won and not Ballot(1, STANDBY_STEP, [()]).won
+    assert Votes(1, SERVER_STEP, [()]).won and not Votes(1, STANDBY_STEP, [()]).won
 
 
 @pytest.mark.parametrize("step", [SERVER_STEP, STANDBY_STEP])
 def test_who_waits_to_serve_is_not_elected_without_workers(step):
     """All have finished: the other one may have taken over without a promise of theirs."""
-    candidacy = Candidacy(State("ab", 1, frozenset(), step), socket=None)
-    assert not candidacy.won and "names no worker" in candidacy.missing
+    candidate = Candidate(Standing("ab", 1, frozenset(), step), socket=None)
+    assert not candidate.won and "names no worker" in candidate.missing
 
 
 def test_more_than_half_of_the_workers_elect_a_server_that_was_started_again():
     """The other half may have ended the run, with a standby that had a proof."""
     voters = frozenset({(0, "process"), (1, "process")})
-    candidacy = Candidacy(State("ab", 1, voters, SERVER_STEP), socket=None)
-    assert not candidacy.won and "0 of 2 workers" in candidacy.missing
-    candidacy.ballot.promised.add((1, "process"))
-    assert not candidacy.won and "more than half" in candidacy.missing
-    candidacy.ballot.promised.add((0, "process"))
-    assert candidacy.won
+    candidate = Candidate(Standing("ab", 1, voters, SERVER_STEP), socket=None)
+    assert not candidate.won and "0 of 2 workers" in candidate.missing
+    candidate.votes.promised.add((1, "process"))
+    assert not candidate.won and "more than half" in candidate.missing
+    candidate.votes.promised.add((0, "process"))
+    assert candidate.won
 
 
 def test_a_worker_promises_itself_once_an_epoch():

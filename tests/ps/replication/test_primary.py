@@ -713,10 +713,10 @@ def test_only_processes_that_the_copies_name_keep_the_server(world, inquiries):
     world.replication.poll()
     world.admission.places[0] = Place("a later process", None)
     world.replication.elected(SimpleNamespace(worker=0), m.Elected(3))
-    assert not world.replication._contest.ballot.won
+    assert not world.replication._election.votes.won
     world.admission.places[0] = Place("ab", None)
     world.replication.elected(SimpleNamespace(worker=0), m.Elected(3))
-    assert world.replication._contest.ballot.won
+    assert world.replication._election.votes.won
 
 
 def test_a_late_word_of_one_copy_does_not_forget_the_next(world):

@@ -71,7 +71,7 @@ class Beats:
         self._sent.clear()
 
 
-class Ballot:
+class Votes:
     """Promises of workers to one server.
 
     epoch: of that server, once it is elected; since: epoch of the state that it goes on from
@@ -108,7 +108,7 @@ class Ballot:
         return f"{len(self.promised & workers)} of {len(workers)} workers"
 
 
-class State(NamedTuple):
+class Standing(NamedTuple):
     """The state of a run that a process could serve from, and how new it is.
 
     step:     from this epoch to its own
@@ -129,7 +129,7 @@ class State(NamedTuple):
         return 2 * self.epoch + (self.step == STANDBY_STEP)
 
     @classmethod
-    def of(cls, run: dict[str, Any], state: dict[str, Any], step: int) -> State:
+    def of(cls, run: dict[str, Any], state: dict[str, Any], step: int) -> Standing:
         """From a run's settings and a checkpoint's state."""
         secret = run.get(SECRET)
         return cls(run["id"], run["epoch"], voters(state, run["workers"]), step,
@@ -137,23 +137,23 @@ class State(NamedTuple):
                    secret and bytes.fromhex(secret))
 
 
-class Comer(NamedTuple):
+class Elector(NamedTuple):
     """A worker that has come, and has proven who it is, over one connection."""
 
     request: m.Reattach
     line: object  # as `ServerSocket.received` returns it
 
 
-class Candidacy:
+class Candidate:
     """The attempt to serve in the place of a server that is silent.
 
     came: identity of a worker's socket -> its newest introduction
     """
 
-    def __init__(self, state: State, socket: ServerSocket):
+    def __init__(self, state: Standing, socket: ServerSocket):
         self._socket, self._state = socket, state
-        self.ballot = Ballot(state.epoch, state.step, [state.voters], waits=True)
-        self.came: dict[bytes, Comer] = {}
+        self.votes = Votes(state.epoch, state.step, [state.voters], waits=True)
+        self.came: dict[bytes, Elector] = {}
         self._asked = 0.0
         self._began: float | None = None  # when workers were asked first
         self._now = 0.0
@@ -166,7 +166,7 @@ class Candidacy:
         A server that was started again waits for that one, also where the promises are enough, as
         long as a worker does that knows more to be durable, and withholds its own.
         """
-        return bool(self.ballot.promised) and self.ballot.won and not self._withheld
+        return bool(self.votes.promised) and self.votes.won and not self._withheld
 
     @property
     def _withheld(self) -> bool:
@@ -175,13 +175,13 @@ class Candidacy:
         if (self._state.step == STANDBY_STEP or self._began is None
                 or self._now > self._began + _WITHHELD):
             return False
-        return not self.ballot.promised.issuperset(
+        return not self.votes.promised.issuperset(
             (one.request.worker, one.request.place) for one in self.came.values())
 
     @property
     def missing(self) -> str:
         """What it lacks, in words."""
-        return (f"{self.ballot} have come here, {self.ballot.needed} are needed"
+        return (f"{self.votes} have come here, {self.votes.needed} are needed"
                 if self._state.voters else
                 "the state here names no worker that could decide: start that process again")
 
@@ -198,26 +198,26 @@ class Candidacy:
     def come(self, identity: bytes, request: m.Reattach, line: object) -> bool:
         """A worker cannot reach the server; False if it is none of those who have a say here: the
         processes that the state here names."""
-        if (request.epoch != self.ballot.since
+        if (request.epoch != self.votes.since
                 or (request.worker, request.place) not in self._state.voters):
             return False
         for other in [i for i, one in self.came.items() if one.request.worker == request.worker]:
             del self.came[other]
-        self.came[identity] = Comer(request, line)
+        self.came[identity] = Elector(request, line)
         return True
 
     def promised(self, identity: bytes, elected: m.Elected, line: object) -> None:
         """A worker has answered."""
         one = self.came.get(identity)
-        if one is not None and one.line is line and elected.epoch == self.ballot.epoch:
-            self.ballot.promised.add((one.request.worker, one.request.place))
+        if one is not None and one.line is line and elected.epoch == self.votes.epoch:
+            self.votes.promised.add((one.request.worker, one.request.place))
 
     def withdraw(self, reason: str) -> None:
         """The server is there again: give the workers back what they have promised."""
-        self.ballot.promised.clear()
+        self.votes.promised.clear()
         for identity in self.came:
-            self._socket.reaches(identity, m.encode(m.NotServing(reason, self.ballot.epoch)))
+            self._socket.reaches(identity, m.encode(m.NotServing(reason, self.votes.epoch)))
 
     def _ask(self, identity: bytes, worker: int) -> None:
         self._socket.reaches(identity, m.encode(m.Elect(
-            self.ballot.epoch, self.ballot.since, self._state.next_seq.get(worker, 0))))
+            self.votes.epoch, self.votes.since, self._state.next_seq.get(worker, 0))))

@@ -21,7 +21,7 @@ from wbsp.core.store import Whole
 from wbsp.limits import one_line
 from wbsp.ps.clock import Clock
 from wbsp.ps.config import Terms
-from wbsp.ps.replication.election import PROOF, SERVER_STEP, SILENT, STANDBY_STEP, Ballot, Beats
+from wbsp.ps.replication.election import PROOF, SERVER_STEP, SILENT, STANDBY_STEP, Beats, Votes
 from wbsp.ps.replication.probe import Inquiry
 from wbsp.ps.replication.snapshot import Source, Voter, messages, voters
 from wbsp.ps.sessions.peer_log import PeerLog
@@ -46,7 +46,7 @@ _NOTICE = 10.0  # seconds between two lines
 
 
 @dataclass
-class Follower:
+class StandbySession:
     """A standby; times are the server's own."""
 
     identity: bytes  # of its socket
@@ -83,7 +83,7 @@ def objection(request: m.Follow, terms: Terms) -> str | None:
 
 
 @dataclass
-class Made:
+class SentCopy:
     """A copy that was made for it.
 
     last:   the run ends with this version; it was known then
@@ -103,17 +103,17 @@ class Made:
         return self.version, self.last
 
 
-class Contest:
+class Election:
     """A standby that is out of reach and holds a copy: it may take over, or have done so.
 
-    ballot: the promises of the workers to this server
+    votes: the promises of the workers to this server
     since:  when it began
     asked:  whether they have been asked for any; then they decide, whatever is heard
     """
 
-    def __init__(self, follower: Follower, ballot: Ballot, socket: ServerSocket, terms: Terms,
+    def __init__(self, follower: StandbySession, votes: Votes, socket: ServerSocket, terms: Terms,
                  now: float):
-        self._follower, self.ballot = follower, ballot
+        self._follower, self.votes = follower, votes
         self._inquiry = Inquiry(socket, follower.host, follower.port, terms.run, terms.secret)
         self.asked, self._asked_at, self._noticed = False, 0.0, now
         self.since = now
@@ -129,8 +129,8 @@ class Contest:
         """
         if self._inquiry.refused(clock()) and clock() < self._follower.beats.touch + PROOF:
             return f"the standby at {self._follower} has ended"
-        if self.ballot.won:
-            return f"{self.ballot} stay with this server"
+        if self.votes.won:
+            return f"{self.votes} stay with this server"
         return None
 
     def due(self, now: float) -> bool:
@@ -148,7 +148,7 @@ class Contest:
         self._noticed = now
         why = self._inquiry.why
         return (f"the standby at {self._follower} is silent, and may have taken over: "
-                f"{self.ballot} are here, {self.ballot.needed} are needed"
+                f"{self.votes} are here, {self.votes.needed} are needed"
                 + (f"; {why}" if why else ""))
 
     def close(self) -> None:
@@ -169,11 +169,11 @@ class Replication:
         self._clock, self._say, self._event = clock, say, event
         self._told = PeerLog(say, event, clock.now)
         self._source: Source | None = None
-        self._standby: Follower | None = None
-        self._copies: dict[int, Made] = {}  # number -> copy that the standby may hold
-        self._contest: Contest | None = None
+        self._standby: StandbySession | None = None
+        self._copies: dict[int, SentCopy] = {}  # number -> copy that the standby may hold
+        self._election: Election | None = None
         # Promises to another process that could serve in this one's place: what it lacks.
-        self._beside: Ballot | None = None
+        self._beside: Votes | None = None
         self._number, self._full = 0, False  # of the newest copy; the disk
         self._lost_at = -math.inf
         self._doubted_at = -math.inf  # a worker spoke of a later server
@@ -192,7 +192,7 @@ class Replication:
     @property
     def doubt(self) -> str | None:
         """Why it is not certain that this server serves, in one line; None: it is."""
-        if self._contest is None:
+        if self._election is None:
             return None
         return (f"the standby at {self._standby} is silent, and may have taken over: finding out "
                 "who serves")
@@ -203,14 +203,14 @@ class Replication:
         last, that it is."""
         standby, source = self._standby, self._source
         return self.alone or bool(
-            standby and source and not standby.receiving and self._contest is None
+            standby and source and not standby.receiving and self._election is None
             and standby.held in self._copies
             and self._copies[standby.held].newest >= source.engine.newest)
 
     @property
     def copying(self) -> bool:
         """True while a copy is on its way, which ends: it moves, or is given up."""
-        return bool(self._standby and self._standby.receiving and self._contest is None)
+        return bool(self._standby and self._standby.receiving and self._election is None)
 
     def expected(self) -> bool:
         """True if the run's other server, lost just now, may be on its way back: it would take the
@@ -230,12 +230,12 @@ class Replication:
         self._source = source
         if self._terms.record().get("beside") is not None:
             workers = voters(source.state(self._clock.run()), self._terms.worker_num)
-            self._beside = Ballot(self._admission.epoch, STANDBY_STEP, [workers])
+            self._beside = Votes(self._admission.epoch, STANDBY_STEP, [workers])
 
     def end(self, reason: str) -> None:
         """The run has ended in good order."""
         self._told.flush(at_once=True)
-        if self._standby is not None and self._contest is None:
+        if self._standby is not None and self._election is None:
             self._send(m.Over(reason))
 
     def all_have_it(self) -> None:
@@ -282,18 +282,18 @@ class Replication:
             elif self.alone and now - old.heard > _QUIET:
                 self._tell(f"the standby at {old} holds nothing, and is silent: it gives way")
                 self._standby = None
-            elif self._contest is not None or self._reaches(old):
+            elif self._election is not None or self._reaches(old):
                 self._sessions.send(identity, m.NotServing(f"there is a standby at {old}"))
                 return
             else:
                 self._lose(now)
                 self.follow(identity, request, host)
                 return
-        self._end_contest()
+        self._end_election()
         again = old is not None and old.identity == identity
         held = old.held if old is not None and again else 0
-        self._standby = Follower(identity, host, request.port, now, held, again, again, bond,
-                                 moved=now)
+        self._standby = StandbySession(identity, host, request.port, now, held, again, again, bond,
+                                       moved=now)
         self._sessions.queues.drop_transfer(identity)
         way = self._sessions.lending.follow(request.socket)
         self._tell(f"standby at {self._standby}, over {way}", "standby",
@@ -314,10 +314,10 @@ class Replication:
         self._send(m.Alive(held.beat))
         standby.beats.sent(held.beat, now)
         standby.beats.answered(held.answered)
-        if (contest := self._contest) is None:
+        if (election := self._election) is None:
             self._release(standby.beats.touch)
-        elif not contest.asked and standby.beats.touch >= contest.since:
-            self._end_contest()  # it was this server that slept
+        elif not election.asked and standby.beats.touch >= election.since:
+            self._end_election()  # it was this server that slept
         if standby.asked is not None and held.answered > standby.asked and not held.number:
             self._forget(now)
             return
@@ -347,7 +347,7 @@ class Replication:
     def hear_of(self, epoch: int, worker: int) -> None:
         """A worker knows a later server of this run, of that epoch: find out whether it serves."""
         now = self._clock.now()
-        if (self.superseded is not None or self._contest is not None
+        if (self.superseded is not None or self._election is not None
                 or now < self._doubted_at + _AGAIN):
             return
         self._doubted_at = now
@@ -367,12 +367,12 @@ class Replication:
     def elected(self, session: WorkerSession, elected: m.Elected) -> None:
         """A member has promised itself to this server."""
         place = self._admission.places.get(session.worker)
-        if (self._contest is not None and elected.epoch == self._contest.ballot.epoch
+        if (self._election is not None and elected.epoch == self._election.votes.epoch
                 and place is not None):
-            self._contest.ballot.promised.add((session.worker, place.owner))
+            self._election.votes.promised.add((session.worker, place.owner))
 
     def poll(self) -> None:
-        """Do the periodic work: connection, copies, contest."""
+        """Do the periodic work: connection, copies, election."""
         standby, source, now = self._standby, self._source, self._clock.now()
         self._told.flush()
         if self.superseded is not None:
@@ -381,8 +381,8 @@ class Replication:
             self._rule_out(self._beside)
         if standby is None:
             return
-        if self._contest is not None:
-            self._settle(self._contest, standby, now)
+        if self._election is not None:
+            self._settle(self._election, standby, now)
             return
         if now - standby.heard > _QUIET and now - standby.probed > _LOOK:
             standby.probed = now
@@ -401,7 +401,7 @@ class Replication:
         if copy is None or source.engine.newest > copy.newest or source.checkpoints.wanted:
             source.engine.at_rest(self._begin_copy, self._clock.run())
 
-    def _stalled(self, standby: Follower, now: float) -> None:
+    def _stalled(self, standby: StandbySession, now: float) -> None:
         """No part of a copy has reached a standby that lives.
 
         While workers train, its older copy counts: it may serve from that. A run that is done ends
@@ -416,7 +416,7 @@ class Replication:
             self._forget(now)
         standby.parting = done
 
-    def _part(self, standby: Follower, source: Source) -> None:
+    def _part(self, standby: StandbySession, source: Source) -> None:
         """End the run without a standby that lives: at each moment there is one state from which a
         run goes on that loses its server. First the last version is on the disk; then the standby
         gives up its copy, as of a server that has gone on alone; `held` then forgets it."""
@@ -433,7 +433,7 @@ class Replication:
     def _begin_copy(self, now: float) -> None:
         """Copy the newest version; nothing is pending. `now` is of the run."""
         source, standby = self._source, self._standby
-        if (source is None or standby is None or standby.receiving or self._contest is not None
+        if (source is None or standby is None or standby.receiving or self._election is not None
                 or (self.alone and source.checkpoints.writing)):
             return
         # First: a later server of this folder must ask there, whatever becomes of this one.
@@ -444,8 +444,8 @@ class Replication:
         engine.ledger.mark += 1  # whatever is decided from here on is not in this copy
         self._number += 1
         number, state = self._number, source.state(now)
-        made = self._copies[number] = Made(engine.ledger.mark, *engine.newest,
-                                           voters(state, self._terms.worker_num))
+        made = self._copies[number] = SentCopy(engine.ledger.mark, *engine.newest,
+                                               voters(state, self._terms.worker_num))
 
         def send(future: Future[Whole]) -> None:  # at once, or when the shards have sent it
             if self._standby is standby and future.exception() is None:
@@ -457,15 +457,15 @@ class Replication:
         engine.store.whole().add_done_callback(send)
         source.checkpoints.write_copy(now)
 
-    def _rule_out(self, ballot: Ballot) -> None:
+    def _rule_out(self, votes: Votes) -> None:
         """Once more than half of the workers are here, the process that may have gone on beside
         this one is not elected any more: who starts again need not ask it."""
         places = self._admission.places
-        ballot.promised = {
+        votes.promised = {
             (session.worker, places[session.worker].owner) for session in self._sessions
             if session.worker in places and session.updates is not None
             and (session.returning is None or session.returning.answer is not None)}
-        if ballot.won and self._record(beside=None):
+        if votes.won and self._record(beside=None):
             self._beside = None
 
     # A standby that is out of reach.
@@ -487,44 +487,44 @@ class Replication:
         """Find out which of the two serves."""
         standby = self._standby
         assert standby is not None
-        self._contest = Contest(
-            standby, Ballot(self._admission.epoch, SERVER_STEP,
+        self._election = Election(
+            standby, Votes(self._admission.epoch, SERVER_STEP,
                             [copy.voters for copy in self._copies.values()],
                             lambda voter: voter[1] == ""),
             self._socket, self._terms, now)
 
-    def _settle(self, contest: Contest, standby: Follower, now: float) -> None:
+    def _settle(self, election: Election, standby: StandbySession, now: float) -> None:
         """Find out who serves."""
-        epoch = contest.served(now)
+        epoch = election.served(now)
         if epoch is not None and epoch > self._admission.epoch:
             self._supersede(epoch, str(standby))
-        elif reason := contest.why_alone(self._clock.now):
+        elif reason := election.why_alone(self._clock.now):
             self._forget(now)
-            if self._contest is None:
+            if self._election is None:
                 self._tell(f"{reason}; going on without one")
-        elif contest.due(now):
+        elif election.due(now):
             ledger = self._source.engine.ledger if self._source is not None else None
             self._tell_members(lambda worker: m.Elect(
-                contest.ballot.epoch, contest.ballot.since,
+                election.votes.epoch, election.votes.since,
                 0 if ledger is None else ledger.next_seq(worker)))
-            if line := contest.notice(now):
+            if line := election.notice(now):
                 self._tell(line)
 
-    def _end_contest(self) -> None:
-        if self._contest is None:
+    def _end_election(self) -> None:
+        if self._election is None:
             return
-        if self._contest.asked:  # promises to this server count no more, either: see `_release`
+        if self._election.asked:  # promises to this server count no more, either: see `_release`
             for session in self._sessions:
                 session.attached_at = self._clock.now()
-        self._contest.close()
-        self._contest = None
+        self._election.close()
+        self._election = None
 
     def _forget(self, now: float) -> None:
         """Discard the standby's copies: they are gone, or must not be used."""
         epoch = self._admission.epoch + SERVER_STEP
         if not (self.alone or self._record(standby=None, epoch=epoch)):
             return
-        self._end_contest()
+        self._end_election()
         self._standby = None
         if self.alone:
             return
@@ -554,7 +554,7 @@ class Replication:
         for session in list(self._sessions):
             self._sessions.send(session.identity, m.NotServing(self.superseded))
 
-    def _reaches(self, standby: Follower) -> bool:
+    def _reaches(self, standby: StandbySession) -> bool:
         return self._socket.reaches(standby.identity, m.encode(m.Alive()))
 
     def _release(self, touch: float) -> None:

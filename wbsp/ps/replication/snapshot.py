@@ -59,7 +59,7 @@ class Source(NamedTuple):
     checkpoints: Checkpoints
 
 
-class Copy(NamedTuple):
+class RunCopy(NamedTuple):
     """What a standby needs to go on in the place of the server: its settings of the run, and what
     a checkpoint holds."""
 
@@ -125,7 +125,7 @@ class CopyReader:
         self._pool = BufferPool()
         self._run: dict[str, Any] = {}  # the server's settings
         self._arriving: _Arriving | None = None
-        self.newest: Copy | None = None
+        self.newest: RunCopy | None = None
         self.chunks = 0
 
     @property
@@ -165,7 +165,7 @@ class CopyReader:
 
     def _keep(self, saved: Checkpoint) -> bool:
         assert self._arriving is not None
-        self.newest = Copy(self._arriving.number, self._run, saved)
+        self.newest = RunCopy(self._arriving.number, self._run, saved)
         self._arriving = None
         return True
 

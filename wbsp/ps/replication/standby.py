@@ -19,9 +19,9 @@ from msgspec import structs
 from wbsp.limits import one_line
 from wbsp.process.host import Nap
 from wbsp.process.signals import Interrupts
-from wbsp.ps.replication.election import PROOF, SILENT, STANDBY_STEP, Beats, Candidacy, State
+from wbsp.ps.replication.election import PROOF, SILENT, STANDBY_STEP, Beats, Candidate, Standing
 from wbsp.ps.replication.probe import Probe
-from wbsp.ps.replication.snapshot import Copy, CopyReader
+from wbsp.ps.replication.snapshot import CopyReader, RunCopy
 from wbsp.ps.sessions.session import check_reattach, other_protocol
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import SECRET
@@ -41,7 +41,7 @@ _TELL = 0.5  # seconds between two signs of life
 _GAP = 5.0  # seconds between two refusals after which another process may have been there
 
 
-class Leader:
+class PrimaryLink:
     """The server that is followed; times are seconds of the monotonic clock.
 
     heard:   time of its newest message; before the first, of the begin
@@ -104,7 +104,7 @@ class Leader:
         return self._beats.touch
 
     @property
-    def copy(self) -> Copy | None:
+    def copy(self) -> RunCopy | None:
         """The newest that came whole, unless the server has given it up since."""
         return self._copies.newest
 
@@ -242,7 +242,7 @@ class Leader:
     def _hold(self, now: float) -> None:
         """A copy has come whole."""
         assert self.copy is not None
-        state = State.of(self.copy.run, self.copy.saved.state, STANDBY_STEP)
+        state = Standing.of(self.copy.run, self.copy.saved.state, STANDBY_STEP)
         # newer than what this process may have begun with: so the other one must not overtake it
         self._follow = structs.replace(self._follow, run=state.run, rank=state.rank)
         self._tell(now)
@@ -268,19 +268,19 @@ class Standby:
     """
 
     def __init__(self, socket: ServerSocket, follow: str, settings: dict[str, str],
-                 serve: Callable[[Copy | None], Server], interrupts: Interrupts,
-                 own: State | None = None, share: bool = True,
+                 serve: Callable[[RunCopy | None], Server], interrupts: Interrupts,
+                 own: Standing | None = None, share: bool = True,
                  first: float = PATIENCE):
         """Raises ValueError for a bad address."""
         self._socket, self._serve, self._interrupts = socket, serve, interrupts
         self._own = own
         self._first = first
-        self._leader = Leader(socket, *split_address(follow), m.Follow(
+        self._primary = PrimaryLink(socket, *split_address(follow), m.Follow(
             m.PROTOCOL, settings, socket.port, own.run if own else "", own.rank if own else 0),
             share, own and own.secret)
         self._itself = False  # this process has been told to follow itself
         self._why: str | None = None  # why the server is not followed, as was said last
-        self._candidacy: Candidacy | None = None  # while the server is silent
+        self._candidate: Candidate | None = None  # while the server is silent
         self._silent_since = self._noticed = self._socket.on.clock.monotonic()
         self._said: set[str] = set()  # lines that are said once
         self._began = self._socket.on.clock.monotonic()
@@ -295,21 +295,21 @@ class Standby:
     def run(self) -> int:
         """Wait, and serve when it is time; return the exit code."""
         say(f"listening on port {self._socket.port}, in waiting for the server at "
-            f"{self._leader.address}")
+            f"{self._primary.address}")
         try:
             why = self._wait()
         finally:
-            self._leader.close()
+            self._primary.close()
         if isinstance(why, int):
             self._socket.close(1.0)
             return why
-        say(f"taking over from the server at {self._leader.address}: {why}")
+        say(f"taking over from the server at {self._primary.address}: {why}")
         server = self._begin()
         if isinstance(server, int):
             self._socket.close(1.0)
             return server
         server.attend = lambda reason: self._attend(server, reason)
-        for identity, one in self._candidacy.came.items() if self._candidacy else ():
+        for identity, one in self._candidate.came.items() if self._candidate else ():
             self._lead(identity, one.request, server.dispatcher.admission.epoch)
         return server.run(lambda: self._hand_over(server))
 
@@ -321,7 +321,7 @@ class Standby:
         poller.register(self._socket.socket, zmq.POLLIN)
         while True:
             try:
-                return self._serve(self._leader.copy)
+                return self._serve(self._primary.copy)
             except OSError as error:
                 reason = error.strerror or str(error)
                 if reason != said:
@@ -344,8 +344,8 @@ class Standby:
         if self._follower is not None:
             with contextlib.suppress(m.WireError):
                 replication.follow(*self._follower)
-        if self._candidacy is not None:
-            for identity, one in self._candidacy.came.items():
+        if self._candidate is not None:
+            for identity, one in self._candidate.came.items():
                 with contextlib.suppress(m.WireError):
                     server.dispatcher.admission.reattach(identity, one.request, one.line)
 
@@ -364,17 +364,17 @@ class Standby:
                 self._state.secret, request.worker, request.place, epoch)))
 
     @property
-    def _state(self) -> State | None:
+    def _state(self) -> Standing | None:
         """What this process could go on from."""
-        copy = self._leader.copy
+        copy = self._primary.copy
         if copy is None:
             return self._own
-        return State.of(copy.run, copy.saved.state, STANDBY_STEP)
+        return Standing.of(copy.run, copy.saved.state, STANDBY_STEP)
 
     def _wait(self) -> int | str:
         """Follow until it is time to serve: why, in one line; or an exit code."""
         poller = self._socket.on.network.poller()
-        for one in (self._socket.socket, self._socket.monitor, self._leader.socket):
+        for one in (self._socket.socket, self._socket.monitor, self._primary.socket):
             poller.register(one, zmq.POLLIN)
         while True:
             poller.poll(int(1000 * _POLL))
@@ -382,7 +382,7 @@ class Standby:
             now = self._socket.on.clock.monotonic()
             if self._nap.over(now):
                 self._woke(now)
-            self._leader.poll(now)
+            self._primary.poll(now)
             self._receive()
             if self._interrupts.first is not None:
                 return 128 + self._interrupts.first
@@ -392,58 +392,58 @@ class Standby:
 
     def _woke(self, now: float) -> None:
         """This process has slept until `now`: silence, patience and proof count from here on."""
-        self._leader.woke(now)
+        self._primary.woke(now)
         self._began = now
         self._silent_since += self._nap.seconds
 
     def _verdict(self, now: float) -> int | str | None:
         """Why to serve now, or the exit code; None: wait on."""
-        leader, state = self._leader, self._state
-        if leader.over is not None:
-            say(f"the run has ended: {leader.over}")
+        primary, state = self._primary, self._state
+        if primary.over is not None:
+            say(f"the run has ended: {primary.over}")
             return 0
         if self._itself:
-            say(f"--standby_of={leader.address} is the address of this very process; name that of "
+            say(f"--standby_of={primary.address} is the address of this very process; name that of "
                 "the server that it is to stand by")
             return 1
-        if leader.refusal is not None:
-            say(f"the server at {leader.address} refused: {leader.refusal}")
+        if primary.refusal is not None:
+            say(f"the server at {primary.address} refused: {primary.refusal}")
             return 1
-        if leader.foreign is not None:
-            line = f"the process at {leader.address} is not believed: {leader.foreign}"
+        if primary.foreign is not None:
+            line = f"the process at {primary.address} is not believed: {primary.foreign}"
             self._say_once("foreign", line)
             if state is None:
                 return 1
-        if leader.copy is not None:
-            self._say_once("holding", f"holding version {leader.copy.saved.state['version']} of "
-                                      f"the server at {leader.address}")
-        if leader.trouble is not None:
-            self._say_once("trouble", f"a copy of the server at {leader.address} could not be "
-                                      f"taken: {one_line(leader.trouble)}; asking for another")
-        if state is not None and 0 < leader.rank < state.rank:
+        if primary.copy is not None:
+            self._say_once("holding", f"holding version {primary.copy.saved.state['version']} of "
+                                      f"the server at {primary.address}")
+        if primary.trouble is not None:
+            self._say_once("trouble", f"a copy of the server at {primary.address} could not be "
+                                      f"taken: {one_line(primary.trouble)}; asking for another")
+        if state is not None and 0 < primary.rank < state.rank:
             return "it was started again, and has an older state"
-        if leader.refused and leader.copy is not None and leader.copy.saved.state.get("over"):
+        if primary.refused and primary.copy is not None and primary.copy.saved.state.get("over"):
             return "its process has ended, and all workers have the final version"
-        if (state is not None and (leader.refused or leader.vacant)
-                and self._proves(leader, state, now)):
+        if (state is not None and (primary.refused or primary.vacant)
+                and self._proves(primary, state, now)):
             return "its process has ended"
-        if now - leader.heard < SILENT:
-            if leader.follows:
+        if now - primary.heard < SILENT:
+            if primary.follows:
                 self._silent_since = now
                 self._withdraw()
         elif state is not None:
-            self._candidacy = self._candidacy or Candidacy(state, self._socket)
-            self._candidacy.poll(now)
-            if self._candidacy.won:
-                return f"{self._candidacy.ballot} have come here"
+            self._candidate = self._candidate or Candidate(state, self._socket)
+            self._candidate.poll(now)
+            if self._candidate.won:
+                return f"{self._candidate.votes} have come here"
         return self._wait_on(now)
 
-    def _proves(self, leader: Leader, state: State, now: float) -> bool:
+    def _proves(self, primary: PrimaryLink, state: Standing, now: float) -> bool:
         """Whether the end of the other process means that no server runs, or has since."""
-        if leader.epoch > state.epoch:
+        if primary.epoch > state.epoch:
             return False
-        if leader.copy is not None:
-            return now < leader.touch + PROOF
+        if primary.copy is not None:
+            return now < primary.touch + PROOF
         # The checkpoint of a server that was started again. Its standby may have served since then:
         # workers know, and are given time to say so. It may have ended the run, too, without some:
         # those that have the final version are gone, and do not come here.
@@ -455,52 +455,52 @@ class Standby:
     def _here(self, named: Collection[int]) -> int:
         """How many of these workers, old processes or new ones, have come since the other process
         ended: it has not sent these the final version."""
-        ended = self._leader.ended
+        ended = self._primary.ended
         return 0 if ended is None else sum(
             self._came_at.get(worker, -math.inf) > ended for worker in named)
 
     def _wait_on(self, now: float) -> int | None:
         """Nobody serves, as far as can be seen; not for ever."""
         waited = now - self._silent_since
-        state, epoch = self._state, self._leader.epoch
+        state, epoch = self._state, self._primary.epoch
         patience = self._first if state is None and not epoch else PATIENCE
         missing = ("this process holds nothing" if state is None else
                    f"the state here is of epoch {state.epoch}, and that one had epoch {epoch}"
                    if epoch > state.epoch else
-                   self._too_few(state) if self._leader.vacant else
-                   "that process does not serve yet" if self._candidacy is None else
-                   self._candidacy.missing)
-        why = self._leader.why
+                   self._too_few(state) if self._primary.vacant else
+                   "that process does not serve yet" if self._candidate is None else
+                   self._candidate.missing)
+        why = self._primary.why
         if why is not None:
             missing = f"{missing}; {why}"
         if waited > patience:
-            say(f"no server at {self._leader.address} for {patience:g} s, and {missing}")
+            say(f"no server at {self._primary.address} for {patience:g} s, and {missing}")
             return 1
         if why is not None and why != self._why:
             self._why = why
-            say(f"no server at {self._leader.address} yet; {missing}")
+            say(f"no server at {self._primary.address} yet; {missing}")
         if now - max(self._noticed, self._silent_since) > _NOTICE:
             self._noticed = now
-            say(f"no server at {self._leader.address} for {waited:.0f} of {patience:g} s; "
+            say(f"no server at {self._primary.address} for {waited:.0f} of {patience:g} s; "
                 f"{missing}")
         return None
 
-    def _too_few(self, state: State) -> str:
+    def _too_few(self, state: Standing) -> str:
         """Why this process does not serve beside one that holds nothing of the run."""
         named = {worker for worker, _ in state.voters}
         return (f"{self._here(named)} of {len(named)} workers have come here, more than half "
                 "of them are needed")
 
     def _withdraw(self) -> None:
-        if self._candidacy is not None:
-            self._candidacy.withdraw(self._reason)
-            self._candidacy = None
+        if self._candidate is not None:
+            self._candidate.withdraw(self._reason)
+            self._candidate = None
 
     @property
     def _reason(self) -> str:
         """Why workers are turned away."""
         return self._delay or (f"the process at port {self._socket.port} is in waiting for the "
-                               f"server at {self._leader.address}")
+                               f"server at {self._primary.address}")
 
     # Messages of workers, and of others in waiting.
 
@@ -516,18 +516,18 @@ class Standby:
                 self._handle(identity.bytes, frames)
 
     def _handle(self, identity: bytes, frames: list[zmq.Frame]) -> None:
-        candidacy = self._candidacy
+        candidate = self._candidate
         if not frames:
             return
         line = self._socket.received(
-            frames[0], candidacy is not None and identity in candidacy.came, frames[1:])
+            frames[0], candidate is not None and identity in candidate.came, frames[1:])
         message = m.decode(m.FromWorker, frames[0].buffer)
         match message:
             case m.Reattach():
                 self._came(identity, message, line)
             case m.Elected():
-                if candidacy is not None:
-                    candidacy.promised(identity, message, line)
+                if candidate is not None:
+                    candidate.promised(identity, message, line)
             case m.Follow():
                 self._followed(identity, message, peer_address(frames[0]))
             case m.Held():
@@ -543,7 +543,7 @@ class Standby:
         """A worker takes this process for the server: it has a say once it has proven who it is.
         Raises WireError."""
         check_reattach(request)
-        state, candidacy = self._state, self._candidacy
+        state, candidate = self._state, self._candidate
         if (state is not None and state.secret is not None and request.run == state.run
                 and request.protocol == m.PROTOCOL):
             key = ticket(state.secret, request.worker, request.place, request.epoch)
@@ -559,7 +559,7 @@ class Standby:
                     f"the state here is of epoch {state.epoch}: start that server again"))
             else:
                 self._note(request.worker)
-                if candidacy is not None and candidacy.come(identity, request, line):
+                if candidate is not None and candidate.come(identity, request, line):
                     return
         self._send(identity, m.NotServing(self._reason))
 
@@ -571,7 +571,7 @@ class Standby:
 
     def _followed(self, identity: bytes, follow: m.Follow, host: str) -> None:
         """Another process in waiting, at address `host`, takes this one for the server."""
-        if identity == self._leader.socket.routing_id:
+        if identity == self._primary.socket.routing_id:
             self._itself = True
             return
         state, contact = self._state, self._socket.contact

@@ -14,9 +14,9 @@ from jobs import free_port, until
 from wbsp.core.store import Snapshot, Whole
 from wbsp.process.host import HOST
 from wbsp.process.signals import Interrupts
-from wbsp.ps.replication.election import SERVER_STEP, SILENT, STANDBY_STEP, State
+from wbsp.ps.replication.election import SERVER_STEP, SILENT, STANDBY_STEP, Standing
 from wbsp.ps.replication.snapshot import messages
-from wbsp.ps.replication.standby import Leader, Standby
+from wbsp.ps.replication.standby import PrimaryLink, Standby
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import FromShard, Lead
@@ -27,7 +27,7 @@ from wbsp.wire.shm.segments import available
 from wbsp.wire.sockets import ServerSocket
 
 SECRET = bytes(32)
-OWN = State("ab12", 1, frozenset({(0, "a"), (1, "b")}), SERVER_STEP, secret=SECRET)
+OWN = Standing("ab12", 1, frozenset({(0, "a"), (1, "b")}), SERVER_STEP, secret=SECRET)
 LAYOUT = [TensorSpec("x", (3,))]
 COPY = Whole(Snapshot(7, np.arange(3, dtype=np.float32)), {})
 needs_memory = pytest.mark.skipif(not available(), reason="no shared memory on this system")
@@ -40,7 +40,7 @@ class Server:
         self.port = port = free_port()
         self._socket = ServerSocket("localhost", port, None, 1)
         self._own = ServerSocket("localhost", free_port(), None, 1)
-        self.leader = Leader(self._own, "localhost", port, m.Follow(m.PROTOCOL, {}, 1, "", 0))
+        self.primary = PrimaryLink(self._own, "localhost", port, m.Follow(m.PROTOCOL, {}, 1, "", 0))
         self.lending = Lending(None)
         self.keys = [SECRET, self._socket.contact]  # that this server knows
 
@@ -48,7 +48,7 @@ class Server:
         """The next message of the standby that is of this kind."""
         end = HOST.clock.monotonic() + 20
         while HOST.clock.monotonic() < end:
-            self.leader.poll(HOST.clock.monotonic())
+            self.primary.poll(HOST.clock.monotonic())
             if not self._socket.socket.poll(10):
                 continue
             self._identity, frame = self._socket.socket.recv_multipart()
@@ -65,9 +65,9 @@ class Server:
         """What the standby says until it does not believe this server: it is challenged each time.
         """
         end = HOST.clock.monotonic() + 20
-        while self.leader.foreign is None:
+        while self.primary.foreign is None:
             assert HOST.clock.monotonic() < end
-            self.leader.poll(HOST.clock.monotonic())
+            self.primary.poll(HOST.clock.monotonic())
             if self._socket.socket.poll(10):
                 self._identity, frame = self._socket.socket.recv_multipart()
                 follow = m.decode(m.FromWorker, frame)
@@ -101,13 +101,13 @@ class Server:
         """Its machine refuses connections from here on, and the standby has seen that."""
         self._socket.close(0)
         end = HOST.clock.monotonic() + 20
-        while not self.leader.refused:
+        while not self.primary.refused:
             assert HOST.clock.monotonic() < end
-            self.leader.poll(HOST.clock.monotonic())
+            self.primary.poll(HOST.clock.monotonic())
             time.sleep(0.01)
 
     def close(self):
-        self.leader.close()
+        self.primary.close()
         self._own.close(0)
         if not self._socket.socket.closed:
             self._socket.close(0)
@@ -132,12 +132,12 @@ def test_a_copy_counts_for_the_server_of_its_epoch_alone(server):
     server.until(m.Follow)
     server.takes_it(epoch=1)
     assert server.until(m.Held).number == 1, "the connection alone was a new one"
-    assert server.leader.copy.saved.vector.tolist() == [0, 1, 2]
+    assert server.primary.copy.saved.vector.tolist() == [0, 1, 2]
     server.say(m.Unknown())
     server.until(m.Follow)
     server.takes_it(epoch=3)
     assert server.until(m.Held).number == 0
-    assert server.leader.copy is None
+    assert server.primary.copy is None
 
 
 @pytest.mark.parametrize(("epoch", "own", "later", "verdict"), [
@@ -149,8 +149,8 @@ def test_a_server_that_went_on_alone_is_not_replaced_from_a_state_before(server,
                                                                          verdict):
     """It dies before the standby has a copy of what it did alone."""
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
-    server.leader.close()
-    server.leader = standby._leader
+    server.primary.close()
+    server.primary = standby._primary
     server.until(m.Follow, lambda follow: follow.port == server._own.port)
     server.takes_it(epoch=1)
     server.until(m.Held)
@@ -167,8 +167,8 @@ def test_a_server_that_went_on_alone_is_not_replaced_from_a_state_before(server,
 def taken(server):
     """A standby that holds nothing, and that the server has taken."""
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts())
-    server.leader.close()
-    server.leader = standby._leader
+    server.primary.close()
+    server.primary = standby._primary
     server.until(m.Follow, lambda follow: follow.port == server._own.port)
     server.takes_it(epoch=1)
     return standby
@@ -194,15 +194,15 @@ def test_what_a_standby_heard_before_it_slept_is_no_proof(server, standby):
     assert standby._verdict(now + 100) is None, "too long ago"
     standby._nap.over(now)
     standby._woke(now)
-    server.leader.refused = True
+    server.primary.refused = True
     assert standby._verdict(now) is None
 
 
 def test_who_has_slept_gives_workers_their_time_anew(server):
     """A server that was started again, whose standby has ended: workers may know of a later one."""
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), OWN)
-    server.leader.close()
-    server.leader, now = standby._leader, HOST.clock.monotonic()
+    server.primary.close()
+    server.primary, now = standby._primary, HOST.clock.monotonic()
     ended(standby)
     come(standby, 0, "a", 1)
     come(standby, 1, "b", 1)
@@ -224,8 +224,8 @@ def test_a_standby_makes_the_last_files_when_all_have_the_final_version(server):
     server.until(m.Held, lambda held: held.number and held.chunks)
     server.say(m.AllHave(2))
     server.say(m.AllHave(1))
-    until(lambda: server.leader.poll(HOST.clock.monotonic())
-          or server.leader.copy.saved.state.get("over"), "a word")
+    until(lambda: server.primary.poll(HOST.clock.monotonic())
+          or server.primary.copy.saved.state.get("over"), "a word")
     server.dies()
     assert standby._verdict(HOST.clock.monotonic() + 60) == (
         "its process has ended, and all workers have the final version")
@@ -241,7 +241,7 @@ def test_a_version_in_shared_memory_is_held_there_and_outlives_the_server(server
         lent = server.lends(number, 7 * number, {"velocity": np.full(3, number, np.float32)})
         server.until(m.Held, lambda held, number=number: held.number == number)
     server.lending.close()
-    saved = server.leader.copy.saved
+    saved = server.primary.copy.saved
     assert saved.vector.tolist() == [21, 21, 21] and saved.outer["velocity"].tolist() == [3, 3, 3]
     lent[:] = 5
     assert saved.vector.tolist() == [5, 5, 5], "nothing was copied"
@@ -260,18 +260,18 @@ def test_a_standby_that_cannot_have_the_memory_is_sent_its_copies(server):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
         try:
-            server.leader.poll(HOST.clock.monotonic())
+            server.primary.poll(HOST.clock.monotonic())
             follow = server.until(m.Follow)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert "segment 1 did not come" in server.leader.trouble.replace(
-        server.leader.trouble.split()[1], "1")
+    assert "segment 1 did not come" in server.primary.trouble.replace(
+        server.primary.trouble.split()[1], "1")
     assert server.lending.follow(follow.socket) == "TCP (the standby shares no memory)"
     assert server.lending.copy(COPY.snapshot.vector) == (None, 0)
     server.takes_it(epoch=1)
     server.sends(2, COPY)
     assert server.until(m.Held, lambda held: held.number).number == 2
-    assert server.leader.copy.saved.vector.tolist() == [0, 1, 2]
+    assert server.primary.copy.saved.vector.tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("error", "reason"), [
@@ -280,8 +280,8 @@ def test_a_standby_that_cannot_have_the_memory_is_sent_its_copies(server):
 def test_a_copy_that_cannot_be_taken_is_said_and_asked_for_again(server, monkeypatch, caplog, error,
                                                                  reason):
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts())
-    server.leader.close()
-    server.leader = standby._leader
+    server.primary.close()
+    server.primary = standby._primary
 
     def fails(head):
         raise error
@@ -289,7 +289,7 @@ def test_a_copy_that_cannot_be_taken_is_said_and_asked_for_again(server, monkeyp
     server.takes_it(epoch=1)
     server.until(m.Held)
     with monkeypatch.context() as patched:
-        patched.setattr(server.leader._copies, "begin", fails)
+        patched.setattr(server.primary._copies, "begin", fails)
         for _ in range(2):
             server.sends(1, COPY)
             server.until(m.Follow)
@@ -304,12 +304,12 @@ def test_a_copy_that_cannot_be_taken_is_said_and_asked_for_again(server, monkeyp
 
 def test_what_a_stranger_in_the_server_s_place_says_is_not_believed(server):
     """No end of the run, no refusal, no copy, and no sign of life."""
-    own = State("ab12", 1, frozenset({(0, "a"), (1, "b")}), SERVER_STEP, secret=SECRET)
+    own = Standing("ab12", 1, frozenset({(0, "a"), (1, "b")}), SERVER_STEP, secret=SECRET)
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
-    server.leader.close()
-    server.leader = standby._leader
+    server.primary.close()
+    server.primary = standby._primary
     server.keys = [b"none of its keys"]
-    heard = server.leader.heard
+    heard = server.primary.heard
     for follow in server.claims():
         for lie in (m.Following(json.dumps({"id": "ab12", "epoch": 9, "workers": 2,
                                             "secret": SECRET.hex()})),
@@ -317,32 +317,32 @@ def test_what_a_stranger_in_the_server_s_place_says_is_not_believed(server):
                     m.Vacant(answer(b"no key", follow.nonce, "vacant")), m.Alive(9)):
             server.say(lie)
     for _ in range(20):
-        server.leader.poll(HOST.clock.monotonic())
+        server.primary.poll(HOST.clock.monotonic())
         time.sleep(0.01)
-    leader = server.leader
-    assert leader.over is None and leader.refusal is None and not leader.vacant
-    assert leader.rank == 0 and leader.heard == heard and not leader.follows
+    primary = server.primary
+    assert primary.over is None and primary.refusal is None and not primary.vacant
+    assert primary.rank == 0 and primary.heard == heard and not primary.follows
     assert standby._verdict(heard) is None
 
 
 def test_a_standby_without_a_state_ends_where_it_is_not_of_the_same_user(server, capfd):
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts())
-    server.leader.close()
-    server.leader = standby._leader
+    server.primary.close()
+    server.primary = standby._primary
     server.keys = [b"another user's"]
     assert list(server.claims())
     assert standby._verdict(HOST.clock.monotonic()) == 1
-    assert "as the same user, or both with the same --token_file" in server.leader.foreign
+    assert "as the same user, or both with the same --token_file" in server.primary.foreign
 
 
 @pytest.mark.parametrize(("rank", "verdict"), [
     (2, "it was started again, and has an older state"), (0, None), (5, None)])
 def test_only_the_process_in_the_server_s_place_says_that_it_waits(server, rank, verdict):
     """Another one that follows this standby, with a lower rank, says nothing of the server."""
-    own = State("ab12", 1, frozenset({(0, "a"), (1, "b")}), STANDBY_STEP, secret=SECRET)
+    own = Standing("ab12", 1, frozenset({(0, "a"), (1, "b")}), STANDBY_STEP, secret=SECRET)
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
-    server.leader.close()
-    server.leader = standby._leader
+    server.primary.close()
+    server.primary = standby._primary
     server.until(m.Follow)
     claim = Claim(os.urandom, SECRET)
     standby._followed(b"other", m.Follow(m.PROTOCOL, {}, 1, "ab12", 1), "127.0.0.1")
@@ -353,8 +353,8 @@ def test_only_the_process_in_the_server_s_place_says_that_it_waits(server, rank,
     assert standby._verdict(HOST.clock.monotonic()) is None
     server.say(m.NotServing("waits, too", rank=rank))
     end = HOST.clock.monotonic() + (20 if rank else 0.3)
-    while not server.leader.rank and HOST.clock.monotonic() < end:
-        server.leader.poll(HOST.clock.monotonic())
+    while not server.primary.rank and HOST.clock.monotonic() < end:
+        server.primary.poll(HOST.clock.monotonic())
     assert standby._verdict(HOST.clock.monotonic()) == verdict
     if rank == 2:
         server.takes_it(epoch=3)
@@ -378,71 +378,71 @@ def come(standby, worker, place, epoch, key=SECRET, line="line", all_of_it=False
 
 def ended(standby):
     """The process that it follows has ended."""
-    standby._leader.refused, standby._leader.ended = True, HOST.clock.monotonic()
+    standby._primary.refused, standby._primary.ended = True, HOST.clock.monotonic()
 
 
 def test_processes_that_the_state_names_vote_and_no_others(server):
-    own = State("ab12", 1, frozenset({(0, "a"), (1, "b")}), STANDBY_STEP, secret=SECRET)
+    own = Standing("ab12", 1, frozenset({(0, "a"), (1, "b")}), STANDBY_STEP, secret=SECRET)
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
-    server.leader.close()
-    server.leader = standby._leader
+    server.primary.close()
+    server.primary = standby._primary
     standby._verdict(HOST.clock.monotonic() + SILENT + 1)
-    candidacy = standby._candidacy
+    candidate = standby._candidate
     for worker, place, key, answered in (
             (0, "a", bytes([1]) * 32, m.Challenge), (0, "later", SECRET, m.NotServing),
             (1, "a", SECRET, m.NotServing), (7, "a", SECRET, m.NotServing)):
         assert isinstance(come(standby, worker, place, 1, key), answered)
-        candidacy.promised(bytes([worker + 1]) * 5, m.Elected(2), "line")
-    assert not candidacy.came and not candidacy.ballot.promised
+        candidate.promised(bytes([worker + 1]) * 5, m.Elected(2), "line")
+    assert not candidate.came and not candidate.votes.promised
     for worker, place in ((0, "a"), (1, "b")):
         come(standby, worker, place, 1)
-        candidacy.promised(bytes([worker + 1]) * 5, m.Elected(2), "another line")
-        assert not candidacy.ballot.won
-        candidacy.promised(bytes([worker + 1]) * 5, m.Elected(2), "line")
-    assert candidacy.ballot.won
+        candidate.promised(bytes([worker + 1]) * 5, m.Elected(2), "another line")
+        assert not candidate.votes.won
+        candidate.promised(bytes([worker + 1]) * 5, m.Elected(2), "line")
+    assert candidate.votes.won
 
 
 @pytest.mark.parametrize("step", [SERVER_STEP, STANDBY_STEP])
 def test_a_server_that_was_started_again_waits_for_a_newer_state_that_a_worker_knows(server, step):
     """Half of the workers are enough, and would lose what the others know to be durable."""
     workers = [(0, "a"), (1, "b"), (2, "c")]
-    own = State("ab12", 1, frozenset(workers), step, secret=SECRET)
+    own = Standing("ab12", 1, frozenset(workers), step, secret=SECRET)
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
-    server.leader.close()
-    server.leader = standby._leader
+    server.primary.close()
+    server.primary = standby._primary
     now = HOST.clock.monotonic() + SILENT + 1
     standby._verdict(now)
     for worker, place in workers:
         come(standby, worker, place, 1)
     assert standby._verdict(now + 2) is None
     for worker in (0, 1):
-        standby._candidacy.promised(bytes([worker + 1]) * 5, m.Elected(1 + step), "line")
+        standby._candidate.promised(bytes([worker + 1]) * 5, m.Elected(1 + step), "line")
     assert (standby._verdict(now + 3) is not None) == (step == STANDBY_STEP)
     assert standby._verdict(now + 70) == "2 of 3 workers have come here", "it withholds it no more"
 
 
 def test_who_has_belonged_to_a_later_server_proves_it_and_is_waited_for_while_it_comes(server):
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), OWN)
-    server.leader.close()
-    server.leader = standby._leader
+    server.primary.close()
+    server.primary = standby._primary
     now = HOST.clock.monotonic() + SILENT + 1
     ended(standby)
     come(standby, 0, "a", 1)
     come(standby, 1, "b", 1)
     assert isinstance(come(standby, 0, "a", 1 << 40, bytes([1]) * 32), m.Challenge)
-    assert standby._proves(standby._leader, OWN, now)
+    assert standby._proves(standby._primary, OWN, now)
     come(standby, 0, "another process", 3)
     come(standby, 0, "another process", 3)
-    assert list(standby._later) == [0] and not standby._proves(standby._leader, OWN, now)
-    assert standby._proves(standby._leader, OWN, now + 60), "it has not come again"
+    assert list(standby._later) == [0] and not standby._proves(standby._primary, OWN, now)
+    assert standby._proves(standby._primary, OWN, now + 60), "it has not come again"
 
 
 def test_who_has_taken_over_and_waits_for_shards_says_so_to_workers_and_to_the_other_one(server):
     """So that the other one, which was started again, hears of it, and no worker elects that."""
-    own = State("ab12", 1, frozenset({(0, "a"), (1, "b")}), STANDBY_STEP, secret=SECRET)
+    own = Standing("ab12", 1, frozenset({(0, "a"), (1, "b")}), STANDBY_STEP, secret=SECRET)
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
-    server.leader.close()
-    server.leader = standby._leader
+    server.primary.close()
+    server.primary = standby._primary
     taken_over = SimpleNamespace(dispatcher=SimpleNamespace(admission=SimpleNamespace(epoch=2)))
     standby._attend(taken_over, "the server is waiting for the shard at x:1")
     said = come(standby, 0, "a", 1, all_of_it=True)[-2:]
@@ -466,34 +466,34 @@ def test_a_run_that_may_have_ended_without_a_worker_does_not_go_on_with_it(serve
     """From the checkpoint of a server that was started again: the other one has ended, and those
     that have its final version do not come again."""
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), OWN)
-    server.leader.close()
-    server.leader = standby._leader
+    server.primary.close()
+    server.primary = standby._primary
     now = HOST.clock.monotonic() + SILENT + 1
     come(standby, 0, "a", 1)
     come(standby, 1, "b", 1)  # while the other one may serve it yet
     ended(standby)
-    assert not standby._proves(standby._leader, OWN, now)
+    assert not standby._proves(standby._primary, OWN, now)
     come(standby, 0, "a", 1)
-    assert not standby._proves(standby._leader, OWN, now)
+    assert not standby._proves(standby._primary, OWN, now)
     if new:
         hello = m.encode(m.Hello(m.PROTOCOL, 1, {}))
         standby._handle(b"new", [zmq.Frame(hello)])
     else:
         come(standby, 1, "b", 1)
-    assert standby._proves(standby._leader, OWN, now)
+    assert standby._proves(standby._primary, OWN, now)
 
 
 def test_since_when_no_process_is_there(server):
-    leader, times = server.leader, iter([True, True, True, False])
-    leader._probe.refused = lambda now: next(times)
-    leader.poll(10.0)
-    leader.poll(14.0)
-    assert leader.ended == 10.0
-    leader.poll(30.0)
-    assert leader.ended == 30.0, "another one may have been there between"
-    leader._connections -= 1
-    leader.poll(31.0)
-    assert leader.ended is None
+    primary, times = server.primary, iter([True, True, True, False])
+    primary._probe.refused = lambda now: next(times)
+    primary.poll(10.0)
+    primary.poll(14.0)
+    assert primary.ended == 10.0
+    primary.poll(30.0)
+    assert primary.ended == 30.0, "another one may have been there between"
+    primary._connections -= 1
+    primary.poll(31.0)
+    assert primary.ended is None
 
 
 # What is said while a server is waited for.
@@ -508,14 +508,14 @@ def follows(server):
             server._socket = ServerSocket("localhost", server.port, token, 1)
         standby = Standby(server._own, address or f"localhost:{server.port}", {}, None,
                           Interrupts(), **more)
-        server.leader.close()
-        server.leader = standby._leader
+        server.primary.close()
+        server.primary = standby._primary
         return standby
     return follows
 
 
 def has_why(server):
-    until(lambda: server.leader.poll(HOST.clock.monotonic()) or server.leader.why, "a reason")
+    until(lambda: server.primary.poll(HOST.clock.monotonic()) or server.primary.why, "a reason")
 
 
 def test_another_token_is_said_at_once_and_at_the_end(server, follows, caplog):
@@ -542,7 +542,7 @@ def test_the_reason_of_the_process_there_is_one_line(server, follows, caplog):
         "it says: the process at port 1 is a shard,??[2Jand no server")
     server.takes_it(epoch=1)
     server.until(m.Held)
-    assert server.leader.why is None, "it follows"
+    assert server.primary.why is None, "it follows"
 
 
 def test_a_standby_of_itself_ends(server, follows, caplog):
@@ -551,7 +551,7 @@ def test_a_standby_of_itself_ends(server, follows, caplog):
     end = HOST.clock.monotonic() + 20
     while not standby._itself:
         assert HOST.clock.monotonic() < end
-        server.leader.poll(HOST.clock.monotonic())
+        server.primary.poll(HOST.clock.monotonic())
         standby._receive()
     assert standby._verdict(HOST.clock.monotonic()) == 1
     assert "is the address of this very process" in caplog.messages[-1]
@@ -581,8 +581,8 @@ def test_a_server_that_was_never_there_is_waited_for_as_long_as_workers(server, 
         server.takes_it(epoch)
         server.until(m.Held)
     now = HOST.clock.monotonic()
-    server.leader.heard = standby._silent_since = now
-    server.leader.follows = False
+    server.primary.heard = standby._silent_since = now
+    server.primary.follows = False
     assert standby._verdict(now + ends - 1) is None
     assert standby._verdict(now + ends + 1) == 1
     assert f"for {ends} s, and " in caplog.messages[-1]
