@@ -8,7 +8,7 @@ from absl import flags
 import data
 import models
 from wbsp import heterogeneity
-from wbsp.core.outer_optimizer import OUTER_STEPS
+from wbsp.core.outer_optimizer import OUTER_OPTIMIZERS
 from wbsp.environment import TRANSPORTS
 from wbsp.ps.checkpoint.resume import resume_flag
 from wbsp.runlog.console import say
@@ -57,8 +57,8 @@ flags.DEFINE_string("sync", None, f"synchronization model: {', '.join(known_mode
                     "module:Class of your own; default: the last part of --base_dir (pcc: "
                     "optimized WBSP)")
 flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the synchronization model")
-flags.DEFINE_enum("outer", "identity", list(OUTER_STEPS), "what a version makes of the sum of its "
-                  "updates (ps)")
+flags.DEFINE_enum("outer", "identity", list(OUTER_OPTIMIZERS), "what a version makes of the sum "
+                  "of its updates (ps)")
 flags.DEFINE_string("wire", FLOAT32.name, "format of updates and versions on the wire: "
                     f"{KNOWN} (ps, standby)")
 flags.DEFINE_multi_string("outer_option", [], "key=value: an option of the outer step (ps)")

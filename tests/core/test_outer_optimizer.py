@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.core.outer_optimizer import OUTER_STEPS, create_outer
+from wbsp.core.outer_optimizer import OUTER_OPTIMIZERS, create_outer
 from wbsp.core.store import Store
 
 RNG = np.random.default_rng(0)
@@ -60,7 +60,7 @@ def test_between_two_periods_delayed_nesterov_has_no_momentum():
     assert np.allclose(made[-1], 1 + 0.7 * np.sum(SUMS, axis=0), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", OUTER_STEPS)
+@pytest.mark.parametrize("name", OUTER_OPTIMIZERS)
 @given(st.integers(0, len(SUMS)))
 def test_a_restored_step_goes_on_as_if_nothing_had_been(name, cut):
     whole = versions(create_outer(name), SUMS)
@@ -71,7 +71,7 @@ def test_a_restored_step_goes_on_as_if_nothing_had_been(name, cut):
     assert [v.tobytes() for v in before + after] == [v.tobytes() for v in whole]
 
 
-@pytest.mark.parametrize("name", OUTER_STEPS)
+@pytest.mark.parametrize("name", OUTER_OPTIMIZERS)
 def test_a_state_that_was_handed_out_is_never_written(name):
     outer = create_outer(name)
     versions(outer, SUMS[:2])
@@ -81,7 +81,7 @@ def test_a_state_that_was_handed_out_is_never_written(name):
 
 
 @pytest.mark.parametrize("name, options, wrong", [
-    ("adam", {}, "unknown outer step 'adam'; known: identity, nesterov, delayed-nesterov"),
+    ("adam", {}, "unknown outer optimizer 'adam'; known: identity, nesterov, delayed-nesterov"),
     ("nesterov", {"lr": 1}, "nesterov: unknown option 'lr'; known: rate, momentum"),
     ("nesterov", {"momentum": 2}, "option momentum=2 is above 1"),
     ("delayed-nesterov", {"delay": 0}, "option delay=0 is below 1"),

@@ -5,7 +5,7 @@ import weakref
 import numpy as np
 import pytest
 
-from wbsp.core.resend_buffer import KeptCuts
+from wbsp.core.resend_buffer import ResendBuffer
 from wbsp.core.stats import AnsweredWork
 from wbsp.sync.base import Push
 
@@ -26,7 +26,7 @@ def kept_since(kept, seq):
 
 
 def test_pushes_of_one_mark_are_one_sum():
-    kept = KeptCuts(4)
+    kept = ResendBuffer(4)
     assert (kept.answered, kept.vectors, kept.since(4)) == (4, 0, None)
     add(kept, 4, 2.0, 7)
     add(kept, 5, 4.0, 7, weight=0.25)
@@ -36,7 +36,7 @@ def test_pushes_of_one_mark_are_one_sum():
 
 def test_the_newest_push_counts_at_once_and_is_added_later():
     """Adding takes a while; whoever asks before it was done is told of it all the same."""
-    kept = KeptCuts()
+    kept = ResendBuffer()
     update = np.full(2, 4.0, np.float32)
     kept.add(Push(3, 0, 10, 2, 64, 0.5), update, 0.5, 1, 0)
     assert kept.answered == 1 and kept.late and update.tolist() == [4.0, 4.0]
@@ -52,7 +52,7 @@ def test_the_newest_push_counts_at_once_and_is_added_later():
 
 
 def test_what_is_durable_is_forgotten():
-    kept = KeptCuts()
+    kept = ResendBuffer()
     for seq, mark in enumerate([1, 1, 2, 2]):
         add(kept, seq, 2.0, mark)
     assert kept.vectors == 2
@@ -64,7 +64,7 @@ def test_what_is_durable_is_forgotten():
 
 def test_memory_of_sums_is_used_again():
     """Where an update cannot be written to, as those of JAX, and where there is a standby."""
-    kept, update, seen = KeptCuts(), np.full(2, 2.0, np.float32), []
+    kept, update, seen = ResendBuffer(), np.full(2, 2.0, np.float32), []
     update.flags.writeable = False
     for seq in range(12):
         kept.add(Push(3, seq, 10, 2, 64, 0.5), update, 0.5, mark=seq, durable=seq - 1)
@@ -74,7 +74,7 @@ def test_memory_of_sums_is_used_again():
 
 
 def test_checkpoints_that_failed_divide_nothing():
-    kept = KeptCuts()
+    kept = ResendBuffer()
     for seq in range(10):
         add(kept, seq, 2.0, mark=seq)
         assert kept.vectors <= 2
@@ -84,14 +84,14 @@ def test_checkpoints_that_failed_divide_nothing():
 
 @pytest.mark.parametrize("seq, sum_", [(0, [2.0, 2.0]), (1, [1.0, 1.0]), (2, None)])
 def test_a_server_gets_what_its_checkpoint_lacks(seq, sum_):
-    kept = KeptCuts()
+    kept = ResendBuffer()
     add(kept, 0, 2.0, 1)
     add(kept, 1, 2.0, 2)
     assert kept_since(kept, seq) == (sum_ and (work(seq, 1), sum_))
 
 
 def test_what_was_sent_again_bears_the_new_servers_mark():
-    kept = KeptCuts()
+    kept = ResendBuffer()
     add(kept, 0, 2.0, 8)
     add(kept, 1, 2.0, 9)
     kept.replayed(1, 4)
@@ -103,7 +103,7 @@ def test_what_was_sent_again_bears_the_new_servers_mark():
 
 
 def test_rejected_pushes_are_counted_and_take_no_memory():
-    kept = KeptCuts()
+    kept = ResendBuffer()
     add(kept, 0, np.nan, 1, weight=0.0, reason="not finite")
     assert kept.vectors == 0
     assert kept_since(kept, 0) == (work(0, 0, {"not finite": 1}), None)

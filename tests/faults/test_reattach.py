@@ -8,7 +8,7 @@ from lockstep_worker import SIZE
 from wbsp.core.decisions import Directed, Granted
 from wbsp.core.effects import Ack
 from wbsp.core.engine import Engine
-from wbsp.core.rendezvous import Gathering
+from wbsp.core.rendezvous import Rendezvous
 from wbsp.core.stats import AnsweredWork
 from wbsp.core.store import UNSENT, Store
 from wbsp.sync import MODELS, Push, create
@@ -250,11 +250,11 @@ def test_a_connection_may_break_at_each_message_of_the_beginning(messages):
 @pytest.mark.parametrize("owed, waits", [([0, 1, 2], {1, 2}), ([0], set()), (None, {1, 2})])
 def test_a_run_that_has_ended_waits_for_all_who_do_not_have_its_last_version(owed, waits):
     """Also where the checkpoint is of an earlier release, which did not name them."""
-    gathering = Gathering(3, [], True, owed)
-    assert not gathering.complete(set())
-    gathering.left.add(0)
+    rendezvous = Rendezvous(3, [], True, owed)
+    assert not rendezvous.complete(set())
+    rendezvous.left.add(0)
     for worker in (1, 2):
-        assert gathering.complete(set()) == (not waits)
-        gathering.left.add(worker)
+        assert rendezvous.complete(set()) == (not waits)
+        rendezvous.left.add(worker)
         waits -= {worker}
-    assert gathering.complete(set())
+    assert rendezvous.complete(set())

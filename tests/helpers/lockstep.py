@@ -115,7 +115,7 @@ class Life:
 
     def start_without_the_rest(self):
         """The patience with those who are not here is over."""
-        here = [*self.engine.active, *self.engine.gathering.left]
+        here = [*self.engine.active, *self.engine.rendezvous.left]
         if here and not self.engine.started:
             self.members.delivery.send(self.engine.start(self.world.now))
 

@@ -8,7 +8,7 @@ from simulated.plan import Plan
 # Standby and shards, and all that strikes them: what failed lay in several parts.
 BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cuts=1, breaks=2,
             sleeps=1, naps=(3.0, 65.0), slow=0.0, speeds=(0.3,),
-            aimed=(("farewell", "isolate"), ("gathering", "kill")))
+            aimed=(("farewell", "isolate"), ("rendezvous", "kill")))
 
 
 @pytest.mark.parametrize(("plan", "seeds"), [
@@ -21,7 +21,7 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
           storm=0.03, slow=0.3, aimed=(("farewell", "sleep"), ("begin", "sleep"))),
      [13252]),  # a push that is sent again, and answered meanwhile, is summed up in place: law 5
     (Plan("elasticbsp", workers=4, standby=True, kills=1, kill_workers=2, isolations=1, breaks=3,
-          storm=0.03, aimed=(("gathering", "kill"), ("gathering", "sleep"))),
+          storm=0.03, aimed=(("rendezvous", "kill"), ("rendezvous", "sleep"))),
      [36249]),  # a repeated answer of a new epoch with the ticket of the earlier one: law 9
     (Plan("asp", workers=2, steps=8, standby=True, shards=2, period=1.0, kills=2, sleeps=2,
           naps=(12.0, 40.0), speeds=(1.0, 2.0)),

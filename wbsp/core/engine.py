@@ -41,7 +41,7 @@ from wbsp.core.effects import (
     tell,
 )
 from wbsp.core.ledger import Ledger
-from wbsp.core.rendezvous import Gathering
+from wbsp.core.rendezvous import Rendezvous
 from wbsp.core.stats import COUNTED, AnsweredWork, Member, count_rejected
 from wbsp.core.store import Store
 from wbsp.sync.base import UNFIT, Action, Push, SyncModel
@@ -69,7 +69,7 @@ class Engine:
         if expected < 1:
             raise ValueError(f"worker_num must be at least 1, not {expected}")
         self.model, self.store, self.ledger = model, store, Ledger()
-        self.gathering = Gathering(expected)
+        self.rendezvous = Rendezvous(expected)
         self.stop_samples, self.log = stop_samples, log or (lambda *_, **__: None)
         self.on_fault = on_fault
         self.members: dict[int, Member] = {}
@@ -106,22 +106,22 @@ class Engine:
         if self.stop_reason is not None:
             return [Stop(worker, self.stop_reason)]
         if self.started:
-            self.gathering.late(worker, self.members, self._here)
+            self.rendezvous.late(worker, self.members, self._here)
             return self._carry_out(lambda model: joined(
                 model, worker, model.join(worker, now)), now)
-        return self.start(now) if self.gathering.complete(self._here) else []
+        return self.start(now) if self.rendezvous.complete(self._here) else []
 
     def start(self, now: float) -> list[Effect]:
         """Begin, or go on, with those who are here."""
         self.started = True
         self.log(now, "start", workers=self.active)
-        self._raise_version(self.gathering.floor, now)
-        told = self._carry_out(lambda model: self.gathering.join(
+        self._raise_version(self.rendezvous.floor, now)
+        told = self._carry_out(lambda model: self.rendezvous.join(
             model, self.active, self.members, now), now)
-        effects = [*self.gathering.answers, *told]
+        effects = [*self.rendezvous.answers, *told]
         if not self._here:
-            if self.gathering.ended:  # they had finished, whether they have come back or not
-                for worker in self.gathering.owed:
+            if self.rendezvous.ended:  # they had finished, whether they have come back or not
+                for worker in self.rendezvous.owed:
                     if worker in self.members:
                         self.members[worker].finished = True
             return effects + self._conclude(now)
@@ -164,17 +164,17 @@ class Engine:
         if not left:
             self._here.add(worker)
         if self.model.rule.wait == "model" and not (left or waits):
-            self.gathering.busy.add(worker)
+            self.rendezvous.busy.add(worker)
         self.log(now, "reattach", worker=worker, version=newest, finished=left)
         answer = resume(worker, *self.ledger.safe(worker), self.ledger.answer(worker))
         if not self.started:
             known = left and newest <= self.store.latest.version  # it needs no newer version
-            self.gathering.came_back(answer, newest if known else newest + 1, left)
-            due = self.stop_reason is not None or self.gathering.complete(self._here)
+            self.rendezvous.came_back(answer, newest if known else newest + 1, left)
+            due = self.stop_reason is not None or self.rendezvous.complete(self._here)
             return self.start(now) if due else []
         if left:
             return [answer, *([Final(worker, self.store.latest.version)] if self.done else [])]
-        self.gathering.late(worker, self.members, self._here)
+        self.rendezvous.late(worker, self.members, self._here)
         self._raise_version(newest + 1, now)
         stop = [] if self.stop_reason is None else [Stop(worker, self.stop_reason)]
         return [answer, *self._carry_out(lambda model: joined(
@@ -187,7 +187,7 @@ class Engine:
         member.active, member.finished = False, finished
         member.gone = "" if finished else reason
         self._here.discard(worker)
-        self.gathering.leave(worker)
+        self.rendezvous.leave(worker)
         self.log(now, "leave", worker=worker, reason=reason, finished=finished)
         effects: list[Effect] = []
         if self.done:  # it came too late for a model, but may have the last
@@ -238,7 +238,7 @@ class Engine:
     def fetch(self, worker: int, number: int) -> list[Effect]:
         """A worker asks for the newest version; the answer bears the same `number`. No answer:
         it is to ask again when it is granted one."""
-        early = worker in self._here & self.gathering.ahead and self.stop_reason is None
+        early = worker in self._here & self.rendezvous.ahead and self.stop_reason is None
         return [] if early else [Model(worker, number, self.store.latest)]
 
     def query(self, worker: int, number: int, steps: int, seconds: float,
@@ -254,7 +254,7 @@ class Engine:
         cut, effects = False, list[Effect]()
         if self.stop_reason is None:
             cut, records = self._ask(lambda model: decide_cut(
-                model, self.gathering.due(model.query(worker, steps, seconds, now)),
+                model, self.rendezvous.due(model.query(worker, steps, seconds, now)),
                 self.store.latest.version, self.members, worker))
             self._apply(records, now)
             self._rest(now)
@@ -271,7 +271,7 @@ class Engine:
             return []
         self.stop_reason = reason
         self.log(now, "stop", reason=reason, version=self.store.latest.version)
-        if self.gathering.answers and not self.started:
+        if self.rendezvous.answers and not self.started:
             return self.start(now)
         if not self._here:
             return self._conclude(now)
@@ -353,7 +353,7 @@ class Engine:
 
     def _decide(self, model: SyncModel, actions: Iterable[Action], push: Push | None = None,
                 most: float = 0.0) -> list[Record]:
-        return decide(model, self.gathering.due(actions, push), self.store.latest.version,
+        return decide(model, self.rendezvous.due(actions, push), self.store.latest.version,
                       self.members, push, lambda weight: self.store.objection(weight, most))
 
     def _carry_out(self, event: Callable[[SyncModel], Iterable[Action]], now: float
@@ -373,7 +373,7 @@ class Engine:
             self.store.apply(record, update)
             self.store.reach.follow(record, most)
             if isinstance(record, Granted):
-                self.gathering.ahead.discard(record.worker)
+                self.rendezvous.ahead.discard(record.worker)
             elif isinstance(record, Rejected):
                 count_rejected(self.members[record.worker].rejected, record.reason)
             event = event_of(record, push, self.store.latest.version, merged, self.ledger.mark)
@@ -404,7 +404,7 @@ def event_of(record: Record, push: Push | None, version: int, merged: int,
 def state_of(engine: Engine) -> dict[str, Any]:
     """What to go on from beside the newest version's tensors, fit for JSON."""
     ledger, members = engine.ledger, engine.members
-    awaited = engine.gathering.awaited
+    awaited = engine.rendezvous.awaited
     if engine.started:
         awaited = {w for w, m in members.items() if not engine.done and (m.active or m.finished)}
     return {"version": engine.store.latest.version, "next_seq": ledger.state(),
@@ -427,7 +427,7 @@ def restore(engine: Engine, state: dict[str, Any]) -> None:
     for worker, (seq, accepted, reason, weight, mark) in state.get("answers", {}).items():
         answers[int(worker)] = Ack(int(worker), seq, accepted, reason, weight=weight, mark=mark)
     engine.ledger = Ledger(next_seq, answers, state.get("mark", 0))
-    engine.gathering = Gathering(engine.gathering.expected, state.get("awaited"),
+    engine.rendezvous = Rendezvous(engine.rendezvous.expected, state.get("awaited"),
                                  state.get("ended", False), state.get("owed"))
     engine.steps, engine.samples = state["totals"]
     for name in COUNTED:

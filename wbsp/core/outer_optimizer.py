@@ -1,4 +1,4 @@
-"""Outer steps: what a commit makes of the pending sum.
+"""Outer optimizers: what a commit makes of the pending sum.
 
 Every version is W_{v+1} = W_v + step(pending). `identity`, the default, is the rule of all
 published models here: the pending sum itself. The others take the negative pending sum for the
@@ -15,7 +15,7 @@ import numpy as np
 from wbsp.sync.base import Option, set_options
 
 
-class OuterStep:
+class OuterOptimizer:
     """W_{v+1} = W_v + pending."""
 
     name: ClassVar[str] = "identity"
@@ -27,9 +27,9 @@ class OuterStep:
         set_options(self, options)
 
     def settings(self) -> dict[str, Any]:
-        """The line of run.json on this step; empty for identity, the default."""
+        """The line of run.json on this optimizer; empty for identity, the default."""
         options = {key: getattr(self, key) for key in self.OPTIONS}
-        return {"outer": {"name": self.name, **options}} if type(self) is not OuterStep else {}
+        return {"outer": {"name": self.name, **options}} if type(self) is not OuterOptimizer else {}
 
     def step(self, pending: np.ndarray) -> np.ndarray:
         """The change of W, float32 [size]; it may be made in the memory of `pending`."""
@@ -53,7 +53,7 @@ _RATE = Option(0.7, "outer learning rate", low=0)
 _MOMENTUM = Option(0.9, "outer momentum", low=0, high=1)
 
 
-class Nesterov(OuterStep):
+class Nesterov(OuterOptimizer):
     """Nesterov momentum over the versions.
 
         m = momentum * m + pending;  W += rate * (pending + momentum * m)
@@ -92,7 +92,7 @@ class Nesterov(OuterStep):
         self._velocity = state.get("velocity")
 
 
-class DelayedNesterov(OuterStep):
+class DelayedNesterov(OuterOptimizer):
     """Nesterov momentum that changes at every `delay`-th version alone.
 
         sum += pending
@@ -150,13 +150,13 @@ class DelayedNesterov(OuterStep):
         self._versions = int(state["versions"][0]) if "versions" in state else 0
 
 
-OUTER_STEPS: dict[str, type[OuterStep]] = {
-    step.name: step for step in (OuterStep, Nesterov, DelayedNesterov)}
-SINGLE_NUMBERS = frozenset[str]().union(*(step.NUMBERS for step in OUTER_STEPS.values()))
+OUTER_OPTIMIZERS: dict[str, type[OuterOptimizer]] = {
+    one.name: one for one in (OuterOptimizer, Nesterov, DelayedNesterov)}
+SINGLE_NUMBERS = frozenset[str]().union(*(one.NUMBERS for one in OUTER_OPTIMIZERS.values()))
 
 
-def create_outer(name: str, **options: Any) -> OuterStep:
-    """Return a new outer step by its name in `OUTER_STEPS`. Raises ValueError in one line."""
-    if name not in OUTER_STEPS:
-        raise ValueError(f"unknown outer step {name!r}; known: {', '.join(OUTER_STEPS)}")
-    return OUTER_STEPS[name](**options)
+def create_outer(name: str, **options: Any) -> OuterOptimizer:
+    """A new outer optimizer by its name. Raises ValueError in one line."""
+    if name not in OUTER_OPTIMIZERS:
+        raise ValueError(f"unknown outer optimizer {name!r}; known: {', '.join(OUTER_OPTIMIZERS)}")
+    return OUTER_OPTIMIZERS[name](**options)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from wbsp.core.decisions import Accepted, Committed, Record, Resent
-from wbsp.core.outer_optimizer import OuterStep
+from wbsp.core.outer_optimizer import OuterOptimizer
 from wbsp.tensors.ops import largest
 
 MOST = 1e38  # of a value; float32 ends at 3.4e38, and sums are rounded
@@ -23,7 +23,7 @@ class Reach:
     since: what versions have changed by since `measured` was asked for
     """
 
-    def __init__(self, outer: OuterStep, vector: np.ndarray | None,
+    def __init__(self, outer: OuterOptimizer, vector: np.ndarray | None,
                  state: dict[str, np.ndarray], lossless: bool):
         """`vector`: of the version, float32 [size]; `state`: as of a `Whole`; `lossless`: what is
         sent of a change is all of it."""

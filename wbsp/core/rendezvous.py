@@ -12,7 +12,7 @@ from wbsp.sync.base import Action, Direct, Grant, Push, SyncModel
 _MOST_AHEAD = 2  # rounds, of one whose push was answered before another, which lacks its version
 
 
-class Gathering:
+class Rendezvous:
     """The workers that a run waits for before its synchronization model starts.
 
     A run begins with `expected` workers. One that is resumed goes on when those are here that its

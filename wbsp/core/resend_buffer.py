@@ -42,7 +42,7 @@ class _Sum:
 
 
 class _Answered(NamedTuple):
-    """A push as `KeptCuts.add` takes it."""
+    """A push as `ResendBuffer.add` takes it."""
 
     push: Push
     update: np.ndarray
@@ -51,7 +51,7 @@ class _Answered(NamedTuple):
     reason: str | None
 
 
-class KeptCuts:
+class ResendBuffer:
     """The weighted sum of a worker's cuts that the server has decided on and not saved yet.
 
     A server that is restarted begins from a checkpoint. All decisions under one mark are in it, or

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from wbsp.core.decisions import Accepted, Committed, Record, Resent
-from wbsp.core.outer_optimizer import OuterStep
+from wbsp.core.outer_optimizer import OuterOptimizer
 from wbsp.core.overflow import Reach
 from wbsp.sync.base import NOT_FINITE, TOO_LARGE
-from wbsp.tensors.codecs import FLOAT32, Format
+from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.tensors.error_feedback import ErrorFeedback
 from wbsp.tensors.ops import add_weighted, is_finite, largest
 
@@ -92,14 +92,14 @@ class Store:
     """
 
     def __init__(self, initial: np.ndarray | None, version: int = 0,
-                 outer: OuterStep | None = None, wire: Format = FLOAT32,
+                 outer: OuterOptimizer | None = None, wire: Codec = FLOAT32,
                  unsent: np.ndarray | None = None):
         """`initial`: float32 [size]; copied. Raises ValueError if it is not finite.
 
         wire:   the run's format
         unsent: as of a `Whole`, float32 [size], which is not written to
         """
-        self.outer = outer or OuterStep()
+        self.outer = outer or OuterOptimizer()
         self._sending = ErrorFeedback(wire.versions, unsent)
         self._pending: np.ndarray | None = None
         self.accepted = 0  # updates in the pending sum
@@ -122,7 +122,7 @@ class Store:
 
     def state(self) -> dict[str, np.ndarray]:
         """What the next version depends on beside the newest and what is accepted; as
-        `OuterStep.state`."""
+        `OuterOptimizer.state`."""
         unsent = self._sending.unsent
         return self.outer.state() | ({} if unsent is None else {UNSENT: unsent})
 

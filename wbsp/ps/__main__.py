@@ -8,7 +8,7 @@ import sys
 
 from absl import app, flags
 
-from wbsp.core.outer_optimizer import OUTER_STEPS, create_outer
+from wbsp.core.outer_optimizer import OUTER_OPTIMIZERS, create_outer
 from wbsp.environment import TRANSPORTS, shares_memory, token, worker_num
 from wbsp.ps.checkpoint.resume import resume_flag
 from wbsp.ps.launch import prepare_server, where_to_listen
@@ -25,8 +25,8 @@ flags.DEFINE_integer("worker_num", None, "number of workers; default: the enviro
 flags.DEFINE_string("sync", "pcc", f"synchronization model: {', '.join(known_models())}, or "
                     "module:Class of your own (pcc: optimized WBSP)")
 flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the synchronization model")
-flags.DEFINE_enum("outer", "identity", list(OUTER_STEPS), "what a version makes of the sum of its "
-                  "updates")
+flags.DEFINE_enum("outer", "identity", list(OUTER_OPTIMIZERS), "what a version makes of the sum "
+                  "of its updates")
 flags.DEFINE_string("wire", FLOAT32.name, "format of updates and versions on the wire: "
                     f"{KNOWN}")
 flags.DEFINE_multi_string("outer_option", [], "key=value: an option of the outer step")

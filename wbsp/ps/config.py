@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from wbsp.core.outer_optimizer import OuterStep
+from wbsp.core.outer_optimizer import OuterOptimizer
 from wbsp.core.stats import Report
 from wbsp.process.host import HOST
 from wbsp.ps.checkpoint.state import report_of
@@ -20,7 +20,7 @@ from wbsp.ps.sharding.coordinator import Shards
 from wbsp.runlog.console import Console
 from wbsp.runlog.server import ServerLog
 from wbsp.sync.base import WorkerRule
-from wbsp.tensors.codecs import FLOAT32, Format
+from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.proof import SIZE, mac, ticket
 from wbsp.wire.rate import RateLimiter
@@ -42,9 +42,9 @@ class ServerConfig:
     check_period: float = 5.0
     connect_timeout: float = 120.0
     bandwidth: float | None = None
-    outer: OuterStep = field(default_factory=OuterStep)
+    outer: OuterOptimizer = field(default_factory=OuterOptimizer)
     share: bool = True
-    wire: Format = FLOAT32
+    wire: Codec = FLOAT32
     fail_if_lost: bool = False
 
     def __post_init__(self) -> None:
@@ -96,7 +96,7 @@ class Terms:
     record: Callable[..., dict[str, Any]] = dict
     shards: Shards | None = None
     files: RunFiles | None = None
-    wire: Format = FLOAT32
+    wire: Codec = FLOAT32
     alone: str | None = None
     others_wait: bool = False
     shared: dict[str, str] = field(default_factory=dict)

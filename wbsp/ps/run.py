@@ -127,7 +127,7 @@ class Run:
             self._press(now, self._stopping_since)
         elif now - self._alone_since > self._config.connect_timeout:
             self._say(f"no worker was there for {self._config.connect_timeout:g} s")
-            if engine.gathering.ended and not engine.started:  # all that they could want is saved
+            if engine.rendezvous.ended and not engine.started:  # all that they could want is saved
                 self._members.delivery.send(engine.start(run_time))
                 return None
             self._stop("no worker left")
@@ -225,7 +225,7 @@ class Run:
         alarm = engine.model.alarm
         if not engine.started and engine.stop_reason is None:
             patience = REATTACH_PATIENCE if self._members.returned else config.connect_timeout
-            here = [*engine.active, *engine.gathering.left]
+            here = [*engine.active, *engine.rendezvous.left]
             if here and now - self._members.first_came > patience:
                 self._say(f"starting with {len(here)} of {config.worker_num} "
                           f"workers: no other came within {patience:g} s")

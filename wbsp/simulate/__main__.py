@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from absl import app, flags
 
 from wbsp import heterogeneity
-from wbsp.core.outer_optimizer import OUTER_STEPS, create_outer
+from wbsp.core.outer_optimizer import OUTER_OPTIMIZERS, create_outer
 from wbsp.process.imports import heavy_imports
 from wbsp.runlog.folder import run_folder
 from wbsp.simulate.study import advice, compare, units
@@ -58,8 +58,8 @@ flags.DEFINE_list("sync", list(MODELS), "synchronization models, separated by co
                   f"--advise adds {','.join(advice.SYNC[len(MODELS):])} to the default")
 flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the models that have it; "
                           "model.key=value: of that model alone")
-flags.DEFINE_enum("outer", "identity", list(OUTER_STEPS), "what a version makes of the sum of its "
-                  "updates")
+flags.DEFINE_enum("outer", "identity", list(OUTER_OPTIMIZERS), "what a version makes of the sum "
+                  "of its updates")
 flags.DEFINE_string("wire", FLOAT32.name, f"format of updates and versions on the wire: {KNOWN}")
 flags.DEFINE_multi_string("outer_option", [], "key=value: an option of the outer step")
 flags.DEFINE_string("cluster", None, "TOML file that describes the cluster, in place of the flags "

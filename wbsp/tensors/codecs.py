@@ -1,4 +1,4 @@
-"""Formats in which flat vectors travel.
+"""Codecs: formats in which flat vectors travel.
 
 An encoding is a vector of *words* of 4 bytes, held as float32 whatever they mean, so that all that
 carries the floats of a model carries it too. Encoders and decoders are plain functions of their
@@ -18,14 +18,14 @@ _PASS = 1 << 15  # floats that are encoded at a time, and stay in a processor's 
 _SMALLEST = np.finfo(np.float32).tiny
 
 
-class Format:
+class Codec:
     """float32: the floats themselves."""
 
     name = "float32"
     lossless = True
 
     @property
-    def versions(self) -> Format:
+    def versions(self) -> Codec:
         """The format of the difference between two versions."""
         return self
 
@@ -59,7 +59,7 @@ class Format:
             raise ValueError(f"{words.size} words of {self.name}, and {due} were due")
 
 
-class BFloat16(Format):
+class BFloat16(Codec):
     """The upper half of each float32, rounded to the nearest, ties to even [known format].
 
     A finite value stays finite.
@@ -103,7 +103,7 @@ def _rounded_special(bits: np.ndarray) -> np.ndarray:
     return np.where(nan, upper | 0x40, np.where(infinite, upper, (upper & 0x8000) | 0x7F7F))
 
 
-class Int8(Format):
+class Int8(Codec):
     """A whole number from -127 to 127 for each value, times the scale of its block of 256.
 
         scale = largest |x| of the block / 127;  x ~ scale * round(x / scale)
@@ -165,7 +165,7 @@ def _quantize(values: np.ndarray, scales: np.ndarray, numbers: np.ndarray) -> No
     np.copyto(numbers, scaled, casting="unsafe")
 
 
-class TopK(Format):
+class TopK(Codec):
     """The values of the largest magnitude, with their indices; the others are 0 [known format].
 
     Words: how many there are, their indices in ascending order (unsigned, of 32 bits), their
@@ -182,7 +182,7 @@ class TopK(Format):
         self.name = f"topk:{share:g}"
 
     @property
-    def versions(self) -> Format:
+    def versions(self) -> Codec:
         return TopK(self.share, dense=True)
 
     def words(self, size: int, merged: int = 1) -> int:
@@ -237,16 +237,16 @@ def _largest(vector: np.ndarray, count: int) -> np.ndarray:
     return np.sort(np.concatenate([above, equal]))
 
 
-class Ranges(Format):
+class Ranges(Codec):
     """A format in which each range of a vector is encoded by itself, one after the other."""
 
-    def __init__(self, wire: Format, ends: Sequence[int]):
+    def __init__(self, wire: Codec, ends: Sequence[int]):
         """`ends`: where the ranges begin, and where the last one ends."""
         self.wire, self.name, self.lossless = wire, wire.name, wire.lossless
         self._ends, self._sizes = ends, [b - a for a, b in zip(ends, ends[1:], strict=False)]
 
     @property
-    def versions(self) -> Format:
+    def versions(self) -> Codec:
         return Ranges(self.wire.versions, self._ends)
 
     def words(self, size: int, merged: int = 1) -> int:
@@ -277,15 +277,15 @@ class Ranges(Format):
         return found
 
 
-FLOAT32 = Format()
-FORMATS: dict[str, Format] = {one.name: one for one in (FLOAT32, BFloat16(), Int8())}
-KNOWN = f"{', '.join(FORMATS)} or topk:0.01"
+FLOAT32 = Codec()
+CODECS: dict[str, Codec] = {one.name: one for one in (FLOAT32, BFloat16(), Int8())}
+KNOWN = f"{', '.join(CODECS)} or topk:0.01"
 
 
-def parse(text: str) -> Format:
+def parse(text: str) -> Codec:
     """The format of that name. Raises ValueError in one line."""
-    if text in FORMATS:
-        return FORMATS[text]
+    if text in CODECS:
+        return CODECS[text]
     kind, _, share = text.partition(":")
     try:
         part = float(share) if kind == "topk" else math.nan

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wbsp.tensors.codecs import Format
+from wbsp.tensors.codecs import Codec
 from wbsp.tensors.ops import is_finite
 
 
-def advanced(wire: Format, vector: np.ndarray, words: np.ndarray) -> np.ndarray:
+def advanced(wire: Codec, vector: np.ndarray, words: np.ndarray) -> np.ndarray:
     """`vector`, float32 [size], plus one encoded difference after the other, in their order.
 
     Each sum is rounded before the next, so that the result is the last version, bit for bit.
@@ -44,7 +44,7 @@ class ErrorFeedback:
     unsent: float32 [size], or None; an array that is not written to again
     """
 
-    def __init__(self, wire: Format, unsent: np.ndarray | None = None):
+    def __init__(self, wire: Codec, unsent: np.ndarray | None = None):
         self.wire, self.unsent = wire, unsent
 
     def send(self, vector: np.ndarray) -> Sent:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wbsp.tensors.buffers import BufferPool
-from wbsp.tensors.codecs import FLOAT32, Format
+from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.tensors.error_feedback import advanced
 from wbsp.tensors.ops import bounds, magnitude
 from wbsp.wire.messages import codec as m
@@ -175,7 +175,7 @@ class UpdateReassembler:
 
     most = 0.0
 
-    def __init__(self, size: int, pool: BufferPool, wire: Format = FLOAT32, shared: bool = False):
+    def __init__(self, size: int, pool: BufferPool, wire: Codec = FLOAT32, shared: bool = False):
         """`size` in floats; `pool`: source of the vectors' memory; `wire`: the run's format;
         `shared`: as of `Reassembler`."""
         self.size, self._wire, self._pool = size, wire, pool
@@ -215,7 +215,7 @@ class _Part(NamedTuple):
 class Parts:
     """Puts versions together; a range may begin anew, of another version perhaps."""
 
-    def __init__(self, size: int, parts: int, wire: Format):
+    def __init__(self, size: int, parts: int, wire: Codec):
         """`size`: of the model, in floats; `wire`: format of differences."""
         self._wire, self._size = wire, size
         self._bounds = bounds(size, parts)

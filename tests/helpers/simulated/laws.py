@@ -60,7 +60,7 @@ class Laws:
         self._epochs, self._versions = {}, {}  # epoch -> machine; version -> bytes -> who, when
         self._settings, self._states = {}, {}  # machine -> run.json, state of the checkpoint
         self._serving, self._taken = {}, set()  # process -> its socket, of who answers; epochs
-        self.farewell = self._gathering = self._begun = False
+        self.farewell = self._rendezvous = self._begun = False
         self._holders, self._unsaved, self._taking = set(), set(), set()
         self.two_deaths = False  # of a server, and of its standby before that has saved its copy
         cluster.world.on_send, cluster.world.on_disk = self.sent, self.writes
@@ -176,9 +176,9 @@ class Laws:
         elif head.startswith(_HELD) and frames[0][6] and process not in self._holders:
             self._holders.add(process)  # of a copy, since it was started
             self.cluster.phase("held", process)
-        elif head.startswith(_REATTACHED) and not self._gathering:
-            self._gathering = True
-            self.cluster.phase("gathering", process)
+        elif head.startswith(_REATTACHED) and not self._rendezvous:
+            self._rendezvous = True
+            self.cluster.phase("rendezvous", process)
         if self.lent is not None and head.startswith((_HELD, _COPY)):
             self.lent.copied(process, m.decode(
                 m.FromWorker if head.startswith(_HELD) else m.FromServer, bytes(frames[0])))

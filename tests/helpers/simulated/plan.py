@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-PHASES = "begin", "last push", "farewell", "take-over", "gathering"
+PHASES = "begin", "last push", "farewell", "take-over", "rendezvous"
 PORT = 2606
 FORMATS = "float32", "int8", "topk:0.1"
 PATIENT = 4.0  # seconds for which a server waits for a worker without a connection, and less

@@ -28,7 +28,7 @@ from simulated.cluster import Cluster
 from simulated.plan import Plan
 from wbsp.core.ledger import Ledger
 from wbsp.core.overflow import Reach
-from wbsp.core.rendezvous import Gathering
+from wbsp.core.rendezvous import Rendezvous
 from wbsp.process.host import Nap
 from wbsp.ps.checkpoint.resume import Runs
 from wbsp.ps.checkpoint.writer import Checkpoints
@@ -146,12 +146,12 @@ def _first_lost_shard_ends_it():
 
 
 def _ends_when_one_is_served():
-    complete = Gathering.complete
+    complete = Rendezvous.complete
 
     def early(self, active):
         return complete(self, active) or (
             self.awaited is not None and bool(self.left) and not active)
-    return patch.object(Gathering, "complete", early)
+    return patch.object(Rendezvous, "complete", early)
 
 
 def _a_standby_that_lives_is_given_up():
@@ -256,7 +256,7 @@ PLANTED = [
             lambda: patch.object(Ledger, "lacks", lambda *_: None),
             Plan("pcc", kills=3, period=1.0), {1, 9}),
     Planted("numbers of versions are used again",
-            lambda: patch.object(Gathering, "came_back", _without_floor()),
+            lambda: patch.object(Rendezvous, "came_back", _without_floor()),
             Plan("asp", kills=3, period=1.0), {3, 9}),
     Planted("time stands still while a process sleeps", _time_stands_still,
             _LONG_SLEEP, {1, 2, 11}, 10),
@@ -341,7 +341,7 @@ def _keeps_its_vectors():
 
 
 def _without_floor():
-    came_back = Gathering.came_back
+    came_back = Rendezvous.came_back
 
     def forgetful(self, answer, newest, left):
         came_back(self, answer, newest, left)

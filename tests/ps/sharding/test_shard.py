@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from wbsp.core.outer_optimizer import OUTER_STEPS, create_outer
+from wbsp.core.outer_optimizer import OUTER_OPTIMIZERS, create_outer
 from wbsp.core.store import Store
 from wbsp.limits import SHARDS
 from wbsp.ps.sharding.coordinator import ShardPlan
@@ -59,7 +59,7 @@ def everything(shard):
     return head.version, vectors[0], dict(zip(head.state, vectors[1:], strict=True))
 
 
-@pytest.mark.parametrize("outer", OUTER_STEPS)
+@pytest.mark.parametrize("outer", OUTER_OPTIMIZERS)
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_shards_make_the_same_bytes_as_one_store(count, outer):
     draw = np.random.default_rng(count)

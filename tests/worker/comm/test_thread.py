@@ -9,7 +9,7 @@ import pytest
 from lockstep_worker import Calls, Plain
 from msgspec import structs
 
-from wbsp.core.resend_buffer import KeptCuts
+from wbsp.core.resend_buffer import ResendBuffer
 from wbsp.core.stats import AnsweredWork
 from wbsp.process.host import HOST
 from wbsp.sync.base import Push, WorkerRule
@@ -460,7 +460,7 @@ def test_what_is_sent_again_is_not_summed_up_in_place():
     update = np.ones(3, np.float32)
     request = PendingRequest(m.Ack, 4, lambda: None, (0, 0), 10.0, 10.0, 10.0, (PUSH, update))
     request.send_again(11.0)
-    kept = KeptCuts(4)
+    kept = ResendBuffer(4)
     kept.add(PUSH, update, weight=0.5, mark=1, durable=0)
     kept.settle()
     assert (update == 1).all()

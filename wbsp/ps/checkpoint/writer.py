@@ -39,7 +39,7 @@ class Checkpoints:
         self._pool = on.scheduler.pool("wbsp-checkpoint")
         self._writing: Future | None = None
         # as of `Engine.newest`
-        self._written = engine.store.latest.version, engine.gathering.ended
+        self._written = engine.store.latest.version, engine.rendezvous.ended
         self._written_next = self._written  # once what is being written is there
         self._write_at = 0.0
         self._mark = 0  # of what is being written

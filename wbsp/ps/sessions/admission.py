@@ -316,7 +316,7 @@ class Admission:
         # A process that the checkpoint does not know is a later one, or gave up its place.
         if place is not None and place.owner != request.place and request.first < due:
             return f"{me}: another process has taken its place; start it again"
-        over = engine.done or (engine.gathering.ended and not engine.started)
+        over = engine.done or (engine.rendezvous.ended and not engine.started)
         if over and (not request.left or request.answered > due):
             return f"{me} comes too late: the run has ended without it"
         try:

@@ -13,7 +13,7 @@ from wbsp.ps.sessions.peer_log import AT_ONCE, PeerLog, ProtocolErrors, TokenBuc
 from wbsp.ps.sessions.session import Sharing, Way, WorkerSession
 from wbsp.ps.sharding.coordinator import Shards
 from wbsp.tensors.buffers import BufferPool
-from wbsp.tensors.codecs import FLOAT32, Format
+from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.wire.assembly import UpdateReassembler, split
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import answer
@@ -38,7 +38,7 @@ class SessionManager:
 
     def __init__(self, socket: ServerSocket, bandwidth: float | None, clock: Callable[[], float],
                  say: Callable[[str], None], event: Callable[..., None],
-                 shards: Shards | None = None, wire: Format = FLOAT32, alone: str | None = None):
+                 shards: Shards | None = None, wire: Codec = FLOAT32, alone: str | None = None):
         """`alone`: why no memory is shared with workers; None: it is, with those that can."""
         self.errors = ProtocolErrors(say, event)
         self.told = PeerLog(say, event, clock)

@@ -17,13 +17,13 @@ import zmq
 from msgspec import structs
 
 from wbsp.core.decisions import Accepted, Committed, Record, Rejected, Resent
-from wbsp.core.outer_optimizer import OuterStep
+from wbsp.core.outer_optimizer import OuterOptimizer
 from wbsp.core.store import Whole
 from wbsp.limits import SHARDS, one_line
 from wbsp.process.child import ChildProcess
 from wbsp.process.host import Nap
 from wbsp.process.signals import Interrupts
-from wbsp.tensors.codecs import Format
+from wbsp.tensors.codecs import Codec
 from wbsp.tensors.ops import bounds
 from wbsp.wire.addresses import endpoint, is_loopback, split_addresses
 from wbsp.wire.assembly import floats_of
@@ -364,7 +364,7 @@ class Shards:
 
     # What they are told.
 
-    def begin(self, whole: Whole, outer: OuterStep, wire: Format) -> None:
+    def begin(self, whole: Whole, outer: OuterOptimizer, wire: Codec) -> None:
         """Hand out a version, float32 [size], and what else the next one depends on."""
         (version, vector, _), state = whole
         assert vector is not None, "a server begins with a model"

@@ -7,11 +7,11 @@ from concurrent.futures import Future
 import numpy as np
 
 from wbsp.core.decisions import Record
-from wbsp.core.outer_optimizer import OuterStep
+from wbsp.core.outer_optimizer import OuterOptimizer
 from wbsp.core.overflow import Reach
 from wbsp.core.store import UNSENT, Snapshot, Store, Whole, initial_vector
 from wbsp.ps.sharding.coordinator import ShardLost, Shards
-from wbsp.tensors.codecs import FLOAT32, Format
+from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.tensors.ops import bounds, largest
 from wbsp.wire.assembly import FloatsReader
 from wbsp.wire.messages import codec as m
@@ -24,7 +24,7 @@ _GRAIN = 0.005  # seconds between two looks meanwhile
 class _Collection:
     """A version on its way from all shards."""
 
-    def __init__(self, version: int, size: int, shards: int, outer: OuterStep,
+    def __init__(self, version: int, size: int, shards: int, outer: OuterOptimizer,
                  future: Future[Whole]):
         self.version, self.future = version, future
         self._vector, self._bounds = np.empty(size, np.float32), bounds(size, shards)
@@ -71,8 +71,8 @@ class _Collection:
 class ShardedStore(Store):
     """Versions, and what is pending, of which the shards have the tensors."""
 
-    def __init__(self, initial: np.ndarray, version: int, outer: OuterStep, shards: Shards,
-                 wire: Format = FLOAT32, unsent: np.ndarray | None = None):
+    def __init__(self, initial: np.ndarray, version: int, outer: OuterOptimizer, shards: Shards,
+                 wire: Codec = FLOAT32, unsent: np.ndarray | None = None):
         """`initial`: float32 [size]; copied. Raises ValueError if it is not finite.
 
         wire, unsent: as in `Store`

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 from wbsp.core.engine import Engine
-from wbsp.core.outer_optimizer import OuterStep
+from wbsp.core.outer_optimizer import OuterOptimizer
 from wbsp.core.stats import Report
 from wbsp.core.store import Snapshot, Store
 from wbsp.simulate.nodes.compute import ClusterContext, Observer
@@ -33,7 +33,7 @@ from wbsp.simulate.world.machine import Incarnation, Machine
 from wbsp.simulate.world.payload import Payload
 from wbsp.simulate.world.shards import Shard, Shards
 from wbsp.sync.base import SyncModel
-from wbsp.tensors.codecs import FLOAT32, Format
+from wbsp.tensors.codecs import FLOAT32, Codec
 
 
 class Cluster:
@@ -63,7 +63,7 @@ class Cluster:
                  ingress: float = INF, egress: float = INF, apply_seconds: float = 0.0,
                  detect_seconds: float = 0.0, shards: Sequence[Shard] = (),
                  expected: int | None = None, stop_samples: float = INF,
-                 outer: OuterStep | None = None, wire: Format = FLOAT32,
+                 outer: OuterOptimizer | None = None, wire: Codec = FLOAT32,
                  evaluate: Callable[[Snapshot], dict[str, float]] | None = None,
                  check_period: float = 5.0, check_growth: float = 0.0, target: float = INF,
                  log: Callable[..., None] | None = None, observer: Observer | None = None):
@@ -117,7 +117,7 @@ class Cluster:
             if stuck:
                 raise RuntimeError(f"nothing more will happen, but workers {stuck[:8]} wait "
                                    f"({self.engine.model.name}; {len(self.engine.active)} workers "
-                                   f"are here, {self.engine.gathering.expected} were expected)")
+                                   f"are here, {self.engine.rendezvous.expected} were expected)")
         for worker in self.workers.values():
             worker.settle()
         return over

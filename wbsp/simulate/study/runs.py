@@ -25,7 +25,7 @@ from wbsp.simulate.study.spec import ClusterSpec
 from wbsp.simulate.workloads.base import TimingWorkload, Vector, Workload
 from wbsp.simulate.world.machine import INF
 from wbsp.sync import SyncModel, with_batch_size
-from wbsp.tensors.codecs import FLOAT32, Format
+from wbsp.tensors.codecs import FLOAT32, Codec
 
 if TYPE_CHECKING:
     from wbsp.simulate.workloads.keras import Experiment
@@ -60,7 +60,7 @@ class Plan:
     check_growth: float = 0.0
     outer: str = "identity"
     outer_options: dict[str, Any] = field(default_factory=dict)
-    wire: Format = FLOAT32
+    wire: Codec = FLOAT32
     settings: dict[str, Any] = field(default_factory=dict)
     mean_steps: bool = False
 

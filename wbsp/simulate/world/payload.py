@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wbsp.core.store import Snapshot
-from wbsp.tensors.codecs import Format, Ranges
+from wbsp.tensors.codecs import Codec, Ranges
 from wbsp.tensors.ops import bounds
 
 
@@ -15,7 +15,7 @@ class Payload:
     fetched: bytes of all versions that have arrived
     """
 
-    def __init__(self, model_bytes: float, wire: Format, size: int = 0, shards: int = 0):
+    def __init__(self, model_bytes: float, wire: Codec, size: int = 0, shards: int = 0):
         """`size`: of the vectors that are computed with, which may be others than are timed."""
         self._whole, self.wire, self.fetched, self.update = model_bytes, wire, 0.0, model_bytes
         if not wire.lossless:

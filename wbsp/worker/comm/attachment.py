@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 from msgspec import structs
 
-from wbsp.core.resend_buffer import KeptCuts
+from wbsp.core.resend_buffer import ResendBuffer
 from wbsp.process.host import HOST, Host
 from wbsp.sync.base import Push
-from wbsp.tensors.codecs import FLOAT32, Format, Ranges, parse
+from wbsp.tensors.codecs import FLOAT32, Codec, Ranges, parse
 from wbsp.tensors.error_feedback import ErrorFeedback
 from wbsp.tensors.layout import total_size
 from wbsp.tensors.ops import bounds
@@ -23,7 +23,7 @@ _SETTLE = 0.005  # seconds of silence after which there is time to add up what i
 _LONGER = 60.0  # seconds for which a server that lacks what was durable gets no promise
 
 
-def format_of(welcome: m.Welcome) -> Format:
+def codec_of(welcome: m.Welcome) -> Codec:
     """The run's format. Raises TransportError for one that is not known here."""
     try:
         return parse(welcome.settings.get("wire", FLOAT32.name))
@@ -54,7 +54,7 @@ class Attachment:
         self._say, self._on = say, on
         self.hello: m.Hello | None = None
         self.join: m.Join | None = None
-        self.kept: KeptCuts | None = None
+        self.kept: ResendBuffer | None = None
         self.lacks: int | None = None
         self.version = 0
         self.left = False
@@ -93,7 +93,7 @@ class Attachment:
             raise TransportError(f"the server was restarted, and serves another run ({run} instead "
                                  f"of {self._run}): start this worker again")
         if self._run is None:
-            self.wire = format_of(welcome)
+            self.wire = codec_of(welcome)
             self.sending = ErrorFeedback(self.wire)
         self._run = run
         self.leads(welcome.epoch)
@@ -106,7 +106,7 @@ class Attachment:
             ends = bounds(total_size(self.join.layout), len(joined.group.addresses))
             self.sending = ErrorFeedback(Ranges(self.wire, ends))
         self._zero = self._on.clock.monotonic() - joined.now
-        self.kept, self._ledger = KeptCuts(joined.seq), joined.epoch
+        self.kept, self._ledger = ResendBuffer(joined.seq), joined.epoch
 
     def reattach(self, channel: ServerChannel, waits: bool) -> None:
         """Introduce a member over a new connection.

@@ -23,7 +23,7 @@ from wbsp.tensors.codecs import FLOAT32
 from wbsp.tensors.layout import LayerState, TensorSpec, check_layout, total_size
 from wbsp.wire.addresses import split_addresses
 from wbsp.wire.messages import codec as m
-from wbsp.worker.comm.attachment import format_of
+from wbsp.worker.comm.attachment import codec_of
 from wbsp.worker.comm.channel import ServerChannel
 from wbsp.worker.comm.connection import PATIENCE, RunOver, TransportError
 from wbsp.worker.comm.incoming import Listener
@@ -92,7 +92,7 @@ class Transport:
             waited = self.on.clock.monotonic() - start
             with contextlib.suppress(TimeoutError):
                 welcome = self._await(m.Welcome, min(notice - waited, timeout))
-                self._wire = format_of(welcome)
+                self._wire = codec_of(welcome)
                 return welcome
             waited = self.on.clock.monotonic() - start
             if waited >= timeout:

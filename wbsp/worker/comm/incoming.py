@@ -8,7 +8,7 @@ import numpy as np
 
 from wbsp.core.stats import Report
 from wbsp.tensors.buffers import BufferPool
-from wbsp.tensors.codecs import FLOAT32, Format
+from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.tensors.error_feedback import advanced
 from wbsp.wire.assembly import Assembly, Parts, Reassembler
 from wbsp.wire.messages import codec as m
@@ -37,7 +37,7 @@ class Listener(Protocol):
 class Membership:
     """A listener, and the model that comes in; `chunks` of models have come in so far."""
 
-    def __init__(self, listener: Listener, size: int, wire: Format = FLOAT32):
+    def __init__(self, listener: Listener, size: int, wire: Codec = FLOAT32):
         """`size`: of the model, in floats; `wire`: format of differences."""
         self.listener, self._size, self._wire = listener, size, wire
         self.chunks = 0
