@@ -14,6 +14,7 @@ from wbsp import heterogeneity
 from wbsp.environment import Task
 from wbsp.process.forks import in_child
 from wbsp.process.imports import heavy_imports
+from wbsp.process.throttle import Throttle
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import folder_of_worker
 from wbsp.runlog.worker import WorkerLog
@@ -168,7 +169,8 @@ def pace_and_end(hook, seconds, max_steps, workers=None):
 
     class PaceAndEnd(keras.callbacks.Callback):
         def on_train_begin(self, logs=None):
-            self.steps, self.say_at = hook.steps_before, time.monotonic() + SAY_EVERY
+            self.steps, self.line = hook.steps_before, Throttle(SAY_EVERY)
+            self.line.rest(time.monotonic())
             self.model.optimizer.iterations.assign(hook.steps_before)  # the rate's schedule
 
         def on_train_batch_begin(self, batch, logs=None):
@@ -181,8 +183,7 @@ def pace_and_end(hook, seconds, max_steps, workers=None):
             self.steps += 1
             if self.steps >= max_steps:
                 self.model.stop_training = True
-            if time.monotonic() >= self.say_at:
-                self.say_at = time.monotonic() + SAY_EVERY
+            if self.line.due(time.monotonic()):
                 say(f"worker {hook.worker}: {hook.progress()}")
 
     return PaceAndEnd()

@@ -27,6 +27,7 @@ from wbsp.core.store import Snapshot
 from wbsp.process.host import HOST, Host
 from wbsp.process.imports import heavy_imports
 from wbsp.process.signals import SIGNALS
+from wbsp.process.throttle import Throttle
 from wbsp.tensors.layout import TensorSpec
 
 _DONE, _FAILED, _WORKS = "done", "failed", "works"  # what a message of the process is
@@ -75,7 +76,8 @@ class EvaluatorWatch:
     def __init__(self, evaluator: Evaluator, say: Callable[[str], None], on: Host = HOST):
         self._evaluator, self._say, self._on = evaluator, say, on
         self._signs: int | None = None
-        self._silent, self._notice = 0.0, _NOTICE
+        self._silent = 0.0
+        self._notice = Throttle(_NOTICE, _NOTICE)  # in seconds of silence
         self._looked = on.clock.monotonic()
 
     def look(self, work: str) -> None:
@@ -86,14 +88,14 @@ class EvaluatorWatch:
         now, signs = self._on.clock.monotonic(), self._evaluator.signs()
         passed, self._looked = min(now - self._looked, _LOOK), now
         if signs is None or signs != self._signs:
-            self._signs, self._silent, self._notice = signs, 0.0, _NOTICE
+            self._signs, self._silent = signs, 0.0
+            self._notice.rest(0.0)
             return
         self._silent += passed
         if self._silent > HANGS:
             raise EvaluatorError(f"the evaluator hangs: it has not worked at {work} for {HANGS:g} "
                                  "s; its process was ended")
-        if self._silent > self._notice:
-            self._notice += _NOTICE
+        if self._notice.due(self._silent):
             self._say(f"the evaluator has not worked at {work} for {self._silent:.0f} s; it is "
                       f"ended after {HANGS:g} s")
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from wbsp.core.engine import Engine
 from wbsp.core.store import Store
+from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.state import report_of
 from wbsp.ps.checkpoint.writer import CHECKPOINT, Checkpoints
 from wbsp.ps.clock import Clock
@@ -30,7 +31,7 @@ INTERRUPT_PATIENCE = 15.0  # seconds for all of the former, after a signal or a 
 # Seconds that workers which have attached again wait for the others: those that live come in two.
 REATTACH_PATIENCE = 30.0
 _NAMED = 5  # workers in one line, at most
-_NOTICE = 15.0  # seconds between two lines about updates that are not finite
+_NOTICE = 15.0  # seconds between two lines about the same
 
 
 class Run:
@@ -49,7 +50,7 @@ class Run:
                  on_fault: Callable[[BaseException], bool] = lambda error: False):
         self._config, self._outlet, self._dispatcher = config, outlet, dispatcher
         self._clock = clock
-        self._notice_at = -math.inf
+        self._unfit = Throttle(_NOTICE)
         self._over = bool(state and state.get("over"))  # all who wanted the final version have it
         version, shards = state["version"] if state else 0, dispatcher.shards
         self._sharded = shards and ShardedStore(vector, version, config.outer, shards,
@@ -73,7 +74,7 @@ class Run:
         self._alone_since = clock.now()  # no worker is there since then
         self._stopping_since: float | None = None
         self._done_since: float | None = None
-        self._waits_for_standby = math.inf  # a line says that it does, then
+        self._waits_for_standby = Throttle(_NOTICE)
         self._members = dispatcher.begin(self.engine, layout)
         if self._over:
             self._say("the run has come to its end, but for its last files")
@@ -250,14 +251,14 @@ class Run:
         of it is given up by `Replication`, and the disk takes it or fails.
         """
         if self._done_since is None:
-            self._done_since, self._waits_for_standby = now, now + _NOTICE
+            self._done_since = now
+            self._waits_for_standby.rest(now)
             self._dispatcher.admission.dismiss(
                 f"the run has ended ({self.engine.stop_reason or 'done'})")
         copying = self._replication.copying and not (safe or self._hasty)
         if self.checkpoints.writing or copying:
             self._done_since = now
-            if copying and now > self._waits_for_standby:
-                self._waits_for_standby = now + _NOTICE
+            if copying and self._waits_for_standby.due(now):
                 self._say("the final version is on its way to the standby; workers get it then")
         self._dispatcher.lose_idle(self._done_since, GOODBYE_PATIENCE)
         if len(self._dispatcher.sessions) or self._replication.expected():
@@ -320,8 +321,7 @@ class Run:
                                                 kind=kind, **fields)
             return
         self._outlet.log.event(t, kind, **fields)
-        if kind == "reject" and fields["reason"] in UNFIT and t >= self._notice_at:
-            self._notice_at = t + _NOTICE
+        if kind == "reject" and fields["reason"] in UNFIT and self._unfit.due(t):
             worker, reason = fields["worker"], fields["reason"]
             self._say(f"worker {worker}: push {fields['seq']} was rejected: {reason} "
                       f"({self.engine.members[worker].rejected[reason]:,} so far)")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from wbsp.core.agent import Adopt, Agent, Command, Cut, CutQuery, Fetch, Leave
 from wbsp.core.stats import Report
+from wbsp.process.throttle import Throttle
 from wbsp.replica.base import Replica
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
@@ -171,7 +172,8 @@ class WorkerRuntime:
         Returns early on an interrupt, but not while a push is unacknowledged. Raises
         TransportError when the server is lost.
         """
-        start, notice = self.transport.on.clock.monotonic(), _NOTICE
+        start = self.transport.on.clock.monotonic()
+        notice = Throttle(_NOTICE, _NOTICE)  # in seconds of waiting
         shared = self._shared
         while True:
             if self.agent.waiting is not None or not until():
@@ -189,8 +191,7 @@ class WorkerRuntime:
                                                  "what this worker has not handed over")
                     shared.wait(_GRAIN)
                     waited = self.transport.on.clock.monotonic() - start
-                    if waited > notice:
-                        notice += _NOTICE
+                    if notice.due(waited):
                         self._say(f"worker {self.transport.worker}: waiting for "
                                   f"{'the model' if self.agent.fetching else what} "
                                   f"({waited:.0f} s)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from wbsp.core.agent import Agent, Command, Fetch
 from wbsp.core.stats import Report
 from wbsp.limits import one_line
+from wbsp.process.throttle import Throttle
 from wbsp.wire.messages import codec as m
 from wbsp.worker.assignments import Assignments
 from wbsp.worker.comm.client import Transport
@@ -48,7 +48,7 @@ class SharedAgent:
         self._final_received = False
         self._idle = False  # the compute thread waits in `wait`; guarded by `changed`
         self._rejected = 0  # pushes
-        self._rejected_said_at = -math.inf
+        self._rejections = Throttle(_NOTICE)
 
     # Used by the compute thread.
 
@@ -167,8 +167,6 @@ class SharedAgent:
     def _say_rejected(self, ack: m.Ack) -> None:
         """Say now and then that pushes were rejected: some models reject by rule, and often."""
         self._rejected += 1
-        now = self._transport.on.clock.monotonic()
-        if now - self._rejected_said_at > _NOTICE:
-            self._rejected_said_at = now
+        if self._rejections.due(self._transport.on.clock.monotonic()):
             self._say(f"worker {self.agent.worker}: push {ack.seq} was rejected: "
                       f"{one_line(ack.reason or '')} ({self._rejected} so far)")

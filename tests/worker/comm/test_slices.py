@@ -94,7 +94,7 @@ def test_a_process_in_a_shard_s_place_is_sent_no_slice_and_its_version_is_not_ta
     stranger.says(*lies)
     received = [member.polls() for _ in range(40)]
     assert received == [None] * 40 and not member.slices.ready
-    member.slices._notice_at = -100.0
+    member.slices._notice.next = -100.0
     member.polls()
     assert "has not proven that it is a shard of this worker's run" in member.said[-1]
     assert all(isinstance(one, s.Present) and not one.proof for one in stranger.hears())

@@ -19,6 +19,7 @@ import numpy as np
 
 from wbsp.core.store import Whole
 from wbsp.limits import one_line
+from wbsp.process.throttle import Throttle
 from wbsp.ps.clock import Clock
 from wbsp.ps.config import Terms
 from wbsp.ps.replication.election import PROOF, SERVER_STEP, SILENT, STANDBY_STEP, Beats, Votes
@@ -115,8 +116,9 @@ class Election:
                  now: float):
         self._follower, self.votes = follower, votes
         self._inquiry = Inquiry(socket, follower.host, follower.port, terms.run, terms.secret)
-        self.asked, self._asked_at, self._noticed = False, 0.0, now
+        self.asked, self._asked_at = False, 0.0
         self.since = now
+        self._notice = Throttle(_NOTICE, now + _NOTICE)
 
     def served(self, now: float) -> int | None:
         """The epoch that is served there; None: no answer says so."""
@@ -143,9 +145,8 @@ class Election:
 
     def notice(self, now: float) -> str | None:
         """A line about it, now and then."""
-        if now - self._noticed < _NOTICE:
+        if not self._notice.due(now):
             return None
-        self._noticed = now
         why = self._inquiry.why
         return (f"the standby at {self._follower} is silent, and may have taken over: "
                 f"{self.votes} are here, {self.votes.needed} are needed"

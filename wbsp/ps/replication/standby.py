@@ -19,6 +19,7 @@ from msgspec import structs
 from wbsp.limits import one_line
 from wbsp.process.host import Nap
 from wbsp.process.signals import Interrupts
+from wbsp.process.throttle import Throttle
 from wbsp.ps.replication.election import PROOF, SILENT, STANDBY_STEP, Beats, Candidate, Standing
 from wbsp.ps.replication.probe import Probe
 from wbsp.ps.replication.snapshot import CopyReader, RunCopy
@@ -281,7 +282,8 @@ class Standby:
         self._itself = False  # this process has been told to follow itself
         self._why: str | None = None  # why the server is not followed, as was said last
         self._candidate: Candidate | None = None  # while the server is silent
-        self._silent_since = self._noticed = self._socket.on.clock.monotonic()
+        self._silent_since = self._socket.on.clock.monotonic()
+        self._silence = Throttle(_NOTICE)
         self._said: set[str] = set()  # lines that are said once
         self._began = self._socket.on.clock.monotonic()
         self._nap = Nap(self._began)
@@ -479,8 +481,7 @@ class Standby:
         if why is not None and why != self._why:
             self._why = why
             say(f"no server at {self._primary.address} yet; {missing}")
-        if now - max(self._noticed, self._silent_since) > _NOTICE:
-            self._noticed = now
+        if waited > _NOTICE and self._silence.due(now):
             say(f"no server at {self._primary.address} for {waited:.0f} of {patience:g} s; "
                 f"{missing}")
         return None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from wbsp.limits import one_line
+from wbsp.process.throttle import Throttle
 
 _PERIOD = 1.0  # seconds between two lines
 AT_ONCE = 32  # lines and events of one cause; more come one a second
@@ -23,7 +23,8 @@ class ProtocolErrors:
     def __init__(self, line: Callable[[str], None], event: Callable[..., None]):
         self._line, self._event = line, event
         self.total = 0
-        self._unlogged, self._logged_at, self._last = 0, -math.inf, ""
+        self._unlogged, self._last = 0, ""
+        self._lines = Throttle(_PERIOD)
 
     def count(self, reason: str, now: float, times: int = 1) -> None:
         self.total += times
@@ -32,12 +33,12 @@ class ProtocolErrors:
         self.flush(now)
 
     def flush(self, now: float, at_once: bool = False) -> None:
-        if self._unlogged and (at_once or now - self._logged_at >= _PERIOD):
+        if self._unlogged and (self._lines.due(now) or at_once):
             self._line(f"rejected {self._unlogged} malformed messages or connections "
                        f"({self.total} in all); the last: {self._last}")
             self._event("malformed", count=self._unlogged, total=self.total,
                         reason=self._last)
-            self._unlogged, self._logged_at = 0, now
+            self._unlogged = 0
 
 
 class TokenBucket:
@@ -70,7 +71,7 @@ class PeerLog:
         self._line, self._event, self._clock = line, event, clock
         self._buckets: dict[str, TokenBucket] = {}
         self._left: Counter[str] = Counter()  # cause -> what was left out
-        self._summed_at = -math.inf
+        self._sums = Throttle(_SUMMED)
 
     def tell(self, cause: str, text: str = "", kind: str = "", **facts: Any) -> None:
         """Print a line and log an event, or one of these, on what `cause` names."""
@@ -85,8 +86,7 @@ class PeerLog:
     def flush(self, at_once: bool = False) -> None:
         """Say how much was left out since the last time."""
         now = self._clock()
-        if self._left and (at_once or now - self._summed_at >= _SUMMED):
-            self._summed_at = now
+        if self._left and (self._sums.due(now) or at_once):
             left, self._left = self._left, Counter()
             for cause, count in left.items():
                 self._line(f"{cause}: {count:,} more of such lines or events were left out")

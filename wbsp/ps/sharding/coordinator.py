@@ -23,6 +23,7 @@ from wbsp.limits import SHARDS, one_line
 from wbsp.process.child import ChildProcess
 from wbsp.process.host import Nap
 from wbsp.process.signals import Interrupts
+from wbsp.process.throttle import Throttle
 from wbsp.tensors.codecs import Codec
 from wbsp.tensors.ops import bounds
 from wbsp.wire.addresses import endpoint, is_loopback, split_addresses
@@ -313,7 +314,8 @@ class Shards:
         Raises ShardLost where one that follows is lost while others are waited for.
         """
         attend = attend or (lambda reason: _turn_away(self._server, reason))
-        poller, began, notice = self.on.network.poller(), self.on.clock.monotonic(), _GRACE
+        poller, began = self.on.network.poller(), self.on.clock.monotonic()
+        notice = Throttle(_NOTICE, _GRACE)  # in seconds of waiting
         self.register(poller)
         patience = PATIENCE if self.local else max(patience, _GRACE)
         while True:
@@ -329,8 +331,7 @@ class Shards:
                 self._say(f"stopping: {missing[0]} did not come within {patience:g} s"
                           f"{waiting[0].why}")
                 return 1
-            if waited > notice:
-                notice += _NOTICE
+            if notice.due(waited):
                 self._say(f"{reason} ({waited:.0f} of {patience:g} s){waiting[0].why}")
             if waited > _GRACE:  # else they are heard in a moment
                 attend(f"the server is {reason}")

@@ -17,6 +17,7 @@ import numpy as np
 
 from wbsp.environment import Task, shares_memory, token
 from wbsp.process.host import HOST, Host, Thread
+from wbsp.process.throttle import Throttle
 from wbsp.replica.base import Vector
 from wbsp.sync.base import Push
 from wbsp.tensors.codecs import FLOAT32
@@ -87,11 +88,11 @@ class Transport:
         self._thread = self.on.scheduler.thread(self._communication.run, "wbsp-communication")
         self._thread.start()  # after the request: no heartbeat may precede Hello
         start = self.on.clock.monotonic()
-        notice = _FIRST_NOTICE
+        notice = Throttle(_NEXT_NOTICE, _FIRST_NOTICE)  # in seconds of waiting
         while True:
             waited = self.on.clock.monotonic() - start
             with contextlib.suppress(TimeoutError):
-                welcome = self._await(m.Welcome, min(notice - waited, timeout))
+                welcome = self._await(m.Welcome, min(notice.next - waited, timeout))
                 self._wire = codec_of(welcome)
                 return welcome
             waited = self.on.clock.monotonic() - start
@@ -100,9 +101,9 @@ class Transport:
                 raise TransportError(f"no server answered at {self.address} within {timeout:g} s; "
                                      + (self._channel.connection.unknown
                                         or "is it running there, and is the port right?"))
-            self._say(f"worker {self.worker}: waiting for the server at {self.address} "
-                      f"({waited:.0f} of {timeout:g} s)")
-            notice += _NEXT_NOTICE
+            if notice.due(waited):
+                self._say(f"worker {self.worker}: waiting for the server at {self.address} "
+                          f"({waited:.0f} of {timeout:g} s)")
 
     def join(self, layout: Sequence[TensorSpec], initial: Callable[[], np.ndarray],
              timeout: float, layers: list[LayerState] | None = None) -> m.Joined:

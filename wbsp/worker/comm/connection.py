@@ -14,6 +14,7 @@ from collections.abc import Callable
 import zmq
 
 from wbsp.process.host import HOST, Host
+from wbsp.process.throttle import Throttle
 from wbsp.wire.addresses import endpoints, plain_address, split_addresses
 from wbsp.wire.sockets import HANDSHAKE_FAILED
 
@@ -169,7 +170,7 @@ class ConnectionMonitor:
         self._broken_since: float | None = None
         self._unserved_since: float | None = None  # no server, though there are connections
         self._lost = False  # who serves
-        self._notice_at = 0.0
+        self._notice = Throttle(_NOTICE)
 
     def event(self, now: float) -> bool:
         """Read one event of `monitor`.
@@ -191,7 +192,7 @@ class ConnectionMonitor:
             self._route.ended(now)
             if self.made and self._broken_since is None:
                 self._lost = True
-                self._broken_since, self._notice_at = now, now
+                self._broken_since = self._notice.next = now
         else:
             again, self.made = self.made, True
             self._broken_since, self._refusal, self.received_at = None, "", now
@@ -202,7 +203,8 @@ class ConnectionMonitor:
         """The process at the other end does not serve: leave it for the next address."""
         self._lost = True
         if self._unserved_since is None:
-            self._unserved_since, self._notice_at = now, now + _NOTICE
+            self._unserved_since = now
+            self._notice.rest(now)
             self._say(reason)
         self._broken_since = self._unserved_since
         self._route.leave(now)
@@ -242,7 +244,7 @@ class ConnectionMonitor:
             self._unserved_since += seconds
         if self._broken_since is not None:
             self._broken_since += seconds
-        self._notice_at += seconds
+        self._notice.next += seconds
 
     def check(self, now: float) -> None:
         """Try the next address while there is no connection.
@@ -258,8 +260,7 @@ class ConnectionMonitor:
                 raise TransportError(f"lost the server at {self._address}: no connection for "
                                      f"{self._patience:g} s{self._refusal}; start it again with "
                                      "--resume, then this worker")
-            if now >= self._notice_at:
-                self._notice_at += _NOTICE
+            if self._notice.due(now):
                 self._say(f"no connection to the server at {self._address}{self._refusal}; trying "
                           f"for {'another ' if left < self._patience - 1 else ''}{left:.0f} s")
         elif self.made and now - self.received_at > SILENT:

@@ -15,6 +15,7 @@ import numpy as np
 import zmq
 
 from wbsp.process.host import HOST, Host
+from wbsp.process.throttle import Throttle
 from wbsp.tensors.ops import bounds
 from wbsp.wire.addresses import endpoint
 from wbsp.wire.assembly import split
@@ -85,7 +86,8 @@ class Slices:
                         for host, port in group.addresses]
         self.where = [shard.where for shard in self._shards]  # endpoints
         self.ready = False
-        self._unready_since = self._notice_at = self._on.clock.monotonic()
+        self._unready_since = self._on.clock.monotonic()
+        self._notice = Throttle(_NOTICE, self._unready_since + _NOTICE)
 
     @property
     def sent(self) -> int:
@@ -152,15 +154,15 @@ class Slices:
         if self.ready:
             return True
         if alone:
-            self._unready_since = self._notice_at = now
+            self._unready_since = now
+            self._notice.rest(now)
             return False
         missing = next(shard for shard in self._shards if not shard.ready)
         waited = now - self._unready_since
         if waited > self._patience:
             raise TransportError(f"the shard at {missing.name} is out of reach for "
                                  f"{self._patience:g} s, and its server is not")
-        if now >= self._notice_at + _NOTICE:
-            self._notice_at = now
+        if self._notice.due(now):
             self._say((f"the process at {missing.name} has not proven that it is a shard of this "
                        "worker's run" if missing.strange else
                        f"no connection to the shard at {missing.name}") + "; trying for another "
@@ -195,7 +197,8 @@ class Slices:
 
     def _unready(self, now: float) -> None:
         if self.ready:
-            self.ready, self._unready_since, self._notice_at = False, now, now
+            self.ready, self._unready_since = False, now
+            self._notice.rest(now)
 
     def _present(self, shard: _Shard, now: float) -> None:
         shard.presented_at = now
