@@ -75,7 +75,7 @@ def arrange(point: str, number: int) -> None:
             for name in ("_handle", "_hear", "hear_shard"):
                 around(Dispatcher, name, after=lambda *_: pushed and pushed.pop())
         case "replicated":
-            around(Replication, "held", after=lambda _, self, identity, held: (
+            around(Replication, "held", after=lambda _, self, peer, held: (
                 self._standby is not None and self._standby.held == held.number > 0))
         case "held":
             around(Shard, "take", after=lambda holds, *_: holds is not None)

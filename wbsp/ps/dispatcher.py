@@ -19,6 +19,7 @@ from wbsp.ps.clock import Clock
 from wbsp.ps.config import Terms
 from wbsp.ps.replication.primary import Replication
 from wbsp.ps.sessions.admission import Admission
+from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.registry import SessionManager
 from wbsp.ps.sessions.replies import Delivery
 from wbsp.ps.sessions.requests import Members
@@ -33,8 +34,9 @@ from wbsp.wire.guard import no_file_left
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.rate import RateLimitedReceiver, RateLimiter
-from wbsp.wire.sockets import ServerSocket, peer_address
+from wbsp.wire.sockets import ServerSocket
 
+_WITH_FLOATS = m.Initial | m.Update | m.Kept  # these come with floats, or are heads of them
 _FRAMES = 20  # of a traceback, in the log
 _LOOK = 0.25  # seconds between two looks at all workers, which take a while where they are many
 
@@ -64,6 +66,11 @@ class Dispatcher:
                                        event)
         self.admission.hear_of = self.replication.hear_of
         self.admission.doubt = lambda: self.replication.doubt
+        self._handlers = Handlers(
+            {m.Watch: self._tell_watcher, s.Lead: self._is_no_shard},
+            {m.Heartbeat: self._heartbeat, m.Leaving: self._leave, m.Goodbye: self._goodbye})
+        self._handlers.add(self.admission.handlers())
+        self._handlers.add(self.replication.handlers())
         self._receiver = RateLimitedReceiver(socket.socket, RateLimiter(bandwidth))
         self._look_at = -math.inf  # own time of the next look at all workers
         self._full = False  # no file was left to open, at that look
@@ -74,6 +81,7 @@ class Dispatcher:
         self.sessions.expect(0 if self.shards else total_size(layout))
         self.members = Members(engine, self.sessions, delivery, self._clock, self.shards)
         self.sessions.durable = lambda: engine.ledger.durable
+        self._handlers.add(self.members.handlers())
         self.admission.begin(self.members, layout)
         return self.members
 
@@ -200,42 +208,33 @@ class Dispatcher:
             line = self._socket.received(frames[0], session is not None
                                          or self.replication.knows(identity), frames[1:])
         message, body = self._decoded(frames, session)
-        if isinstance(message, m.Hello):
-            self.admission.hello(identity, message, line)
-        elif isinstance(message, m.Reattach):
-            self.admission.reattach(identity, message, line)
-        elif isinstance(message, m.Follow):
-            self.replication.follow(identity, message, peer_address(frames[0]))
-        elif isinstance(message, m.Held):
-            self.replication.held(identity, message)
-        elif isinstance(message, s.Lead):
-            self.sessions.answer(identity, s.Denied("it is a server, and no shard"))
-        elif isinstance(message, m.Ask):
-            self.replication.ask(identity, message)
-        elif session is not None and session.line is not line:
-            self.sessions.answer(identity, m.Unknown())  # a new connection: who is it?
-        elif session is not None:
-            session.note_message(self._clock.now())
-            self._dispatch(session, message, body)
-        elif isinstance(message, m.Watch):
-            self._tell_watcher(identity, message)
-        else:
+        handle = self._handlers.anybody.get(type(message))
+        if handle is not None:
+            handle(Peer(identity, line, frames[0]), message)
+        elif session is None:
             self.sessions.send(identity, m.Unknown())
             raise m.WireError(f"{type(message).__name__} from an unknown session")
-
-    def _tell_watcher(self, identity: bytes, watch: m.Watch) -> None:
-        """Somebody wants to watch the run: that is another process's work."""
-        if reason := other_protocol("who watches", watch.protocol):
-            self.sessions.send(identity, m.Refused(reason))
+        elif session.line is not line:
+            self.sessions.answer(identity, m.Unknown())  # a new connection: who is it?
         else:
-            self.sessions.send(identity, self.files.at() if self.files else m.FilesAt(
-                0, "this server hands out no files"))
+            self._handle_in_session(session, message, body)
 
     def _hear(self, session: WorkerSession, frames: list[zmq.Frame]) -> None:
         """A message of a session, over the link that proves whose it is."""
-        message, body = self._decoded(frames, session)
+        self._handle_in_session(session, *self._decoded(frames, session))
+
+    def _handle_in_session(self, session: WorkerSession, message: m.Message,
+                           body: memoryview | None) -> None:
         session.note_message(self._clock.now())
-        self._dispatch(session, message, body)
+        handle = self._handlers.session.get(type(message))
+        if handle is None:
+            raise m.WireError(f"worker {session.worker} sent {type(message).__name__} "
+                              + ("before there was a model" if self.members is None
+                                 else "in its session"))
+        if isinstance(message, _WITH_FLOATS):
+            handle(session, message, body)
+        else:
+            handle(session, message)
 
     def _decoded(self, frames: list[zmq.Frame],
                  session: WorkerSession | None) -> tuple[m.Message, memoryview | None]:
@@ -244,44 +243,33 @@ class Dispatcher:
             raise m.WireError(f"a message of {len(frames)} frames")
         message = m.decode(m.FromWorker, frames[0].buffer)
         body = body_of(message, frames, session)
-        floats = m.Initial if self.shards is not None else m.Initial | m.Update | m.Kept
+        floats = m.Initial if self.shards is not None else _WITH_FLOATS
         if (body is not None) != isinstance(message, floats):
             raise m.WireError(f"{type(message).__name__} with {len(frames)} frames")
         return message, body
 
-    def _dispatch(self, session: WorkerSession, message: m.Message,
-                  body: memoryview | None) -> None:
-        match message:
-            case m.Heartbeat():
-                self._heartbeat(session, message)
-            case m.Join():
-                self.admission.join(session, message)
-            case m.Initial() if body is not None:
-                self.admission.initial(session, message, body)
-            case m.Leaving():
-                self._take_report(session, message.report)
-                if session.updates is None or self.members is None:
-                    self._close(session)
-                else:
-                    self.members.leave(session, message)
-            case m.Elected():
-                self.replication.elected(session, message)
-            case m.Goodbye():
-                self.lose(session, "said goodbye in mid-run")
-            case _ if self.members is None:
-                raise m.WireError(f"worker {session.worker} sent {type(message).__name__} before "
-                                  "there was a model")
-            case m.Update():
-                self.members.update(session, message, body)
-            case m.Kept():
-                self.members.kept(session, message, body)
-            case m.Fetch():
-                self.members.fetch(session, message)
-            case m.CutQuery():
-                self.members.query(session, message)
-            case _:
-                raise m.WireError(f"worker {session.worker} sent {type(message).__name__} in its "
-                                  "session")
+    def _tell_watcher(self, peer: Peer, watch: m.Watch) -> None:
+        """Another process serves those who watch the run: say where."""
+        if session := self.sessions.get(peer.identity):
+            raise m.WireError(f"worker {session.worker} sent Watch in its session")
+        if reason := other_protocol("who watches", watch.protocol):
+            self.sessions.answer(peer.identity, m.Refused(reason))
+        else:
+            self.sessions.answer(peer.identity, self.files.at() if self.files else m.FilesAt(
+                0, "this server hands out no files"))
+
+    def _is_no_shard(self, peer: Peer, lead: s.Lead) -> None:
+        self.sessions.answer(peer.identity, s.Denied("it is a server, and no shard"))
+
+    def _leave(self, session: WorkerSession, leaving: m.Leaving) -> None:
+        self._take_report(session, leaving.report)
+        if session.updates is None or self.members is None:
+            self._close(session)
+        else:
+            self.members.leave(session, leaving)
+
+    def _goodbye(self, session: WorkerSession, goodbye: m.Goodbye) -> None:
+        self.lose(session, "said goodbye in mid-run")
 
     def _heartbeat(self, session: WorkerSession, heartbeat: m.Heartbeat) -> None:
         self._take_report(session, heartbeat.report)

@@ -16,6 +16,7 @@ from wbsp.ps.config import Place, ServerConfig, Terms
 from wbsp.ps.replication import primary as follower
 from wbsp.ps.replication.primary import Replication
 from wbsp.ps.replication.snapshot import Source
+from wbsp.ps.sessions.handlers import Peer
 from wbsp.sync import create
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec
@@ -26,6 +27,10 @@ from wbsp.wire.shm.link import Door
 from wbsp.wire.shm.segments import available
 
 STANDBY, SECRET = b"standby", bytes(32)
+
+
+class Sender(Peer):
+    host = "127.0.0.1"
 
 
 class World:
@@ -85,7 +90,7 @@ class World:
         claim = self.claims[identity] = Claim(os.urandom, *(keys or (SECRET, self.contact)))
         follow = m.Follow(m.PROTOCOL, settings or {"sync": "asp"}, port, run, rank, socket)
         for _ in range(2):
-            self.replication.follow(identity, claim.sealed(follow), "127.0.0.1")
+            self.replication.follow(Sender(identity, None), claim.sealed(follow))
             if not (isinstance(self.sent[-1], m.Challenge) and claim.meets(self.sent[-1])):
                 break
         return self.sent[-1]
@@ -113,7 +118,7 @@ class World:
 
     def held(self, number, beat=1, answered=0, chunks=0):
         proof = self.claims[STANDBY].bond.mac("held", number, beat, answered)
-        self.replication.held(STANDBY, m.Held(number, beat, answered, proof, chunks))
+        self.replication.held(Peer(STANDBY, None), m.Held(number, beat, answered, proof, chunks))
 
     def in_touch(self):
         """The standby has just heard of this server, and says so."""
@@ -663,11 +668,11 @@ def test_why_a_silent_standby_is_no_help_stands_in_the_line(world, inquiries, mo
 
 def test_who_serves_is_told_to_another_server(world):
     question = Claim(os.urandom, SECRET)
-    world.replication.ask(b"other", m.Ask("ab12", question.nonce))
+    world.replication.ask(Peer(b"other", None), m.Ask("ab12", question.nonce))
     assert world.sent[-1].epoch == 1
     assert question.answers(world.sent[-1].proof, "leading", 1)
     assert not question.answers(world.sent[-1].proof, "leading", 2)
-    world.replication.ask(b"other", m.Ask("cd34"))
+    world.replication.ask(Peer(b"other", None), m.Ask("cd34"))
     assert isinstance(world.sent[-1], m.NotServing)
 
 
@@ -690,7 +695,7 @@ def test_a_copy_is_held_by_who_proves_it(world):
     world.follow()
     world.replication.poll()
     for proof in (b"", os.urandom(32), world.claims[STANDBY].bond.mac("held", 1, 2, 0)):
-        world.replication.held(STANDBY, m.Held(1, 1, 0, proof))
+        world.replication.held(Peer(STANDBY, None), m.Held(1, 1, 0, proof))
         assert isinstance(world.sent[-1], m.Unknown)
     assert world.engine.ledger.durable == 0
     world.held(1)

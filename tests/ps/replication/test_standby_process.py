@@ -17,6 +17,7 @@ from wbsp.process.signals import Interrupts
 from wbsp.ps.replication.election import SERVER_STEP, SILENT, STANDBY_STEP, Standing
 from wbsp.ps.replication.snapshot import messages
 from wbsp.ps.replication.standby import PrimaryLink, Standby
+from wbsp.ps.sessions.handlers import Peer
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import FromShard, Lead
@@ -345,10 +346,10 @@ def test_only_the_process_in_the_server_s_place_says_that_it_waits(server, rank,
     server.primary = standby._primary
     server.until(m.Follow)
     claim = Claim(os.urandom, SECRET)
-    standby._followed(b"other", m.Follow(m.PROTOCOL, {}, 1, "ab12", 1), "127.0.0.1")
+    standby._followed(Peer(b"other", None), m.Follow(m.PROTOCOL, {}, 1, "ab12", 1))
     for _ in range(2):
         follow = claim.sealed(m.Follow(m.PROTOCOL, {}, 1, "ab12", 1))
-        standby._followed(b"other", follow, "127.0.0.1")
+        standby._followed(Peer(b"other", None), follow)
         claim.meets(server._own.challenges.challenge(b"other", follow.nonce, SECRET))
     assert standby._verdict(HOST.clock.monotonic()) is None
     server.say(m.NotServing("waits, too", rank=rank))
@@ -454,10 +455,10 @@ def test_who_has_taken_over_and_waits_for_shards_says_so_to_workers_and_to_the_o
     claim, said = Claim(os.urandom, SECRET), []
     standby._send = lambda identity, message: said.append(message)
     follow = m.Follow(m.PROTOCOL, {}, 1, "ab12", 2)
-    standby._followed(b"other", follow, "127.0.0.1")
-    standby._followed(b"other", claim.sealed(follow), "127.0.0.1")
+    standby._followed(Peer(b"other", None), follow)
+    standby._followed(Peer(b"other", None), claim.sealed(follow))
     assert claim.meets(said[-1])
-    standby._followed(b"other", claim.sealed(follow), "127.0.0.1")
+    standby._followed(Peer(b"other", None), claim.sealed(follow))
     assert said[-1].rank == 4, "as a server's of epoch 2: more than a standby's of epoch 1"
 
 

@@ -25,6 +25,7 @@ from wbsp.ps.config import Terms
 from wbsp.ps.replication.election import PROOF, SERVER_STEP, SILENT, STANDBY_STEP, Beats, Votes
 from wbsp.ps.replication.probe import Inquiry
 from wbsp.ps.replication.snapshot import Source, Voter, messages, voters
+from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.peer_log import PeerLog
 from wbsp.ps.sessions.registry import SessionManager
 from wbsp.ps.sessions.session import WorkerSession, disagreement, other_protocol
@@ -244,13 +245,19 @@ class Replication:
         if self._standby is not None and not self.alone and self.settled:
             self._send(m.AllHave(self._standby.held))
 
-    def follow(self, identity: bytes, request: m.Follow, host: str) -> None:
-        """A process at address `host` wants to be the standby.
+    def handlers(self) -> Handlers:
+        """The messages of a standby, and of workers that choose between the two servers."""
+        return Handlers({m.Follow: self.follow, m.Held: self.held, m.Ask: self.ask},
+                        {m.Elected: self.elected})
+
+    def follow(self, peer: Peer, request: m.Follow) -> None:
+        """A process wants to be the standby.
 
         It is challenged until it has proven that it knows the run's secret, or the key of a first
         contact where it is told that. Raises WireError.
         """
         check_name(request.socket)
+        identity, host = peer.identity, peer.host
         now, old, terms = self._clock.now(), self._standby, self._terms
         if reason := other_protocol("the standby", request.protocol):
             self._sessions.answer(identity, m.Refused(reason))
@@ -288,7 +295,7 @@ class Replication:
                 return
             else:
                 self._lose(now)
-                self.follow(identity, request, host)
+                self.follow(peer, request)
                 return
         self._end_election()
         again = old is not None and old.identity == identity
@@ -301,13 +308,13 @@ class Replication:
                    address=str(self._standby))
         self._send(m.Following(json.dumps(self._terms.record())))
 
-    def held(self, identity: bytes, held: m.Held) -> None:
+    def held(self, peer: Peer, held: m.Held) -> None:
         """The standby lives, and holds a copy. Raises WireError for one that was never made."""
         standby, now = self._standby, self._clock.now()
-        if (standby is None or standby.identity != identity
+        if (standby is None or standby.identity != peer.identity
                 or not standby.bond.proves(held.proof, "held", held.number, held.beat,
                                            held.answered)):
-            self._sessions.answer(identity, m.Unknown())
+            self._sessions.answer(peer.identity, m.Unknown())
             return
         standby.heard, standby.beat = now, held.beat
         if held.chunks != standby.chunks:
@@ -337,10 +344,10 @@ class Replication:
                         if number >= held.number}
         self._source.engine.ledger.durable = copy.mark
 
-    def ask(self, identity: bytes, ask: m.Ask) -> None:
+    def ask(self, peer: Peer, ask: m.Ask) -> None:
         """A server that has lost its standby asks who serves."""
         epoch, serves = self._admission.epoch, self._source is not None
-        self._sessions.answer(identity, m.Leading(
+        self._sessions.answer(peer.identity, m.Leading(
             epoch, proof=answer(self._terms.secret, ask.nonce, "leading", epoch))
             if serves and ask.run == self._terms.run
             else m.NotServing("another run is served here"))

@@ -23,6 +23,7 @@ from wbsp.process.throttle import Throttle
 from wbsp.ps.replication.election import PROOF, SILENT, STANDBY_STEP, Beats, Candidate, Standing
 from wbsp.ps.replication.probe import Probe
 from wbsp.ps.replication.snapshot import CopyReader, RunCopy
+from wbsp.ps.sessions.handlers import Peer
 from wbsp.ps.sessions.session import check_reattach, other_protocol
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import SECRET
@@ -31,7 +32,7 @@ from wbsp.wire.intake import Intake
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import Denied, Lead
 from wbsp.wire.proof import STRANGER, Claim, answer, ticket
-from wbsp.wire.sockets import ServerSocket, peer_address
+from wbsp.wire.sockets import ServerSocket
 
 PATIENCE = 600.0  # seconds without a server that was there, and without the right to serve
 _POLL = 0.05  # seconds between two looks at the timers
@@ -287,7 +288,7 @@ class Standby:
         self._said: set[str] = set()  # lines that are said once
         self._began = self._socket.on.clock.monotonic()
         self._nap = Nap(self._began)
-        self._follower: tuple[bytes, m.Follow, str] | None = None  # takes this one for the server
+        self._follower: tuple[Peer, m.Follow] | None = None  # takes this one for the server
         # While it is to serve, and waits for shards: with which epoch, and what workers are told.
         self._epoch, self._delay = 0, ""
         # Times at which workers came last; of those that have proven to come from a later server.
@@ -349,7 +350,8 @@ class Standby:
         if self._candidate is not None:
             for identity, one in self._candidate.came.items():
                 with contextlib.suppress(m.WireError):
-                    server.dispatcher.admission.reattach(identity, one.request, one.line)
+                    server.dispatcher.admission.reattach(
+                        Peer(identity, one.line), one.request)
 
     def _attend(self, server: Server, reason: str) -> None:
         """This process has taken over, and does not serve yet, for that reason: all who come learn
@@ -530,7 +532,7 @@ class Standby:
                 if candidate is not None:
                     candidate.promised(identity, message, line)
             case m.Follow():
-                self._followed(identity, message, peer_address(frames[0]))
+                self._followed(Peer(identity, line, frames[0]), message)
             case m.Held():
                 self._send(identity, m.Unknown())
             case m.Hello() | m.Ask() | m.Watch():
@@ -570,8 +572,9 @@ class Standby:
         if state is not None and any(worker == named for named, _ in state.voters):
             self._came_at[worker] = self._socket.on.clock.monotonic()
 
-    def _followed(self, identity: bytes, follow: m.Follow, host: str) -> None:
-        """Another process in waiting, at address `host`, takes this one for the server."""
+    def _followed(self, peer: Peer, follow: m.Follow) -> None:
+        """Another process in waiting takes this one for the server."""
+        identity = peer.identity
         if identity == self._primary.socket.routing_id:
             self._itself = True
             return
@@ -586,7 +589,7 @@ class Standby:
         if self._socket.challenges.proven(identity, follow, *keys) is None:
             self._challenge(identity, follow.nonce, *keys)
             return
-        self._follower = identity, follow, host  # the server that this one becomes answers, too
+        self._follower = peer, follow  # the server that this one becomes answers, too
         rank = 2 * self._epoch or state.rank  # of what this process goes on as, or could
         self._send(identity, m.NotServing(self._reason,
                                           rank=rank if follow.run == state.run else 0))

@@ -11,6 +11,7 @@ import numpy as np
 from wbsp.core.stats import Report
 from wbsp.ps.clock import Clock
 from wbsp.ps.config import Place, Terms
+from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.registry import SessionManager
 from wbsp.ps.sessions.requests import Members
 from wbsp.ps.sessions.session import WorkerSession, check_reattach, disagreement, other_protocol
@@ -117,8 +118,14 @@ class Admission:
             if session.joined:
                 self._admit(session)
 
-    def hello(self, identity: bytes, hello: m.Hello, line: object = None) -> None:
-        """A worker introduces itself, over the connection `line`."""
+    def handlers(self) -> Handlers:
+        """The messages by which workers enter."""
+        return Handlers({m.Hello: self.hello, m.Reattach: self.reattach},
+                        {m.Join: self.join, m.Initial: self.initial})
+
+    def hello(self, peer: Peer, hello: m.Hello) -> None:
+        """A worker introduces itself."""
+        identity, line = peer.identity, peer.line
         session = self._sessions.get(identity)
         if session is not None and session.line is not line and not (
                 hello.own and hello.own == session.own):
@@ -149,13 +156,14 @@ class Admission:
                             m.Welcome(self._terms.settings, self._clock.run(), self._terms.rule,
                                       self.epoch))
 
-    def reattach(self, identity: bytes, request: m.Reattach, line: object = None) -> None:
-        """A member has a new connection, `line`, and perhaps the run a new server.
+    def reattach(self, peer: Peer, request: m.Reattach) -> None:
+        """A member has a new connection, and perhaps the run a new server.
 
         Until it has proven to be the process that it names it is challenged, and nothing else.
         Raises WireError.
         """
         check_reattach(request)
+        identity, line = peer.identity, peer.line
         session, terms, worker = self._sessions.get(identity), self._terms, request.worker
         if request.protocol != m.PROTOCOL or request.run != terms.run:
             if session is not None:

@@ -13,6 +13,7 @@ import numpy as np
 from wbsp.core.engine import Engine
 from wbsp.limits import one_line
 from wbsp.ps.clock import Clock
+from wbsp.ps.sessions.handlers import Handlers
 from wbsp.ps.sessions.registry import SessionManager
 from wbsp.ps.sessions.replies import Delivery
 from wbsp.ps.sessions.session import Returning, Sharing, WorkerSession
@@ -36,6 +37,11 @@ class Members:
         self._clock = clock
         self.first_came = math.inf
         self.returned = False
+
+    def handlers(self) -> Handlers:
+        """The requests of members."""
+        return Handlers(session={m.Update: self.update, m.Kept: self.kept, m.Fetch: self.fetch,
+                                 m.CutQuery: self.query})
 
     def join(self, session: WorkerSession) -> None:
         """A worker was admitted."""
