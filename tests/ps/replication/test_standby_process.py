@@ -445,6 +445,8 @@ def test_who_has_taken_over_and_waits_for_shards_says_so_to_workers_and_to_the_o
     server.primary.close()
     server.primary = standby._primary
     taken_over = SimpleNamespace(dispatcher=SimpleNamespace(admission=SimpleNamespace(epoch=2)))
+    standby._primary.close()
+    server.primary = SimpleNamespace(close=lambda: None)
     standby._attend(taken_over, "the server is waiting for the shard at x:1")
     said = come(standby, 0, "a", 1, all_of_it=True)[-2:]
     assert said == [m.Leading(2, ticket(SECRET, 0, "a", 2)),

@@ -280,6 +280,7 @@ class Standby:
         self._primary = PrimaryLink(socket, *split_address(follow), m.Follow(
             m.PROTOCOL, settings, socket.port, own.run if own else "", own.rank if own else 0),
             share, own and own.secret)
+        self._identity = self._primary.socket.routing_id  # which the socket forgets as it is closed
         self._itself = False  # this process has been told to follow itself
         self._why: str | None = None  # why the server is not followed, as was said last
         self._candidate: Candidate | None = None  # while the server is silent
@@ -575,7 +576,7 @@ class Standby:
     def _followed(self, peer: Peer, follow: m.Follow) -> None:
         """Another process in waiting takes this one for the server."""
         identity = peer.identity
-        if identity == self._primary.socket.routing_id:
+        if identity == self._identity:
             self._itself = True
             return
         state, contact = self._state, self._socket.contact
