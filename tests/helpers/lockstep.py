@@ -22,7 +22,7 @@ from wbsp.core.engine import Engine
 from wbsp.core.store import UNSENT, Store
 from wbsp.process.host import HOST
 from wbsp.ps.clock import Clock
-from wbsp.ps.config import Place, Terms
+from wbsp.ps.config import IndexOwner, Terms
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.sync import create
 from wbsp.tensors.codecs import parse
@@ -50,8 +50,8 @@ class Life:
         self.engine = Engine(model, store, world.workers_num, log=self.event)
         if epoch > 1:
             self.engine.restore(saved["state"])
-            self.dispatcher.admission.places.update(
-                {int(w): Place.load(place) for w, place in saved["state"]["places"].items()})
+            self.dispatcher.admission.owners.update(
+                {int(w): IndexOwner.load(place) for w, place in saved["state"]["places"].items()})
         self.members = self.dispatcher.begin(self.engine, LAYOUT)
 
     def event(self, now, kind, **fields):
@@ -85,7 +85,7 @@ class Life:
         def act(now):
             self.engine.ledger.mark += 1
             state = {**self.engine.state(), "places": {
-                w: asdict(place) for w, place in self.dispatcher.admission.places.items()}}
+                w: asdict(place) for w, place in self.dispatcher.admission.owners.items()}}
             self.writing = {"vector": self.engine.store.latest.vector,
                             "outer": self.engine.store.state(),
                             "state": json.loads(json.dumps(state))}

@@ -46,7 +46,7 @@ class Peer(contextlib.AbstractContextManager):
 
     def reattaches(self, request: m.Reattach, secret: bytes) -> None:
         """Say this as a worker that has its ticket of the run with this secret."""
-        key = ticket(secret, request.worker, request.place, request.epoch)
+        key = ticket(secret, request.worker, request.owner, request.epoch)
         claim = Claim(os.urandom, key)
         self.send(claim.sealed(request))
         assert claim.meets(self.hears(m.Challenge))

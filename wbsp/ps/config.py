@@ -102,24 +102,24 @@ class Terms:
     shared: dict[str, str] = field(default_factory=dict)
     secret: bytes = field(default_factory=lambda: HOST.scheduler.random(SIZE))
 
-    def place(self, identity: bytes) -> str:
+    def owner(self, identity: bytes) -> str:
         """What the process whose socket has this identity is called."""
         return mac(self.secret, "place", identity).hex()[:32]
 
-    def ticket(self, worker: int, place: str, epoch: int) -> bytes:
+    def ticket(self, worker: int, owner: str, epoch: int) -> bytes:
         """As in `messages.Joined`."""
-        return ticket(self.secret, worker, place, epoch)
+        return ticket(self.secret, worker, owner, epoch)
 
 
 @dataclass
-class Place:
+class IndexOwner:
     """The process that owns a worker's index; only it may reattach."""
 
     owner: str  # as in `messages.Joined`; a hash, which opens nothing
     earlier: Report | None  # totals of the worker's earlier incarnations
 
     @classmethod
-    def load(cls, state: dict[str, Any]) -> Place:
+    def load(cls, state: dict[str, Any]) -> IndexOwner:
         """From what `asdict` made, and JSON."""
         earlier = state["earlier"]
         return cls(state["owner"], None if earlier is None else report_of(earlier))

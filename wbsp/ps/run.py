@@ -16,7 +16,7 @@ from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.state import report_of
 from wbsp.ps.checkpoint.writer import CHECKPOINT, Checkpoints
 from wbsp.ps.clock import Clock
-from wbsp.ps.config import Outlet, Place, ServerConfig
+from wbsp.ps.config import IndexOwner, Outlet, ServerConfig
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.evaluation import Evaluation, Evaluations, Evaluator
 from wbsp.ps.replication.snapshot import Source
@@ -195,8 +195,9 @@ class Run:
         self._dispatcher.reports.update(
             {int(worker): report_of(totals)
              for worker, totals in state.get("reports", {}).items()})
-        self._dispatcher.admission.places.update(
-            {int(worker): Place.load(place) for worker, place in state.get("places", {}).items()})
+        self._dispatcher.admission.owners.update(
+            {int(worker): IndexOwner.load(owner)
+             for worker, owner in state.get("places", {}).items()})
         if (layers := state.get("layers")) is not None:
             self._dispatcher.admission.layers = [
                 LayerState(name, digest, tuple(sums)) for name, digest, sums in layers]
@@ -217,8 +218,8 @@ class Run:
                 "staleness": log.staleness,
                 "failures": dict(log.failures),
                 "reports": {worker: asdict(report) for worker, report in reports.items()},
-                "places": {worker: asdict(place) for worker, place
-                           in self._dispatcher.admission.places.items()},
+                "places": {worker: asdict(owner) for worker, owner
+                           in self._dispatcher.admission.owners.items()},
                 "layers": self._dispatcher.admission.layers}
 
     def _start_or_tick(self, now: float, run_time: float) -> None:

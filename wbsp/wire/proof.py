@@ -53,11 +53,11 @@ def key_of_shards(secret: bytes) -> bytes:
     return mac(secret, "shards")
 
 
-def ticket(secret: bytes, worker: int, place: str, epoch: int) -> bytes:
+def ticket(secret: bytes, worker: int, owner: str, epoch: int) -> bytes:
     """What the server of an epoch gives to a member: with it the member proves, to any server of
-    the run, that it is the process that `place` names, and that there was a server of that epoch.
+    the run, that it is the process that `owner` names, and that there was a server of that epoch.
     """
-    return mac(secret, "ticket", worker, place, epoch)
+    return mac(secret, "ticket", worker, owner, epoch)
 
 
 def attachment(secret: int) -> tuple[int, bytes]:

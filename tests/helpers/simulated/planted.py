@@ -184,7 +184,7 @@ def _anybody_votes():
         if request.worker not in owners or request.epoch != self.votes.since:
             return False
         self.came[identity] = Elector(msgspec.structs.replace(
-            request, place=owners[request.worker]), line)
+            request, owner=owners[request.worker]), line)
         return True
     stack = contextlib.ExitStack()
     stack.enter_context(_believed(m.Reattach))

@@ -12,7 +12,7 @@ import pytest
 from wbsp.core.engine import Engine
 from wbsp.core.store import Store
 from wbsp.ps.clock import Clock
-from wbsp.ps.config import Place, ServerConfig, Terms
+from wbsp.ps.config import IndexOwner, ServerConfig, Terms
 from wbsp.ps.replication import primary as follower
 from wbsp.ps.replication.primary import Replication
 from wbsp.ps.replication.snapshot import Source
@@ -49,7 +49,7 @@ class World:
                 m.decode(m.FromServer, head) for head, *_ in frames),
             drop_transfer=lambda identity: None)
         self.lending = Lending(None)
-        self.admission = SimpleNamespace(epoch=1, places={0: Place("ab", None)},
+        self.admission = SimpleNamespace(epoch=1, owners={0: IndexOwner("ab", None)},
                                          ticket=lambda worker: b"")
         self.checkpoints = SimpleNamespace(wanted=False, writing=False, settled=True)
         self.checkpoints.write_copy = lambda *_: None
@@ -591,7 +591,7 @@ def test_who_has_taken_over_asks_the_other_one_until_most_workers_are_here(world
     world.record(beside="127.0.0.1:2606")
     world.replication.begin(world.replication._source)
     world.replication.poll()
-    world.admission.places[0] = Place(place, None)
+    world.admission.owners[0] = IndexOwner(place, None)
     back = SimpleNamespace(answer=None)
     world.members.append(SimpleNamespace(worker=0, updates=object(), returning=back))
     world.replication.poll()
@@ -716,10 +716,10 @@ def test_only_processes_that_the_copies_name_keep_the_server(world, inquiries):
     world.holds_one()
     world.now = 40.0
     world.replication.poll()
-    world.admission.places[0] = Place("a later process", None)
+    world.admission.owners[0] = IndexOwner("a later process", None)
     world.replication.elected(SimpleNamespace(worker=0), m.Elected(3))
     assert not world.replication._election.votes.won
-    world.admission.places[0] = Place("ab", None)
+    world.admission.owners[0] = IndexOwner("ab", None)
     world.replication.elected(SimpleNamespace(worker=0), m.Elected(3))
     assert world.replication._election.votes.won
 

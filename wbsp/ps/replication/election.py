@@ -176,7 +176,7 @@ class Candidate:
                 or self._now > self._began + _WITHHELD):
             return False
         return not self.votes.promised.issuperset(
-            (one.request.worker, one.request.place) for one in self.came.values())
+            (one.request.worker, one.request.owner) for one in self.came.values())
 
     @property
     def missing(self) -> str:
@@ -199,7 +199,7 @@ class Candidate:
         """A worker cannot reach the server; False if it is none of those who have a say here: the
         processes that the state here names."""
         if (request.epoch != self.votes.since
-                or (request.worker, request.place) not in self._state.voters):
+                or (request.worker, request.owner) not in self._state.voters):
             return False
         for other in [i for i, one in self.came.items() if one.request.worker == request.worker]:
             del self.came[other]
@@ -210,7 +210,7 @@ class Candidate:
         """A worker has answered."""
         one = self.came.get(identity)
         if one is not None and one.line is line and elected.epoch == self.votes.epoch:
-            self.votes.promised.add((one.request.worker, one.request.place))
+            self.votes.promised.add((one.request.worker, one.request.owner))
 
     def withdraw(self, reason: str) -> None:
         """The server is there again: give the workers back what they have promised."""

@@ -374,10 +374,10 @@ class Replication:
 
     def elected(self, session: WorkerSession, elected: m.Elected) -> None:
         """A member has promised itself to this server."""
-        place = self._admission.places.get(session.worker)
+        owner = self._admission.owners.get(session.worker)
         if (self._election is not None and elected.epoch == self._election.votes.epoch
-                and place is not None):
-            self._election.votes.promised.add((session.worker, place.owner))
+                and owner is not None):
+            self._election.votes.promised.add((session.worker, owner.owner))
 
     def poll(self) -> None:
         """Do the periodic work: connection, copies, election."""
@@ -468,10 +468,10 @@ class Replication:
     def _rule_out(self, votes: Votes) -> None:
         """Once more than half of the workers are here, the process that may have gone on beside
         this one is not elected any more: who starts again need not ask it."""
-        places = self._admission.places
+        owners = self._admission.owners
         votes.promised = {
-            (session.worker, places[session.worker].owner) for session in self._sessions
-            if session.worker in places and session.updates is not None
+            (session.worker, owners[session.worker].owner) for session in self._sessions
+            if session.worker in owners and session.updates is not None
             and (session.returning is None or session.returning.answer is not None)}
         if votes.won and self._record(beside=None):
             self._beside = None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from wbsp.ps.checkpoint.writer import Checkpoints
 
 
-Voter = tuple[int, str]  # a worker, and its process, as in `Place`; "": it was no member yet
+Voter = tuple[int, str]  # a worker, and its process, as in `IndexOwner`; "": it was no member yet
 
 
 def voters(state: dict[str, Any], workers: int) -> frozenset[Voter]:

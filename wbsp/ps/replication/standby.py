@@ -366,7 +366,7 @@ class Standby:
         epoch: it votes for none that follows on an earlier one."""
         if self._state is not None and self._state.secret is not None:
             self._send(identity, m.Leading(epoch, ticket(
-                self._state.secret, request.worker, request.place, epoch)))
+                self._state.secret, request.worker, request.owner, epoch)))
 
     @property
     def _state(self) -> Standing | None:
@@ -550,7 +550,7 @@ class Standby:
         state, candidate = self._state, self._candidate
         if (state is not None and state.secret is not None and request.run == state.run
                 and request.protocol == m.PROTOCOL):
-            key = ticket(state.secret, request.worker, request.place, request.epoch)
+            key = ticket(state.secret, request.worker, request.owner, request.epoch)
             if self._socket.challenges.proven(identity, request, key) is None:
                 self._challenge(identity, request.nonce, key)
                 return

@@ -10,7 +10,7 @@ import numpy as np
 
 from wbsp.core.stats import Report
 from wbsp.ps.clock import Clock
-from wbsp.ps.config import Place, Terms
+from wbsp.ps.config import IndexOwner, Terms
 from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.registry import SessionManager
 from wbsp.ps.sessions.requests import Members
@@ -82,7 +82,7 @@ class Admission:
     lose:    ends a session, with a reason
     reports: each worker's totals, over all its incarnations
     prove:   (identity, request, keys) -> what a peer has proven; as `Challenges.proven`
-    places:  worker -> its newest process that was a member
+    owners:  worker -> its newest process that was a member
     began:   number of this start of the run's server, and of its ledger
     epoch:   the same, or a later one, if its standby was lost
     hear_of: hears of a later server of this run: its epoch, and the worker that knows it
@@ -104,7 +104,7 @@ class Admission:
         self._began = 0.0  # time of the run at which there was one
         self._known = 0  # highest number of a version or push then
         self._over: str | None = None  # why no worker can join any more
-        self.places: dict[int, Place] = {}
+        self.owners: dict[int, IndexOwner] = {}
         self.began = self.epoch = terms.epoch
         self.hear_of: Callable[[int, int], None] = lambda epoch, worker: None
         self.doubt: Callable[[], str | None] = lambda: None
@@ -171,7 +171,7 @@ class Admission:
                                   f"{session.worker}")
             self._turn_down(identity, request)
             return
-        ticket = terms.ticket(worker, request.place, request.epoch)
+        ticket = terms.ticket(worker, request.owner, request.epoch)
         if self._prove(identity, request, ticket) is None:
             self._sessions.challenge(identity, request.nonce, ticket)
             return
@@ -191,7 +191,7 @@ class Admission:
 
     def ticket(self, worker: int) -> bytes:
         """What the process of this member proves itself with from here on."""
-        return self._terms.ticket(worker, self.places[worker].owner, self.epoch)
+        return self._terms.ticket(worker, self.owners[worker].owner, self.epoch)
 
     def join(self, session: WorkerSession, join: m.Join) -> None:
         """A worker has built its model. Raises WireError for a layout that cannot be."""
@@ -283,12 +283,12 @@ class Admission:
             return
         if (old := self._sessions.of(worker)) is not None:
             self._lose(old, "its connection is gone, and another has come in its place")
-        place = self.places.get(worker)
-        if place is None or place.owner != request.place:
-            place = self.places[worker] = Place(request.place, self._reports.get(worker))
+        owner = self.owners.get(worker)
+        if owner is None or owner.owner != request.owner:
+            owner = self.owners[worker] = IndexOwner(request.owner, self._reports.get(worker))
         if not self._members.engine.started:  # later, a leap would fool the model
             self._clock.go_on(min(request.now, self._began + _AHEAD))
-        session = self._sessions.open(identity, worker, place.earlier, line)
+        session = self._sessions.open(identity, worker, owner.earlier, line)
         session.request, session.attached_at = request, self._clock.now()
         self._sessions.attach(session, total_size(self.layout), request.socket)
         self._members.come_back(session, request)
@@ -314,7 +314,7 @@ class Admission:
         if reason := difference(request.layout, self.layout):
             return (f"{me} has another model than the server: {reason} (here: the worker, there: "
                     "the server)")
-        engine, place = self._members.engine, self.places.get(worker)
+        engine, owner = self._members.engine, self.owners.get(worker)
         ledger = engine.ledger
         newest = engine.store.latest.version
         if request.version > newest and request.ledger >= self.began or max(
@@ -322,7 +322,7 @@ class Admission:
             return f"{me} names a version or a push that no server of this run can have made"
         due = ledger.next_seq(worker)
         # A process that the checkpoint does not know is a later one, or gave up its place.
-        if place is not None and place.owner != request.place and request.first < due:
+        if owner is not None and owner.owner != request.owner and request.first < due:
             return f"{me}: another process has taken its place; start it again"
         over = engine.done or (engine.rendezvous.ended and not engine.started)
         if over and (not request.left or request.answered > due):
@@ -380,7 +380,8 @@ class Admission:
                                   "by adapting to the same data")
             return
         self._sessions.attach(session, total_size(self.layout), session.request.socket)
-        self.places[session.worker] = Place(self._terms.place(session.identity), session.earlier)
+        self.owners[session.worker] = IndexOwner(self._terms.owner(session.identity),
+                                                 session.earlier)
         self._answer(session, send_initial=False)
         self._members.join(session)
 
@@ -410,10 +411,10 @@ class Admission:
             seq = engine.ledger.next_seq(session.worker)
             member = engine.members.get(session.worker)
             steps, run_steps = member.steps if member else 0, engine.steps
-        place = "" if send_initial else self.places[session.worker].owner
+        owner = "" if send_initial else self.owners[session.worker].owner
         session.answer = m.Joined(seq, steps, send_initial, self._clock.run(), self.epoch,
-                                  session.group, session.inbox, run_steps, place,
-                                  self.ticket(session.worker) if place else b"")
+                                  session.group, session.inbox, run_steps, owner,
+                                  self.ticket(session.worker) if owner else b"")
         self._sessions.send(session.identity, session.answer)
 
     def _answer_again(self, session: WorkerSession, answer: m.Joined) -> None:

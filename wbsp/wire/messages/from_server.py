@@ -31,7 +31,7 @@ class Joined(Message, frozen=True):
     group: Group | None = None  # of shards, where the run has some
     memory: Random = 0  # number of the segment that is shared for what the worker sends; 0: none is
     run_steps: Count = 0  # of all workers in the run so far
-    place: Id = ""  # names this process, in what the server keeps of the worker
+    owner: Id = ""  # names this process, in what the server keeps of the worker
     ticket: Mac = b""  # proves that it is this process: see `wbsp.wire.proof`
 
 

@@ -96,7 +96,7 @@ class Reattach(Message, frozen=True):
     waits: bool  # for a version, with nothing of its own to push first
     now: Seconds  # since the run's time zero, as the worker knows it
     socket: Id = ""  # as in Join
-    place: Id = ""  # as in Joined
+    owner: Id = ""  # as in Joined
     nonce: Mac = b""  # this and the next: see `wbsp.wire.proof`; the key is the ticket
     proof: Mac = b""
     ledger: Count = 0  # epoch of the newest answer by which a server took this worker in

@@ -119,7 +119,7 @@ class Attachment:
             m.PROTOCOL, self.hello.worker, self._run or "", self._epoch, self.join.layout,
             self._joined.seq, self.kept.answered, self.kept.first, self.version, self.left,
             waits, self._on.clock.monotonic() - self._zero, channel.memory.name,
-            self._joined.place, ledger=self._ledger)))
+            self._joined.owner, ledger=self._ledger)))
 
     def resend(self, seq: int) -> tuple[m.Kept, np.ndarray]:
         """The sum of what was decided from push `seq` on, and the header of its first chunk.
