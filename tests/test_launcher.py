@@ -161,7 +161,7 @@ def test_refusal_max_steps_no_evaluator_and_resume(jobs):
     assert len(server.find(f"no final accuracy, no model.keras: {died}")) == 1
     path = server.folder / "checkpoint.safetensors"
     before = checkpoint.load(path).state
-    assert before["steps"] == {"0": 12} and before["totals"] == [12, 12 * 32]
+    assert before.steps == {0: 12} and before.totals == (12, 12 * 32)
     assert len(columns(server.folder / "wk_loss_0_bsp.txt")) == 12
 
     again = ps(jobs, port, *flags, "--resume=run-001", "--lr=0.02")  # it has come to its end
@@ -171,7 +171,7 @@ def test_refusal_max_steps_no_evaluator_and_resume(jobs):
     assert again.find(r"run.json says how it was begun: lr '', now '0.02'$")
     assert again.folder == server.folder and again.find("going on from version 12")
     after = checkpoint.load(path).state
-    assert after["version"] == 20 and after["steps"] == {"0": 20}
+    assert after.version == 20 and after.steps == {0: 20}
     losses = columns(again.folder / "wk_loss_0_bsp.txt")
     assert len(losses) == 20, "the files go on"
     assert losses == sorted(losses), "and so does the time"
@@ -197,7 +197,7 @@ def test_interrupts(jobs):
     interrupted(server, signal.SIGINT)
     saved = checkpoint.load(server.folder / "checkpoint.safetensors")
     summary = json.loads((server.folder / "summary.json").read_text())
-    assert saved.state["version"] == summary["version"] > 0
+    assert saved.state.version == summary["version"] > 0
     assert summary["reason"] == "interrupted by SIGINT"
     assert not judge.is_running(), "it outlived its server"
 

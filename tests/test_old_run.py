@@ -26,8 +26,8 @@ def test_a_run_of_an_earlier_release_goes_on_to_its_end(jobs):
         shutil.copy(OLD / name, folder)
     old = checkpoint.load(folder / "checkpoint.safetensors")
     before = read_settings(folder, with_secret=True)
-    assert SECRET not in before and not {"owed", "over"} & set(old.state), "no old run at all"
-    cuts = {worker: recorded(OLD, worker)[:old.state["next_seq"][str(worker)]]
+    assert SECRET not in before and old.state.owed is None, "no old run at all"
+    cuts = {worker: recorded(OLD, worker)[:old.state.next_seq[worker]]
             for worker in range(2)}
 
     server = jobs.server("--resume").listens()
@@ -35,7 +35,7 @@ def test_a_run_of_an_earlier_release_goes_on_to_its_end(jobs):
                for worker in range(2)]
     for job in (*workers, server):
         job.ends_well()
-    assert server.folder == folder and server.find(f"going on from version {old.state['version']}")
+    assert server.folder == folder and server.find(f"going on from version {old.state.version}")
     for worker, job in enumerate(workers):
         assert job.find(f"starts with seq {len(cuts[worker])} ")
         cuts[worker] += recorded(jobs.folder, worker)
@@ -43,8 +43,8 @@ def test_a_run_of_an_earlier_release_goes_on_to_its_end(jobs):
     run, saved = read_run(folder), checkpoint.load(folder / "checkpoint.safetensors")
     after = read_settings(folder, with_secret=True)
     assert after["id"] == before["id"] and after["ended"] and SECRET in after
-    assert saved.state["over"] and run.summary["workers"]["0"]["steps"] == (
-        old.state["steps"]["0"] + 20)
+    assert saved.state.over and run.summary["workers"]["0"]["steps"] == (
+        old.state.steps[0] + 20)
     accepts = [event for event in run.events if event["kind"] == "accept"]
     conserved(np.full(SIZE, saved.vector[SIZE // 2]), accepts, cuts, saved.vector)
     for worker in range(2):

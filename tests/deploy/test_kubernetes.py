@@ -247,4 +247,4 @@ def test_the_servers_command_goes_on_where_a_drained_pod_was(jobs, tmp_path):
     worker.ends_well()
     second.ends_well()
     (path,) = Path(runs).glob("some-uid/pcc/run-001/checkpoint.safetensors")
-    assert checkpoint.load(path).state["steps"] == {"0": 100}
+    assert checkpoint.load(path).state.steps == {0: 100}

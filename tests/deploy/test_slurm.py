@@ -111,7 +111,7 @@ def test_a_users_own_script_runs_unchanged(submit, tmp_path):
     for index in range(2):
         assert "Epoch 5/5" in batch.text(f"worker-{index}")
     assert (tmp_path / "model.keras").exists()
-    assert batch.saved()["steps"] == {"0": 500, "1": 500}
+    assert batch.saved().steps == {0: 500, 1: 500}
     assert (batch.files / "token").stat().st_mode & 0o077 == 0, "others can read the secret"
 
 
@@ -143,7 +143,7 @@ def test_steps_that_are_killed_come_back_alone(submit, cluster):
     assert batch.text("worker-0").count("starts with seq") == 1, "it lived through both"
     for index in range(2):
         assert "GPUs 0" in batch.text(f"worker-{index}")
-    assert batch.saved()["steps"]["0"] == 500
+    assert batch.saved().steps[0] == 500
 
 
 def test_several_workers_of_a_node_share_it(submit):
@@ -152,7 +152,7 @@ def test_several_workers_of_a_node_share_it(submit):
     assert batch.ends() == "COMPLETED", batch.text()
     gpus = [re.search("GPUs (.*)", batch.text(f"worker-{index}"))[1] for index in range(4)]
     assert sorted(gpus[:2]) == sorted(gpus[2:]) == ["0", "1"]
-    assert batch.saved()["steps"] == {str(index): 200 for index in range(4)}
+    assert batch.saved().steps == {index: 200 for index in range(4)}
 
 
 def test_a_requeued_job_goes_on_where_it_was(submit, cluster):
@@ -161,7 +161,7 @@ def test_a_requeued_job_goes_on_where_it_was(submit, cluster):
     cluster.ask("scontrol", "requeue", batch.job)
     batch.until("ps", "going on from version")
     assert batch.ends() == "COMPLETED", batch.text()
-    assert batch.saved()["steps"]["0"] > 300, "steps of both times"
+    assert batch.saved().steps[0] > 300, "steps of both times"
     assert len(list(batch.files.glob("*/run-*"))) == 1
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import signal
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -107,7 +108,7 @@ class Run:
     def left(self):
         """(summary, version of the checkpoint); they agree."""
         summary = json.loads((self.folder / "summary.json").read_text())
-        version = checkpoint.load(self.folder / CHECKPOINT).state["version"]
+        version = checkpoint.load(self.folder / CHECKPOINT).state.version
         assert summary["version"] == version > 0
         return summary
 
@@ -142,9 +143,9 @@ def test_the_first_signal_has_a_checkpoint_written_before_anybody_finishes(tmp_p
     until(path.exists, "the first checkpoint, after which there is none for an hour")
     pushed(other, other.agent.seq + 5)
     version = run.server.engine.store.latest.version
-    assert checkpoint.load(path).state["version"] < version
+    assert checkpoint.load(path).state.version < version
     run.interrupts.take(signal.SIGINT)
-    until(lambda: checkpoint.load(path).state["version"] >= version, "the newest version")
+    until(lambda: checkpoint.load(path).state.version >= version, "the newest version")
     assert 0 in run.server.engine.active
     go.set()
     all_end([deaf, other])
@@ -164,7 +165,7 @@ def test_a_signal_ends_the_wait_for_the_final_evaluation(tmp_path, blocks, accur
     run = Run(tmp_path, Judge(blocks)).starts()
     run.member(steps=5).ends()
     assert run.judge.thinking.wait(PATIENCE)
-    until(lambda: checkpoint.load(tmp_path / CHECKPOINT).state["version"] == 5, "the checkpoint")
+    until(lambda: checkpoint.load(tmp_path / CHECKPOINT).state.version == 5, "the checkpoint")
     run.says("saving the final version")
     run.interrupts.take(signal.SIGTERM)
     assert run.ends() == 128 + signal.SIGTERM
@@ -193,7 +194,7 @@ def goes_on(folder, state, judge=None, **config):
     """A server that goes on from the checkpoint in `folder`, with other state."""
     run = Run(folder, judge, **config)
     found = saved(run)
-    run.server.begin(*found._replace(state=found.state | state))
+    run.server.begin(*found._replace(state=replace(found.state, **state)))
     return run.starts()
 
 
@@ -214,17 +215,17 @@ def test_who_dies_when_all_have_the_final_version_leaves_the_last_files_to_the_n
     assert run.left()["accuracy"] == 0.5 and (folder / "model.keras").exists()
     assert run.left()["reason"] == "all workers finished" and run.left()["version"] == 5
     assert "but for its last files" in run.output.getvalue()
-    assert saved(run).state["over"]
+    assert saved(run).state.over
 
 
 def test_who_dies_at_the_farewell_is_followed_by_one_that_waits_for_the_workers(tmp_path):
     """And makes the last files, if none comes."""
     folder = ended(tmp_path)
     run = goes_on(folder, {"over": False, "owed": [0]}, Judge(), connect_timeout=0.5)
-    assert saved(run).state["over"], "of the first"
+    assert saved(run).state.over, "of the first"
     assert run.ends() == 0
     assert "no worker was there for 0.5 s" in run.output.getvalue()
-    assert run.left()["accuracy"] == 0.5 and saved(run).state["over"]
+    assert run.left()["accuracy"] == 0.5 and saved(run).state.over
 
 
 @pytest.mark.parametrize("begun", [True, False])
@@ -254,7 +255,7 @@ def test_a_run_that_was_interrupted_is_not_over(tmp_path):
     run.interrupts.take(signal.SIGINT)
     member.ends()
     run.ends()
-    assert saved(run).state["ended"] and not saved(run).state["over"]
+    assert saved(run).state.ended and not saved(run).state.over
 
 
 def test_the_patience_with_those_who_fetch_the_final_version_begins_when_they_may(tmp_path,

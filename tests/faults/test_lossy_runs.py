@@ -121,7 +121,7 @@ def test_all_hold_the_same_versions_and_what_was_sent_is_conserved(jobs, name, s
     all_end(members)
     server.ends_well()
     saved = checkpoint.load(server.folder / "checkpoint.safetensors")
-    newest, seen = saved.state["version"], {}
+    newest, seen = saved.state.version, {}
     for member in members:
         assert member.versions[newest] == hash(saved.vector.tobytes())
         for version, digest in member.versions.items():

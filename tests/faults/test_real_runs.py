@@ -37,7 +37,7 @@ def check(server, members):
     (initial,) = [x for x in models if x.tobytes() in first]  # W_0 was brought by one of them
     for member in members:
         assert member.replica.x.tobytes() == saved.vector.tobytes()
-        assert member.agent.version == saved.state["version"]
+        assert member.agent.version == saved.state.version
     cuts = {worker: member.replica.cuts for worker, member in enumerate(members)}
     accepts = server.events("accept")
     assert len(accepts) == sum(map(len, cuts.values()))
@@ -53,13 +53,13 @@ def test_every_push_counts_once_and_all_end_with_the_same_bytes(jobs, sync, work
                for worker in range(workers)]
     all_end(members)
     saved = check(server, members)
-    assert saved.state["steps"] == {str(w): 15 + w for w in range(workers)}
-    assert saved.state["version"] > 1
+    assert saved.state.steps == {w: 15 + w for w in range(workers)}
+    assert saved.state.version > 1
     held = {}  # all that adopted the same version hold the same bytes: as many bytes as versions
     for member in members:
         for how, vector in member.replica.adopted:
             held.setdefault(vector, set()).add(how)
-    assert len(held) <= saved.state["version"] + 1
+    assert len(held) <= saved.state.version + 1
 
 
 @pytest.mark.parametrize("sync", ["wbsp", "pcc"])

@@ -58,10 +58,10 @@ class Run:
         assert set(initial.tolist()) < {1.0, 2.0}, "not a W_0 that one of the workers brought"
         total = 0
         for worker, result in enumerate(results):
-            assert result["steps"] == saved.state["steps"][str(worker)] == self.planned[worker]
+            assert result["steps"] == saved.state.steps[worker] == self.planned[worker]
             assert result["final"] == saved.vector.tolist()
-            assert result["version"] == saved.state["version"]
-            total += answered(folder, worker, saved.state["next_seq"][str(worker)])
+            assert result["version"] == saved.state.version
+            total += answered(folder, worker, saved.state.next_seq[worker])
         assert np.array_equal(saved.vector, initial + total * pattern(initial.size))
         return saved
 
@@ -99,7 +99,7 @@ def test_a_server_may_die_before_its_first_version_is_written(jobs, sync):
     assert [e["kind"] for e in events if e["t"] == 0] == ["start"], "training began but once"
     resent = {e["worker"]: e for e in run.server.events("resent")}
     assert set(resent) == {0, 1} and all(e["first"] == 0 for e in resent.values())
-    assert saved.state["mark"] >= 2
+    assert saved.state.mark >= 2
     assert first.find("starts with seq 0") and second.find("starts with seq 0")
 
 

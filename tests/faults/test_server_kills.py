@@ -12,8 +12,8 @@ import pytest
 from integers import conserved, read_result, recorded
 from jobs import Jobs, free_port, until
 
-from wbsp.core.stats import Report
 from wbsp.ps.checkpoint import format as checkpoint
+from wbsp.ps.checkpoint.state import Totals
 from wbsp.runlog.reader import read_run
 
 KILLS = int(os.environ.get("WBSP_KILLS", "1"))
@@ -71,31 +71,31 @@ def check(story):
     state, summary = saved.state, run.summary
     accepts = [event for event in run.events if event["kind"] == "accept"]
     commits = [event["version"] for event in run.events if event["kind"] == "commit"]
-    assert commits == list(range(1, state["version"] + 1)) and summary["version"] == commits[-1]
+    assert commits == list(range(1, state.version + 1)) and summary["version"] == commits[-1]
     times = [event["t"] for event in run.events]
     assert times == sorted(times)
     assert summary["staleness"]["pushes"] == len(accepts)
     for worker in range(2):
-        own, w = [event for event in accepts if event["worker"] == worker], str(worker)
+        own = [event for event in accepts if event["worker"] == worker]
+        mine = summary["workers"][str(worker)]
         counted = {"pushes": len(own), "rejected": 0,
                    **{name: sum(event[name] for event in own) for name in ("steps", "samples")}}
         assert [event["seq"] for event in own] == list(range(len(own)))
-        assert state["next_seq"][w] == len(own) == len(story.cuts[worker])
-        assert {name: summary["workers"][w][name] for name in counted} == counted
-        assert {name: state[name][w] or 0 for name in counted if name != "rejected"} | {
-            "rejected": len(state["rejected"][w])} == counted
-        assert state["base"][w] == own[-1]["base"]
+        assert state.next_seq[worker] == len(own) == len(story.cuts[worker])
+        assert {name: mine[name] for name in counted} == counted
+        assert {name: getattr(state, name)[worker] for name in counted if name != "rejected"} | {
+            "rejected": len(state.rejected[worker])} == counted
+        assert state.base[worker] == own[-1]["base"]
         compute = sum(event["seconds"] for event in own)
-        assert summary["workers"][w]["compute_seconds"] == pytest.approx(compute)
-        assert state["seconds"][w] == pytest.approx(compute)
+        assert mine["compute_seconds"] == pytest.approx(compute)
+        assert state.seconds[worker] == pytest.approx(compute)
         # what the worker said of itself: in this life, and in those before
-        totals, result = state["reports"][w], read_result(story.jobs.folder, worker)
-        before = Report(**story.loaded.state["reports"].get(w, {}))
-        assert summary["workers"][w]["pulls"] == totals["pulls"] > before.pulls
-        assert totals["steps"] == before.steps + result["steps"]
+        totals, result = state.reports[worker], read_result(story.jobs.folder, worker)
+        before = story.loaded.state.reports.get(worker, Totals())
+        assert mine["pulls"] == totals.pulls > before.pulls
+        assert totals.steps == before.steps + result["steps"]
         for kind, seconds in result["seconds"].items():
-            assert summary["workers"][w]["seconds"][kind] == pytest.approx(
-                before.seconds[kind] + seconds)
+            assert mine["seconds"][kind] == pytest.approx(before.seconds[kind] + seconds)
     assert run.settings["id"], "by which workers know the run, in every life"
     initial = np.full(SIZE, saved.vector[SIZE // 2])
     assert initial[0] in (1.0, 2.0), "not a W_0 that one of the workers brought"

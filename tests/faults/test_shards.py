@@ -200,7 +200,7 @@ def test_fit_goes_on_whoever_dies(jobs, shards, victim):
                                       "steps": planned, "pause": 0.03}))
                for index, planned in enumerate(steps)]
     path = told(run.server)["folder"] / "checkpoint.safetensors"
-    until(lambda: path.exists() and checkpoint.load(path).state["version"] >= 3, "versions")
+    until(lambda: path.exists() and checkpoint.load(path).state.version >= 3, "versions")
     if run.standby is not None:
         until(lambda: run.held({}), "the server to know what the standby holds")
     if victim == "shard":
@@ -221,7 +221,7 @@ def test_fit_goes_on_whoever_dies(jobs, shards, victim):
     (_, digest), (_, other) = [job.find("RESULT")[0].rsplit(maxsplit=1) for job in workers]
     assert digest == other, "both hold the final version"
     saved = checkpoint.load(told(served)["folder"] / "checkpoint.safetensors")
-    assert [saved.state["steps"][str(worker)] for worker in range(2)] == steps
+    assert [saved.state.steps[worker] for worker in range(2)] == steps
     if victim != "standby":
         assert {e["worker"] for e in served.events("reattach")} == {0, 1}
 

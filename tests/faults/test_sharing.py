@@ -182,7 +182,7 @@ member.ends()
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     server.ends_well()
     saved = checkpoint.load(server.folder / "checkpoint.safetensors")
-    assert saved.state["steps"] == {"0": 20}
+    assert saved.state.steps == {0: 20}
     assert len(server.events("accept")) == 20 and server.events("reattach") == []
 
 

@@ -68,7 +68,7 @@ def test_a_killed_worker_comes_back_and_goes_on_where_it_stopped(jobs, sync):
     assert of_all == sum(e["steps"] for e in server.events("accept") if e["t"] < came_back)
     assert len(server.find("worker 1 joined")) == 2
     saved = checkpoint.load(server.folder / "checkpoint.safetensors")
-    assert saved.state["steps"]["1"] == steps + 10
+    assert saved.state.steps[1] == steps + 10
     assert read_result(jobs.folder, 1)["final"] == saved.vector.tolist()
     cuts = recorded(jobs.folder, 1)  # of both lives; what the first handed over last may be lost
     lost = len(cuts) - len(handled)
@@ -86,7 +86,7 @@ def test_a_killed_server_is_missed_and_resumes_from_its_checkpoint(jobs):
     workers = [jobs.integer_worker(server.address, worker, seconds=0.02, patience=2)
                for worker in range(2)]
     path = server.folder / "checkpoint.safetensors"
-    until(lambda: path.exists() and checkpoint.load(path).state["version"] >= 5, "version 5")
+    until(lambda: path.exists() and checkpoint.load(path).state.version >= 5, "version 5")
     server.kill()
     saved = checkpoint.load(path)
     for worker in workers:
@@ -100,26 +100,26 @@ def test_a_killed_server_is_missed_and_resumes_from_its_checkpoint(jobs):
     again = jobs.server(*flags, "--resume", sync="wbsp",
                         port=int(server.address.rpartition(":")[2]))
     assert again.folder == server.folder
-    again.until(f"going on from version {saved.state['version']}")
+    again.until(f"going on from version {saved.state.version}")
     for worker in range(2):
         (jobs.folder / f"cuts-{worker}.jsonl").rename(jobs.folder / f"old-{worker}.jsonl")
     workers = [jobs.integer_worker(again.address, worker, steps=8, seed=1) for worker in range(2)]
     for job in (*workers, again):
         job.ends_well()
     final = checkpoint.load(path)
-    assert final.state["version"] > saved.state["version"]
-    assert final.state["elapsed"] > saved.state["elapsed"]
-    assert final.state["steps"] == {w: saved.state["steps"][w] + 8 for w in ("0", "1")}
+    assert final.state.version > saved.state.version
+    assert final.state.elapsed > saved.state.elapsed
+    assert final.state.steps == {w: saved.state.steps[w] + 8 for w in range(2)}
     events = (again.folder / "events.jsonl").read_bytes()
     whole = before[:before.rfind(b"\n") + 1]
     assert events.startswith(whole) and len(events) > len(whole), "the file goes on"
     new = [json.loads(line) for line in events[len(whole):].splitlines()]
-    first = {w: saved.state["next_seq"][str(w)] for w in range(2)}
+    first = {w: saved.state.next_seq[w] for w in range(2)}
     cuts = {w: [0] * first[w] + recorded(jobs.folder, w) for w in range(2)}
     conserved(saved.vector, [e for e in new if e["kind"] == "accept"], cuts, final.vector)
     commits = [event["version"] for event in new if event["kind"] == "commit"]
-    assert commits == list(range(saved.state["version"] + 1, final.state["version"] + 1))
-    assert min(event["t"] for event in new) >= saved.state["elapsed"]
+    assert commits == list(range(saved.state.version + 1, final.state.version + 1))
+    assert min(event["t"] for event in new) >= saved.state.elapsed
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
@@ -134,7 +134,7 @@ def test_a_server_that_is_interrupted_lets_everyone_finish(jobs, signum):
     interrupted(server, signum)
     assert server.find(f"{signum.name}: asking the workers to finish")
     saved = check(server, jobs.folder, 2)
-    assert sum(saved.state["steps"].values()) == sum(
+    assert sum(saved.state.steps.values()) == sum(
         read_result(jobs.folder, worker)["steps"] for worker in range(2))
     for worker in range(2):
         assert read_result(jobs.folder, worker)["final"] == saved.vector.tolist()
@@ -153,8 +153,8 @@ def test_a_worker_that_is_interrupted_hands_over_what_it_did(jobs, signum):
     for job in (stayer, server):
         job.ends_well()
     saved = check(server, jobs.folder, 2)
-    assert saved.state["steps"]["1"] == read_result(jobs.folder, 1)["steps"] >= 5
-    assert saved.state["steps"]["0"] == 60
+    assert saved.state.steps[1] == read_result(jobs.folder, 1)["steps"] >= 5
+    assert saved.state.steps[0] == 60
 
 
 def test_a_server_without_workers_can_be_interrupted(jobs):

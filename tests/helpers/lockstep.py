@@ -10,7 +10,6 @@ import json
 import os
 import random
 from collections import Counter
-from dataclasses import asdict
 from functools import partial
 from types import SimpleNamespace
 
@@ -21,8 +20,9 @@ from lockstep_worker import LAYOUT, SIZE, Worker
 from wbsp.core.engine import Engine
 from wbsp.core.store import UNSENT, Store
 from wbsp.process.host import HOST
+from wbsp.ps.checkpoint.state import RunState
 from wbsp.ps.clock import Clock
-from wbsp.ps.config import IndexOwner, Terms
+from wbsp.ps.config import Terms
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.sync import create
 from wbsp.tensors.codecs import parse
@@ -45,13 +45,12 @@ class Life:
         self.dispatcher = Dispatcher(self, terms, None, Clock(lambda: world.now), world.said.append,
                                      partial(self.event, world.now))
         model = world.model()
-        store = Store(saved["vector"], saved["state"]["version"], wire=wire,
+        store = Store(saved["vector"], saved["state"].version, wire=wire,
                       unsent=saved["outer"].get(UNSENT))
         self.engine = Engine(model, store, world.workers_num, log=self.event)
         if epoch > 1:
-            self.engine.restore(saved["state"])
-            self.dispatcher.admission.owners.update(
-                {int(w): IndexOwner.load(place) for w, place in saved["state"]["places"].items()})
+            self.engine.restore(vars(saved["state"]))
+            self.dispatcher.admission.owners.update(saved["state"].places)
         self.members = self.dispatcher.begin(self.engine, LAYOUT)
 
     def event(self, now, kind, **fields):
@@ -84,11 +83,11 @@ class Life:
     def begin_checkpoint(self):
         def act(now):
             self.engine.ledger.mark += 1
-            state = {**self.engine.state(), "places": {
-                w: asdict(place) for w, place in self.dispatcher.admission.owners.items()}}
+            state = RunState(**self.engine.state(), elapsed=now,
+                             places=self.dispatcher.admission.owners)
             self.writing = {"vector": self.engine.store.latest.vector,
                             "outer": self.engine.store.state(),
-                            "state": json.loads(json.dumps(state))}
+                            "state": RunState.from_json(json.loads(json.dumps(state.to_json())))}
 
         if self.writing is None:
             self.engine.at_rest(act, self.world.now)
@@ -139,7 +138,8 @@ class World:
         self.now, self.said, self.events = 0.0, [], []
         self.workers_num, self.kills, self.breaks, self.epoch = workers, kills, breaks, 1
         vector = np.full(SIZE, 7, np.float32)
-        self.disk = {"vector": vector, "outer": {}, "state": {"version": 0}}
+        self.disk = {"vector": vector, "outer": {}, "state": RunState(
+            version=0, next_seq={}, totals=(0, 0), elapsed=0.0)}
         self.by_identity = {}
         self.life = Life(self, self.disk, 1)
         self.life.begin_checkpoint()

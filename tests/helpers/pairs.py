@@ -117,11 +117,11 @@ class Pair:
                        if len(set(one["first"])) == 1 and one["first"][0] <= self.number)
         total = 0
         for worker, result in enumerate(results):
-            assert result["steps"] == saved.state["steps"][str(worker)], told(servers[0])
+            assert result["steps"] == saved.state.steps[worker], told(servers[0])
             assert result["steps"] == self.planned[worker] or (folder / "go").exists()
             assert result["final"] == saved.vector.tolist()
-            assert result["version"] == saved.state["version"]
-            total += answered(folder, worker, saved.state["next_seq"][str(worker)],
+            assert result["version"] == saved.state.version
+            total += answered(folder, worker, saved.state.next_seq[worker],
                               self.sync not in UNEVEN)
         error = np.abs(saved.vector - (initial + total * pattern(initial.size))).max()
         # of float32 sums over some hundred pushes; a push moves the model by some hundred

@@ -16,6 +16,7 @@ from wbsp.process.signals import Interrupts
 from wbsp.ps import launch as start
 from wbsp.ps.checkpoint.format import Checkpoint, load
 from wbsp.ps.checkpoint.resume import Runs
+from wbsp.ps.checkpoint.state import RunState
 from wbsp.ps.checkpoint.writer import CHECKPOINT
 from wbsp.ps.config import ServerConfig
 from wbsp.ps.replication import standby as waiting
@@ -29,7 +30,8 @@ from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.sockets import ServerSocket
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
-STATE = {"elapsed": 3.0, **Engine(create("asp"), Store(np.zeros(3, np.float32), 7), 2).state()}
+STATE = RunState(elapsed=3.0,
+                 **Engine(create("asp"), Store(np.zeros(3, np.float32), 7), 2).state())
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ def plan(tmp_path, socket):
 
 def copy():
     return RunCopy(4, {"id": "ab12", "epoch": 2, "workers": 2, "standby": "x:1"}, Checkpoint(
-        np.arange(3, dtype=np.float32), [TensorSpec("x", (3,))], dict(STATE)))
+        np.arange(3, dtype=np.float32), [TensorSpec("x", (3,))], replace(STATE)))
 
 
 def resumes(plan):
@@ -208,7 +210,7 @@ def test_an_ended_run_that_is_named_goes_on_only_where_something_is_left_to_do(
     folder.mkdir(parents=True)
     saved = copy().saved
     start.save(folder / CHECKPOINT, saved._replace(
-        state=saved.state | {"over": True, "ended": True, "totals": [9, 120]}))
+        state=replace(saved.state, over=True, ended=True, totals=(9, 120))))
     write_settings(folder, {"id": "ab12", "epoch": 1, "workers": 2, "wire": "float32",
                             "ended": True})
     write_document(folder / "summary.json", {"accuracy": 0.9})

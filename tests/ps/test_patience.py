@@ -143,7 +143,7 @@ wbsp.sync.asp.ASP.push = faulty
     (event,) = server.events("error")
     assert "as a test wants it" in "".join(event["traceback"])
     saved = checkpoint.load(server.folder / "checkpoint.safetensors")
-    assert saved.state["version"] == 100
+    assert saved.state.version == 100
 
 
 def test_who_comes_after_the_stop_can_push_nothing(jobs):

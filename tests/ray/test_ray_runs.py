@@ -74,7 +74,7 @@ class Run:
     def trains(self, version=5):
         """Wait until a checkpoint has at least this version."""
         path = self.path("*/run-001/checkpoint.safetensors")
-        until(lambda: checkpoint.load(path).state["version"] >= version, "a version")
+        until(lambda: checkpoint.load(path).state.version >= version, "a version")
 
     def server(self):
         """The server's own process."""
@@ -105,9 +105,9 @@ class Run:
             assert returned is None if worker in missing else returned["worker"] == worker
         total = self.result["summary"]["total"]["steps"]
         self.saved = checkpoint.load(Path(self.result["folder"]) / "checkpoint.safetensors")
-        assert total == sum(self.saved.state["steps"].values())
+        assert total == sum(self.saved.state.steps.values())
         for worker in set(range(self.number)) - set(missing):
-            assert self.saved.state["steps"][str(worker)] == self.steps
+            assert self.saved.state.steps[worker] == self.steps
             result = read_result(self.jobs.folder, worker)
             assert result["final"] == self.saved.vector.tolist()
         return self.result
@@ -122,7 +122,7 @@ class Run:
 
     def answered(self):
         """The same where no worker was killed: by what they were answered."""
-        total = sum(answered(self.jobs.folder, worker, self.saved.state["next_seq"][str(worker)])
+        total = sum(answered(self.jobs.folder, worker, self.saved.state.next_seq[worker])
                     for worker in range(self.number))
         initial = self.saved.vector[SIZE // 2]
         assert np.array_equal(self.saved.vector, initial + total * pattern(SIZE))
@@ -278,7 +278,7 @@ def test_a_users_own_script_runs_unchanged(jobs, machine):
     assert len(driver.find("Epoch 5/5")) == 2
     assert driver.find("all workers finished; the files are in .*/it/pcc/run-001")
     saved = checkpoint.load(jobs.folder / "it/pcc/run-001/checkpoint.safetensors")
-    assert saved.state["steps"] == {"0": 500, "1": 500}
+    assert saved.state.steps == {0: 500, 1: 500}
 
 
 @long

@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 
 from wbsp.core.outer_optimizer import OuterOptimizer
-from wbsp.core.stats import Report
 from wbsp.process.host import HOST
-from wbsp.ps.checkpoint.state import report_of
 from wbsp.ps.file_server import RunFiles
 from wbsp.ps.sharding.coordinator import Shards
 from wbsp.runlog.console import Console
@@ -109,17 +107,3 @@ class Terms:
     def ticket(self, worker: int, owner: str, epoch: int) -> bytes:
         """As in `messages.Joined`."""
         return ticket(self.secret, worker, owner, epoch)
-
-
-@dataclass
-class IndexOwner:
-    """The process that owns a worker's index; only it may reattach."""
-
-    owner: str  # as in `messages.Joined`; a hash, which opens nothing
-    earlier: Report | None  # totals of the worker's earlier incarnations
-
-    @classmethod
-    def load(cls, state: dict[str, Any]) -> IndexOwner:
-        """From what `asdict` made, and JSON."""
-        earlier = state["earlier"]
-        return cls(state["owner"], None if earlier is None else report_of(earlier))

@@ -15,6 +15,7 @@ import zmq
 from wbsp.core.engine import Engine
 from wbsp.core.stats import Report
 from wbsp.limits import one_line
+from wbsp.ps.checkpoint.state import Totals
 from wbsp.ps.clock import Clock
 from wbsp.ps.config import Terms
 from wbsp.ps.replication.primary import Replication
@@ -58,7 +59,7 @@ class Dispatcher:
                  else terms.alone if terms.wire.lossless else f"--wire={terms.wire.name}")
         self.sessions = SessionManager(socket, bandwidth, clock.now, say, event, self.shards,
                                        terms.wire, alone)
-        self.reports: dict[int, Report] = {}  # of each worker, over all its incarnations
+        self.reports: dict[int, Totals] = {}  # of each worker, over all its incarnations
         self.admission = Admission(terms, self.sessions, self.reports, clock, self.lose,
                                    socket.challenges.proven)
         self.members: Members | None = None  # until there is a W_0
@@ -280,8 +281,7 @@ class Dispatcher:
     def _take_report(self, session: WorkerSession, report: Report | None) -> None:
         if report is not None:
             check_report(report, session.worker)
-            earlier = session.earlier
-            self.reports[session.worker] = earlier + report if earlier else report
+            self.reports[session.worker] = Totals.of(session.earlier, report)
 
     def _close(self, session: WorkerSession) -> None:
         self.sessions.close(session)

@@ -9,7 +9,7 @@ import platform
 import sys
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from wbsp import environment as cluster
@@ -162,7 +162,7 @@ class _Plan:
         console = Console(f"{model.name} {folder}", self.on.stderr)
         log = ServerLog(folder, model.name, self.start_evaluator is not None,
                         append=resume, say=console.line)
-        over = saved is not None and saved.state.get("over", False)
+        over = saved is not None and saved.state.over
         shards = None if self.shards.single or over else Shards(
             self.shards, socket, self.host, self.token, config.bandwidth,
             Lead(PROTOCOL, settings["id"], run["epoch"], config.worker_num), console.line,
@@ -176,7 +176,7 @@ class _Plan:
         console.line(f"the files of this run are in {folder}")
         if saved:
             server.begin(*saved)
-            console.line(f"going on from version {saved.state['version']}")
+            console.line(f"going on from version {saved.state.version}")
             if half := self.runs.passed_over:
                 console.line(f"{half.name} was passed over: it has a checkpoint, and no {SETTINGS} "
                              "that says of which run")
@@ -188,7 +188,8 @@ class _Plan:
 
     def _reached(self, folder: pathlib.Path, saved: Checkpoint) -> str | None:
         """Why a run that has ended would end at once, by what the flags say; None: it goes on."""
-        samples, limit = saved.state["totals"][1], self.config.stop_samples
+        samples = saved.state.totals[1]
+        limit = self.config.stop_samples
         if samples >= limit:
             return f"{samples:,} samples were trained, and it ends after {limit:,.0f} (--epochs)"
         summary = folder / "summary.json"
@@ -219,14 +220,14 @@ class _Plan:
             read_settings(folder, with_secret=True) if (folder / SETTINGS).exists() else {},
             str(folder / SETTINGS))
         other = other or before.get("standby") or before.get("beside")
-        if saved and saved.state.get("over") and before.get("ended"):  # named: it is to go on
+        if saved and saved.state.over and before.get("ended"):  # named: it is to go on
             if (reached := self._reached(folder, saved)) is not None:
                 say(f"{folder} has come to its end: {reached}; nothing is left to do")
                 socket.close()
                 hold.close()
                 return lambda: 0
-            saved = saved._replace(state=saved.state | {"over": False})
-        over = saved is not None and saved.state.get("over", False)
+            saved = saved._replace(state=replace(saved.state, over=False))
+        over = saved is not None and saved.state.over
 
         if saved and other and "id" not in before:
             raise ValueError(f"{folder / SETTINGS} does not name the run whose checkpoint lies "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,17 +12,17 @@ import numpy as np
 from wbsp.core.engine import Engine
 from wbsp.core.store import Store
 from wbsp.process.throttle import Throttle
-from wbsp.ps.checkpoint.state import report_of
+from wbsp.ps.checkpoint.state import RunState
 from wbsp.ps.checkpoint.writer import CHECKPOINT, Checkpoints
 from wbsp.ps.clock import Clock
-from wbsp.ps.config import IndexOwner, Outlet, ServerConfig
+from wbsp.ps.config import Outlet, ServerConfig
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.evaluation import Evaluation, Evaluations, Evaluator
 from wbsp.ps.replication.snapshot import Source
 from wbsp.ps.sharding.store import ShardedStore
 from wbsp.runlog.console import Status, say
 from wbsp.sync.base import UNFIT, SyncModel
-from wbsp.tensors.layout import LayerState, TensorSpec
+from wbsp.tensors.layout import TensorSpec
 
 # Seconds without progress: for finishing a step and pushing it, for fetching the final version.
 STOP_PATIENCE, GOODBYE_PATIENCE = 120.0, 60.0
@@ -44,15 +43,16 @@ class Run:
     """
 
     def __init__(self, model: SyncModel, vector: np.ndarray, layout: list[TensorSpec],
-                 state: dict[str, Any] | None, config: ServerConfig, outlet: Outlet,
+                 state: RunState | None, config: ServerConfig, outlet: Outlet,
                  dispatcher: Dispatcher, evaluator: Evaluator | None,
                  clock: Clock, unsent: np.ndarray | None = None,
                  on_fault: Callable[[BaseException], bool] = lambda error: False):
         self._config, self._outlet, self._dispatcher = config, outlet, dispatcher
         self._clock = clock
         self._unfit = Throttle(_NOTICE)
-        self._over = bool(state and state.get("over"))  # all who wanted the final version have it
-        version, shards = state["version"] if state else 0, dispatcher.shards
+        self._over = state is not None and state.over  # all who wanted the final version have it
+        version = 0 if state is None else state.version
+        shards = dispatcher.shards
         self._sharded = shards and ShardedStore(vector, version, config.outer, shards,
                                                 config.wire, unsent)
         store = self._sharded or Store(vector, version, config.outer, config.wire, unsent)
@@ -189,38 +189,29 @@ class Run:
             self._sharded.give_up()
         self.checkpoints.abandon()
 
-    def _go_on(self, state: dict[str, Any]) -> None:
+    def _go_on(self, state: RunState) -> None:
         """Take up what `_state` left."""
-        self.engine.restore(state)
-        self._dispatcher.reports.update(
-            {int(worker): report_of(totals)
-             for worker, totals in state.get("reports", {}).items()})
-        self._dispatcher.admission.owners.update(
-            {int(worker): IndexOwner.load(owner)
-             for worker, owner in state.get("places", {}).items()})
-        if (layers := state.get("layers")) is not None:
-            self._dispatcher.admission.layers = [
-                LayerState(name, digest, tuple(sums)) for name, digest, sums in layers]
-        self._outlet.log.resume(state["elapsed"], state["version"], state.get("staleness", {}),
-                                state.get("failures"))
+        self.engine.restore(vars(state))
+        self._dispatcher.reports.update(state.reports)
+        self._dispatcher.admission.owners.update(state.places)
+        self._dispatcher.admission.layers = state.layers
+        self._outlet.log.resume(state.elapsed, state.version, state.staleness or {},
+                                state.failures)
 
-    def _checkpoint_state(self, now: float) -> dict[str, Any]:
+    def _checkpoint_state(self, now: float) -> RunState:
         """The state of a checkpoint made at `now`; the log says so before it is there."""
         log = self._outlet.log
         log.event(now, "checkpoint", version=self.engine.store.latest.version)
         log.flush()
         return self._state(now)
 
-    def _state(self, now: float) -> dict[str, Any]:
+    def _state(self, now: float) -> RunState:
         """All but the tensors of a checkpoint or copy made at `now`."""
-        log, reports = self._outlet.log, self._dispatcher.reports
-        return {"elapsed": now, **self.engine.state(), "over": self._over,
-                "staleness": log.staleness,
-                "failures": dict(log.failures),
-                "reports": {worker: asdict(report) for worker, report in reports.items()},
-                "places": {worker: asdict(owner) for worker, owner
-                           in self._dispatcher.admission.owners.items()},
-                "layers": self._dispatcher.admission.layers}
+        log, admission = self._outlet.log, self._dispatcher.admission
+        return RunState(**self.engine.state(), elapsed=now, over=self._over,
+                        staleness=log.staleness, failures=dict(log.failures),
+                        reports=dict(self._dispatcher.reports), places=dict(admission.owners),
+                        layers=admission.layers)
 
     def _start_or_tick(self, now: float, run_time: float) -> None:
         engine, config = self.engine, self._config

@@ -20,6 +20,7 @@ from wbsp.core.engine import Engine
 from wbsp.core.store import UNSENT
 from wbsp.process.host import Nap
 from wbsp.process.signals import Interrupts
+from wbsp.ps.checkpoint.state import RunState
 from wbsp.ps.clock import Clock
 from wbsp.ps.config import Outlet, ServerConfig, Terms
 from wbsp.ps.dispatcher import Dispatcher
@@ -89,7 +90,7 @@ class Server:
         return None if self.training is None else self.training.engine
 
     def begin(self, vector: np.ndarray, layout: list[TensorSpec],
-              state: dict[str, Any] | None = None,
+              state: RunState | None = None,
               outer: dict[str, np.ndarray] | None = None) -> None:
         """Take W_0 (float32 [size]), or a checkpoint's version, state and what is beside it. Raises
         ValueError, in one line, for a model that cannot be served."""
@@ -97,9 +98,9 @@ class Server:
             raise ValueError(f"a model of {vector.size} floats has no part for each of "
                              f"{len(self._shards)} shards; start the server with fewer: --shards")
         self._config.outer.restore(outer or {})
-        if state:
-            self._clock.go_on(state["elapsed"])
-        self.training = Run(self._model, vector, layout, state or None, self._config, self._outlet,
+        if state is not None:
+            self._clock.go_on(state.elapsed)
+        self.training = Run(self._model, vector, layout, state, self._config, self._outlet,
                         self.dispatcher, self._evaluator, self._clock,
                             (outer or {}).get(UNSENT), self._model_failed)
 

@@ -13,15 +13,15 @@ from safetensors.numpy import save_file
 from wbsp.core.engine import Engine
 from wbsp.core.stats import Report
 from wbsp.core.store import Store
-from wbsp.ps.checkpoint import state as saved
 from wbsp.ps.checkpoint.format import Checkpoint, load, save
-from wbsp.ps.checkpoint.state import SavedState, check_run, check_state
+from wbsp.ps.checkpoint.state import FORMAT, RunState, Totals, check_run
 from wbsp.sync import Push, create
 from wbsp.tensors.layout import TensorSpec
 
 LAYOUT = [TensorSpec("conv/kernel", (3, 2)), TensorSpec("scale", ()), TensorSpec("scale", (4,)),
           TensorSpec("a name / with \"quotes\" and ü", (0,))]
-STATE = {"version": 7, "elapsed": 1.5, "next_seq": {"0": 3}, "totals": [3, 96], "steps": {"0": 3}}
+STATE = RunState(version=7, elapsed=1.5, next_seq={0: 3}, totals=(3, 96), steps={0: 3},
+                 reports={0: Totals(steps=3, loss=0.5)})
 
 
 def checkpoint(first=0.0):
@@ -55,7 +55,9 @@ def test_it_is_readable_elsewhere(tmp_path):
     with safe_open(path, "numpy") as file:
         assert np.array_equal(file.get_tensor("00000/conv/kernel"),
                               np.arange(6, dtype=np.float32).reshape(3, 2))
-        assert json.loads(file.metadata()["wbsp"]) == STATE
+        said = json.loads(file.metadata()["wbsp"])
+    assert (said["format"], said["version"], said["next_seq"]) == (FORMAT, 7, {"0": 3})
+    assert RunState.from_json(said) == STATE
 
 
 @pytest.mark.parametrize("count", [100, 100_020])  # numbers of two digits, and of five and six
@@ -109,6 +111,13 @@ def test_another_file_is_refused_in_one_line(tmp_path, damage):
     assert "\n" not in str(caught.value)
 
 
+def written(folder, state):
+    """A checkpoint's file with this state, as JSON."""
+    path = folder / "checkpoint.safetensors"
+    save_file({"0/x": np.zeros(3, np.float32)}, path, {"wbsp": json.dumps(state)})
+    return path
+
+
 @pytest.mark.parametrize("change, says", [
     ({"elapsed": "x"}, "Expected `float`, got `str` - at `$.elapsed`"),
     ({"elapsed": float("inf")}, "`$.elapsed`"),
@@ -119,11 +128,12 @@ def test_another_file_is_refused_in_one_line(tmp_path, damage):
     ({"rejected": {"0": 1}}, "`$.rejected[...]`"),
     ({"reports": {"0": {"steps": "many"}}}, "`$.reports[...].steps`"),
     ({"staleness": {"pushes": 1}}, "`$.staleness`"),
+    ({"staleness": {"pushes": 1, "sum": 1, "most": 1}}, "`$.staleness`"),
+    ({"format": "x"}, "`$.format`"),
     ({"places": {"0": {"owner": 1, "earlier": None}}}, "`$.places[...].owner`"),
     ({"layers": [["layer words", "aa", [0, 1]]]}, "`$.layers[0][2]`")])
 def test_a_state_that_no_server_made_is_refused_in_one_line(tmp_path, change, says):
-    path = tmp_path / "checkpoint.safetensors"
-    save(path, checkpoint()._replace(state=STATE | change))
+    path = written(tmp_path, STATE.to_json() | change)
     with pytest.raises(ValueError) as caught:
         load(path)
     text = str(caught.value)
@@ -133,9 +143,24 @@ def test_a_state_that_no_server_made_is_refused_in_one_line(tmp_path, change, sa
 
 @pytest.mark.parametrize("missing", ["elapsed", "next_seq", "totals"])
 def test_a_state_that_lacks_something_is_refused_in_one_line(tmp_path, missing):
-    path = tmp_path / "checkpoint.safetensors"
-    save(path, checkpoint()._replace(state={k: v for k, v in STATE.items() if k != missing}))
+    state = STATE.to_json()
+    del state[missing]
     with pytest.raises(ValueError, match=f"its state is damaged: .*`{missing}`"):
+        load(written(tmp_path, state))
+
+
+def test_a_state_of_an_older_release_is_taken_for_what_it_holds(tmp_path):
+    state = {"version": 7, "elapsed": 1.5, "next_seq": {"0": 3}, "totals": [3, 96],
+             "reports": {"0": {"steps": 3, "push_seconds": -0.5}}, "later": "dropped"}
+    loaded = load(written(tmp_path, state)).state
+    assert (loaded.version, loaded.next_seq, loaded.totals) == (7, {0: 3}, (3, 96))
+    assert loaded.reports[0].steps == 3 and loaded.reports[0].pushes == 0
+    assert (loaded.awaited, loaded.owed, loaded.layers, loaded.over) == (None, None, None, False)
+
+
+def test_a_state_of_a_later_format_is_refused_in_one_line(tmp_path):
+    path = written(tmp_path, STATE.to_json() | {"format": FORMAT + 1})
+    with pytest.raises(ValueError, match="its state is of a later release: of format 2"):
         load(path)
 
 
@@ -152,9 +177,10 @@ def test_what_a_server_makes_is_what_is_checked(tmp_path):
     engine = Engine(create("bsp"), Store(np.zeros(3, np.float32)), 1)
     engine.join(0, 0.0)
     engine.push(Push(0, 0, 0, 2, 16, 0.5), np.full(3, np.nan, np.float32), 1.0)
-    assert set(engine.state()) <= set(SavedState.__annotations__)
-    assert {field.name for field in fields(Report)} == set(saved._Totals.__annotations__)
-    check_state(json.loads(json.dumps({"elapsed": 1.0, **engine.state()})))
+    state = RunState(**engine.state(), elapsed=1.0)
+    assert RunState.from_json(json.loads(json.dumps(state.to_json()))).rejected == {
+        0: {"not finite": 1}}
+    assert {field.name for field in fields(Report)} == set(Totals.__annotations__)
 
 
 @pytest.mark.parametrize("run, says", [

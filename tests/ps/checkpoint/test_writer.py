@@ -10,6 +10,7 @@ from jobs import until
 from wbsp.core.engine import Engine
 from wbsp.core.store import Store
 from wbsp.ps.checkpoint import format as checkpoint
+from wbsp.ps.checkpoint.state import RunState
 from wbsp.ps.checkpoint.writer import CHECKPOINT, Checkpoints
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.workloads.base import TimingWorkload
@@ -34,7 +35,7 @@ class Running:
 
     def state(self, now):
         self.states.append(self.engine.state())
-        return {"elapsed": now, **self.states[-1]}
+        return RunState(elapsed=now, **self.states[-1])
 
     def push(self, worker, seq, now):
         self.engine.push(Push(worker, seq, 0, 2, 16, 0.5), np.ones(SIZE, np.float32), now)
@@ -59,8 +60,8 @@ def test_a_checkpoint_waits_until_nothing_is_pending(tmp_path):
     run.push(0, 2, 4.0)
     run.written(5.0)
     saved = checkpoint.load(run.path)
-    assert saved.state["elapsed"] == 3.0 and saved.state["version"] == 2
-    assert saved.state["next_seq"] == {"0": 2, "1": 2} and saved.state["steps"] == {"0": 4, "1": 4}
+    assert saved.state.elapsed == 3.0 and saved.state.version == 2
+    assert saved.state.next_seq == {0: 2, 1: 2} and saved.state.steps == {0: 4, 1: 4}
     assert np.array_equal(saved.vector, np.full(SIZE, 2, np.float32))
 
 
@@ -77,7 +78,7 @@ def test_that_a_version_is_the_last_is_written_too(tmp_path):
     run.checkpoints.hurry()
     run.checkpoints.poll(2.0)
     run.written(2.5)
-    assert run.checkpoints.settled and checkpoint.load(run.path).state["ended"]
+    assert run.checkpoints.settled and checkpoint.load(run.path).state.ended
 
 
 def test_with_a_standby_a_checkpoint_is_made_with_a_copy_for_it(tmp_path):
@@ -91,7 +92,7 @@ def test_with_a_standby_a_checkpoint_is_made_with_a_copy_for_it(tmp_path):
     assert not run.checkpoints.wanted and len(run.states) == 1
     run.written(2.0)
     saved = checkpoint.load(run.path).state
-    assert (saved["elapsed"], saved["version"]) == (1.5, 1)
+    assert (saved.elapsed, saved.version) == (1.5, 1)
     assert run.engine.ledger.mark == run.engine.ledger.durable == 0
 
 
@@ -105,14 +106,14 @@ def test_a_checkpoint_that_cannot_be_written_is_tried_again(tmp_path):
             run.round(seq, now)
             run.checkpoints.poll(now)
             run.written(now)
-        assert checkpoint.load(run.path).state["version"] == 1, "the one before it stays"
+        assert checkpoint.load(run.path).state.version == 1, "the one before it stays"
     assert run.said == [f"cannot write {run.path}: File too large; the one before it stays, trying "
                         "again every 1 s"]
     run.checkpoints.poll(20.5)
     assert len(run.states) == 3, "not before a period is over"
     run.checkpoints.poll(21.0)
     run.written(21.5)
-    assert checkpoint.load(run.path).state["version"] == 3
+    assert checkpoint.load(run.path).state.version == 3
     assert run.said[1:] == [f"{run.path} is written again"]
     assert not run.checkpoints.failed
 
@@ -124,9 +125,9 @@ def test_the_last_checkpoint_holds_what_came_after_the_last_version(tmp_path):
     run.engine.push(Push(0, 1, 0, 2, 16, 0.5), np.full(SIZE, np.nan, np.float32), 2.0)
     run.checkpoints.finish(3.0)
     state = checkpoint.load(run.path).state
-    assert state["version"] == run.engine.store.latest.version
-    assert (state["next_seq"]["0"], state["pushes"]["0"]) == (2, 2)
-    assert state["rejected"]["0"] == {"not finite": 1}
+    assert state.version == run.engine.store.latest.version
+    assert (state.next_seq[0], state.pushes[0]) == (2, 2)
+    assert state.rejected[0] == {"not finite": 1}
 
 
 def test_a_last_checkpoint_that_cannot_be_written_is_known_to_have_failed(tmp_path):
@@ -177,7 +178,7 @@ def test_the_engines_state_comes_back_through_json():
 
 def test_a_state_of_an_older_release_is_taken_for_what_it_holds():
     again = Engine(create("asp"), Store(np.zeros(2, np.float32), 7), 2)
-    again.restore({"version": 7, "elapsed": 1.5, "next_seq": {"0": 3}, "totals": [3, 96],
-                   "steps": {"0": 3}})
+    again.restore(vars(RunState.from_json({"version": 7, "elapsed": 1.5, "next_seq": {"0": 3},
+                                           "totals": [3, 96], "steps": {"0": 3}})))
     assert again.members[0].steps == 3 and again.members[0].pushes == 0
     assert (again.steps, again.samples, again.ledger.next_seq(0)) == (3, 96, 3)

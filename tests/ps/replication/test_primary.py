@@ -11,8 +11,9 @@ import pytest
 
 from wbsp.core.engine import Engine
 from wbsp.core.store import Store
+from wbsp.ps.checkpoint.state import IndexOwner, RunState
 from wbsp.ps.clock import Clock
-from wbsp.ps.config import IndexOwner, ServerConfig, Terms
+from wbsp.ps.config import ServerConfig, Terms
 from wbsp.ps.replication import primary as follower
 from wbsp.ps.replication.primary import Replication
 from wbsp.ps.replication.snapshot import Source
@@ -62,8 +63,9 @@ class World:
             self, self.admission, self.clock, self.said.append,
             lambda kind, **fields: self.events.append(kind))
         self.replication.begin(Source(self.engine, [TensorSpec("x", (2,))],
-                                      lambda now: self.engine.state() | {
-                                          "places": {0: {"owner": "ab", "earlier": None}}},
+                                      lambda now: RunState(
+                                          **self.engine.state(), elapsed=now,
+                                          places={0: IndexOwner("ab", None)}),
                                       self.checkpoints))
         self.seq, self.members = 0, []  # sessions of workers
 

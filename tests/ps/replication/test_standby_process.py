@@ -14,6 +14,7 @@ from jobs import free_port, until
 from wbsp.core.store import Snapshot, Whole
 from wbsp.process.host import HOST
 from wbsp.process.signals import Interrupts
+from wbsp.ps.checkpoint.state import RunState
 from wbsp.ps.replication.election import SERVER_STEP, SILENT, STANDBY_STEP, Standing
 from wbsp.ps.replication.snapshot import messages
 from wbsp.ps.replication.standby import PrimaryLink, Standby
@@ -84,8 +85,7 @@ class Server:
                                          "secret": SECRET.hex()})))
 
     def sends(self, number, whole, segment=0):
-        state = {"version": whole.snapshot.version, "elapsed": 1.0, "next_seq": {},
-                 "totals": [0, 0]}
+        state = RunState(version=whole.snapshot.version, elapsed=1.0, next_seq={}, totals=(0, 0))
         for frames in messages(number, LAYOUT, state, whole, segment):
             self._socket.socket.send_multipart([self._identity, *frames])
 
@@ -226,7 +226,7 @@ def test_a_standby_makes_the_last_files_when_all_have_the_final_version(server):
     server.say(m.AllHave(2))
     server.say(m.AllHave(1))
     until(lambda: server.primary.poll(HOST.clock.monotonic())
-          or server.primary.copy.saved.state.get("over"), "a word")
+          or server.primary.copy.saved.state.over, "a word")
     server.dies()
     assert standby._verdict(HOST.clock.monotonic() + 60) == (
         "its process has ended, and all workers have the final version")

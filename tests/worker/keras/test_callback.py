@@ -147,7 +147,7 @@ def test_fit_outlives_its_server(jobs):
     for job in (*workers, again):
         job.ends_well()
     saved = checkpoint.load(again.folder / "checkpoint.safetensors")
-    assert saved.state["steps"] == {"0": 160, "1": 160}
+    assert saved.state.steps == {0: 160, 1: 160}
     for index, worker in enumerate(workers):
         assert np.load(jobs.folder / f"worker{index}.npy").tobytes() == saved.vector.tobytes()
         assert worker.find("no connection to the server at .*; trying for 100 s")

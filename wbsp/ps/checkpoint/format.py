@@ -16,7 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from wbsp.core.outer_optimizer import SINGLE_NUMBERS
-from wbsp.ps.checkpoint.state import check_state
+from wbsp.ps.checkpoint.state import RunState
 from wbsp.runlog.files import write_whole
 from wbsp.tensors.layout import TensorSpec
 
@@ -30,20 +30,17 @@ def _place(name: str) -> tuple[bool, int, str]:
 
 
 class Checkpoint(NamedTuple):
-    """One version. `state` is JSON: version, elapsed seconds, next seq and counters of workers.
-
-    outer: the outer step's state, name -> float32 vector
-    """
+    """One version. `outer`: the outer step's state, name -> float32 vector."""
 
     vector: np.ndarray  # float32 [size]
     layout: list[TensorSpec]
-    state: dict[str, Any]
+    state: RunState
     outer: dict[str, np.ndarray] = {}
 
 
 def save(path: pathlib.Path, checkpoint: Checkpoint) -> None:
     """Write atomically: a crash or a full disk (OSError) leaves the previous file in place."""
-    header: dict[str, Any] = {"__metadata__": {"wbsp": json.dumps(checkpoint.state)}}
+    header: dict[str, Any] = {"__metadata__": {"wbsp": json.dumps(checkpoint.state.to_json())}}
     start = 0
     for index, spec in enumerate(checkpoint.layout):
         end = start + 4 * spec.size
@@ -70,19 +67,19 @@ def load(path: pathlib.Path) -> Checkpoint:
                                 "without --resume")
     try:
         with safe_open(path, "numpy") as file:
-            state = json.loads((file.metadata() or {}).get("wbsp", "null"))
+            said = json.loads((file.metadata() or {}).get("wbsp", "null"))
             names = sorted(file.keys(), key=_place)
             tensors = [file.get_tensor(name) for name in names]
             outer = {name.removeprefix(_OUTER): tensor for name, tensor
                      in zip(names, tensors, strict=True) if name.startswith(_OUTER)}
             names, tensors = names[:len(names) - len(outer)], tensors[:len(names) - len(outer)]
-        if not (isinstance(state, dict) and isinstance(state.get("version"), int)):
+        if not (isinstance(said, dict) and isinstance(said.get("version"), int)):
             raise ValueError("its state names no version")
         for name, tensor in zip(names, tensors, strict=True):
             if tensor.dtype != np.float32 or not name.partition("/")[0].isdigit():
                 raise ValueError(f"it holds {name!r} of type {tensor.dtype}, and no such thing is "
                                  "in one")
-        check_state(state)
+        state = RunState.from_json(said)
         size = sum(tensor.size for tensor in tensors)
         for name, vector in outer.items():
             due = 1 if name in SINGLE_NUMBERS else size

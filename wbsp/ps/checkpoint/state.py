@@ -1,88 +1,125 @@
-"""What a server keeps beside the floats to go on from: its state in a checkpoint or copy, and the
-settings in run.json.
+"""What a server keeps beside the floats to go on from: its state in a checkpoint or snapshot, and
+the settings in run.json.
 
 Both may have been edited by a person, or come from another program: they are checked once, where
-they are read. Fields that are not named here stay as they are.
+they are read.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypedDict
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypedDict, TypeVar
 
 import msgspec
 
-from wbsp.core.stats import Report
+from wbsp.core.stats import PHASES, Report
 from wbsp.limits import Count, Worker
 from wbsp.tensors.layout import LayerStates
 
+FORMAT = 1  # of what is written here; 0: of the releases that wrote no number
+
+T = TypeVar("T")
 # Sums have no bound above: what a state may hold is no less than what its server may have added up.
 Sum = Annotated[int, msgspec.Meta(ge=0)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1.7e308)]  # finite, too
+Finite = Annotated[float, msgspec.Meta(ge=-1.7e308, le=1.7e308)]
+Staleness = Annotated[dict[Annotated[str, msgspec.Meta(pattern="^(pushes|sum|max)$")], Sum],
+                      msgspec.Meta(min_length=3)]
+Voter = tuple[int, str]  # a worker, and its process, as `owner`; "": it was no member yet
 
 
-class _Totals(TypedDict, total=False):
-    """As `Report`, which bounds what a worker says."""
+@dataclass
+class Totals(Report):
+    """Totals of a worker over all its incarnations: a report bounds what one of these says."""
 
-    steps: Sum
-    samples: Sum
-    loss: float
-    seconds: dict[str, Amount]
-    pushes: Sum
-    push_seconds: Amount
-    last_push_seconds: Amount
-    pulls: Sum
-    pull_seconds: Amount
-    last_pull_seconds: Amount
-    push_bytes: Sum
-    control_bytes: Sum
-    pull_bytes: Sum
+    steps: Sum = 0
+    samples: Sum = 0
+    loss: float = float("nan")
+    seconds: dict[str, Finite] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    pushes: Sum = 0
+    push_seconds: Finite = 0.0
+    last_push_seconds: Finite = 0.0
+    pulls: Sum = 0
+    pull_seconds: Finite = 0.0
+    last_pull_seconds: Finite = 0.0
+    push_bytes: Sum = 0
+    control_bytes: Sum = 0
+    pull_bytes: Sum = 0
 
-
-class _Place(TypedDict):
-    owner: str
-    earlier: _Totals | None
-
-
-class _Staleness(TypedDict):
-    pushes: Sum
-    sum: Sum
-    max: Sum
+    @classmethod
+    def of(cls, earlier: Report | None, newest: Report) -> Totals:
+        """Of those before the newest incarnation, if there were any, and of that."""
+        return cls(**vars(earlier + newest if earlier else newest))
 
 
-class _First(TypedDict):
-    version: Count
-    elapsed: Amount
-    next_seq: dict[Worker, Count]
-    totals: tuple[Sum, Sum]
+@dataclass
+class IndexOwner:
+    """The process that owns a worker's index; only it may reattach."""
+
+    owner: str  # as in `messages.Joined`; a hash, which opens nothing
+    earlier: Totals | None  # totals of the worker's earlier incarnations
 
 
-class SavedState(_First, total=False):
-    """State beside a version. What a later release than the first has added may be missing.
+@dataclass(kw_only=True)
+class RunState:
+    """The state of a run beside the tensors of a version. What a release has added later than the
+    first one has a default: it may be missing.
+
+    Up to `rejected`: as `Engine.state` says it
 
     answers: worker -> seq, accepted, reason, weight and mark of the answer to its newest push
     ended:   the version is the run's last
-    owed:    workers that had finished then, and did not have that one yet
-    over:    all workers that wanted it have it: nothing is left to do but the last files
+    owed:    workers that had finished then, and did not have that one yet; None: not known
+    elapsed: seconds of the run's time
+    over:    all workers that wanted the last version have it: nothing is left to do but the last
+             files
+    reports: each worker's totals, over all its incarnations
+    places:  worker -> its newest process that was a member
+    layers:  what layers have and no version carries; None: not known
     """
 
-    mark: Count
-    answers: dict[Worker, tuple[Count, bool, str | None, float, Count]]
-    awaited: list[Worker] | None
-    ended: bool
-    owed: list[Worker]
-    over: bool
-    steps: dict[Worker, Sum]
-    samples: dict[Worker, Sum]
-    seconds: dict[Worker, Amount]
-    pushes: dict[Worker, Sum]
-    base: dict[Worker, Sum]
-    rounds: dict[Worker, Sum]
-    rejected: dict[Worker, dict[str, Sum]]
-    staleness: _Staleness
-    failures: dict[str, Sum]
-    reports: dict[Worker, _Totals]
-    places: dict[Worker, _Place]
-    layers: LayerStates | None
+    format: Count = FORMAT
+    version: Count
+    next_seq: dict[Worker, Count]
+    totals: tuple[Sum, Sum]
+    mark: Count = 0
+    answers: dict[Worker, tuple[Count, bool, str | None, float, Count]] = field(
+        default_factory=dict)
+    awaited: list[Worker] | None = None
+    ended: bool = False
+    owed: list[Worker] | None = None
+    steps: dict[Worker, Sum] = field(default_factory=dict)
+    samples: dict[Worker, Sum] = field(default_factory=dict)
+    seconds: dict[Worker, Amount] = field(default_factory=dict)
+    pushes: dict[Worker, Sum] = field(default_factory=dict)
+    base: dict[Worker, Sum] = field(default_factory=dict)
+    rounds: dict[Worker, Sum] = field(default_factory=dict)
+    rejected: dict[Worker, dict[str, Sum]] = field(default_factory=dict)
+    elapsed: Amount
+    over: bool = False
+    staleness: Staleness | None = None
+    failures: dict[str, Sum] = field(default_factory=dict)
+    reports: dict[Worker, Totals] = field(default_factory=dict)
+    places: dict[Worker, IndexOwner] = field(default_factory=dict)
+    layers: LayerStates | None = None
+
+    @classmethod
+    def from_json(cls, state: Any) -> RunState:
+        """From what was JSON. Raises ValueError, in one line, for what no server made."""
+        written = state.get("format", 0) if isinstance(state, dict) else 0
+        if isinstance(written, int) and written > FORMAT:
+            raise ValueError(f"its state is of a later release: of format {written}, and this one "
+                             f"reads formats up to {FORMAT}")
+        return _converted(state, cls, "its state")
+
+    def to_json(self) -> dict[str, Any]:
+        """What `from_json` takes, fit for JSON."""
+        return msgspec.to_builtins(self, str_keys=True)
+
+    def voters(self, workers: int) -> frozenset[Voter]:
+        """The workers' processes that there were at that time, in a run of `workers`."""
+        return frozenset((worker, self.places[worker].owner if worker in self.places else "")
+                         for worker in (range(workers) if self.awaited is None else self.awaited))
 
 
 class _Run(TypedDict, total=False):
@@ -101,15 +138,9 @@ class _Run(TypedDict, total=False):
 _FOLLOWED = "id", "epoch", "workers"  # of a run that has a standby
 
 
-def check_state(state: Any) -> dict[str, Any]:
-    """`state`, which was JSON. Raises ValueError, in one line, for one that no server made."""
-    _converted(state, SavedState, "its state")
-    return state
-
-
 def check_run(run: Any, of: str) -> dict[str, Any]:
-    """The settings `run`, which were JSON. Raises ValueError, in one line that begins with `of`,
-    for those that no server wrote."""
+    """The settings `run`, which were JSON; fields that are not named here stay as they are. Raises
+    ValueError, in one line that begins with `of`, for those that no server wrote."""
     _converted(run, _Run, of)
     missing = [name for name in _FOLLOWED if name not in run]
     if run.get("standby") is not None and missing:
@@ -117,13 +148,8 @@ def check_run(run: Any, of: str) -> dict[str, Any]:
     return run
 
 
-def report_of(totals: dict[str, Any]) -> Report:
-    """From a state that was checked."""
-    return Report(**{name: totals[name] for name in _Totals.__annotations__ if name in totals})
-
-
-def _converted(value: Any, kind: Any, of: str) -> None:
+def _converted(value: Any, kind: type[T], of: str) -> T:
     try:
-        msgspec.convert(value, kind, str_keys=True)
+        return msgspec.convert(value, kind, str_keys=True)
     except msgspec.ValidationError as error:
         raise ValueError(f"{of} is damaged: {error}") from None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
 
 from wbsp.core.engine import Engine
 from wbsp.core.store import Whole
 from wbsp.process.host import HOST, Host
 from wbsp.ps.checkpoint import format as checkpoint
+from wbsp.ps.checkpoint.state import RunState
 from wbsp.tensors.layout import TensorSpec
 
 CHECKPOINT_SHARE = 0.1  # at most this part of the time goes into writing checkpoints
@@ -30,7 +30,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: pathlib.Path, layout: list[TensorSpec], engine: Engine,
-                 period: float, state: Callable[[float], dict[str, Any]],
+                 period: float, state: Callable[[float], RunState],
                  say: Callable[[str], None], alone: Callable[[], bool] = lambda: True,
                  on: Host = HOST):
         self._alone, self.wanted, self._on = alone, False, on
@@ -137,7 +137,7 @@ class Checkpoints:
                 ledger.durable = max(ledger.durable, self._mark)
         self._write_at = now + max(self._period, took / CHECKPOINT_SHARE)
 
-    def _write(self, whole: Future[Whole], state: dict) -> float:
+    def _write(self, whole: Future[Whole], state: RunState) -> float:
         snapshot, outer = whole.result()
         start = self._on.clock.monotonic()
         assert snapshot.vector is not None, "a real server's store holds tensors"

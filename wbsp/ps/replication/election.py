@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from wbsp.ps.replication.snapshot import Voter, voters
+from wbsp.ps.checkpoint.state import RunState, Voter
 from wbsp.runlog.folder import SECRET
 from wbsp.wire.messages import codec as m
 from wbsp.wire.sockets import ServerSocket
@@ -129,11 +129,10 @@ class Standing(NamedTuple):
         return 2 * self.epoch + (self.step == STANDBY_STEP)
 
     @classmethod
-    def of(cls, run: dict[str, Any], state: dict[str, Any], step: int) -> Standing:
+    def of(cls, run: dict[str, Any], state: RunState, step: int) -> Standing:
         """From a run's settings and a checkpoint's state."""
         secret = run.get(SECRET)
-        return cls(run["id"], run["epoch"], voters(state, run["workers"]), step,
-                   {int(worker): seq for worker, seq in state.get("next_seq", {}).items()},
+        return cls(run["id"], run["epoch"], state.voters(run["workers"]), step, state.next_seq,
                    secret and bytes.fromhex(secret))
 
 

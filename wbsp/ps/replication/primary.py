@@ -20,11 +20,12 @@ import numpy as np
 from wbsp.core.store import Whole
 from wbsp.limits import one_line
 from wbsp.process.throttle import Throttle
+from wbsp.ps.checkpoint.state import Voter
 from wbsp.ps.clock import Clock
 from wbsp.ps.config import Terms
 from wbsp.ps.replication.election import PROOF, SERVER_STEP, SILENT, STANDBY_STEP, Beats, Votes
 from wbsp.ps.replication.probe import Inquiry
-from wbsp.ps.replication.snapshot import Source, Voter, messages, voters
+from wbsp.ps.replication.snapshot import Source, messages
 from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.peer_log import PeerLog
 from wbsp.ps.sessions.registry import SessionManager
@@ -231,7 +232,7 @@ class Replication:
         """There is a version to be copied."""
         self._source = source
         if self._terms.record().get("beside") is not None:
-            workers = voters(source.state(self._clock.run()), self._terms.worker_num)
+            workers = source.state(self._clock.run()).voters(self._terms.worker_num)
             self._beside = Votes(self._admission.epoch, STANDBY_STEP, [workers])
 
     def end(self, reason: str) -> None:
@@ -453,7 +454,7 @@ class Replication:
         self._number += 1
         number, state = self._number, source.state(now)
         made = self._copies[number] = SentCopy(engine.ledger.mark, *engine.newest,
-                                               voters(state, self._terms.worker_num))
+                                               state.voters(self._terms.worker_num))
 
         def send(future: Future[Whole]) -> None:  # at once, or when the shards have sent it
             if self._standby is standby and future.exception() is None:

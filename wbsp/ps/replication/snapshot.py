@@ -11,7 +11,7 @@ import numpy as np
 from wbsp.core.store import Whole
 from wbsp.process.host import HOST, Host
 from wbsp.ps.checkpoint.format import Checkpoint
-from wbsp.ps.checkpoint.state import check_state
+from wbsp.ps.checkpoint.state import RunState
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import TensorSpec, total_size
 from wbsp.wire.assembly import FloatsReader, floats_of
@@ -24,26 +24,14 @@ if TYPE_CHECKING:
     from wbsp.ps.checkpoint.writer import Checkpoints
 
 
-Voter = tuple[int, str]  # a worker, and its process, as in `IndexOwner`; "": it was no member yet
-
-
-def voters(state: dict[str, Any], workers: int) -> frozenset[Voter]:
-    """The workers' processes that there were when the state of a checkpoint or a copy was made, in
-    a run of `workers`."""
-    awaited = state.get("awaited")
-    owners = {int(worker): place["owner"] for worker, place in state.get("places", {}).items()}
-    return frozenset((worker, owners.get(worker, ""))
-                     for worker in (range(workers) if awaited is None else awaited))
-
-
-def messages(number: int, layout: list[TensorSpec], state: dict[str, Any],
+def messages(number: int, layout: list[TensorSpec], state: RunState,
              whole: Whole, segment: int = 0) -> Iterator[Frames]:
     """A copy's messages: its head, and the chunks of one vector after another, each with its offset
     in all of them. `segment`: as of `messages.Copy`."""
     vector, outer = whole.snapshot.vector, whole.outer
     assert vector is not None, "what is whole has its tensors"
     vectors = [*([] if segment else [vector]), *outer.values()]
-    text = json.dumps({"state": state,
+    text = json.dumps({"state": state.to_json(),
                        "outer": {name: vector.size for name, vector in outer.items()},
                        "layout": [(spec.name, spec.shape) for spec in layout]})
     yield (m.encode(m.Copy(number, sum(vector.size for vector in vectors), text, segment)),)
@@ -55,7 +43,7 @@ class Source(NamedTuple):
 
     engine: Engine
     layout: list[TensorSpec]
-    state: Callable[[float], dict[str, Any]]
+    state: Callable[[float], RunState]
     checkpoints: Checkpoints
 
 
@@ -78,7 +66,8 @@ class _Arriving:
         """
         try:
             content = json.loads(head.state)
-            self._state, self._outer = check_state(content["state"]), content["outer"]
+            self._state = RunState.from_json(content["state"])
+            self._outer = content["outer"]
             self._layout = [TensorSpec(name, tuple(shape)) for name, shape in content["layout"]]
             size, sizes = total_size(self._layout), [*self._outer.values()]
             if vector is None:
@@ -157,7 +146,7 @@ class CopyReader:
     def all_have(self, number: int) -> None:
         """All workers have the version of this copy, the run's last."""
         if self.newest is not None and self.newest.number == number:
-            self.newest.saved.state["over"] = True
+            self.newest.saved.state.over = True
 
     def drop(self) -> None:
         """Forget a copy of which chunks are still to come."""

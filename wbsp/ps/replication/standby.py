@@ -420,14 +420,14 @@ class Standby:
             if state is None:
                 return 1
         if primary.copy is not None:
-            self._say_once("holding", f"holding version {primary.copy.saved.state['version']} of "
+            self._say_once("holding", f"holding version {primary.copy.saved.state.version} of "
                                       f"the server at {primary.address}")
         if primary.trouble is not None:
             self._say_once("trouble", f"a copy of the server at {primary.address} could not be "
                                       f"taken: {one_line(primary.trouble)}; asking for another")
         if state is not None and 0 < primary.rank < state.rank:
             return "it was started again, and has an older state"
-        if primary.refused and primary.copy is not None and primary.copy.saved.state.get("over"):
+        if primary.refused and primary.copy is not None and primary.copy.saved.state.over:
             return "its process has ended, and all workers have the final version"
         if (state is not None and (primary.refused or primary.vacant)
                 and self._proves(primary, state, now)):

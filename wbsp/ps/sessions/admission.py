@@ -8,9 +8,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from wbsp.core.stats import Report
+from wbsp.ps.checkpoint.state import IndexOwner, Totals
 from wbsp.ps.clock import Clock
-from wbsp.ps.config import IndexOwner, Terms
+from wbsp.ps.config import Terms
 from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.registry import SessionManager
 from wbsp.ps.sessions.requests import Members
@@ -89,7 +89,7 @@ class Admission:
     doubt:   says why it is not certain that this server serves; None: it is
     """
 
-    def __init__(self, terms: Terms, sessions: SessionManager, reports: dict[int, Report],
+    def __init__(self, terms: Terms, sessions: SessionManager, reports: dict[int, Totals],
                  clock: Clock, lose: Callable[[WorkerSession, str], None],
                  prove: Callable[..., Bond | None]):
         self._terms, self._sessions, self._reports = terms, sessions, reports

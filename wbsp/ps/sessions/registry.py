@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from wbsp.core.stats import Report
 from wbsp.limits import one_line
+from wbsp.ps.checkpoint.state import Totals
 from wbsp.ps.sessions.peer_log import AT_ONCE, PeerLog, ProtocolErrors, TokenBucket
 from wbsp.ps.sessions.session import Sharing, Way, WorkerSession
 from wbsp.ps.sharding.coordinator import Shards
@@ -73,7 +73,7 @@ class SessionManager:
         """False if the sessions of this worker, which there is, come too fast: each is an event."""
         return self._comings.setdefault(worker, TokenBucket(AT_ONCE)).may(self._clock())
 
-    def open(self, identity: bytes, worker: int, earlier: Report | None, line: object = None,
+    def open(self, identity: bytes, worker: int, earlier: Totals | None, line: object = None,
              own: bytes = b"") -> WorkerSession:
         """A worker has introduced itself; its `earlier` incarnations had reported so much.
 

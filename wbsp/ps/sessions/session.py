@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import zmq
 
 from wbsp.core.stats import PHASES, Report
+from wbsp.ps.checkpoint.state import Totals
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.assembly import UpdateReassembler
@@ -106,7 +107,7 @@ class WorkerSession:
     deaf: bool = False  # too many messages wait for it: it reads nothing
     # When it attached again, until it is certain that no other server has its promise.
     attached_at: float | None = None
-    earlier: Report | None = None  # totals of the worker's earlier incarnations
+    earlier: Totals | None = None  # totals of the worker's earlier incarnations
     # the newest message of each kind that it may have missed, but for answers to pushes
     retained: dict[type[m.Message], m.Message] = field(default_factory=dict)
 
