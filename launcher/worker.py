@@ -19,8 +19,8 @@ from wbsp.runlog.console import say
 from wbsp.runlog.folder import folder_of_worker
 from wbsp.runlog.worker import WorkerLog
 from wbsp.wire.addresses import split_addresses
-from wbsp.worker.comm.client import Session
 from wbsp.worker.comm.connection import TransportError
+from wbsp.worker.loop import Worker
 
 SAY_EVERY = 5.0  # seconds between two lines of a worker
 
@@ -42,14 +42,14 @@ def worker(program):
     refuses.
     """
     address, index = task()
-    session = Session(address, index, FLAGS.token_file, FLAGS.connect_timeout,
-                      FLAGS.band_width_limit, expected(), say, FLAGS.patience, FLAGS.transport)
+    joining = Worker(address, index, FLAGS.token_file, FLAGS.connect_timeout,
+                     FLAGS.band_width_limit, expected(), say, FLAGS.patience, FLAGS.transport)
     caught: list[int] = []
     for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, functools.partial(_interrupt, session, caught))
+        signal.signal(signum, functools.partial(_interrupt, joining, caught))
     in_child(_usual_signals)
     try:
-        welcome = session.connect()
+        _, welcome = joining.connect()
     except TransportError as error:
         if not caught:
             raise
@@ -68,7 +68,7 @@ def worker(program):
         from models import training
         from wbsp import SyncCallback
 
-    hook = SyncCallback(session=session)
+    hook = SyncCallback(session=joining)
     hook.write_log(WorkerLog(folder_of_run(run, index), index, run["sync"], append=True, say=say))
     devices = training.own_devices(say)  # before anything lies on one
     batches = training_set(run, rule, size, hook, look)
@@ -139,11 +139,11 @@ def _usual_signals():
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _interrupt(session, caught, signum, frame):
+def _interrupt(joining, caught, signum, frame):
     if caught:
         os._exit(128 + signum)  # asked twice: at once
     caught.append(signum)
-    session.interrupt(f"interrupted by {signal.Signals(signum).name}")
+    joining.interrupt(f"interrupted by {signal.Signals(signum).name}")
 
 
 def folder_of_run(run, index):

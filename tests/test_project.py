@@ -145,9 +145,9 @@ CALLS = {"zmq.Context", "zmq.Poller", "queue.SimpleQueue", "queue.Queue", "os.ur
 # and names of signals and of errors.
 MAY = {"wbsp/ps/evaluation.py": {"multiprocessing", "signal", "time"},
        "wbsp/ps/server.py": {"signal"},
-       "wbsp/ps/replication/probe.py": {"socket"}, "wbsp/worker/keras/callback.py": {"threading"},
+       "wbsp/ps/replication/probe.py": {"socket"}, "wbsp/worker/loop.py": {"threading"},
        "wbsp/worker/keras/fit_watch.py": {"threading"},
-       "wbsp/worker/keras/signals.py": {"threading", "signal"}}
+       "wbsp/worker/signals.py": {"threading", "signal"}}
 
 
 @pytest.mark.parametrize("path", in_folder("core", "ps", "worker"), ids=name)

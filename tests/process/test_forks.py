@@ -10,7 +10,7 @@ from crew import Member
 from jobs import until
 
 from wbsp.process import forks
-from wbsp.worker.keras.signals import Signals
+from wbsp.worker.signals import Signals
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 

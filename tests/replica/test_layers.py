@@ -1,7 +1,6 @@
 """What layers keep beside the flat vector, on the back end that this process's Keras runs on."""
 
 import os
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,19 +21,15 @@ def said():
 
 @pytest.fixture
 def ends(said):
-    """Ends a fit of worker 3: the final version has these values, or is what the model has."""
+    """Ends a fit: the final version has these values, or is what the model has."""
+    from wbsp.replica.layers import finalize
     from wbsp.replica.model import open_replica
-    from wbsp.worker.keras.training import Training
 
     def end(model, final=None, steps=8):
-        def finish(reason, wanted):
-            if final is not None:
-                replica = open_replica(model)
-                replica.adopt(replica.bring(final), "replace")
-
-        runtime = SimpleNamespace(finish=finish, report=lambda: SimpleNamespace(steps=steps),
-                                  transport=SimpleNamespace(worker=3))
-        Training(runtime, None, said.append).finish(model, "finished", True)
+        if final is not None:
+            replica = open_replica(model)
+            replica.adopt(replica.bring(final), "replace")
+        finalize(model, steps > 0, True, said.append)
 
     return end
 
@@ -150,7 +145,7 @@ def test_fit_leaves_the_averages_of_an_optimizer_that_makes_some(ends, said, wra
     averages = model.get_weights()
     ends(model, np.full(5, 7, np.float32))
     assert all(map(np.allclose, averages, model.get_weights()))
-    assert len(said) == 1 and "worker 3: the optimizer has use_ema: fit leaves the aver" in said[0]
+    assert len(said) == 1 and "the optimizer has use_ema: fit leaves the aver" in said[0]
 
 
 def test_without_a_step_there_are_no_averages(ends, said):
@@ -168,7 +163,7 @@ def test_a_final_version_that_breaks_a_constraint_is_made_to_keep_it(ends, said)
     kernel, rest, bias = model.get_weights()
     assert kernel.ravel().tolist() == [0, 0, 0, 0, *range(8)]
     assert rest.ravel().tolist() == [8, 9, 10] and bias.tolist() == [11]
-    assert len(said) == 1 and "worker 3: the final version breaks the constraint of " in said[0]
+    assert len(said) == 1 and "the final version breaks the constraint of " in said[0]
     assert "kernel: versions are sums" in said[0]
 
 

@@ -6,7 +6,7 @@ Layers are looked for at any depth: inside other layers, models, lists and dicts
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -85,6 +85,34 @@ def makes_averages(model: keras.Model) -> bool:
     optimizer = getattr(model, "optimizer", None)  # a loop of the user's own may need none
     return optimizer is not None and any(getattr(one, "use_ema", False)
                                          for one in _optimizers(optimizer))
+
+
+def finalize(model: keras.Model, stepped: bool, averaged: bool, say: Callable[[str], None]) -> bool:
+    """Make of the run's final version what Keras makes of a model at the end of `fit`.
+
+    stepped:  this worker has trained
+    averaged: the optimizer's averages, if it makes any, are at hand
+
+    Returns True if the model holds the optimizer's averages.
+    """
+    derive(model)
+    if broken := constrain(model):
+        more = f" and {len(broken) - 1} more" if broken[1:] else ""
+        say(f"the final version breaks the constraint of {broken[0].path}{more}: versions are sums "
+            "of updates, and know none. This model was made to keep it; the server's checkpoint "
+            "does not")
+    if not stepped or not makes_averages(model):
+        return False
+    if averaged:
+        model.optimizer.finalize_variable_values(model.trainable_weights)
+        say("the optimizer has use_ema: fit leaves the averages of this worker's steps, as it does "
+            "without a server; the run's final version, which all workers share, is in the "
+            "server's checkpoint")
+    else:
+        say("the optimizer has use_ema, but Keras has no averages left where training ends before "
+            "its last epoch, under SwapEMAWeights(swap_on_epoch=True): fit leaves the run's final "
+            "version")
+    return averaged
 
 
 def constrain(model: keras.Model) -> list[keras.Variable]:

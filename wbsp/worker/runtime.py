@@ -72,6 +72,12 @@ class WorkerRuntime:
         """This worker's totals so far; what follows its leaving is not training."""
         return self._recorder.report()
 
+    def progress(self) -> str:
+        """Steps, loss, version and share of computing, in one line."""
+        report = self.report()
+        return (f"step {self.steps_before + report.steps:,} | loss {report.loss:.4f} | "
+                f"version {self.agent.version} | computing {report.share('compute'):.0%}")
+
     def start(self) -> None:
         """Wait for the other workers and for W, and adopt it. Raises TransportError."""
         self.transport.listen(self._shared, self.replica.layout)

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 import wbsp
+from wbsp.worker import loop as module
 from wbsp.worker.comm.connection import TransportError
 from wbsp.worker.errors import in_one_line
-from wbsp.worker.keras import callback as module
 
 pytestmark = pytest.mark.slow  # Keras takes its seconds to start
 
@@ -32,8 +32,9 @@ def hook():
 def test_a_callback_can_be_copied_and_the_copy_is_one_of_its_own(hook, copied):
     other = copied(hook)
     assert type(other) is Own and other.worker == 3 and other.notes == ["a"]
-    assert other._session is not hook._session and other._session.task == hook._session.task
-    assert other._ending is not hook._ending and other._signals is not hook._signals
+    mine, its = hook._worker, other._worker
+    assert its is not mine and its.task == mine.task
+    assert its._ending is not mine._ending and its._signals is not mine._signals
     hook.interrupt("only this one")
     assert hook.stop_reason == "only this one" and other.stop_reason is None
 
@@ -43,11 +44,11 @@ def test_a_copy_knows_the_secret_and_a_pickle_does_not_hold_it(tmp_path):
     path.write_text("0123456789abcdef")
     hook = wbsp.SyncCallback("localhost:1", 0, token_file=str(path))
     assert b"0123456789abcdef" not in pickle.dumps(hook)
-    assert copy.deepcopy(hook)._session._secret == b"0123456789abcdef"
+    assert copy.deepcopy(hook)._worker._secret == b"0123456789abcdef"
 
 
 def test_one_that_is_in_a_run_is_not_copied(hook, monkeypatch):
-    monkeypatch.setitem(module._in_run, hook._session.task, hook)
+    monkeypatch.setitem(module._in_run, hook._worker.task, hook._worker)
     with pytest.raises(TypeError, match="worker 3 is in a run, and a copy of its SyncCallback wou"):
         copy.deepcopy(hook)
     module._in_run.clear()

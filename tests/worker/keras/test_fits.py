@@ -211,7 +211,7 @@ def test_the_next_run_is_waited_for_where_the_last_one_has_ended_but_its_server_
 
 
 def test_who_comes_to_its_first_run_too_late_is_told_at_once(jobs, hook, monkeypatch):
-    monkeypatch.setattr("wbsp.worker.comm.client._were_in_run", set())
+    monkeypatch.setattr("wbsp.worker.loop._were_in_run", set())
     server, over = jobs.server(sync="pcc").listens(), threading.Event()
     first = lingers(server.address, 1, over)
     other(server.address, 0, steps=1).ends()
@@ -493,7 +493,7 @@ def test_ctrl_c_ends_the_wait(jobs, hook, ctrl_c, waiting_for):
         server.kill()
     callback = hook(address)
     thread = threading.Thread(target=lambda: (
-        until(lambda: callback._fit, "fit to begin"),
+        until(lambda: callback._worker.loop, "fit to begin"),
         waiting_for == "the server" or server.until("worker 0 joined"), ctrl_c()))
     thread.start()
     with pytest.raises(KeyboardInterrupt):

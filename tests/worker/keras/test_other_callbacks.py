@@ -175,7 +175,7 @@ def test_the_variables_are_looked_at_once_an_epoch_and_not_in_a_step(fits, where
         for _ in range(20):
             yield X[:8], Y[:8]
 
-    monkeypatch.setattr("wbsp.worker.keras.training.open_replica", opened)
+    monkeypatch.setattr("wbsp.worker.keras.callback.open_replica", opened)
     seen = []
     steps = C.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(batch))
     fits.fit(where, steps, Puts("on_test_begin"), sync="localsgd", x=batches(), y=None,

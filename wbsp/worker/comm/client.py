@@ -1,6 +1,4 @@
-"""A worker's connection to its server, as the compute thread uses it (`Transport`), and who it is
-before there is a model (`Session`): whoever is refused learns it without the seconds that Keras and
-what it runs on take to start.
+"""A worker's connection to its server, as the compute thread uses it.
 
 A second thread owns the socket (`Communication`): no method here but `hello` and `join` waits for
 the server.
@@ -11,22 +9,20 @@ from __future__ import annotations
 import contextlib
 import queue
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from wbsp.environment import Task, shares_memory, token
 from wbsp.process.host import HOST, Host, Thread
 from wbsp.process.throttle import Throttle
 from wbsp.replica.base import Vector
 from wbsp.sync.base import Push
 from wbsp.tensors.codecs import FLOAT32
 from wbsp.tensors.layout import LayerState, TensorSpec, check_layout, total_size
-from wbsp.wire.addresses import split_addresses
 from wbsp.wire.messages import codec as m
 from wbsp.worker.comm.attachment import codec_of
 from wbsp.worker.comm.channel import ServerChannel
-from wbsp.worker.comm.connection import PATIENCE, RunOver, TransportError
+from wbsp.worker.comm.connection import PATIENCE, TransportError
 from wbsp.worker.comm.incoming import Listener
 from wbsp.worker.comm.thread import CallQueue, Communication
 
@@ -34,8 +30,6 @@ _GRAIN = 0.5  # seconds between two looks for an interrupt while waiting
 _FIRST_NOTICE, _NEXT_NOTICE = 2.0, 10.0  # seconds of waiting for the server until a line says so
 Answer = TypeVar("Answer", bound=m.Message)
 Shares = tuple[float | None, float | None]  # 0..1, of processors and memory in use; None: not known
-_PAUSE = 0.3  # seconds until a worker asks again whether the next run has begun
-_were_in_run: set[Task] = set()  # places of this process in runs, now or before
 
 
 class Transport:
@@ -231,67 +225,3 @@ class Transport:
             raise TransportError(f"the server sent {type(message).__name__} instead of "
                                  f"{answer.__name__}")
         return message
-
-
-class Session:
-    """Who a worker is, and its connection to the server.
-
-    transport: the newest connection, or None; welcome: what the server answered when it was made
-    interrupted: why this worker is to leave, or None
-    """
-
-    def __init__(self, address: str | None, worker_index: int | None, token_file: str | None,
-                 connect_timeout: float, band_width_limit: float | None,
-                 expected: dict[str, str] | None, say: Callable[[str], None], patience: float,
-                 transport: str | None, on: Host = HOST):
-        """The arguments are those of `SyncCallback`. Raises ValueError or OSError for bad ones."""
-        self.task = Task.complete(address, worker_index, check=split_addresses)
-        self.timeout, self.say, self._on = connect_timeout, say, on
-        self.transport: Transport | None = None
-        self.welcome: m.Welcome | None = None
-        self.interrupted: str | None = None
-        self._expected, self._patience = expected or {}, patience
-        self._token_file, self._secret = token_file, token(token_file)
-        self._share = shares_memory(transport)
-        self._rate = None if band_width_limit is None else 1e6 * band_width_limit
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Of a copy, which is not connected. The secret stays in its file."""
-        return {**self.__dict__, "transport": None, "welcome": None, "interrupted": None,
-                "_secret": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._secret = token(self._token_file)
-
-    def _new_transport(self) -> Transport:
-        return Transport(self.task.address, self.task.worker, self._secret, self._rate, self.say,
-                         lambda: self.interrupted is not None, self._patience, self._share,
-                         self._on)
-
-    def connect(self) -> m.Welcome:
-        """Introduce this worker over a new connection.
-
-        A worker that was in a run, and so waits for the next one, is patient with a server of which
-        nothing is left but to save the last version.
-        Raises TransportError when there is no server or it refuses.
-        """
-        end, left = self._on.clock.monotonic() + self.timeout, self.timeout
-        patient = self.task in _were_in_run
-        while True:
-            self.transport = transport = self._new_transport()
-            try:
-                self.welcome = transport.hello(self._expected, left)
-            except BaseException as error:
-                transport.close()
-                left = end - self._on.clock.monotonic()
-                if not (patient and isinstance(error, RunOver) and left > 0) or self.interrupted:
-                    raise
-                self._on.clock.sleep(_PAUSE)
-            else:
-                _were_in_run.add(self.task)
-                return self.welcome
-
-    def interrupt(self, reason: str) -> None:
-        """Leave as soon as may be; a wait for the server ends by a TransportError."""
-        self.interrupted = reason

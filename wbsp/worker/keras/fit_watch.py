@@ -23,6 +23,8 @@ class Fit:
     on_over: called with this object, in a thread of its own, if the call is over before `forget`
     """
 
+    failure = "its fit was interrupted or failed"
+
     def __init__(self, on_over: Callable[[Fit], None]):
         frame: FrameType | None = sys._getframe()
         while frame is not None and frame.f_code.co_name != "fit":

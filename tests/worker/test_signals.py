@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from wbsp.worker.keras.signals import Signals
+from wbsp.worker.signals import Signals
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,314 @@
+"""A worker, as any training loop needs it: its connection, its part in a run, and how it leaves.
+
+The loop calls `enter`, `join`, then `step_begins` and `step_done` around each step, `finish`, and
+`end`. `leaving_on_error` is around whatever of that may fail. Keras is not known here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from wbsp.environment import Task, shares_memory, token
+from wbsp.process.forks import forget, in_child
+from wbsp.process.host import HOST, Host
+from wbsp.replica.base import Replica
+from wbsp.runlog.worker import WorkerLog
+from wbsp.tensors.layout import LayerState
+from wbsp.wire.addresses import split_addresses
+from wbsp.wire.messages import codec as m
+from wbsp.worker.assignments import Assignments
+from wbsp.worker.comm.client import Transport
+from wbsp.worker.comm.connection import RunOver
+from wbsp.worker.errors import in_one_line
+from wbsp.worker.metrics import Usage
+from wbsp.worker.runtime import WorkerRuntime
+from wbsp.worker.signals import Signals
+
+_PAUSE = 0.3  # seconds until a worker asks again whether the next run has begun
+_in_run: dict[Task, Worker] = {}  # members of a run in this process
+_were_in_run: set[Task] = set()  # places of this process in runs, now or before
+
+
+class Loop(Protocol):
+    """The code in which a worker trains, such as a call of `fit`.
+
+    failure: why the worker leaves where the loop ends without a word
+    """
+
+    failure: str
+
+    @property
+    def running(self) -> bool:
+        """True if the loop is known and has not ended."""
+
+    @property
+    def over(self) -> bool:
+        """True if the loop is known and has ended."""
+
+    def forget(self) -> None:
+        """Release the loop: the worker has left the run."""
+
+
+class Worker:
+    """One worker of a run, and of the next one when it enters another loop.
+
+    transport:   the newest connection, or None
+    welcome:     what the server answered when it was made
+    interrupted: why this worker is to leave, or None
+    runtime:     of the newest training, or None
+    loop:        from `enter` until this worker has left the run; else None
+    assignments: examples of the steps, where the server chooses them
+    """
+
+    def __init__(self, address: str | None, worker_index: int | None, token_file: str | None,
+                 connect_timeout: float, band_width_limit: float | None,
+                 expected: dict[str, str] | None, say: Callable[[str], None], patience: float,
+                 transport: str | None, on: Host = HOST):
+        """The arguments are those of `SyncCallback`. Raises ValueError or OSError for bad ones."""
+        self.task = Task.complete(address, worker_index, check=split_addresses)
+        self.timeout = connect_timeout
+        self._say = say
+        self._on = on
+        self._expected = expected or {}
+        self._patience = patience
+        self._token_file = token_file
+        self._share = shares_memory(transport)
+        self._bandwidth = None if band_width_limit is None else 1e6 * band_width_limit
+        self._begin()
+
+    def _begin(self) -> None:
+        """Set what belongs to this worker alone, and to no copy of it."""
+        self.transport: Transport | None = None
+        self.welcome: m.Welcome | None = None
+        self.interrupted: str | None = None
+        self.runtime: WorkerRuntime | None = None
+        self.loop: Loop | None = None
+        self.assignments = Assignments(self._on)
+        self._secret = token(self._token_file)
+        self._log: WorkerLog | None = None
+        self._signals = Signals(self.interrupt)
+        self._ending = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Of a copy, which is not connected. The secret stays in its file."""
+        return {name: self.__dict__[name] for name in (
+            "task", "timeout", "_say", "_on", "_expected", "_patience", "_token_file", "_share",
+            "_bandwidth")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    @property
+    def index(self) -> int:
+        """Index of this worker."""
+        return self.task.worker
+
+    @property
+    def in_run(self) -> bool:
+        """True from `connect` until this worker has left the run."""
+        return _in_run.get(self.task) is self
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why training ends before the loop is done, or None."""
+        return self.interrupted or (self.runtime.stopped if self.runtime else None)
+
+    @property
+    def signalled(self) -> bool:
+        """True if a signal waits until this worker has left: see `stop_due`."""
+        return self._signals.caught is not None
+
+    def say(self, text: str) -> None:
+        """Print a line for a person, with this worker's index."""
+        self._say(f"worker {self.index}: {text}")
+
+    def write_log(self, log: WorkerLog) -> None:
+        """Write the text files and timeline of the next training to `log`."""
+        self._log = log
+
+    def interrupt(self, reason: str) -> None:
+        """Leave at this step's end; a wait for the server ends by a TransportError.
+
+        A signal handler may call this.
+        """
+        self.interrupted = reason
+
+    # The connection.
+
+    def connect(self) -> tuple[Transport, m.Welcome]:
+        """Introduce this worker, unless that was done; the connection, and the server's answer.
+
+        Raises TransportError when there is no server or it refuses.
+        """
+        if not self.in_run:
+            self._clear_place()
+            self._introduce()
+            _in_run[self.task] = self
+            atexit.register(self._abandon)
+            in_child(self._forked)
+        assert self.transport is not None and self.welcome is not None
+        return self.transport, self.welcome
+
+    def _clear_place(self) -> None:
+        """End the remains of an earlier training in this worker's place."""
+        other = _in_run.get(self.task)
+        if other is not None and not (other.loop and other.loop.running):
+            self.say("closing an earlier callback of this process")
+            other.close()
+        if self.transport is not None:
+            self.say(f"connecting again to {self.task.address}")
+            self.interrupted = None
+
+    def _introduce(self) -> None:
+        """Introduce this worker over a new connection.
+
+        A worker that was in a run, and so waits for the next one, is patient with a server of which
+        nothing is left but to save the last version.
+        """
+        left = self.timeout
+        end = self._on.clock.monotonic() + left
+        patient = self.task in _were_in_run
+        while True:
+            self.transport = transport = Transport(
+                self.task.address, self.index, self._secret, self._bandwidth, self._say,
+                lambda: self.interrupted is not None, self._patience, self._share, self._on)
+            try:
+                self.welcome = transport.hello(self._expected, left)
+            except BaseException as error:
+                transport.close()
+                left = end - self._on.clock.monotonic()
+                if not (patient and isinstance(error, RunOver) and left > 0) or self.interrupted:
+                    raise
+                self._on.clock.sleep(_PAUSE)
+            else:
+                _were_in_run.add(self.task)
+                return
+
+    # Training.
+
+    def enter(self, loop: Loop) -> None:
+        """A loop begins. Until it ends, the first signal asks this worker to leave in good order.
+        """
+        if self.loop is not None:  # an earlier one, whose end was not reported
+            self.end(self._failure)
+        self.loop = loop
+        self._signals.hold(needed=lambda: not loop.over)
+
+    def join(self, replica: Replica, layers: list[LayerState] | None = None) -> None:
+        """Become a member of the run; wait for the others and for W, and adopt it.
+
+        layers: what this worker's layers have and no version carries; None: not known
+
+        Raises TransportError.
+        """
+        transport, welcome = self.connect()
+        usage = Usage(self._on.clock.monotonic)
+        joined = transport.join(replica.layout, replica.read, self.timeout, layers)
+        self.runtime = WorkerRuntime(
+            transport, replica, welcome.rule, joined, self._log, self._say,
+            lambda: self.interrupted is not None, usage, self.assignments)
+        self.runtime.start()
+
+    def begun(self) -> WorkerRuntime:
+        """The newest training. Raises RuntimeError where none has begun."""
+        if self.runtime is None:
+            raise RuntimeError("no fit has begun with this callback")
+        return self.runtime
+
+    def connected(self) -> WorkerRuntime:
+        """The training under way. Raises TransportError if the connection has ended."""
+        runtime = self.begun()
+        if error := runtime.transport.error:
+            self.end(self._failure)
+            with in_one_line():
+                raise error
+        return runtime
+
+    def step_begins(self) -> bool:
+        """A step begins, from what the model was at `start` or `hold`.
+
+        Returns True if other code has written to the model since, which is undone. Raises
+        TransportError if the connection has ended.
+        """
+        runtime = self.connected()
+        self.assignments.step_begins()
+        return runtime.step_begins()
+
+    def stop_due(self) -> bool:
+        """True if the loop is to end; a signal ends it here: the worker leaves, then it comes."""
+        if self.signalled:
+            reason = self.interrupted or "interrupted by a signal"
+            self.begun().finish(reason, final=False)
+            self.say(f"{reason}; its unsent progress is pushed")
+            self.end(None)
+        return self.stop_reason is not None
+
+    # Leaving.
+
+    @contextlib.contextmanager
+    def leaving_on_error(self) -> Iterator[None]:
+        """Leave the run if the body raises."""
+        try:
+            with in_one_line():
+                yield
+        except BaseException:
+            self.end(self.interrupted or self._failure)
+            raise
+
+    def lost(self, loop: Loop) -> None:
+        """Leave the run, if this loop has ended without doing so; any thread may call this."""
+        with self._ending:
+            if self.loop is loop:
+                self.say(f"{self._failure}: it leaves the run")
+                self.end(self._failure)
+
+    def close(self) -> None:
+        """Leave the run, if that was not done, without the uncut progress."""
+        self.end("its callback was closed")
+
+    def end(self, reason: str | None) -> None:
+        """Leave the run and release the signals; a signal that was held back comes now.
+
+        reason: None: the run was left in good order. Any thread may call this, and more than once.
+        """
+        with self._ending:
+            self._signals.release()
+            if self.loop is not None:
+                self.loop.forget()
+                self.loop = None
+            if self.transport is not None and self.in_run:
+                self._leave(self.transport, reason)
+        self._signals.raise_again()
+
+    def _leave(self, transport: Transport, reason: str | None) -> None:
+        self.assignments.end()
+        if reason is not None:
+            transport.leave(reason, finished=False)
+        transport.close()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        atexit.unregister(self._abandon)
+        forget(self._forked)
+        del _in_run[self.task]
+
+    @property
+    def _failure(self) -> str:
+        return "its training was interrupted or failed" if self.loop is None else self.loop.failure
+
+    def _abandon(self) -> None:
+        """Leave the run at the end of a process whose loop has not ended."""
+        self.end("its process ended in mid-training")
+
+    def _forked(self) -> None:
+        """Be in no run, in a process that was forked from this worker's."""
+        _in_run.pop(self.task, None)
+        atexit.unregister(self._abandon)
+        self._signals.forked()
+        if self.transport is not None:
+            self.transport.forked()
