@@ -5,7 +5,9 @@ import pytest
 
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.ops import bounds
-from wbsp.wire.assembly import Assembly, Reassembler, split
+from wbsp.wire.assembly import Updates, VectorAssembly, VectorStream, split
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages.base import Place
 from wbsp.wire.messages.codec import CHUNK, WireError
 
 SIZES = [1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7]
@@ -15,20 +17,21 @@ def ramp(size, first=0):
     return np.arange(first, first + size, dtype=np.float32)
 
 
-def assemble(reassembler, vector):
+def assemble(stream, vector):
     """Add all chunks of `vector`; return what each call returned."""
-    return [reassembler.add(offset, vector.size, memoryview(bytes(chunk)))
+    return [stream.add(offset, memoryview(bytes(chunk)), vector.size)
             for offset, chunk in split(vector)]
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_round_trip(size):
-    reassembler = Reassembler(size, BufferPool())
+    stream = VectorStream([size], BufferPool())
     for first in (0, 5):
-        *early, last = assemble(reassembler, ramp(size, first))
+        *early, last = assemble(stream, ramp(size, first))
         assert early == [None] * ((size - 1) // CHUNK)
-        assert last.dtype == np.float32
-        assert np.array_equal(last, ramp(size, first))
+        (vector,) = last
+        assert vector.dtype == np.float32
+        assert np.array_equal(vector, ramp(size, first))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -46,18 +49,18 @@ def test_chunks_are_views_that_cover_the_vector_once(size):
                                   lambda vector: next(split(vector))])
 def test_the_memory_of_a_vector_is_used_again_when_nobody_holds_it_any_more(held):
     pool = BufferPool()
-    reassembler = Reassembler(SIZE, pool)
-    first = assemble(reassembler, ramp(SIZE))[-1]
+    stream = VectorStream([SIZE], pool)
+    (first,) = assemble(stream, ramp(SIZE))[-1]
     address = first.ctypes.data
     first.flags.writeable = False
     holder = held(first)
-    second = assemble(Reassembler(SIZE, pool), ramp(SIZE, 9))[-1]
+    (second,) = assemble(VectorStream([SIZE], pool), ramp(SIZE, 9))[-1]
     assert not np.shares_memory(first, second) and np.array_equal(first, ramp(SIZE))
     del first
     assert pool.take(SIZE).ctypes.data != address
     del holder
     assert pool.take(SIZE + 1).size == SIZE + 1
-    third = assemble(reassembler, ramp(SIZE, 3))[-1]
+    (third,) = assemble(stream, ramp(SIZE, 3))[-1]
     assert third.ctypes.data == address and np.array_equal(third, ramp(SIZE, 3))
 
 
@@ -82,66 +85,95 @@ WRONG = {
 def test_a_wrong_chunk_raises_and_changes_nothing(offset, size, data):
     vector = ramp(SIZE, 1)
     chunks = [(at, memoryview(bytes(chunk))) for at, chunk in split(vector)]
-    reassembler = Reassembler(SIZE, BufferPool())
-    assert reassembler.add(chunks[0][0], SIZE, chunks[0][1]) is None
+    stream = VectorStream([SIZE], BufferPool())
+    assert stream.add(chunks[0][0], chunks[0][1], SIZE) is None
     with pytest.raises(WireError):
-        reassembler.add(offset, size, memoryview(data))
-    assert reassembler.add(chunks[1][0], SIZE, chunks[1][1]) is None
-    assert np.array_equal(reassembler.add(chunks[2][0], SIZE, chunks[2][1]), vector)
+        stream.add(offset, memoryview(data), size)
+    assert stream.add(chunks[1][0], chunks[1][1], SIZE) is None
+    assert np.array_equal(stream.add(chunks[2][0], chunks[2][1], SIZE)[0], vector)
 
 
 def test_offset_zero_begins_anew():
-    reassembler = Reassembler(SIZE, BufferPool())
+    stream = VectorStream([SIZE], BufferPool())
     torn = list(split(ramp(SIZE, 100)))[:2]
     for offset, chunk in torn:
-        assert reassembler.add(offset, SIZE, chunk) is None
-    assert np.array_equal(assemble(reassembler, ramp(SIZE))[-1], ramp(SIZE))
+        assert stream.add(offset, chunk, SIZE) is None
+    assert np.array_equal(assemble(stream, ramp(SIZE))[-1][0], ramp(SIZE))
 
 
 def test_a_vector_that_is_complete_does_not_go_on():
-    reassembler = Reassembler(SIZE, BufferPool())
-    assemble(reassembler, ramp(SIZE))
+    stream = VectorStream([SIZE], BufferPool())
+    assemble(stream, ramp(SIZE))
     with pytest.raises(WireError, match="when 0 was due"):
-        reassembler.add(2 * CHUNK, SIZE, memoryview(bytes(28)))
+        stream.add(2 * CHUNK, memoryview(bytes(28)), SIZE)
 
 
-def of_range(version, start, stop, first=0):
-    """(version, offset, bytes) of each chunk of a range of `ramp(..., first)`."""
+def of_range(version, start, stop, size, first=0):
+    """Each chunk of a range of `ramp(size, first)`."""
     part = ramp(stop - start, start + first)
-    return [(version, start + offset, memoryview(bytes(chunk))) for offset, chunk in split(part)]
+    return [(m.Model(1, version, start + offset, size), memoryview(bytes(chunk)))
+            for offset, chunk in split(part)]
 
 
 @pytest.mark.parametrize("size, parts", [(1, 3), (5, 2), (CHUNK + 7, 2), (5 * CHUNK, 4)])
 def test_ranges_come_in_any_order_and_make_one_vector(size, parts):
-    assembly, ends = Assembly(size, parts, BufferPool()), bounds(size, parts)
+    assembly, ends = VectorAssembly(size, parts=parts), bounds(size, parts)
     for version in (4, 5):
-        queues = [of_range(version, *ends[part:part + 2], first=version) for part in range(parts)
-                  if ends[part] < ends[part + 1]]
+        queues = [of_range(version, *ends[part:part + 2], size, first=version)
+                  for part in range(parts) if ends[part] < ends[part + 1]]
         found = []
         while any(queues):  # in turn, from the last
             found += [assembly.add(*queue.pop(0)) for queue in reversed(queues) if queue]
         assert all(one is None for one in found[:-1])
-        assert np.array_equal(found[-1], ramp(size, version))
+        vector, nbytes = found[-1]
+        assert np.array_equal(vector, ramp(size, version)) and nbytes == 4 * size
 
 
 def test_ranges_of_two_versions_make_none():
-    assembly = Assembly(10, 2, BufferPool())
-    (first,), (second,) = of_range(4, 0, 5), of_range(5, 5, 10)
+    assembly = VectorAssembly(10, parts=2)
+    (first,), (second,) = of_range(4, 0, 5, 10), of_range(5, 5, 10, 10)
     assert assembly.add(*first) is None and assembly.add(*second) is None
-    (first,) = of_range(5, 0, 5)
-    assert np.array_equal(assembly.add(*first), ramp(10))
+    (first,) = of_range(5, 0, 5, 10)
+    assert np.array_equal(assembly.add(*first)[0], ramp(10))
+
+
+def test_a_version_that_is_whole_does_not_count_for_the_next():
+    """A fetch is repeated, and answered by the same version: each range must come again."""
+    assembly = VectorAssembly(10, parts=2)
+    (first,), (second,) = of_range(4, 0, 5, 10), of_range(4, 5, 10, 10)
+    assert assembly.add(*first) is None and assembly.add(*second) is not None
+    assert assembly.add(*second) is None
+    assert np.array_equal(assembly.add(*first)[0], ramp(10))
 
 
 def test_a_range_may_begin_anew_and_its_rest_is_passed_over():
     size = 2 * CHUNK + 2
-    assembly = Assembly(2 * size, 2, BufferPool())
-    old, new = of_range(4, 0, size), of_range(5, 0, size, first=1)
-    for chunk in [*of_range(5, size, 2 * size, first=1), old[0], new[0], old[1], new[1]]:
+    assembly = VectorAssembly(2 * size, parts=2)
+    old, new = of_range(4, 0, size, 2 * size), of_range(5, 0, size, 2 * size, first=1)
+    for chunk in [*of_range(5, size, 2 * size, 2 * size, first=1), old[0], new[0], old[1], new[1]]:
         assert assembly.add(*chunk) is None
-    assert np.array_equal(assembly.add(*new[2]), ramp(2 * size, 1))
+    assert np.array_equal(assembly.add(*new[2])[0], ramp(2 * size, 1))
 
 
 @pytest.mark.parametrize("offset, nbytes", [(0, 12), (0, 24), (-4, 20), (10, 20), (11, 0)])
 def test_a_chunk_that_fits_no_range_is_refused(offset, nbytes):
     with pytest.raises(WireError):
-        Assembly(10, 2, BufferPool()).add(1, offset, memoryview(bytes(nbytes)))
+        VectorAssembly(10, parts=2).add(m.Model(1, 1, offset, 10), memoryview(bytes(nbytes)))
+
+
+def test_what_lies_in_shared_memory_is_all_of_the_vector():
+    floats, place = ramp(SIZE), Place(1, 0, 4 * SIZE)
+    assembly, model = VectorAssembly(SIZE), m.Model(1, 1, 0, SIZE, place=place)
+    vector, _ = assembly.add(model, floats.data)
+    assert np.shares_memory(vector, floats), "a copy was made"
+    with pytest.raises(WireError):
+        assembly.add(model, floats[:-1].data)
+
+
+def test_the_largest_value_of_an_update_is_known():
+    update = ramp(SIZE)
+    updates = Updates(SIZE, BufferPool())
+    *_, whole = [updates.add(offset, chunk) for offset, chunk in split(update)]
+    assert np.array_equal(whole, update) and updates.most >= SIZE - 1
+    *_, whole = [updates.add(offset, chunk) for offset, chunk in split(ramp(SIZE) * 0)]
+    assert updates.most < 1, "of the newest alone"

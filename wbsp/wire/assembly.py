@@ -1,14 +1,16 @@
 """Flat vectors as sequences of chunks, and such sequences as flat vectors.
 
-Updates and versions, whole, as differences or of each shard its range; and vectors from one process
-to another, to and from shards, and to a standby.
+Two classes put vectors together, and nothing else does: `VectorStream` what one peer sends in
+order (an update, W_0, a snapshot), `VectorAssembly` the versions that a worker receives, in ranges
+of one sender each. Both believe no size and no offset that a peer names.
 """
 
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,123 +36,9 @@ def split(vector: np.ndarray, most: int = CHUNK) -> Iterator[tuple[int, memoryvi
         yield offset, data[4 * offset:4 * (offset + most)]
 
 
-class Assembly:
-    """Puts one vector together from ranges of which each comes in chunks of its own sender.
-
-    A range may begin anew, of another version perhaps; the vector is whole when all ranges are, of
-    the same version.
-    """
-
-    def __init__(self, size: int, parts: int, pool: BufferPool):
-        self.size, self._pool = size, pool
-        self._bounds = bounds(size, parts)
-        self._vector: np.ndarray | None = None  # incomplete
-        self._filled = self._bounds[:-1]  # where the next chunk of each range begins
-        self._versions: list[int | None] = [None] * parts
-
-    def add(self, version: int, offset: int, data: memoryview) -> np.ndarray | None:
-        """Take one chunk; return the whole vector (float32 [size]) if it was the last.
-
-        The rest of what was broken off is passed over. Raises WireError for a chunk of the wrong
-        size.
-        """
-        part = bisect.bisect_right(self._bounds, offset) - 1
-        if not 0 <= part < len(self._versions):
-            raise WireError(f"chunk at float {offset} of {self.size}")
-        start, stop = self._bounds[part:part + 2]
-        if offset != start and (offset, version) != (self._filled[part], self._versions[part]):
-            return None
-        count = min(CHUNK, stop - offset)
-        if data.nbytes != 4 * count:
-            raise WireError(f"chunk at float {offset} has {data.nbytes} bytes, not {4 * count}")
-        if self._vector is None:
-            self._vector = self._pool.take(self.size)
-        self._vector[offset:offset + count] = np.frombuffer(data, "<f4")
-        self._filled[part], self._versions[part] = offset + count, version
-        if self._filled != self._bounds[1:] or {*self._versions} - {None, version}:
-            return None
-        vector, self._vector = self._vector, None
-        self._filled = self._bounds[:-1]
-        return vector
-
-
-class Reassembler:
-    """Puts the chunks of one vector together; offset 0 begins anew.
-
-    Returns a vector only when its last chunk is there, so that half an update is never seen.
-
-    shared: what is added lies in shared memory, and may change at any time: all of it is copied,
-            and it may be more than a chunk
-    """
-
-    def __init__(self, size: int, pool: BufferPool, shared: bool = False):
-        """`size` in floats; `pool`: source of the vectors' memory."""
-        self.size, self._shared = size, shared
-        self._pool = pool
-        self._vector: np.ndarray | None = None  # incomplete
-        self.filled = 0  # floats that have been added to it
-
-    def add(self, offset: int, size: int, data: memoryview) -> np.ndarray | None:
-        """Take one chunk; return the whole vector (float32 [size]) if the chunk was the last.
-
-        The vector is the caller's; one of a single chunk is a view of `data`. Raises WireError for
-        a chunk of the wrong size or out of order.
-        """
-        if size != self.size:
-            raise WireError(f"a vector of {size} floats was announced, the model has {self.size}")
-        if offset and offset != self.filled:
-            raise WireError(f"chunk at float {offset} came when {self.filled} was due")
-        expected = min(CHUNK, size - offset)
-        count = data.nbytes // 4
-        if self._shared and expected < count <= size - offset:
-            expected = count
-        if offset < 0 or expected < 0 or data.nbytes != 4 * expected:
-            raise WireError(f"chunk at float {offset} has {data.nbytes} bytes, not "
-                            f"{4 * expected}")
-        values = np.frombuffer(data, "<f4")
-        if expected == size and not self._shared:
-            self._took(values, offset)
-            return values
-        vector = self._pool.take(size) if self._vector is None else self._vector
-        for start in range(0, expected, _BLOCK):
-            part = vector[offset + start:offset + min(start + _BLOCK, expected)]
-            np.copyto(part, values[start:start + _BLOCK])
-            self._took(part, offset + start)
-        self.filled = offset + expected
-        complete = self.filled == size
-        self._vector = None if complete else vector
-        if not complete:
-            return None
-        self.filled = 0
-        return vector
-
-    def _took(self, part: np.ndarray, offset: int) -> None:
-        """These floats of the vector are here, and in the processor's caches."""
-
-
-class FloatsReader:
-    """Vectors whose chunks come one after another: those of Begin, of Collected, or of Copy."""
-
-    def __init__(self, sizes: Sequence[int], pool: BufferPool | None = None):
-        """`pool`: source of the vectors' memory; None: it is new."""
-        self._ends = np.cumsum(sizes)
-        self._floats = (pool or BufferPool()).take(sum(sizes))
-        self._filled = 0
-
-    def add(self, message: s.Floats | m.CopyChunk, body: memoryview) -> list[np.ndarray] | None:
-        """Take the next chunk; return all vectors if it was the last. Raises WireError."""
-        end = self._filled + body.nbytes // 4
-        if message.offset != self._filled or body.nbytes % 4 or end > self._floats.size:
-            raise m.WireError(f"{body.nbytes} bytes from float {message.offset} on came when "
-                              f"{self._filled} of {self._floats.size} was due")
-        self._floats[self._filled:end] = np.frombuffer(body, "<f4")
-        self._filled = end
-        return np.split(self._floats, self._ends[:-1]) if end == self._floats.size else None
-
-
 def floats_of(number: int, *vectors: np.ndarray,
               kind: type[s.Floats] | type[m.CopyChunk] = s.Floats) -> Iterator[Frames]:
-    """The messages from which `FloatsReader` makes these vectors, float32."""
+    """The messages from which a `VectorStream` makes these vectors, float32."""
     start = 0
     for vector in [v for v in vectors if v.size] or vectors[:1]:
         for offset, chunk in split(vector):
@@ -158,115 +46,236 @@ def floats_of(number: int, *vectors: np.ndarray,
         start += vector.size
 
 
-class _Floats(Reassembler):
-    """Looks at what it has taken, while that is in the processor's caches."""
-
-    most = 0.0  # as of `magnitude`, of the newest vector so far
-
-    def _took(self, part: np.ndarray, offset: int) -> None:
-        self.most = max(self.most if offset else 0.0, magnitude(part))
+def _check(offset: int, data: memoryview, expected: int) -> None:
+    """Raise WireError unless this chunk has the floats that are due there."""
+    if data.nbytes != 4 * expected:
+        raise WireError(f"chunk at float {offset} has {data.nbytes} bytes, not {4 * expected}")
 
 
-class UpdateReassembler:
-    """Puts a worker's updates together, and sums of them, which come as float32 in any run.
+class VectorStream:
+    """Puts vectors together that come one after another, in chunks in order; offset 0 begins anew.
 
+    They are returned only when the last chunk is there, so that half an update is never seen.
+
+    size:   floats of all vectors
+    filled: floats that have been added
+    most:   as of `magnitude`, of what was added since offset 0, if that is `measured`
+    """
+
+    def __init__(self, sizes: Sequence[int], pool: BufferPool | None = None, shared: bool = False,
+                 measured: bool = False):
+        """
+        sizes:  of the vectors, in floats
+        pool:   source of their memory; None: it is new
+        shared: what is added lies in shared memory, and may change at any time: all of it is
+                copied, and it may be more than a chunk
+        """
+        self._ends = [*itertools.accumulate(sizes)]
+        self.size = sum(sizes)
+        self._pool = BufferPool() if pool is None else pool
+        self._shared, self._measured = shared, measured
+        self._floats: np.ndarray | None = None  # incomplete
+        self.filled = 0
+        self.most = 0.0
+
+    def add(self, offset: int, data: memoryview,
+            size: int | None = None) -> list[np.ndarray] | None:
+        """Take one chunk; return all vectors (float32) if it was the last.
+
+        size: floats of all, as the peer has announced them, if it has
+
+        The vectors are the caller's; a single one of a single chunk is a view of `data`. Raises
+        WireError for a chunk of the wrong size or out of order, which changes nothing.
+        """
+        if size is not None and size != self.size:
+            raise WireError(f"a vector of {size} floats was announced, the model has {self.size}")
+        if offset and offset != self.filled:
+            raise WireError(f"chunk at float {offset} came when {self.filled} was due")
+        end = self._ends[min(bisect.bisect_right(self._ends, offset), len(self._ends) - 1)]
+        expected, count = min(CHUNK, end - offset), data.nbytes // 4
+        if self._shared and expected < count <= end - offset:
+            expected = count
+        _check(offset, data, expected)
+        if not offset:
+            self.most = 0.0
+        values = np.frombuffer(data, "<f4")
+        if expected == self.size and len(self._ends) == 1 and not self._shared:
+            self._measure(values)
+            return [values]
+        if self._floats is None:
+            self._floats = self._pool.take(self.size)
+        for start in range(0, expected, _BLOCK):
+            block = self._floats[offset + start:offset + min(start + _BLOCK, expected)]
+            np.copyto(block, values[start:start + _BLOCK])
+            self._measure(block)  # while it is in the processor's caches
+        self.filled = offset + expected
+        if self.filled < self.size:
+            return None
+        floats, self._floats = self._floats, None
+        self.filled = 0
+        return [floats] if len(self._ends) == 1 else np.split(floats, self._ends[:-1])
+
+    def _measure(self, values: np.ndarray) -> None:
+        if self._measured:
+            self.most = max(self.most, magnitude(values))
+
+
+class Updates:
+    """One worker's updates, decoded, and sums of them, which come as float32 in any run.
+
+    size: floats of each
     most: as of `magnitude`, of the newest one so far
     """
 
-    most = 0.0
-
     def __init__(self, size: int, pool: BufferPool, wire: Codec = FLOAT32, shared: bool = False):
-        """`size` in floats; `pool`: source of the vectors' memory; `wire`: the run's format;
-        `shared`: as of `Reassembler`."""
+        """`pool`: source of the vectors' memory; `wire`: the run's format; `shared`: as of
+        `VectorStream`."""
         self.size, self._wire, self._pool = size, wire, pool
-        self._floats = _Floats(size, pool, shared)
-        self._words = None if wire.lossless else Reassembler(wire.words(size), pool)
+        self.most = 0.0
+        self._floats = VectorStream([size], pool, shared, measured=True)
+        self._words = None if wire.lossless else VectorStream([wire.words(size)], pool)
 
-    def due(self, again: bool) -> int:
-        """How many floats or words a push has, or a sum that is sent `again`."""
-        return self.size if self._words is None or again else self._words.size
-
-    def add(self, offset: int, size: int, data: memoryview,
+    def add(self, offset: int, data: memoryview, size: int | None = None,
             again: bool = False) -> np.ndarray | None:
-        """As `Reassembler.add`, of a push or, `again`, of a sum; what is returned are floats."""
+        """Take one chunk of a push or, `again`, of a sum; return all of it, float32 [size], if the
+        chunk was the last. `size`, and what it raises: as of `VectorStream.add`."""
         if self._words is None or again:
-            vector = self._floats.add(offset, size, data)
+            found = self._floats.add(offset, data, size)
             self.most = self._floats.most
-            return vector
-        words = self._words.add(offset, size, data)
+            return None if found is None else found[0]
+        words = self._words.add(offset, data, size)
         if words is None:
             return None
         try:
-            vector = self._wire.decode(words, self.size, self._pool.take(self.size))
+            vector = self._wire.decode(words[0], self.size, self._pool.take(self.size))
         except ValueError as error:
-            raise m.WireError(f"an update of {error}") from None
+            raise WireError(f"an update of {error}") from None
         self.most = magnitude(vector)
         return vector
 
 
-class _Part(NamedTuple):
-    """A range on its way."""
+@dataclass
+class _Range:
+    """A range of a vector, and what has come of it.
 
-    version: int
-    base: int
-    words: Reassembler
+    version, base, length: of what comes: see `messages.Model`; floats, or words of differences
+    filled: of these, that are here
+    words:  where they are differences
+    """
+
+    start: int
+    stop: int
+    version: int = m.NONE
+    base: int = m.NONE
+    length: int = 0
+    filled: int = 0
+    words: VectorStream | None = None
 
 
-class Parts:
-    """Puts versions together; a range may begin anew, of another version perhaps."""
+class VectorAssembly:
+    """Puts versions of one vector together from ranges, which come in any order.
 
-    def __init__(self, size: int, parts: int, wire: Codec):
-        """`size`: of the model, in floats; `wire`: format of differences."""
-        self._wire, self._size = wire, size
-        self._bounds = bounds(size, parts)
-        self._coming: dict[int, _Part] = {}  # index -> what comes of it
-        self._here: dict[int, tuple[int, np.ndarray, int]] = {}  # version, floats, words
+    Each range comes in chunks, in order, of its own sender: its floats, or differences from the
+    version that was put together before. It may begin anew, of another version perhaps; the vector
+    is whole when all ranges are, of the same version.
+    """
 
-    def add(self, model: m.Model, data: memoryview, held: int,
-            vector: np.ndarray | None) -> tuple[np.ndarray, int] | None:
+    def __init__(self, size: int, wire: Codec = FLOAT32, parts: int = 1):
+        """
+        size:  of the vector, in floats
+        wire:  format of differences; with one that loses nothing there are none
+        parts: number of ranges
+        """
+        self.size, self._wire = size, wire
+        self._pool = BufferPool()
+        self._held = m.NONE  # version that differences are added to, with its floats
+        self._floats: np.ndarray | None = None
+        self.divide(parts)
+
+    def divide(self, parts: int) -> None:
+        """From here on versions come in so many ranges; forget what has come of one."""
+        self._ranges = [_Range(start, stop) for start, stop
+                        in itertools.pairwise(bounds(self.size, parts)) if start < stop]
+        self._starts = [one.start for one in self._ranges]
+        self._vector: np.ndarray | None = None  # incomplete
+
+    def add(self, model: m.Model, data: memoryview) -> tuple[np.ndarray, int] | None:
         """Take one chunk; return the whole version, float32 [size], and in how many bytes it came,
         if the chunk was the last of all ranges.
 
-        held, vector: the version that differences may be added to
-
-        The rest of what was broken off is passed over. Raises WireError for what no shard sends.
+        A vector in one piece, of shared memory say, is a view of `data`. The rest of what was
+        broken off is passed over. Raises WireError for what no server or shard sends, which changes
+        nothing.
         """
-        index = bisect.bisect_right(self._bounds, model.offset) - 1
-        if not 0 <= index < len(self._bounds) - 1:
-            raise m.WireError(f"chunk at float {model.offset} of {self._size}")
-        start, stop = self._bounds[index:index + 2]
-        whole, offset = model.base == m.NONE, model.offset - start
-        size = stop - start if whole else model.size
-        if not whole and (model.base != held or vector is None or not 0 <= size <= stop - start):
-            raise m.WireError(f"a range of version {model.version} in {size} words that are added "
-                              f"to version {model.base}, and version {held} is here")
-        if offset == 0:
-            words = Reassembler(size, BufferPool())
-            self._coming[index] = _Part(model.version, model.base, words)
-        part = self._coming.get(index)
-        if part is None or (part.version, part.base, part.words.size) != (
-                model.version, model.base, size) or offset not in (0, part.words.filled):
+        one, whole = self._range(model), model.base == m.NONE
+        offset, length = model.offset - one.start, one.stop - one.start if whole else model.size
+        if offset and (model.version, model.base, length, offset) != (
+                one.version, one.base, one.length, one.filled):
             return None
-        floats = part.words.add(offset, size, data)
+        rest = length - offset
+        _check(model.offset, data, min(CHUNK, rest) if model.place is None else rest)
+        if not offset:
+            one.version, one.base, one.length, one.filled = model.version, model.base, length, 0
+            one.words = None if whole else VectorStream([length])
+        if one.words is None:
+            floats: np.ndarray | None = np.frombuffer(data, "<f4")
+            one.filled += data.nbytes // 4
+        else:
+            floats = self._advanced(one, one.words, offset, data)
         if floats is None:
             return None
-        if not whole:
-            assert vector is not None
-            try:
-                floats = advanced(self._wire, vector[start:stop], floats)
-            except ValueError as error:
-                raise m.WireError(f"version {model.version} as {error}") from None
-        self._here[index] = model.version, floats, size
-        return self._joined(model.version)
+        if floats.size == self.size:
+            self._vector = floats
+        else:
+            if self._vector is None:
+                self._vector = self._pool.take(self.size)
+            start = model.offset if whole else one.start
+            self._vector[start:start + floats.size] = floats
+        return self._joined(one.version)
+
+    def _range(self, model: m.Model) -> _Range:
+        """Of which this is a chunk. Raises WireError for one that cannot be."""
+        one = self._ranges[bisect.bisect_right(self._starts, model.offset) - 1]
+        if not one.start <= model.offset < one.stop:
+            raise WireError(f"chunk at float {model.offset} of {self.size}")
+        if model.base == m.NONE:
+            if model.size != self.size:
+                raise WireError(f"a vector of {model.size} floats was announced, the model has "
+                                f"{self.size}")
+        elif (model.base != self._held or self._floats is None
+                or not 0 <= model.size <= one.stop - one.start):
+            raise WireError(f"version {model.version} in {model.size} words that are added to "
+                            f"version {model.base}, and version {self._held} of {self.size} "
+                            "floats is here")
+        return one
+
+    def _advanced(self, one: _Range, words: VectorStream, offset: int,
+                  data: memoryview) -> np.ndarray | None:
+        """The range of the held version, and its differences, if all of them are here."""
+        assert self._floats is not None
+        found = words.add(offset, data)
+        one.filled = words.filled
+        if found is None:
+            return None
+        alone = one.stop - one.start == self.size
+        try:
+            floats = advanced(self._wire, self._floats if alone
+                              else self._floats[one.start:one.stop], found[0])
+        except ValueError as error:
+            raise WireError(f"version {one.version} as {error}") from None
+        one.filled = one.length
+        return floats
 
     def _joined(self, version: int) -> tuple[np.ndarray, int] | None:
-        """All ranges, if they are here, and of this version."""
-        found = [self._here.get(index) for index, (start, stop)
-                 in enumerate(zip(self._bounds, self._bounds[1:], strict=False)) if start < stop]
-        ranges = [one for one in found if one is not None and one[0] == version]
-        if len(ranges) < len(found):
+        """The vector, if all ranges are here, and of this version."""
+        if any(one.filled < one.length or one.version != version for one in self._ranges):
             return None
-        self._here.clear()
-        self._coming.clear()
-        return np.concatenate([floats for _, floats, _ in ranges]), 4 * sum(
-            words for _, _, words in ranges)
+        vector, nbytes = self._vector, 4 * sum(one.length for one in self._ranges)
+        assert vector is not None
+        self._vector = None
+        for one in self._ranges:
+            one.version, one.words = m.NONE, None
+        if not self._wire.lossless:  # what a later difference is added to
+            vector.flags.writeable = False
+            self._held, self._floats = version, vector
+        return vector, nbytes

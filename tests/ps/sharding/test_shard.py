@@ -12,7 +12,7 @@ from wbsp.limits import SHARDS
 from wbsp.ps.sharding.coordinator import ShardPlan
 from wbsp.ps.sharding.shard import Shard
 from wbsp.tensors.ops import bounds
-from wbsp.wire.assembly import FloatsReader, floats_of, split
+from wbsp.wire.assembly import VectorStream, floats_of, split
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import attachment
@@ -53,9 +53,9 @@ def everything(shard):
     """The version and the outer step's state, as the server puts them together."""
     frames = list(shard.collected(1))
     head = m.decode(s.FromShard, frames[0][0])
-    reader = FloatsReader([shard.size, *head.state.values()])
+    reader = VectorStream([shard.size, *head.state.values()])
     for header, chunk in frames[1:]:
-        vectors = reader.add(m.decode(s.FromShard, header), memoryview(bytes(chunk)))
+        vectors = reader.add(m.decode(s.FromShard, header).offset, memoryview(bytes(chunk)))
     return head.version, vectors[0], dict(zip(head.state, vectors[1:], strict=True))
 
 
@@ -180,13 +180,13 @@ def test_the_rest_of_a_broken_push_is_no_part_of_the_next():
 @pytest.mark.parametrize("sizes", [[0], [3], [0, 1], [2, 0, 3], [m.CHUNK + 1, m.CHUNK + 1, 1]])
 def test_floats_arrive_in_their_vectors(sizes):
     vectors = [np.arange(size, dtype=np.float32) + size for size in sizes]
-    reader, found = FloatsReader(sizes), None
+    reader, found = VectorStream(sizes), None
     for header, chunk in floats_of(3, *vectors):
         message = m.decode(s.ToShard, header)
         assert message.number == 3 and found is None
         with pytest.raises(m.WireError):
-            reader.add(s.Floats(3, message.offset + 1), chunk)
-        found = reader.add(message, chunk)
+            reader.add(message.offset + 1, chunk)
+        found = reader.add(message.offset, chunk)
     assert [vector.tolist() for vector in found] == [vector.tolist() for vector in vectors]
 
 

@@ -14,7 +14,7 @@ from wbsp.ps.checkpoint.format import Checkpoint
 from wbsp.ps.checkpoint.state import RunState
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import TensorSpec, total_size
-from wbsp.wire.assembly import FloatsReader, floats_of
+from wbsp.wire.assembly import VectorStream, floats_of
 from wbsp.wire.messages import codec as m
 from wbsp.wire.rate import Frames
 from wbsp.wire.shm.link import TRIES, Door, Link
@@ -79,13 +79,13 @@ class _Arriving:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise m.WireError(f"malformed head of a copy: {error!r}") from None
         self.number, self._vector = head.number, vector
-        self._reader = FloatsReader(sizes, pool)
+        self._reader = VectorStream(sizes, pool)
 
     def add(self, chunk: m.CopyChunk, body: memoryview) -> Checkpoint | None:
         """Take the next chunk; return what the copy holds, if it was the last. Raises WireError."""
         if chunk.number != self.number:
             raise m.WireError(f"a chunk of copy {chunk.number} came when {self.number} was due")
-        vectors = self._reader.add(chunk, body)
+        vectors = self._reader.add(chunk.offset, body)
         return None if vectors is None else self.saved(vectors)
 
     def saved(self, vectors: list[np.ndarray]) -> Checkpoint:

@@ -17,7 +17,7 @@ from wbsp.ps.sessions.requests import Members
 from wbsp.ps.sessions.session import WorkerSession, check_reattach, disagreement, other_protocol
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import LayerState, TensorSpec, difference, other_state, total_size
-from wbsp.wire.assembly import Reassembler
+from wbsp.wire.assembly import VectorStream
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Bond
 from wbsp.wire.shm.link import check_name
@@ -30,7 +30,7 @@ INITIAL_PATIENCE = 60.0  # seconds without a chunk after which another worker is
 
 class _Asked(NamedTuple):
     session: WorkerSession
-    reassembler: Reassembler
+    stream: VectorStream
 
 
 class InitialModel:
@@ -48,7 +48,7 @@ class InitialModel:
         for session in sessions:
             if session.joined and session.layout is not None:
                 size = total_size(session.layout)
-                self._asked = _Asked(session, Reassembler(size, self._pool))
+                self._asked = _Asked(session, VectorStream([size], self._pool))
                 self._progress_at = now
                 return session
         return None
@@ -61,9 +61,9 @@ class InitialModel:
         """Take a chunk; return W_0 (float32 [size]) when it was the last. Raises WireError."""
         if self._asked is None:
             raise m.WireError("an initial model that was not requested")
-        vector = self._asked.reassembler.add(initial.offset, initial.size, body)
+        found = self._asked.stream.add(initial.offset, body, initial.size)
         self._progress_at = now
-        return vector
+        return None if found is None else found[0]
 
     def give_up(self) -> None:
         """The worker that was asked will not bring W_0."""

@@ -14,7 +14,7 @@ from wbsp.ps.sessions.session import Sharing, Way, WorkerSession
 from wbsp.ps.sharding.coordinator import Shards
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import FLOAT32, Codec
-from wbsp.wire.assembly import UpdateReassembler, split
+from wbsp.wire.assembly import Updates, split
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import answer
 from wbsp.wire.queues import MOST_WAITING, PeerQueues
@@ -99,7 +99,7 @@ class SessionManager:
         failed = 0 if session.way is None else session.way.failed
         link, way = self.lending.link(session.identity, "" if failed >= TRIES else name, size)
         pool = self._pool if link is None else self.lending.pool
-        updates = UpdateReassembler(size, pool, self._wire, link is not None)
+        updates = Updates(size, pool, self._wire, link is not None)
         session.way = Way(way, updates, link, failed)
 
     def unshare(self, session: WorkerSession, failed: bool = False) -> None:

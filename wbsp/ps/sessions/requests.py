@@ -100,7 +100,7 @@ class Members:
         if body is None:
             self._headed(session, kept, kept.work.last)
             return
-        vector = session.updates.add(kept.offset, kept.size, body, again=True)
+        vector = session.updates.add(kept.offset, body, kept.size, again=True)
         if vector is None:
             self.sessions.note_chunk(session)
         else:
@@ -141,7 +141,7 @@ class Members:
             else:
                 self._headed(session, update, update.push.seq)
             return
-        vector = session.updates.add(update.offset, update.size, body)
+        vector = session.updates.add(update.offset, body, update.size)
         if vector is None:
             self.sessions.note_chunk(session)
         else:

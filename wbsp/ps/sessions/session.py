@@ -10,7 +10,7 @@ from wbsp.core.stats import PHASES, Report
 from wbsp.ps.checkpoint.state import Totals
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec
-from wbsp.wire.assembly import UpdateReassembler
+from wbsp.wire.assembly import Updates
 from wbsp.wire.messages import codec as m
 from wbsp.wire.shm.lender import SharedLink
 from wbsp.wire.shm.link import check_name
@@ -81,7 +81,7 @@ class Way:
     """How floats come from a worker and go there."""
 
     name: str  # for a log
-    updates: UpdateReassembler
+    updates: Updates
     link: SharedLink | None  # None: no memory is shared (any more)
     failed: int = 0  # attempts to share that did; after some no other is made
 
@@ -117,7 +117,7 @@ class WorkerSession:
         return self.request.layout if self.request else None
 
     @property
-    def updates(self) -> UpdateReassembler | None:
+    def updates(self) -> Updates | None:
         """Of what it sends; None until it is admitted."""
         return self.way.updates if self.way else None
 

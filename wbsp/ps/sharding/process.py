@@ -23,7 +23,7 @@ from wbsp.process.host import HOST, Host, Nap
 from wbsp.process.signals import Interrupts
 from wbsp.ps.sharding.shard import Shard
 from wbsp.runlog.console import say
-from wbsp.wire.assembly import FloatsReader
+from wbsp.wire.assembly import VectorStream
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import SIZE, attachment
@@ -50,7 +50,7 @@ class _Leader:
     key: bytes  # of the run's shards: a later server of the run proves itself by it
     heard: float
     begin: s.Begin | None = None
-    floats: FloatsReader | None = None  # of Begin, while they come
+    floats: VectorStream | None = None  # of Begin, while they come
     shard: Shard | None = None
     collecting: deque[Iterator[Frames]] = field(default_factory=deque)
     told: dict[int, float] = field(default_factory=dict)  # name -> time of the newest Arriving
@@ -279,10 +279,10 @@ class ShardServer:
             case s.Begin():
                 leader.begin = message
                 sizes = [message.stop - message.start, *message.state.values()]
-                leader.floats = FloatsReader(sizes)
+                leader.floats = VectorStream(sizes)
                 self._socket.guard.allow(4 * sum(sizes))
             case s.Floats() if leader.begin and leader.floats and body is not None:
-                if vectors := leader.floats.add(message, body):
+                if vectors := leader.floats.add(message.offset, body):
                     state = dict(zip(leader.begin.state, vectors[1:], strict=True))
                     leader.shard, leader.floats = Shard(leader.begin, vectors[0], state), None
             case _ if shard is None:

@@ -17,7 +17,7 @@ from wbsp.core.outer_optimizer import create_outer
 from wbsp.core.store import UNSENT, Snapshot, Store
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import parse
-from wbsp.wire.assembly import UpdateReassembler, floats_of, split
+from wbsp.wire.assembly import Updates, floats_of, split
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import attachment
@@ -38,7 +38,7 @@ class Attachment:
     secret: int
     name: int  # this and the next: see `wbsp.wire.proof.attachment`
     key: bytes
-    updates: UpdateReassembler
+    updates: Updates
     identity: bytes | None = None  # of its socket, once it has come
     arriving: Key | None = None  # what comes in chunks
     held: dict[Key, np.ndarray] = field(default_factory=dict)  # slices of updates, float32
@@ -61,8 +61,7 @@ class Attachment:
         elif key != self.arriving:
             raise m.WireError(f"worker {self.worker} sent the rest of push {message.seq} without "
                               "its begin")
-        size = self.updates.due(message.again)
-        vector = self.updates.add(message.offset, size, body, message.again)
+        vector = self.updates.add(message.offset, body, again=message.again)
         if vector is None:
             return False
         self.held[key], self.arriving = vector, None
@@ -130,7 +129,7 @@ class Shard:
             case s.Admit():
                 self._forget(message.worker)
                 one = Attachment(message.worker, message.secret, *attachment(message.secret),
-                                 UpdateReassembler(self.size, self._pool, self._wire))
+                                 Updates(self.size, self._pool, self._wire))
                 self._of[message.worker] = self._by_name[one.name] = one
             case s.Dismiss():
                 old = self._of.get(message.worker)

@@ -13,7 +13,7 @@ from wbsp.core.store import UNSENT, Snapshot, Store, Whole, initial_vector
 from wbsp.ps.sharding.coordinator import ShardLost, Shards
 from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.tensors.ops import bounds, largest
-from wbsp.wire.assembly import FloatsReader
+from wbsp.wire.assembly import VectorStream
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 
@@ -31,7 +31,7 @@ class _Collection:
         self._states: dict[int, dict[str, np.ndarray]] = {}  # shard -> of the outer step
         self._numbers = outer.NUMBERS
         self._heads: dict[int, s.Collected] = {}
-        self._readers: dict[int, FloatsReader] = {}
+        self._readers: dict[int, VectorStream] = {}
 
     def take(self, shard: int, message: m.Message, body: memoryview | None) -> bool:
         """Take a message of a shard; True if it was the last of all. Raises ShardLost."""
@@ -46,10 +46,10 @@ class _Collection:
         if isinstance(message, s.Collected):
             assert message.version == self.version, f"version {message.version}"
             self._heads[shard] = message
-            self._readers[shard] = FloatsReader([stop - start, *message.state.values()])
+            self._readers[shard] = VectorStream([stop - start, *message.state.values()])
             return False
         assert isinstance(message, s.Floats) and body is not None
-        vectors = self._readers[shard].add(message, body)
+        vectors = self._readers[shard].add(message.offset, body)
         if vectors is None:
             return False
         self._vector[start:stop] = vectors[0]
