@@ -19,7 +19,7 @@ from wbsp.process.host import Clock
 from wbsp.process.signals import Interrupts
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.ps.checkpoint.writer import CHECKPOINT
-from wbsp.ps.config import Outlet, ServerConfig
+from wbsp.ps.config import Reporter, RunInfo, ServerConfig
 from wbsp.ps.evaluation import Evaluation, EvaluatorError, EvaluatorWatch
 from wbsp.ps.replication.primary import Replication
 from wbsp.ps.server import Server
@@ -82,8 +82,9 @@ class Run:
         self.address = f"localhost:{socket.port}"
         model = create(sync) if isinstance(sync, str) else sync
         self.console = Console("", self.output)
-        outlet = Outlet(folder, ServerLog(folder, model.name, tensorboard=False), self.console)
-        self.server = Server(model, socket, config, {}, outlet, judge, self.interrupts)
+        reporter = Reporter(folder, ServerLog(folder, model.name, tensorboard=False), self.console)
+        self.server = Server(model, socket, config, RunInfo(model.rule, workers, {}, "", 1),
+                             reporter, self.interrupts, evaluator=judge)
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def starts(self):
@@ -238,8 +239,7 @@ def test_workers_have_their_time_from_when_a_server_woke_or_has_its_shards(tmp_p
 
     def later(slept):
         now = server._clock.now()
-        for one in filter(None, (server, server.training)):
-            one._alone_since -= 100
+        server._alone_since -= 100
         server._nap._last = now - 100 if slept else now
         return server._timers(now)
 

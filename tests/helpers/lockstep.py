@@ -22,7 +22,7 @@ from wbsp.core.store import UNSENT, Store
 from wbsp.process.host import HOST
 from wbsp.ps.checkpoint.state import RunState
 from wbsp.ps.clock import Clock
-from wbsp.ps.config import Terms
+from wbsp.ps.config import RunInfo
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.sync import create
 from wbsp.tensors.codecs import parse
@@ -39,11 +39,12 @@ class Life:
         self.engine = None
         self.writing = None  # a checkpoint under way
         wire = parse(world.wire)
-        terms = Terms(world.model().rule, world.workers_num, SETTINGS | {"wire": wire.name}, None,
-                      SETTINGS["id"], epoch, wire=wire, secret=SECRET)
+        info = RunInfo(world.model().rule, world.workers_num, SETTINGS | {"wire": wire.name},
+                       SETTINGS["id"], epoch, wire=wire, secret=SECRET)
         self.challenges = Challenges(os.urandom)
-        self.dispatcher = Dispatcher(self, terms, None, Clock(lambda: world.now), world.said.append,
-                                     partial(self.event, world.now))
+        self.dispatcher = Dispatcher(self, info, SimpleNamespace(
+            clock=Clock(lambda: world.now), say=world.said.append,
+            event=partial(self.event, world.now)))
         model = world.model()
         store = Store(saved["vector"], saved["state"].version, wire=wire,
                       unsent=saved["outer"].get(UNSENT))

@@ -5,21 +5,16 @@ from __future__ import annotations
 import json
 import math
 import pathlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from wbsp.core.outer_optimizer import OuterOptimizer
 from wbsp.process.host import HOST
-from wbsp.ps.file_server import RunFiles
-from wbsp.ps.sharding.coordinator import Shards
+from wbsp.ps.clock import Clock
 from wbsp.runlog.console import Console
 from wbsp.runlog.server import ServerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.tensors.codecs import FLOAT32, Codec
-from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.proof import SIZE, mac, ticket
 from wbsp.wire.rate import RateLimiter
 
@@ -58,25 +53,29 @@ class ServerConfig:
 
 
 @dataclass
-class Outlet:
-    """Where a run's story goes: a folder with its log, and a console for people."""
+class Reporter:
+    """Where a run's story goes, and its times: a folder with its log, and a console for people."""
 
     folder: pathlib.Path
     log: ServerLog
     console: Console
+    clock: Clock = field(default_factory=lambda: Clock(HOST.clock.monotonic))
+
+    def say(self, text: str) -> None:
+        """Tell people."""
+        self.console.line(text, self.clock.run())
+
+    def event(self, kind: str, **facts: Any) -> None:
+        """Tell the log."""
+        self.log.event(self.clock.run(), kind, **facts)
 
 
 @dataclass(frozen=True)
-class Terms:
-    """What a worker joins.
+class RunInfo:
+    """What a worker joins, and a standby stands by.
 
     settings:   what joining workers must agree on or take over (name -> text)
-    on_initial: takes W_0 and its layout from the first worker; None: no worker is asked
     run, epoch: the run's id, and the number of this start of its server
-    record:     notes changes of the run's settings in its folder, and returns them all; raises
-                OSError where they cannot be written
-    shards:     None: the server keeps the floats itself
-    files:      of the run, for watchers; None: it cannot be watched
     wire:       format of updates and versions
     shared:     what a standby must agree on beside the settings (name -> text)
     alone:      why no memory is shared with workers; None: it is, with those that can
@@ -88,12 +87,8 @@ class Terms:
     rule: WorkerRule
     worker_num: int
     settings: dict[str, str]
-    on_initial: Callable[[np.ndarray, list[TensorSpec]], None] | None
     run: str
     epoch: int
-    record: Callable[..., dict[str, Any]] = dict
-    shards: Shards | None = None
-    files: RunFiles | None = None
     wire: Codec = FLOAT32
     alone: str | None = None
     others_wait: bool = False

@@ -9,15 +9,17 @@ import math
 import traceback
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
+import numpy as np
 import zmq
 
 from wbsp.core.engine import Engine
 from wbsp.core.stats import Report
 from wbsp.limits import one_line
 from wbsp.ps.checkpoint.state import Totals
-from wbsp.ps.clock import Clock
-from wbsp.ps.config import Terms
+from wbsp.ps.config import Reporter, RunInfo
+from wbsp.ps.file_server import RunFiles
 from wbsp.ps.replication.primary import Replication
 from wbsp.ps.sessions.admission import Admission
 from wbsp.ps.sessions.handlers import Handlers, Peer
@@ -30,6 +32,7 @@ from wbsp.ps.sessions.session import (
     check_report,
     other_protocol,
 )
+from wbsp.ps.sharding.coordinator import Shards
 from wbsp.tensors.layout import TensorSpec, total_size
 from wbsp.wire.guard import no_file_left
 from wbsp.wire.messages import codec as m
@@ -45,26 +48,35 @@ _LOOK = 0.25  # seconds between two looks at all workers, which take a while whe
 class Dispatcher:
     """The server's side of every conversation; used by the event loop alone.
 
-    bandwidth: bytes per second each way, or None; `clock`, `say` and `event` are the server's
+    bandwidth:  bytes per second each way, or None
+    on_initial: takes W_0 and its layout from the first worker; None: no worker is asked
+    record, shards, files: as in `Server`
     """
 
-    def __init__(self, socket: ServerSocket, terms: Terms, bandwidth: float | None,
-                 clock: Clock, say: Callable[[str], None],
-                 event: Callable[..., None]):
-        self._socket, self._clock, self._say, self._event = socket, clock, say, event
-        self.shards, self.files, self.on = terms.shards, terms.files, socket.on
+    def __init__(self, socket: ServerSocket, info: RunInfo, reporter: Reporter,
+                 bandwidth: float | None = None, *,
+                 on_initial: Callable[[np.ndarray, list[TensorSpec]], None] | None = None,
+                 record: Callable[..., dict[str, Any]] = dict, shards: Shards | None = None,
+                 files: RunFiles | None = None):
+        self._socket = socket
+        self._say = reporter.say
+        self._clock = clock = reporter.clock
+        self.shards = shards
+        self.files = files
+        self.on = socket.on
         if self.shards is not None:
             self.shards.hear = self.hear_shard
         alone = ("a rate limit" if bandwidth else "shards" if self.shards
-                 else terms.alone if terms.wire.lossless else f"--wire={terms.wire.name}")
-        self.sessions = SessionManager(socket, bandwidth, clock.now, say, event, self.shards,
-                                       terms.wire, alone)
+                 else info.alone if info.wire.lossless else f"--wire={info.wire.name}")
+        self.sessions = SessionManager(socket, bandwidth, clock.now, reporter.say, reporter.event,
+                                       self.shards,
+                                       info.wire, alone)
         self.reports: dict[int, Totals] = {}  # of each worker, over all its incarnations
-        self.admission = Admission(terms, self.sessions, self.reports, clock, self.lose,
-                                   socket.challenges.proven)
+        self.admission = Admission(info, self.sessions, self.reports, clock, self.lose,
+                                   socket.challenges.proven, on_initial)
         self.members: Members | None = None  # until there is a W_0
-        self.replication = Replication(terms, socket, self.sessions, self.admission, clock, say,
-                                       event)
+        self.replication = Replication(info, record, socket, self.sessions, self.admission,
+                                       reporter)
         self.admission.hear_of = self.replication.hear_of
         self.admission.doubt = lambda: self.replication.doubt
         self._handlers = Handlers(

@@ -28,7 +28,7 @@ from wbsp.process.host import HOST, Host
 from wbsp.process.imports import heavy_imports
 from wbsp.process.signals import SIGNALS
 from wbsp.process.throttle import Throttle
-from wbsp.tensors.layout import TensorSpec
+from wbsp.tensors.layout import TensorSpec, difference
 
 _DONE, _FAILED, _WORKS = "done", "failed", "works"  # what a message of the process is
 _SIGN = 2.0  # seconds between two signs of work
@@ -80,6 +80,13 @@ class EvaluatorWatch:
         self._notice = Throttle(_NOTICE, _NOTICE)  # in seconds of silence
         self._looked = on.clock.monotonic()
 
+    def initial(self) -> tuple[np.ndarray, list[TensorSpec]] | None:
+        """As of the evaluator. Raises EvaluatorError, also where it hangs."""
+        initial = self._evaluator.initial()
+        if initial is None:
+            self.look("the network and the test set")
+        return initial
+
     def look(self, work: str) -> None:
         """See whether it still works at `work`. Raises EvaluatorError once it counts as hanging.
 
@@ -118,11 +125,15 @@ class Evaluations:
     say:  hears of an evaluator that seems to hang
     """
 
-    def __init__(self, engine: Engine, evaluator: Evaluator | None, period: float,
-                 take: Callable[[float, int, Evaluation], None], lost: Callable[[str], None],
-                 say: Callable[[str], None], on: Host = HOST):
+    def __init__(self, engine: Engine, layout: list[TensorSpec], evaluator: Evaluator | None,
+                 period: float, take: Callable[[float, int, Evaluation], None],
+                 lost: Callable[[str], None], say: Callable[[str], None], on: Host = HOST):
         self._watch = evaluator and EvaluatorWatch(evaluator, say, on)
-        self._engine, self._evaluator, self._period = engine, evaluator, period
+        self._engine = engine
+        self._layout = layout
+        self._evaluator = evaluator
+        self._period = period
+        self._ready = False  # its network is there
         self._take, self._lost, self._on = take, lost, on
         self.newest: Evaluation | None = None
         self.missing: str | None = None  # why the final version is not evaluated and saved
@@ -131,9 +142,22 @@ class Evaluations:
         self._evaluated = -1  # newest version that was
         self._due = 0.0
 
+    def prepare(self) -> None:
+        """See whether the evaluator's network is there. Raises EvaluatorError where it hangs or
+        fails, or has built another one than the run's."""
+        if self._ready or self._watch is None or self._evaluator is None:
+            return
+        initial = self._watch.initial()
+        if initial is None:
+            return
+        self._ready = True
+        if reason := difference(self._layout, initial[1]):
+            raise EvaluatorError(f"the checkpoint is of another model: {reason} (here: the "
+                                 "checkpoint, there: --model); resume with the same --model")
+
     def poll(self, now: float) -> None:
         """Collect finished evaluations; start the next if due."""
-        if self._evaluator is None:
+        if self._evaluator is None or not self._ready:
             return
         try:
             if self._under_way and self._under_way.result.done():

@@ -19,7 +19,8 @@ from wbsp.ps.checkpoint.format import Checkpoint, load, save
 from wbsp.ps.checkpoint.resume import BESIDE, Runs
 from wbsp.ps.checkpoint.state import check_run
 from wbsp.ps.checkpoint.writer import CHECKPOINT
-from wbsp.ps.config import Outlet, ServerConfig
+from wbsp.ps.clock import Clock
+from wbsp.ps.config import Reporter, RunInfo, ServerConfig
 from wbsp.ps.evaluation import Evaluator
 from wbsp.ps.file_server import RunFiles
 from wbsp.ps.replication.election import SERVER_STEP, STANDBY_STEP, Standing
@@ -158,21 +159,26 @@ class _Plan:
         write_settings(folder, run)
         folder = finish(folder)
         settings["folder"] = str(self._place(folder))
-        settings["id"], secret = str(run["id"]), bytes.fromhex(run[SECRET])
+        settings["id"] = str(run["id"])
         console = Console(f"{model.name} {folder}", self.on.stderr)
         log = ServerLog(folder, model.name, self.start_evaluator is not None,
                         append=resume, say=console.line)
+        info = RunInfo(model.rule, config.worker_num, settings, settings["id"], run["epoch"],
+                       config.wire,
+                       None if config.share else "shared memory disabled by --transport=tcp",
+                       saved is not None or not self.runs.asked, config.terms,
+                       bytes.fromhex(run[SECRET]))
         over = saved is not None and saved.state.over
         shards = None if self.shards.single or over else Shards(
             self.shards, socket, self.host, self.token, config.bandwidth,
-            Lead(PROTOCOL, settings["id"], run["epoch"], config.worker_num), console.line,
-            key_of_shards(secret))
-        server = Server(model, socket, config, settings, Outlet(folder, log, console),
-                        self.start_evaluator() if self.start_evaluator else None, self.interrupts,
-                        hold, run["epoch"], Records(folder, run), shards,
-                        RunFiles(folder, (settings["id"], run["epoch"]), self.host,
-                                 self.watch_port, self.token, self.on),
-                        others_wait=saved is not None or not self.runs.asked, secret=secret)
+            Lead(PROTOCOL, info.run, info.epoch, config.worker_num), console.line,
+            key_of_shards(info.secret))
+        server = Server(model, socket, config, info,
+                        Reporter(folder, log, console, Clock(self.on.clock.monotonic)),
+                        self.interrupts, hold=hold, record=Records(folder, run), shards=shards,
+                        evaluator=self.start_evaluator() if self.start_evaluator else None,
+                        files=RunFiles(folder, (info.run, info.epoch), self.host, self.watch_port,
+                                       self.token, self.on))
         console.line(f"the files of this run are in {folder}")
         if saved:
             server.begin(*saved)

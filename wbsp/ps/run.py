@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,8 +14,7 @@ from wbsp.core.store import Store
 from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.state import RunState
 from wbsp.ps.checkpoint.writer import CHECKPOINT, Checkpoints
-from wbsp.ps.clock import Clock
-from wbsp.ps.config import Outlet, ServerConfig
+from wbsp.ps.config import Reporter, ServerConfig
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.evaluation import Evaluation, Evaluations, Evaluator
 from wbsp.ps.replication.snapshot import Source
@@ -33,22 +32,31 @@ _NAMED = 5  # workers in one line, at most
 _NOTICE = 15.0  # seconds between two lines about the same
 
 
+class Beginning(NamedTuple):
+    """What a run begins with, or goes on from. `unsent`: as in `Store`."""
+
+    vector: np.ndarray  # float32 [size]
+    layout: list[TensorSpec]
+    state: RunState | None  # of a checkpoint; None: the run begins
+    unsent: np.ndarray | None
+
+
 class Run:
     """An engine at work; used by the event loop.
 
-    state:     of a checkpoint, to go on from; None: the run begins
     evaluator: None: versions are not evaluated
-    unsent:    as in `Store`
     on_fault:  as in `Engine`
+    hasty:     a signal or a failure ends the run early
     """
 
-    def __init__(self, model: SyncModel, vector: np.ndarray, layout: list[TensorSpec],
-                 state: RunState | None, config: ServerConfig, outlet: Outlet,
-                 dispatcher: Dispatcher, evaluator: Evaluator | None,
-                 clock: Clock, unsent: np.ndarray | None = None,
-                 on_fault: Callable[[BaseException], bool] = lambda error: False):
-        self._config, self._outlet, self._dispatcher = config, outlet, dispatcher
-        self._clock = clock
+    def __init__(self, model: SyncModel, beginning: Beginning, config: ServerConfig,
+                 reporter: Reporter, dispatcher: Dispatcher, evaluator: Evaluator | None,
+                 on_fault: Callable[[BaseException], bool]):
+        vector, layout, state, unsent = beginning
+        self._config = config
+        self._reporter = reporter
+        self._dispatcher = dispatcher
+        self._clock = clock = reporter.clock
         self._unfit = Throttle(_NOTICE)
         self._over = state is not None and state.over  # all who wanted the final version have it
         version = 0 if state is None else state.version
@@ -61,28 +69,27 @@ class Run:
         if state is not None:
             self._go_on(state)
         self._replication = dispatcher.replication
-        self.checkpoints = Checkpoints(outlet.folder, layout, self.engine, config.check_period,
-                                       self._checkpoint_state, self._say,
+        self.checkpoints = Checkpoints(reporter.folder, layout, self.engine, config.check_period,
+                                       self._checkpoint_state, reporter.say,
                                        lambda: self._replication.alone, dispatcher.on)
         self._replication.begin(Source(self.engine, layout, self._state, self.checkpoints))
         if state is None:
             self.checkpoints.write(clock.run())
-        self.evaluations = Evaluations(self.engine, evaluator, config.check_period,
+        self.evaluations = Evaluations(self.engine, layout, evaluator, config.check_period,
                                        self._take_evaluation, self._go_without_evaluations,
-                                       self._say, dispatcher.on)
-        self._hasty = False  # a signal or a failure ends the run early
-        self._alone_since = clock.now()  # no worker is there since then
+                                       reporter.say, dispatcher.on)
+        self.hasty = False
         self._stopping_since: float | None = None
         self._done_since: float | None = None
         self._waits_for_standby = Throttle(_NOTICE)
         self._members = dispatcher.begin(self.engine, layout)
         if self._over:
-            self._say("the run has come to its end, but for its last files")
+            self._reporter.say("the run has come to its end, but for its last files")
             self._members.delivery.send(self.engine.start(clock.run()))
 
     def hasten(self, reason: str) -> None:
         """End early: a checkpoint first, no more evaluations, and everyone finishes."""
-        self._hasty = True
+        self.hasty = True
         self.checkpoints.hurry()
         self.evaluations.stop(reason)
         if not self.engine.done:
@@ -90,25 +97,32 @@ class Run:
 
     def woke(self, seconds: float) -> None:
         """This process has slept, or waited for its shards: others get that time anew."""
-        self._alone_since += seconds
         self._members.first_came += seconds
         if self._stopping_since is not None:
             self._stopping_since += seconds
         if self._done_since is not None:
             self._done_since += seconds
 
-    def timers(self, evaluating: bool) -> bool | None:
+    @property
+    def version(self) -> int:
+        """The newest."""
+        return self.engine.store.latest.version
+
+    def timers(self, alone: float) -> bool | None:
         """Do the periodic work: timeouts, checkpoints, evaluations; a bool when the run is over:
         whether well.
 
-        evaluating: the evaluator has built its network
+        alone: seconds for which no worker has been there
+
+        Raises EvaluatorError where the evaluator comes to no network, or to another one.
         """
-        engine, now, run_time = self.engine, self._clock.now(), self._clock.run()
-        if len(self._dispatcher.sessions):
-            self._alone_since = now
+        engine = self.engine
+        now = self._clock.now()
+        run_time = self._clock.run()
+        self.evaluations.prepare()
         self._dispatcher.poll_standby()
         if self._replication.superseded is not None:
-            self._say(f"stopping: {self._replication.superseded}")
+            self._reporter.say(f"stopping: {self._replication.superseded}")
             return False
         if engine.done:
             self.checkpoints.hurry()
@@ -119,15 +133,14 @@ class Run:
             return self._ending(now, safe)
         self._start_or_tick(now, run_time)
         self.checkpoints.poll(run_time)
-        if evaluating:
-            self.evaluations.poll(run_time)
+        self.evaluations.poll(run_time)
         if engine.stop_reason is not None and self._stopping_since is None:
             self._stopping_since = now
-            self._say(f"stopping: {engine.stop_reason}")
+            self._reporter.say(f"stopping: {engine.stop_reason}")
         if self._stopping_since is not None:
             self._press(now, self._stopping_since)
-        elif now - self._alone_since > self._config.connect_timeout:
-            self._say(f"no worker was there for {self._config.connect_timeout:g} s")
+        elif alone > self._config.connect_timeout:
+            self._reporter.say(f"no worker was there for {self._config.connect_timeout:g} s")
             if engine.rendezvous.ended and not engine.started:  # all that they could want is saved
                 self._members.delivery.send(engine.start(run_time))
                 return None
@@ -137,19 +150,20 @@ class Run:
         return None
 
     def finish(self, well: bool, wanted: Callable[[], bool]) -> bool:
-        """Leave everything in order, the newest version first; True if all could be written.
+        """Leave everything in order, the newest version first; True if all could be written, and no
+        worker is missing that must not be.
 
         A good end also evaluates the last version and saves it as a model, while that is `wanted`.
         A server that was superseded leaves everything as it is: it knows nothing of the run's end.
         """
         now = self._clock.run()
         if self._replication.superseded is not None:
-            self._outlet.log.event(now, "superseded", reason=self._replication.superseded)
+            self._reporter.log.event(now, "superseded", reason=self._replication.superseded)
             return False
         for worker in self.engine.active:  # after two failures
             self.engine.leave(worker, now, "the server failed")
         if well:
-            self._say("saving the final version")
+            self._reporter.say("saving the final version")
         if self._sharded:
             self._sharded.settle()
         if not self._over or self.checkpoints.failed:
@@ -159,8 +173,9 @@ class Run:
         if well:
             self._complete(now, wanted)
         self._replication.end(self._reason)
-        newest, log = self.engine.store.latest.version, self._outlet.log
-        self._outlet.console.close()
+        newest = self.version
+        log = self._reporter.log
+        self._reporter.console.close()
         reason, missing = self._reason, self.missing if well else {}
         if missing and self.engine.stop_reason is None:
             reason = f"the others finished, without {_some(missing)}"
@@ -169,7 +184,7 @@ class Run:
         if missing:
             say(f"missing at the end: {_some(missing)}; the final version has nothing of what "
                 f"{'it' if len(missing) == 1 else 'they'} had yet to do", sys.stdout)
-        return not self.checkpoints.failed
+        return not (self.checkpoints.failed or (missing and self._config.fail_if_lost))
 
     @property
     def missing(self) -> dict[int, str]:
@@ -195,19 +210,19 @@ class Run:
         self._dispatcher.reports.update(state.reports)
         self._dispatcher.admission.owners.update(state.places)
         self._dispatcher.admission.layers = state.layers
-        self._outlet.log.resume(state.elapsed, state.version, state.staleness or {},
+        self._reporter.log.resume(state.elapsed, state.version, state.staleness or {},
                                 state.failures)
 
     def _checkpoint_state(self, now: float) -> RunState:
         """The state of a checkpoint made at `now`; the log says so before it is there."""
-        log = self._outlet.log
-        log.event(now, "checkpoint", version=self.engine.store.latest.version)
+        log = self._reporter.log
+        log.event(now, "checkpoint", version=self.version)
         log.flush()
         return self._state(now)
 
     def _state(self, now: float) -> RunState:
         """All but the tensors of a checkpoint or copy made at `now`."""
-        log, admission = self._outlet.log, self._dispatcher.admission
+        log, admission = self._reporter.log, self._dispatcher.admission
         return RunState(**self.engine.state(), elapsed=now, over=self._over,
                         staleness=log.staleness, failures=dict(log.failures),
                         reports=dict(self._dispatcher.reports), places=dict(admission.owners),
@@ -220,7 +235,7 @@ class Run:
             patience = REATTACH_PATIENCE if self._members.returned else config.connect_timeout
             here = [*engine.active, *engine.rendezvous.left]
             if here and now - self._members.first_came > patience:
-                self._say(f"starting with {len(here)} of {config.worker_num} "
+                self._reporter.say(f"starting with {len(here)} of {config.worker_num} "
                           f"workers: no other came within {patience:g} s")
                 self._members.delivery.send(engine.start(run_time))
         elif alarm is not None and run_time >= alarm:
@@ -228,7 +243,7 @@ class Run:
 
     def _press(self, now: float, since: float) -> None:
         """After the stop: give up workers whose last push does not come."""
-        if not self._hasty:
+        if not self.hasty:
             self._dispatcher.lose_idle(since, STOP_PATIENCE)
         elif now - since > INTERRUPT_PATIENCE:
             for worker in self.engine.active:
@@ -247,15 +262,16 @@ class Run:
             self._waits_for_standby.rest(now)
             self._dispatcher.admission.dismiss(
                 f"the run has ended ({self.engine.stop_reason or 'done'})")
-        copying = self._replication.copying and not (safe or self._hasty)
+        copying = self._replication.copying and not (safe or self.hasty)
         if self.checkpoints.writing or copying:
             self._done_since = now
             if copying and self._waits_for_standby.due(now):
-                self._say("the final version is on its way to the standby; workers get it then")
+                self._reporter.say("the final version is on its way to the standby; workers get it "
+                                   "then")
         self._dispatcher.lose_idle(self._done_since, GOODBYE_PATIENCE)
         if len(self._dispatcher.sessions) or self._replication.expected():
             return None
-        if not (self._over or self._hasty):
+        if not (self._over or self.hasty):
             self._close_book()
         return True
 
@@ -278,13 +294,13 @@ class Run:
             evaluation = None  # an old one would look like the newest
         limit = self._config.stop_samples
         done = engine.samples / max(limit, 1) if limit < math.inf else None
-        self._outlet.console.update(Status(
+        self._reporter.console.update(Status(
             time_, engine.store.latest.version, engine.members, self._dispatcher.reports, done,
             evaluation and evaluation.loss, evaluation and evaluation.accuracy,
             self._dispatcher.sessions.silence))
 
     def _take_evaluation(self, time_: float, version: int, result: Evaluation) -> None:
-        self._outlet.log.evaluation(time_, version, *result, self.engine.members,
+        self._reporter.log.evaluation(time_, version, *result, self.engine.members,
                                     self._dispatcher.reports)
         if result.accuracy >= self._config.target_accuracy:
             self._members.delivery.send(self.engine.stop(
@@ -295,15 +311,15 @@ class Run:
         target = self._config.target_accuracy
         unseen = ("" if target == math.inf else
                   f"; --target_accuracy={target:g} can no longer be checked")
-        self._say(f"going on without evaluations: {reason}{unseen}")
+        self._reporter.say(f"going on without evaluations: {reason}{unseen}")
 
     def _complete(self, now: float, wanted: Callable[[], bool]) -> None:
         """Evaluate the final version and save it as a model."""
-        self.evaluations.complete(now, self._outlet.folder / "model.keras", wanted)
+        self.evaluations.complete(now, self._reporter.folder / "model.keras", wanted)
         if reason := self.evaluations.missing:
-            accuracy = self.evaluations.accuracy_of(self.engine.store.latest.version)
+            accuracy = self.evaluations.accuracy_of(self.version)
             what = "no model.keras" if accuracy is not None else "no final accuracy, no model.keras"
-            self._say(f"{what}: {reason}; {CHECKPOINT} holds the final version")
+            self._reporter.say(f"{what}: {reason}; {CHECKPOINT} holds the final version")
 
     def _log(self, t: float, kind: str, /, **fields: Any) -> None:
         """An event of the engine, for the run's log; people are told of updates with NaN, and of
@@ -312,14 +328,11 @@ class Run:
             self._dispatcher.sessions.told.tell(f"worker {fields['worker']}, repeated pushes",
                                                 kind=kind, **fields)
             return
-        self._outlet.log.event(t, kind, **fields)
+        self._reporter.log.event(t, kind, **fields)
         if kind == "reject" and fields["reason"] in UNFIT and self._unfit.due(t):
             worker, reason = fields["worker"], fields["reason"]
-            self._say(f"worker {worker}: push {fields['seq']} was rejected: {reason} "
+            self._reporter.say(f"worker {worker}: push {fields['seq']} was rejected: {reason} "
                       f"({self.engine.members[worker].rejected[reason]:,} so far)")
-
-    def _say(self, text: str) -> None:
-        self._outlet.console.line(text, self._clock.run())
 
 
 def _some(missing: dict[int, str]) -> str:

@@ -2,6 +2,9 @@
 
 It receives, asks the engine, answers; nothing else runs in this thread, so there are no locks and
 no torn reads. TensorFlow is never imported here.
+
+A server lives in two phases, which the loop turns alike: it is `Waiting` until there is a W_0, and
+from then on it is a `Run`.
 """
 
 from __future__ import annotations
@@ -21,17 +24,15 @@ from wbsp.core.store import UNSENT
 from wbsp.process.host import Nap
 from wbsp.process.signals import Interrupts
 from wbsp.ps.checkpoint.state import RunState
-from wbsp.ps.clock import Clock
-from wbsp.ps.config import Outlet, ServerConfig, Terms
+from wbsp.ps.config import Reporter, RunInfo, ServerConfig
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.evaluation import Evaluator, EvaluatorError, EvaluatorWatch
 from wbsp.ps.file_server import RunFiles
-from wbsp.ps.run import Run
+from wbsp.ps.run import Beginning, Run
 from wbsp.ps.sharding.coordinator import PATIENCE, ShardLost, Shards
 from wbsp.sync import known_models
 from wbsp.sync.base import ContractError, SyncModel
-from wbsp.tensors.layout import TensorSpec, difference
-from wbsp.wire.proof import SIZE
+from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.sockets import ServerSocket
 
 T = TypeVar("T")
@@ -40,75 +41,112 @@ _POLL = 0.05  # seconds between two looks at the timers
 _WATCH = 0.005  # the same at connections, while there are some that no worker speaks through
 
 
+class Waiting:
+    """A server before there is a W_0: the first worker brings it, or the evaluator does.
+
+    hasty: a signal or a failure has ended the run before it began
+    """
+
+    version = 0
+
+    def __init__(self, server: Server, watch: EvaluatorWatch | None):
+        """`watch`: at the evaluator, while it builds its network; None: there is none."""
+        self._server, self._watch = server, watch
+        self.hasty = False
+
+    def hasten(self, reason: str) -> None:
+        self.hasty = True
+        self._server.dispatcher.admission.dismiss(f"the run has ended before it began ({reason})")
+
+    def woke(self, seconds: float) -> None:
+        """Nothing here has its time."""
+
+    def timers(self, alone: float) -> bool | None:
+        """As of `Run`. Raises EvaluatorError."""
+        if self.hasty:
+            return True
+        if self._watch is not None and (initial := self._watch.initial()) is not None:
+            try:
+                self._server.begin(*initial)
+            except ValueError as error:
+                raise EvaluatorError(str(error)) from None
+        elif alone > (patience := self._server.config.connect_timeout):
+            self._server.reporter.say(f"no worker came within {patience:g} s")
+            return False
+        return None
+
+    def finish(self, well: bool, wanted: Callable[[], bool]) -> bool:
+        return True
+
+    def abandon(self) -> None:
+        """Nothing works on versions."""
+
+
 class Server:
     """The event loop of one run of training, from the first connection to the last.
 
-    settings:   what joining workers must agree on or take over (name -> text)
     evaluator:  None: versions are not evaluated, and the first worker brings W_0
-    interrupts: None: no signal ends the run
     hold:       what keeps other servers out of the folder, until this one is closed
-    epoch:      number of this start of the run's server
-    record, shards, files, others_wait, secret: as in `Terms`
+    record:     notes changes of the run's settings in its folder, and returns them all; raises
+                OSError where they cannot be written
+    shards:     None: the server keeps the floats itself
+    files:      of the run, for watchers; None: it cannot be watched
 
     attend: as in `Shards.gather`
     """
 
     attend: Callable[[str], None] | None = None
 
-    def __init__(self, model: SyncModel, socket: ServerSocket, config: ServerConfig,
-                 settings: dict[str, str], outlet: Outlet, evaluator: Evaluator | None = None,
-                 interrupts: Interrupts | None = None, hold: IO | None = None, epoch: int = 1,
-                 record: Callable[..., dict[str, Any]] = dict, shards: Shards | None = None,
-                 files: RunFiles | None = None, others_wait: bool = False,
-                 secret: bytes | None = None):
-        self._model, self._socket, self._config, self._outlet = model, socket, config, outlet
-        self._evaluator, self._hold, self._shards = evaluator, hold, shards
+    def __init__(self, model: SyncModel, socket: ServerSocket, config: ServerConfig, info: RunInfo,
+                 reporter: Reporter, interrupts: Interrupts, *, evaluator: Evaluator | None = None,
+                 hold: IO | None = None, record: Callable[..., dict[str, Any]] = dict,
+                 shards: Shards | None = None, files: RunFiles | None = None):
+        self._model = model
+        self._socket = socket
+        self.config = config
+        self.reporter = reporter
+        self._evaluator = evaluator
+        self._hold = hold
+        self._shards = shards
         self._record = record
-        self._clock = Clock(socket.on.clock.monotonic)
+        self._clock = reporter.clock
         self._nap = Nap(self._clock.now())
-        self.dispatcher = Dispatcher(
-            socket, Terms(model.rule, config.worker_num, settings,
-                          self.begin if evaluator is None else None,
-                          settings.get("id", ""), epoch, record, shards, files, config.wire,
-                          None if config.share else "shared memory disabled by --transport=tcp",
-                          others_wait, config.terms, secret or socket.on.scheduler.random(SIZE)),
-            config.bandwidth, self._clock, self._say, self._event)
-        self.training: Run | None = None  # until there is a W_0
-        self._network = False  # the evaluator has built its own
-        self._evaluator_watch = (EvaluatorWatch(evaluator, self._say, socket.on) if evaluator
-                                 else None)
+        self.dispatcher = Dispatcher(socket, info, reporter, config.bandwidth, record=record,
+                                     on_initial=None if evaluator else self.begin, shards=shards,
+                                     files=files)
+        watch = None if evaluator is None else EvaluatorWatch(evaluator, reporter.say, socket.on)
+        self.phase: Waiting | Run = Waiting(self, watch)
         self._failure: str | None = None  # what went wrong in the server itself
-        self._hasty = False  # a signal or a failure ends the run early
         self._alone_since = self._clock.now()  # no worker is there since then
-        self._interrupts = interrupts or Interrupts()
-        self._interrupts.at_once += [outlet.console.abandon,
-                                     *([evaluator.kill] if evaluator else [])]
+        self._interrupts = interrupts
+        self._interrupts.at_once.append(reporter.console.abandon)
+        if evaluator is not None:
+            self._interrupts.at_once.append(evaluator.kill)
 
     @property
     def engine(self) -> Engine | None:
         """The run's engine, once there is a W_0."""
-        return None if self.training is None else self.training.engine
+        return self.phase.engine if isinstance(self.phase, Run) else None
 
-    def begin(self, vector: np.ndarray, layout: list[TensorSpec],
-              state: RunState | None = None,
+    def begin(self, vector: np.ndarray, layout: list[TensorSpec], state: RunState | None = None,
               outer: dict[str, np.ndarray] | None = None) -> None:
         """Take W_0 (float32 [size]), or a checkpoint's version, state and what is beside it. Raises
         ValueError, in one line, for a model that cannot be served."""
         if self._shards is not None and len(self._shards) > vector.size:
             raise ValueError(f"a model of {vector.size} floats has no part for each of "
                              f"{len(self._shards)} shards; start the server with fewer: --shards")
-        self._config.outer.restore(outer or {})
+        self.config.outer.restore(outer or {})
         if state is not None:
             self._clock.go_on(state.elapsed)
-        self.training = Run(self._model, vector, layout, state, self._config, self._outlet,
-                        self.dispatcher, self._evaluator, self._clock,
-                            (outer or {}).get(UNSENT), self._model_failed)
+        self.phase = Run(self._model, Beginning(vector, layout, state, (outer or {}).get(UNSENT)),
+                         self.config, self.reporter, self.dispatcher, self._evaluator,
+                         self._model_failed)
+        self._alone_since = self._clock.now()
 
     def tell(self, kind: str, **facts: Any) -> None:
         """Tell the log of this server that it has come in the place of another, and why."""
-        engine, epoch = self.engine, self.dispatcher.admission.epoch
-        self._event(kind, epoch=epoch, version=engine.store.latest.version if engine else 0,
-                    **facts)
+        self.reporter.event(kind, epoch=self.dispatcher.admission.epoch,
+                            version=self.phase.version, **facts)
 
     def run(self, ready: Callable[[], None] = lambda: None) -> int:
         """Serve until training is over; return the exit code.
@@ -120,10 +158,11 @@ class Server:
         then.
         """
         self._say(f"{self._model.name}: listening on port {self._socket.port}, waiting for "
-                  f"{self._config.worker_num} worker(s)")
+                  f"{self.config.worker_num} worker(s)")
         try:
             if self._shards is not None:
-                patience = self._config.connect_timeout if self.training is None else PATIENCE
+                patience = (self.config.connect_timeout if isinstance(self.phase, Waiting)
+                            else PATIENCE)
                 if (missing := self._shards.gather(self._interrupts, patience,
                                                     self.attend)) is not None:
                     return missing
@@ -136,12 +175,12 @@ class Server:
             code = self._guard(self._finish, 1 if code is None else code)
             return 1 if code is None else code
         except ShardLost as error:
-            if self._hasty or self._interrupts.first is not None:
+            if self.phase.hasty or self._interrupts.first is not None:
                 self._say(f"stopping: {error}; what came after the newest checkpoint is lost")
                 return self._code or 1
             if error.later > self.dispatcher.admission.epoch:
                 self._say(f"stopping: {error}: it serves in the place of this one")
-                self._event("superseded", reason=str(error))
+                self.reporter.event("superseded", reason=str(error))
                 return 1
             self._say(f"{error}; going back to the newest checkpoint")
             error.standby = self.dispatcher.replication.holder
@@ -158,11 +197,10 @@ class Server:
         if self._evaluator is not None:
             self._evaluator.close()
         if self._shards is not None:
-            if self.training is not None:
-                self.training.abandon()
+            self.phase.abandon()
             self._shards.close()
-        self._outlet.log.close()
-        self._outlet.console.close()
+        self.reporter.log.close()
+        self.reporter.console.close()
         self.dispatcher.sessions.lending.close()
         self._socket.close(_LINGER)
         if self._hold is not None:
@@ -229,8 +267,6 @@ class Server:
 
     def _step(self, poller: zmq.Poller) -> None:
         """Wait for something to do, not for long, and do it."""
-        if self._evaluator and not (self._network or self._hasty):
-            self._look_for_network(self._evaluator)
         dispatcher, strangers = self.dispatcher, self._socket.guard.strangers
         queues, lending = dispatcher.sessions.queues, dispatcher.sessions.lending
         pause, wait = dispatcher.delay, min(queues.delay(self._clock.now()), _POLL)
@@ -254,57 +290,28 @@ class Server:
         queues.flush(self._clock.now())
         lending.flush(self._clock.now())
 
-    def _look_for_network(self, evaluator: Evaluator) -> None:
-        """Begin with the evaluator's W_0 when it is there, or compare it with the checkpoint."""
-        initial = evaluator.initial()
-        if initial is None:
-            assert self._evaluator_watch is not None
-            self._evaluator_watch.look("the network and the test set")
-            return
-        self._network = True
-        layout = self.dispatcher.admission.layout
-        if layout is None:
-            try:
-                self.begin(*initial)
-            except ValueError as error:
-                raise EvaluatorError(str(error)) from None
-        elif reason := difference(layout, initial[1]):
-            raise EvaluatorError(f"the checkpoint is of another model: {reason} (here: the "
-                                 "checkpoint, there: --model); resume with the same --model")
-
     def _timers(self, now: float) -> int | None:
         """Do the periodic work; the exit code when the run is over."""
-        if not self._hasty and (self._interrupts.first or self._failure) is not None:
+        if not self.phase.hasty and (self._interrupts.first or self._failure) is not None:
             self._hasten()
         if self._nap.over(now):
             self.dispatcher.woke(now)
             self._alone_since += self._nap.seconds
-            if self.training is not None:
-                self.training.woke(self._nap.seconds)
+            self.phase.woke(self._nap.seconds)
         self.dispatcher.check_silence()
-        if self.training is not None:
-            well = self.training.timers(self._network)
-            return None if well is None else self._code if well else 1
         if len(self.dispatcher.sessions):
             self._alone_since = now
-        if self._hasty:
-            return self._code or 1
-        if now - self._alone_since > self._config.connect_timeout:
-            self._say(f"no worker came within {self._config.connect_timeout:g} s")
-            return 1
-        return None
+        well = self.phase.timers(now - self._alone_since)
+        return None if well is None else self._code if well else 1
 
     def _hasten(self) -> None:
         """A signal or a failure ends the run early."""
-        self._hasty, reason = True, f"interrupted: {self._failure}"
+        reason = f"interrupted: {self._failure}"
         if self._failure is None and self._interrupts.first is not None:
             name = signal.Signals(self._interrupts.first).name
             reason = f"interrupted by {name}"
             self._say(f"{name}: asking the workers to finish; press Ctrl-C again to end at once")
-        if self.training is None:
-            self.dispatcher.admission.dismiss(f"the run has ended before it began ({reason})")
-        else:
-            self.training.hasten(reason)
+        self.phase.hasten(reason)
 
     @property
     def _code(self) -> int:
@@ -314,12 +321,8 @@ class Server:
         return 0 if self._interrupts.first is None else 128 + self._interrupts.first
 
     def _finish(self, code: int) -> int:
-        if self.training is None:
-            return code
-        written = self.training.finish(code == 0, self._attend)
-        code = (code or self._code) or int(not written)
-        if code == 0 and self._config.fail_if_lost and self.training.missing:
-            return 1
+        done = self.phase.finish(code == 0, self._attend)
+        code = (code or self._code) or int(not done)
         if code == 0:
             with contextlib.suppress(OSError):
                 self._record(ended=True)
@@ -333,7 +336,4 @@ class Server:
         return self._interrupts.first is None
 
     def _say(self, text: str) -> None:
-        self._outlet.console.line(text, self._clock.run())
-
-    def _event(self, kind: str, **facts: Any) -> None:
-        self._outlet.log.event(self._clock.run(), kind, **facts)
+        self.reporter.say(text)

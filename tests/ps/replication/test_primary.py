@@ -13,7 +13,7 @@ from wbsp.core.engine import Engine
 from wbsp.core.store import Store
 from wbsp.ps.checkpoint.state import IndexOwner, RunState
 from wbsp.ps.clock import Clock
-from wbsp.ps.config import ServerConfig, Terms
+from wbsp.ps.config import RunInfo, ServerConfig
 from wbsp.ps.replication import primary as follower
 from wbsp.ps.replication.primary import Replication
 from wbsp.ps.replication.snapshot import Source
@@ -43,8 +43,7 @@ class World:
         self.clock = Clock(lambda: self.now)
         model = create("asp")
         self.engine = Engine(model, Store(np.zeros(2, np.float32)), 1)
-        terms = Terms(model.rule, 1, {"sync": "asp"}, None, "ab12", 1, self.record,
-                      secret=SECRET)
+        info = RunInfo(model.rule, 1, {"sync": "asp"}, "ab12", 1, secret=SECRET)
         self.queues = SimpleNamespace(
             transfer=lambda identity, frames, now: self.sent.extend(
                 m.decode(m.FromServer, head) for head, *_ in frames),
@@ -58,10 +57,11 @@ class World:
         self.challenges, self.contact = Challenges(os.urandom), bytes([7]) * 32
         self.claims = {}  # of each identity
         self.replication = Replication(
-            terms, SimpleNamespace(reaches=lambda identity, message: True, contact=self.contact,
-                                   challenges=self.challenges),
-            self, self.admission, self.clock, self.said.append,
-            lambda kind, **fields: self.events.append(kind))
+            info, self.record, SimpleNamespace(reaches=lambda identity, message: True,
+                                               contact=self.contact, challenges=self.challenges),
+            self, self.admission, SimpleNamespace(
+                clock=self.clock, say=self.said.append,
+                event=lambda kind, **fields: self.events.append(kind)))
         self.replication.begin(Source(self.engine, [TensorSpec("x", (2,))],
                                       lambda now: RunState(
                                           **self.engine.state(), elapsed=now,
@@ -648,8 +648,8 @@ def test_a_process_that_cannot_be_the_standby(world, wrong, reason):
     ({"workers": None}, "the server has workers='2', and the standby has none"),
     ({"sync": "bsp"}, "sync is 'bsp' on the standby and 'asp' on the server")])
 def test_a_standby_agrees_on_what_it_would_serve_by(world, change, reason):
-    world.replication._terms = dataclasses.replace(
-        world.replication._terms, shared=ServerConfig(2).terms)
+    world.replication._info = dataclasses.replace(
+        world.replication._info, shared=ServerConfig(2).terms)
     settings = {"sync": "asp", **ServerConfig(2).terms, **change}
     said = world.follow({name: value for name, value in settings.items() if value is not None})
     if reason is None:

@@ -10,7 +10,7 @@ from jobs import free_port
 from wbsp.process.host import HOST, Clock, Host
 from wbsp.process.signals import Interrupts
 from wbsp.ps import launch as start
-from wbsp.ps.config import Outlet, ServerConfig
+from wbsp.ps.config import Reporter, RunInfo, ServerConfig
 from wbsp.ps.server import Server
 from wbsp.ps.sharding.coordinator import PATIENCE, ShardLost, ShardPlan, Shards
 from wbsp.ps.sharding.process import ShardServer
@@ -234,8 +234,10 @@ def test_a_shard_says_what_it_is_to_who_takes_it_for_a_server(message):
 
 def test_a_server_says_that_it_is_no_shard(world, tmp_path):
     log, console = ServerLog(tmp_path, "asp", tensorboard=False), Console("", StringIO())
-    outlet = Outlet(tmp_path, log, console)
-    server = Server(create("asp"), ServerSocket("localhost", 0), ServerConfig(1), {}, outlet)
+    model = create("asp")
+    server = Server(model, ServerSocket("localhost", 0), ServerConfig(1),
+                    RunInfo(model.rule, 1, {}, "", 1), Reporter(tmp_path, log, console),
+                    Interrupts())
     world.hurry("it is a server, and no shard", server.dispatcher.receive)
     assert world.waits(server._socket.port) == 1
     assert world.said[-1].endswith("; it says: it is a server, and no shard")

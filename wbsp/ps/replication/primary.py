@@ -21,8 +21,7 @@ from wbsp.core.store import Whole
 from wbsp.limits import one_line
 from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.state import Voter
-from wbsp.ps.clock import Clock
-from wbsp.ps.config import Terms
+from wbsp.ps.config import Reporter, RunInfo
 from wbsp.ps.replication.election import PROOF, SERVER_STEP, SILENT, STANDBY_STEP, Beats, Votes
 from wbsp.ps.replication.probe import Inquiry
 from wbsp.ps.replication.snapshot import Source, messages
@@ -72,17 +71,17 @@ class StandbySession:
         return f"{self.host}:{self.port}"
 
 
-def objection(request: m.Follow, terms: Terms) -> str | None:
+def objection(request: m.Follow, info: RunInfo) -> str | None:
     """Why a process cannot be the standby of such a run, in one line; None if it can."""
-    settings = terms.settings | terms.shared
+    settings = info.settings | info.shared
     if reason := disagreement("the standby", "standby", request.settings, settings):
         return reason
     lacks = [name for name in settings if name not in {"folder", "id", *request.settings}]
-    if terms.shared and lacks:
+    if info.shared and lacks:
         return (f"the standby and the server disagree: the server has {lacks[0]}="
                 f"{settings[lacks[0]]!r}, and the standby has none; start both with the same value")
-    return None if request.run in ("", terms.run) else (
-        f"the standby holds a state of run {request.run}, not of {terms.run}")
+    return None if request.run in ("", info.run) else (
+        f"the standby holds a state of run {request.run}, not of {info.run}")
 
 
 @dataclass
@@ -114,10 +113,10 @@ class Election:
     asked:  whether they have been asked for any; then they decide, whatever is heard
     """
 
-    def __init__(self, follower: StandbySession, votes: Votes, socket: ServerSocket, terms: Terms,
+    def __init__(self, follower: StandbySession, votes: Votes, socket: ServerSocket, info: RunInfo,
                  now: float):
         self._follower, self.votes = follower, votes
-        self._inquiry = Inquiry(socket, follower.host, follower.port, terms.run, terms.secret)
+        self._inquiry = Inquiry(socket, follower.host, follower.port, info.run, info.secret)
         self.asked, self._asked_at = False, 0.0
         self.since = now
         self._notice = Throttle(_NOTICE, now + _NOTICE)
@@ -164,13 +163,17 @@ class Replication:
     superseded: why this server serves no longer; None: it does
     """
 
-    def __init__(self, terms: Terms, socket: ServerSocket, sessions: SessionManager,
-                 admission: Admission, clock: Clock, say: Callable[[str], None],
-                 event: Callable[..., None]):
-        self._terms, self._socket, self._sessions = terms, socket, sessions
+    def __init__(self, info: RunInfo, record: Callable[..., dict[str, Any]], socket: ServerSocket,
+                 sessions: SessionManager, admission: Admission, reporter: Reporter):
+        self._info = info
+        self._run_settings = record
+        self._socket = socket
+        self._sessions = sessions
         self._admission = admission
-        self._clock, self._say, self._event = clock, say, event
-        self._told = PeerLog(say, event, clock.now)
+        self._clock = reporter.clock
+        self._say = reporter.say
+        self._event = reporter.event
+        self._told = PeerLog(reporter.say, reporter.event, self._clock.now)
         self._source: Source | None = None
         self._standby: StandbySession | None = None
         self._copies: dict[int, SentCopy] = {}  # number -> copy that the standby may hold
@@ -231,8 +234,8 @@ class Replication:
     def begin(self, source: Source) -> None:
         """There is a version to be copied."""
         self._source = source
-        if self._terms.record().get("beside") is not None:
-            workers = source.state(self._clock.run()).voters(self._terms.worker_num)
+        if self._run_settings().get("beside") is not None:
+            workers = source.state(self._clock.run()).voters(self._info.worker_num)
             self._beside = Votes(self._admission.epoch, STANDBY_STEP, [workers])
 
     def end(self, reason: str) -> None:
@@ -259,19 +262,19 @@ class Replication:
         """
         check_name(request.socket)
         identity, host = peer.identity, peer.host
-        now, old, terms = self._clock.now(), self._standby, self._terms
+        now, old, info = self._clock.now(), self._standby, self._info
         if reason := other_protocol("the standby", request.protocol):
             self._sessions.answer(identity, m.Refused(reason))
             self._sessions.errors.count(reason, now)
             return
-        keys = terms.secret, self._socket.contact
+        keys = info.secret, self._socket.contact
         bond = self._socket.challenges.proven(identity, request, *keys)
         if bond is None:
             self._sessions.challenge(identity, request.nonce, *keys)
             return
-        reason = objection(request, terms)
-        if request.run == terms.run and request.rank // 2 > self._admission.epoch:
-            if bond.key == terms.secret:
+        reason = objection(request, info)
+        if request.run == info.run and request.rank // 2 > self._admission.epoch:
+            if bond.key == info.secret:
                 self._supersede(request.rank // 2, f"{host}:{request.port}")
                 return
             reason = (f"the standby has a state of epoch {request.rank // 2}, later than this "
@@ -307,7 +310,7 @@ class Replication:
         way = self._sessions.lending.follow(request.socket)
         self._tell(f"standby at {self._standby}, over {way}", "standby",
                    address=str(self._standby))
-        self._send(m.Following(json.dumps(self._terms.record())))
+        self._send(m.Following(json.dumps(self._run_settings())))
 
     def held(self, peer: Peer, held: m.Held) -> None:
         """The standby lives, and holds a copy. Raises WireError for one that was never made."""
@@ -349,8 +352,8 @@ class Replication:
         """A server that has lost its standby asks who serves."""
         epoch, serves = self._admission.epoch, self._source is not None
         self._sessions.answer(peer.identity, m.Leading(
-            epoch, proof=answer(self._terms.secret, ask.nonce, "leading", epoch))
-            if serves and ask.run == self._terms.run
+            epoch, proof=answer(self._info.secret, ask.nonce, "leading", epoch))
+            if serves and ask.run == self._info.run
             else m.NotServing("another run is served here"))
 
     def hear_of(self, epoch: int, worker: int) -> None:
@@ -437,7 +440,7 @@ class Replication:
             standby.asked = standby.beat
             self._sessions.queues.drop_transfer(standby.identity)
             epoch = self._admission.epoch + SERVER_STEP
-            self._send(m.Following(json.dumps(self._terms.record() | {"epoch": epoch})))
+            self._send(m.Following(json.dumps(self._run_settings() | {"epoch": epoch})))
 
     def _begin_copy(self, now: float) -> None:
         """Copy the newest version; nothing is pending. `now` is of the run."""
@@ -454,7 +457,7 @@ class Replication:
         self._number += 1
         number, state = self._number, source.state(now)
         made = self._copies[number] = SentCopy(engine.ledger.mark, *engine.newest,
-                                               state.voters(self._terms.worker_num))
+                                               state.voters(self._info.worker_num))
 
         def send(future: Future[Whole]) -> None:  # at once, or when the shards have sent it
             if self._standby is standby and future.exception() is None:
@@ -500,7 +503,7 @@ class Replication:
             standby, Votes(self._admission.epoch, SERVER_STEP,
                             [copy.voters for copy in self._copies.values()],
                             lambda voter: voter[1] == ""),
-            self._socket, self._terms, now)
+            self._socket, self._info, now)
 
     def _settle(self, election: Election, standby: StandbySession, now: float) -> None:
         """Find out who serves."""
@@ -548,7 +551,7 @@ class Replication:
     def _record(self, **changes: Any) -> bool:
         """Note changes of the run's settings; False where the disk takes none: try again."""
         try:
-            self._terms.record(**changes)
+            self._run_settings(**changes)
         except OSError as error:
             if not self._full:
                 self._tell(f"cannot write run.json: {error.strerror}; trying again")

@@ -10,7 +10,7 @@ import numpy as np
 
 from wbsp.ps.checkpoint.state import IndexOwner, Totals
 from wbsp.ps.clock import Clock
-from wbsp.ps.config import Terms
+from wbsp.ps.config import RunInfo
 from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.registry import SessionManager
 from wbsp.ps.sessions.requests import Members
@@ -80,6 +80,7 @@ class Admission:
     """From a worker's first message to its membership; used by the event loop.
 
     lose:    ends a session, with a reason
+    on_initial: as in `Dispatcher`
     reports: each worker's totals, over all its incarnations
     prove:   (identity, request, keys) -> what a peer has proven; as `Challenges.proven`
     owners:  worker -> its newest process that was a member
@@ -89,11 +90,13 @@ class Admission:
     doubt:   says why it is not certain that this server serves; None: it is
     """
 
-    def __init__(self, terms: Terms, sessions: SessionManager, reports: dict[int, Totals],
+    def __init__(self, info: RunInfo, sessions: SessionManager, reports: dict[int, Totals],
                  clock: Clock, lose: Callable[[WorkerSession, str], None],
-                 prove: Callable[..., Bond | None]):
-        self._terms, self._sessions, self._reports = terms, sessions, reports
+                 prove: Callable[..., Bond | None],
+                 on_initial: Callable[[np.ndarray, list[TensorSpec]], None] | None):
+        self._info, self._sessions, self._reports = info, sessions, reports
         self._prove = prove
+        self._on_initial = on_initial
         self._clock, self._lose = clock, lose
         self.layout: list[TensorSpec] | None = None  # of the run's model, once there is one
         self._members: Members | None = None  # the same
@@ -105,7 +108,7 @@ class Admission:
         self._known = 0  # highest number of a version or push then
         self._over: str | None = None  # why no worker can join any more
         self.owners: dict[int, IndexOwner] = {}
-        self.began = self.epoch = terms.epoch
+        self.began = self.epoch = info.epoch
         self.hear_of: Callable[[int, int], None] = lambda epoch, worker: None
         self.doubt: Callable[[], str | None] = lambda: None
 
@@ -153,7 +156,7 @@ class Admission:
                                           own=hello.own)
         session.line = line
         self._sessions.send(identity,
-                            m.Welcome(self._terms.settings, self._clock.run(), self._terms.rule,
+                            m.Welcome(self._info.settings, self._clock.run(), self._info.rule,
                                       self.epoch))
 
     def reattach(self, peer: Peer, request: m.Reattach) -> None:
@@ -164,14 +167,14 @@ class Admission:
         """
         check_reattach(request)
         identity, line = peer.identity, peer.line
-        session, terms, worker = self._sessions.get(identity), self._terms, request.worker
-        if request.protocol != m.PROTOCOL or request.run != terms.run:
+        session, info, worker = self._sessions.get(identity), self._info, request.worker
+        if request.protocol != m.PROTOCOL or request.run != info.run:
             if session is not None:
                 raise m.WireError(f"worker {worker} of another run in the session of worker "
                                   f"{session.worker}")
             self._turn_down(identity, request)
             return
-        ticket = terms.ticket(worker, request.owner, request.epoch)
+        ticket = info.ticket(worker, request.owner, request.epoch)
         if self._prove(identity, request, ticket) is None:
             self._sessions.challenge(identity, request.nonce, ticket)
             return
@@ -191,7 +194,7 @@ class Admission:
 
     def ticket(self, worker: int) -> bytes:
         """What the process of this member proves itself with from here on."""
-        return self._terms.ticket(worker, self.owners[worker].owner, self.epoch)
+        return self._info.ticket(worker, self.owners[worker].owner, self.epoch)
 
     def join(self, session: WorkerSession, join: m.Join) -> None:
         """A worker has built its model. Raises WireError for a layout that cannot be."""
@@ -216,7 +219,7 @@ class Admission:
 
     def initial(self, session: WorkerSession, initial: m.Initial, body: memoryview) -> None:
         """Take a chunk of W_0. Raises WireError where none was asked for."""
-        asked, take = self._initial.is_from(session), self._terms.on_initial
+        asked, take = self._initial.is_from(session), self._on_initial
         if asked and self._members is not None and session.answer is not None:
             # W_0 came, but the answer to it was lost
             self._answer_again(session, session.answer)
@@ -262,7 +265,7 @@ class Admission:
     def _is_late(self, identity: bytes, worker: m.Hello | m.Reattach) -> bool:
         """True for a worker that knows a later server of this run: it has no place here, and what
         it keeps is for that one."""
-        if worker.run != self._terms.run or worker.epoch <= self.epoch:
+        if worker.run != self._info.run or worker.epoch <= self.epoch:
             return False
         if session := self._sessions.get(identity):
             self._sessions.unshare(session)  # it hears what comes over the network alone
@@ -296,10 +299,10 @@ class Admission:
     def _turn_down(self, identity: bytes, request: m.Reattach) -> None:
         """Answer a member of another server's run."""
         me, worker = f"worker {request.worker}", request.worker
-        foreign = f"{me} is of run {request.run}, and this server's run is {self._terms.run}"
+        foreign = f"{me} is of run {request.run}, and this server's run is {self._info.run}"
         if reason := other_protocol(me, request.protocol):
             self._sessions.refuse(identity, worker, reason, nonce=request.nonce)
-        elif self._terms.others_wait:
+        elif self._info.others_wait:
             self._sessions.turn_away(
                 identity, worker, f"{foreign}; the worker waits for its own: to have that, end "
                 "this server and start it again with --resume")
@@ -341,14 +344,14 @@ class Admission:
 
     def _objection(self, identity: bytes, hello: m.Hello | m.Reattach) -> str | None:
         """Why this worker may not take part, in one line for both sides; None if it may."""
-        me, terms = f"worker {hello.worker}", self._terms
+        me, info = f"worker {hello.worker}", self._info
         if reason := other_protocol(me, hello.protocol):
             return reason
-        if not 0 <= hello.worker < terms.worker_num:
+        if not 0 <= hello.worker < info.worker_num:
             return (f"{me} does not exist: the server was started with --worker_num="
-                    f"{terms.worker_num}, so the index must be 0 to {terms.worker_num - 1}")
+                    f"{info.worker_num}, so the index must be 0 to {info.worker_num - 1}")
         expected = hello.expected if isinstance(hello, m.Hello) else {}
-        if reason := disagreement(me, "worker", expected, terms.settings):
+        if reason := disagreement(me, "worker", expected, info.settings):
             return reason
         old = self._sessions.of(hello.worker)
         if old is not None and old.identity != identity and self._sessions.reaches(old):
@@ -380,7 +383,7 @@ class Admission:
                                   "by adapting to the same data")
             return
         self._sessions.attach(session, total_size(self.layout), session.request.socket)
-        self.owners[session.worker] = IndexOwner(self._terms.owner(session.identity),
+        self.owners[session.worker] = IndexOwner(self._info.owner(session.identity),
                                                  session.earlier)
         self._answer(session, send_initial=False)
         self._members.join(session)
@@ -397,7 +400,7 @@ class Admission:
 
     def _ask_for_initial(self) -> None:
         """Have a worker send W_0, unless the evaluator makes it."""
-        if self._terms.on_initial is None:
+        if self._on_initial is None:
             return
         if session := self._initial.choose(self._sessions, self._clock.now()):
             assert session.layout is not None
