@@ -127,7 +127,7 @@ def test_a_million_malformed_messages(jobs):
     before, sent = 0, 0
     while sent < 1_000_000:
         with Peer(pair.server.address) as peer:
-            for _ in range(20_000):
+            for _ in range(2_000):  # more at once, unread, and the server cuts the connection
                 frame = bytearray(draw.choice(right))
                 for _ in range(draw.randint(1, 4)):
                     frame[draw.randrange(len(frame))] = draw.randrange(256)
