@@ -145,7 +145,7 @@ CALLS = {"zmq.Context", "zmq.Poller", "queue.SimpleQueue", "queue.Queue", "os.ur
 # and names of signals and of errors.
 MAY = {"wbsp/ps/evaluation.py": {"multiprocessing", "signal", "time"},
        "wbsp/ps/server.py": {"signal"},
-       "wbsp/ps/replication/probe.py": {"socket"}, "wbsp/worker/loop.py": {"threading"},
+       "wbsp/worker/loop.py": {"threading"},
        "wbsp/worker/keras/fit_watch.py": {"threading"},
        "wbsp/worker/signals.py": {"threading", "signal"}}
 

@@ -29,10 +29,10 @@ from wbsp.tensors.layout import TensorSpec
 from wbsp.tensors.ops import bounds
 from wbsp.wire.addresses import split_address
 from wbsp.wire.assembly import split
+from wbsp.wire.liveness import WORKER_BEAT
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import Claim, attachment
-from wbsp.worker.comm.thread import HEARTBEAT
 
 _END = 30.0  # seconds for the last answers
 
@@ -73,7 +73,7 @@ def crowd(pipe: Connection, address: str, workers: list[int], size: int, pause: 
     members = [_Member(loop, address, worker, update) for worker in workers]
     draw = random.Random(workers[0])
     for member in members:  # each at a moment of its own, so that no two are at a time
-        loop.every(HEARTBEAT, member.keep_alive, time.monotonic() + HEARTBEAT * draw.random())
+        loop.every(WORKER_BEAT, member.keep_alive, time.monotonic() + WORKER_BEAT * draw.random())
 
     def until(what: str, patience: float) -> None:
         loop.run(lambda: all(getattr(member, what) for member in members), patience,

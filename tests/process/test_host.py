@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from wbsp.process.host import HOST, Clock, Nap
+from wbsp.process.host import HOST, Clock
 
 
 def test_time_counts_while_the_machine_sleeps_where_it_can_tell(monkeypatch):
@@ -32,10 +32,3 @@ def test_time_goes_on():
     before = HOST.clock.monotonic()
     HOST.clock.sleep(0.01)
     assert HOST.clock.monotonic() > before
-
-
-def test_a_loop_finds_that_it_has_slept():
-    nap = Nap(100.0)
-    assert not nap.over(100.05) and not nap.over(101.0)
-    assert nap.over(3701.0) and nap.seconds == 3600.0
-    assert not nap.over(3701.05)

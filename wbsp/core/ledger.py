@@ -22,6 +22,16 @@ class Ledger:
         self._loaded = dict(self._next)
         self._replayed: dict[int, int] = {}  # worker -> mark under which it was
 
+    def next_mark(self) -> int:
+        """A checkpoint or a copy begins: the mark behind all that is in it; what is decided from
+        here on is not."""
+        self.mark += 1
+        return self.mark
+
+    def saved(self, mark: int) -> None:
+        """What was begun with this mark is written, or held by a standby."""
+        self.durable = max(self.durable, mark)
+
     def next_seq(self, worker: int) -> int:
         return self._next.get(worker, 0)
 

@@ -31,9 +31,6 @@ from wbsp.process.user_key import user_key
 Thread = threading.Thread
 
 
-_NAP = 1.0  # seconds between two looks of a loop that looks several times a second
-
-
 def _monotonic() -> Callable[[], float]:
     """Seconds that no one sets, and that count while the machine sleeps, where it can tell.
 
@@ -55,23 +52,6 @@ class Clock:
 
     monotonic: Callable[[], float] = field(default_factory=_monotonic)
     sleep: Callable[[float], None] = time.sleep
-
-
-class Nap:
-    """Tells a loop that looks at the time again and again that it has slept: that its process was
-    stopped, or its machine suspended.
-
-    What is found right after that may be from before, and silence was its own.
-    """
-
-    def __init__(self, now: float):
-        self._last = now
-        self.seconds = 0.0  # of the newest
-
-    def over(self, now: float) -> bool:
-        """True at the first look after one."""
-        self.seconds, self._last = now - self._last, now
-        return self.seconds > _NAP
 
 
 class Scheduler:

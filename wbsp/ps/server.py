@@ -21,7 +21,6 @@ import zmq
 
 from wbsp.core.engine import Engine
 from wbsp.core.store import UNSENT
-from wbsp.process.host import Nap
 from wbsp.process.signals import Interrupts
 from wbsp.ps.checkpoint.state import RunState
 from wbsp.ps.config import Reporter, RunInfo, ServerConfig
@@ -33,6 +32,7 @@ from wbsp.ps.sharding.coordinator import PATIENCE, ShardLost, Shards
 from wbsp.sync import known_models
 from wbsp.sync.base import ContractError, SyncModel
 from wbsp.tensors.layout import TensorSpec
+from wbsp.wire.liveness import Nap
 from wbsp.wire.sockets import ServerSocket
 
 T = TypeVar("T")

@@ -141,16 +141,18 @@ class Claim:
         self.bond: Bond | None = None
 
     def meets(self, challenge: Challenge) -> bool | None:
-        """Whether the other process proves that it knows one of the keys; None: it answers a claim
-        of an earlier connection, which says nothing."""
+        """True: the other process proves that it knows one of the keys, for the first time over
+        this connection; False: it knows none of them; None: that is no news, or answers a claim of
+        an earlier connection."""
         if challenge.claim != self.nonce:
             return None
+        known = self.bond is not None
         self.bond = None
         for key in self.keys:
             expected = mac(key, "challenge", self.nonce, challenge.nonce)
             if any(hmac.compare_digest(expected, proof) for proof in challenge.proofs):
                 self.bond = Bond(key, self.nonce, challenge.nonce)
-                return True
+                return None if known else True
         return False
 
     def sealed(self, request: Request) -> Request:

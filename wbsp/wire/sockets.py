@@ -21,15 +21,10 @@ from wbsp.process.host import HOST, Host
 from wbsp.tensors.buffers import keep_freed
 from wbsp.wire.addresses import endpoint, is_loopback, plain_address
 from wbsp.wire.guard import ROOM, ConnectionGuard
+from wbsp.wire.liveness import PING_MS, PONG_MS, UNACKNOWLEDGED_MS
 from wbsp.wire.messages.codec import MAX_MESSAGE
 from wbsp.wire.proof import Challenges, mac
 
-_PING_MS = 1000  # between two pings of an idle connection
-# Silence after which the connection counts as broken. On a slow line a pong waits behind a chunk:
-# 1 MiB in this time is the slowest line that works.
-_PONG_MS = 60_000
-# The same for data that the other machine's kernel, whatever its process does, must acknowledge.
-_UNACKNOWLEDGED_MS = 30_000
 # Size in bytes of a send buffer within one machine: small enough for the processor's caches. Over a
 # network the kernel chooses the size, by the line's delay.
 _LOCAL_BUFFER = 3 << 17
@@ -65,7 +60,7 @@ def _prepare(socket: zmq.Socket, hosts: list[str], most: int = MAX_MESSAGE) -> N
     socket.linger = 0
     socket.maxmsgsize = most
     socket.ipv6 = True
-    socket.tcp_maxrt = _UNACKNOWLEDGED_MS
+    socket.tcp_maxrt = UNACKNOWLEDGED_MS
     socket.sndhwm = ROOM
     if all(map(is_loopback, hosts)):
         socket.sndbuf = _LOCAL_BUFFER
@@ -228,8 +223,8 @@ def worker_socket(context: zmq.Context, hosts: list[str], identity: bytes,
     socket.rcvhwm = 0  # a limit would have the other side's pings end this process: see the guard
     # libzmq's own threads answer pings: a process whose Python is busy for a minute is not dead.
     # Workers ping, for both sides.
-    socket.heartbeat_ivl, socket.heartbeat_timeout = _PING_MS, _PONG_MS
-    socket.heartbeat_ttl = _PONG_MS
+    socket.heartbeat_ivl, socket.heartbeat_timeout = PING_MS, PONG_MS
+    socket.heartbeat_ttl = PONG_MS
     socket.reconnect_ivl, socket.reconnect_ivl_max = 100, 2000  # milliseconds
     if token is not None:
         keys = derive_keys(token)

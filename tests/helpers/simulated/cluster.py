@@ -40,11 +40,11 @@ from simulated.world import World
 from wbsp.process.host import HOST, Clock, Host
 from wbsp.ps.config import ServerConfig
 from wbsp.ps.launch import prepare_server
-from wbsp.ps.sharding.coordinator import SILENT
 from wbsp.ps.sharding.process import prepare_shard
 from wbsp.sync import create
 from wbsp.tensors.codecs import parse
 from wbsp.wire import sockets
+from wbsp.wire.liveness import SHARD
 from wbsp.worker.comm.client import Transport
 from wbsp.worker.comm.connection import TransportError
 from wbsp.worker.runtime import WorkerRuntime
@@ -545,11 +545,11 @@ class Cluster:
     def _silence_of_a_shard(self, seconds, servers):
         """For how long a shard may say nothing to these: a server takes that for its end, too, and
         dies with it, and with what it holds; so not where that would be a second death."""
-        if not (self.plan.standby and servers and seconds > SILENT):
+        if not (self.plan.standby and servers and seconds > SHARD.silent):
             return seconds
         if not all(self._may_die(server) for server in servers):
             return min(self.plan.naps)
-        self.last_death = self.world.now + SILENT
+        self.last_death = self.world.now + SHARD.silent
         return seconds
 
     def isolate(self, name=None):

@@ -21,6 +21,7 @@ import wbsp.ps.replication.standby
 import wbsp.ps.sessions.registry
 import wbsp.ps.sharding.coordinator
 import wbsp.tensors.buffers
+import wbsp.wire.liveness
 import wbsp.wire.shm.lender
 import wbsp.wire.shm.link
 import wbsp.wire.shm.segments
@@ -29,19 +30,19 @@ from simulated.plan import Plan
 from wbsp.core.ledger import Ledger
 from wbsp.core.overflow import Reach
 from wbsp.core.rendezvous import Rendezvous
-from wbsp.process.host import Nap
 from wbsp.ps.checkpoint.resume import Runs
 from wbsp.ps.checkpoint.writer import Checkpoints
 from wbsp.ps.evaluation import Evaluations
-from wbsp.ps.replication.election import Beats, Candidate, Elector
+from wbsp.ps.replication.election import Candidate, Elector
 from wbsp.ps.replication.primary import Replication
-from wbsp.ps.replication.probe import Probe
 from wbsp.ps.sessions.admission import Admission
 from wbsp.ps.sessions.peer_log import TokenBucket
 from wbsp.ps.sharding.coordinator import ShardLost, Shards
+from wbsp.wire.liveness import Beats, Nap
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import Lead
 from wbsp.wire.proof import Bond, Challenges
+from wbsp.wire.server_link import ServerLink
 from wbsp.worker.comm import connection
 from wbsp.worker.comm.attachment import Attachment
 
@@ -67,8 +68,7 @@ def _durable_at_once():
     def early(self, now):
         submit(self, now)
         if self._alone():
-            ledger = self._engine.ledger
-            ledger.durable = max(ledger.durable, self._mark)
+            self._engine.ledger.saved(self._mark)
     return patch.object(Checkpoints, "_submit", early)
 
 
@@ -101,7 +101,7 @@ def _silence_of_a_broken_connection():
 
     def impatient(self, now):
         check(self, now)
-        if self.made and now - self.received_at > connection.SILENT:
+        if self.made and self.liveness.silent(now):
             raise connection.TransportError("it hangs")
     return patch.object(connection.ConnectionMonitor, "check", impatient)
 
@@ -129,8 +129,7 @@ def _sleep_goes_unnoticed():
     stack.enter_context(_fence_is_open())
     stack.enter_context(patch.object(Nap, "over", lambda self, now: False))
     stack.enter_context(patch.object(Beats, "doubt", lambda self: None))
-    stack.enter_context(patch.object(wbsp.ps.replication.primary, "PROOF", 1e9))
-    stack.enter_context(patch.object(wbsp.ps.replication.standby, "PROOF", 1e9))
+    stack.enter_context(patch.object(wbsp.wire.liveness, "PROOF", 1e9))
     return stack
 
 
@@ -212,7 +211,7 @@ def _dead_evaluator_ends_it():
 
 def _no_word_of_handshakes():
     strange = property(lambda self: None, lambda self, text: None)
-    return patch.object(Probe, "strange", strange, create=True)
+    return patch.object(ServerLink, "_strange", strange, create=True)
 
 
 # A standby sleeps; its server goes on alone, dies, and is away when the standby wakes.

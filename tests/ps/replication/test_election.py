@@ -6,20 +6,24 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jobs import until
 
 from wbsp.process.host import HOST
 from wbsp.ps.replication.election import (
     SERVER_STEP,
     STANDBY_STEP,
-    Beats,
     Candidate,
+    Inquiry,
     Standing,
     Votes,
 )
 from wbsp.sync import create
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec
+from wbsp.wire.liveness import Beats
 from wbsp.wire.messages import codec as m
+from wbsp.wire.proof import answer
+from wbsp.wire.sockets import ServerSocket
 from wbsp.worker.comm.attachment import Attachment
 
 
@@ -198,3 +202,45 @@ def test_beats():
     beats.doubt()
     beats.answered(199)
     assert beats.touch == -math.inf
+
+
+SECRET = bytes(32)
+
+
+@pytest.fixture
+def pair():
+    """An inquiry by a server, and the process that is asked: without a token, and with one."""
+    made = []
+
+    def make(token=None):
+        here, there = (ServerSocket("localhost", 0, one) for one in (None, token))
+        inquiry = Inquiry(here, "localhost", there.port, "ab12", SECRET)
+        made.extend([inquiry, here, there])
+        return inquiry, there.socket
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_why_an_inquiry_has_no_answer(pair):
+    inquiry, there = pair(token=b"a token of the test, long enough")
+    until(lambda: inquiry.refused(HOST.clock.monotonic()) or inquiry.why, "a reason")
+    assert "its token is another one" in inquiry.why
+    inquiry, there = pair()
+    assert inquiry.epoch(HOST.clock.monotonic()) is None and inquiry.why is None
+    assert there.poll(20_000)
+    identity, _ = there.recv_multipart()
+    there.send_multipart([identity, m.encode(m.NotServing("a shard\n"))])
+    until(lambda: inquiry.epoch(0.0) or inquiry.why, "a reason")
+    assert inquiry.why == "it says: a shard?"
+
+
+def test_an_answer_counts_that_is_proven(pair):
+    inquiry, there = pair()
+    assert inquiry.epoch(HOST.clock.monotonic()) is None and there.poll(20_000)
+    identity, ask = there.recv_multipart()
+    nonce = m.decode(m.FromWorker, ask).nonce
+    for key, epoch in ((bytes([1]) * 32, 9), (SECRET, 3)):
+        there.send_multipart([identity, m.encode(m.Leading(
+            epoch, proof=answer(key, nonce, "leading", epoch)))])
+    assert until(lambda: inquiry.epoch(0.0), "the epoch") == 3

@@ -389,7 +389,8 @@ class Inquiry:
 
     why = None
 
-    def __init__(self, *_):
+    def __init__(self, _, host, port, *__):
+        self.address = f"{host}:{port}"
         self.closed = False
 
     def epoch(self, now):

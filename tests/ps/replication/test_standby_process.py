@@ -15,11 +15,12 @@ from wbsp.core.store import Snapshot, Whole
 from wbsp.process.host import HOST
 from wbsp.process.signals import Interrupts
 from wbsp.ps.checkpoint.state import RunState
-from wbsp.ps.replication.election import SERVER_STEP, SILENT, STANDBY_STEP, Standing
+from wbsp.ps.replication.election import SERVER_STEP, STANDBY_STEP, Standing
 from wbsp.ps.replication.snapshot import messages
 from wbsp.ps.replication.standby import PrimaryLink, Standby
 from wbsp.ps.sessions.handlers import Peer
 from wbsp.tensors.layout import TensorSpec
+from wbsp.wire.liveness import ELECTION
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import FromShard, Lead
 from wbsp.wire.proof import Claim, answer, ticket
@@ -67,7 +68,7 @@ class Server:
         """What the standby says until it does not believe this server: it is challenged each time.
         """
         end = HOST.clock.monotonic() + 20
-        while self.primary.foreign is None:
+        while self.primary.doubt is None:
             assert HOST.clock.monotonic() < end
             self.primary.poll(HOST.clock.monotonic())
             if self._socket.socket.poll(10):
@@ -145,7 +146,7 @@ def test_a_copy_counts_for_the_server_of_its_epoch_alone(server):
     (1, None, 0, "its process has ended"),
     (3, None, 0, None),
     (3, OWN, 0, None),
-    (3, OWN, SILENT + 1, None)])
+    (3, OWN, ELECTION + 1, None)])
 def test_a_server_that_went_on_alone_is_not_replaced_from_a_state_before(server, epoch, own, later,
                                                                          verdict):
     """It dies before the standby has a copy of what it did alone."""
@@ -207,13 +208,13 @@ def test_who_has_slept_gives_workers_their_time_anew(server):
     ended(standby)
     come(standby, 0, "a", 1)
     come(standby, 1, "b", 1)
-    assert standby._verdict(now + SILENT + 1) == "its process has ended"
-    standby._woke(now + SILENT + 1)
+    assert standby._verdict(now + ELECTION + 1) == "its process has ended"
+    standby._woke(now + ELECTION + 1)
     ended(standby)
     come(standby, 0, "a", 1)
     come(standby, 1, "b", 1)
-    assert standby._verdict(now + SILENT + 2) is None
-    assert standby._verdict(now + 2 * SILENT + 2) == "its process has ended"
+    assert standby._verdict(now + ELECTION + 2) is None
+    assert standby._verdict(now + 2 * ELECTION + 2) == "its process has ended"
 
 
 def test_a_standby_makes_the_last_files_when_all_have_the_final_version(server):
@@ -310,7 +311,7 @@ def test_what_a_stranger_in_the_server_s_place_says_is_not_believed(server):
     server.primary.close()
     server.primary = standby._primary
     server.keys = [b"none of its keys"]
-    heard = server.primary.heard
+    heard = server.primary.liveness.heard
     for follow in server.claims():
         for lie in (m.Following(json.dumps({"id": "ab12", "epoch": 9, "workers": 2,
                                             "secret": SECRET.hex()})),
@@ -322,7 +323,7 @@ def test_what_a_stranger_in_the_server_s_place_says_is_not_believed(server):
         time.sleep(0.01)
     primary = server.primary
     assert primary.over is None and primary.refusal is None and not primary.vacant
-    assert primary.rank == 0 and primary.heard == heard and not primary.follows
+    assert primary.rank == 0 and primary.liveness.heard == heard and not primary.follows
     assert standby._verdict(heard) is None
 
 
@@ -333,7 +334,7 @@ def test_a_standby_without_a_state_ends_where_it_is_not_of_the_same_user(server,
     server.keys = [b"another user's"]
     assert list(server.claims())
     assert standby._verdict(HOST.clock.monotonic()) == 1
-    assert "as the same user, or both with the same --token_file" in server.primary.foreign
+    assert "as the same user, or both with the same --token_file" in server.primary.doubt
 
 
 @pytest.mark.parametrize(("rank", "verdict"), [
@@ -387,7 +388,7 @@ def test_processes_that_the_state_names_vote_and_no_others(server):
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
     server.primary.close()
     server.primary = standby._primary
-    standby._verdict(HOST.clock.monotonic() + SILENT + 1)
+    standby._verdict(HOST.clock.monotonic() + ELECTION + 1)
     candidate = standby._candidate
     for worker, place, key, answered in (
             (0, "a", bytes([1]) * 32, m.Challenge), (0, "later", SECRET, m.NotServing),
@@ -411,7 +412,7 @@ def test_a_server_that_was_started_again_waits_for_a_newer_state_that_a_worker_k
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
     server.primary.close()
     server.primary = standby._primary
-    now = HOST.clock.monotonic() + SILENT + 1
+    now = HOST.clock.monotonic() + ELECTION + 1
     standby._verdict(now)
     for worker, place in workers:
         come(standby, worker, place, 1)
@@ -426,7 +427,7 @@ def test_who_has_belonged_to_a_later_server_proves_it_and_is_waited_for_while_it
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), OWN)
     server.primary.close()
     server.primary = standby._primary
-    now = HOST.clock.monotonic() + SILENT + 1
+    now = HOST.clock.monotonic() + ELECTION + 1
     ended(standby)
     come(standby, 0, "a", 1)
     come(standby, 1, "b", 1)
@@ -471,7 +472,7 @@ def test_a_run_that_may_have_ended_without_a_worker_does_not_go_on_with_it(serve
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), OWN)
     server.primary.close()
     server.primary = standby._primary
-    now = HOST.clock.monotonic() + SILENT + 1
+    now = HOST.clock.monotonic() + ELECTION + 1
     come(standby, 0, "a", 1)
     come(standby, 1, "b", 1)  # while the other one may serve it yet
     ended(standby)
@@ -488,13 +489,13 @@ def test_a_run_that_may_have_ended_without_a_worker_does_not_go_on_with_it(serve
 
 def test_since_when_no_process_is_there(server):
     primary, times = server.primary, iter([True, True, True, False])
-    primary._probe.refused = lambda now: next(times)
+    primary._link.refused = lambda now: next(times)
     primary.poll(10.0)
     primary.poll(14.0)
     assert primary.ended == 10.0
     primary.poll(30.0)
     assert primary.ended == 30.0, "another one may have been there between"
-    primary._connections -= 1
+    primary._made -= 1
     primary.poll(31.0)
     assert primary.ended is None
 
@@ -584,7 +585,7 @@ def test_a_server_that_was_never_there_is_waited_for_as_long_as_workers(server, 
         server.takes_it(epoch)
         server.until(m.Held)
     now = HOST.clock.monotonic()
-    server.primary.heard = standby._silent_since = now
+    server.primary.liveness.heard = standby._silent_since = now
     server.primary.follows = False
     assert standby._verdict(now + ends - 1) is None
     assert standby._verdict(now + ends + 1) == 1

@@ -10,6 +10,7 @@ from wbsp.core.store import Store
 from wbsp.ps.sessions.peer_log import AT_ONCE, PeerLog, ProtocolErrors
 from wbsp.ps.sessions.session import WorkerSession
 from wbsp.sync import create
+from wbsp.wire.liveness import WORKER, Liveness
 from wbsp.wire.messages import codec as m
 
 FORGED = "\x1b[2J\n[    1.0s] worker 0: this line is of no server\u2028"
@@ -74,6 +75,6 @@ def test_reasons_that_are_told_apart_are_not_without_end():
     (AnsweredWork(0, 1, 1, 1, 1.0, 0, {"late": 3}), 2),
     (AnsweredWork(0, 1, 1 << 41, 1, 1.0, 0, {}), 2)])
 def test_a_sum_that_no_worker_can_have_is_refused(work, answered):
-    session = WorkerSession(b"x", 1, 0.0)
+    session = WorkerSession(b"x", 1, Liveness(WORKER, 0.0))
     with pytest.raises(m.WireError, match="impossible"):
         session.check_kept(SimpleNamespace(work=work), answered)

@@ -11,9 +11,10 @@ import zmq
 from crew import Member
 from jobs import Jobs, free_port, until
 
+from wbsp.wire.liveness import SERVER
 from wbsp.wire.sockets import worker_socket
 from wbsp.worker.comm.client import Transport, TransportError
-from wbsp.worker.comm.connection import SILENT, ConnectionMonitor, Route
+from wbsp.worker.comm.connection import ConnectionMonitor, Route
 
 
 @pytest.fixture
@@ -212,10 +213,10 @@ def test_an_address_that_accepts_and_ends_connections_is_passed(made):
 def test_a_server_that_is_away_is_waited_for_longer_than_one_that_hangs(connected):
     """It says nothing either."""
     read_until(connected, lambda: there(connected))
-    connected.received_at = 0.0
-    connected.check(SILENT)
+    connected.liveness.heard = 0.0
+    connected.check(SERVER.silent)
     with pytest.raises(TransportError, match="connected, but says nothing"):
-        connected.check(SILENT + 1)
+        connected.check(SERVER.silent + 1)
     connected._broken_since = 0.0
     connected.check(599.0)
     with pytest.raises(TransportError, match="no connection for 600 s"):
@@ -227,7 +228,7 @@ def test_a_worker_that_has_slept_has_its_patience_left(monkeypatch):
     context = zmq.Context()
     connection = ConnectionMonitor(worker_socket(context, ["127.0.0.1"], b"worker"),
                                    "127.0.0.1:1", 600.0, lambda text: None)
-    connection.made, connection.received_at = True, 10.0
+    connection.made, connection.liveness.heard = True, 10.0
     with pytest.raises(TransportError, match="says nothing for 300 s"):
         connection.check(3610.0)
     connection.woke(3610.0, 3600.0)

@@ -110,7 +110,7 @@ class Checkpoints:
     def _start_writing(self, now: float) -> None:
         if self._writing or not self._alone():
             return  # since it was asked for
-        self._engine.ledger.mark += 1  # whatever is decided from here on is not in this one
+        self._engine.ledger.next_mark()
         self._submit(now)
 
     def _submit(self, now: float) -> None:
@@ -133,8 +133,7 @@ class Checkpoints:
                 self._say(f"{path} is written again")
             self.failed, self._written = False, self._written_next
             if self._alone():
-                ledger = self._engine.ledger
-                ledger.durable = max(ledger.durable, self._mark)
+                self._engine.ledger.saved(self._mark)
         self._write_at = now + max(self._period, took / CHECKPOINT_SHARE)
 
     def _write(self, whole: Future[Whole], state: RunState) -> float:

@@ -21,54 +21,26 @@ e + 2.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.state import RunState, Voter
 from wbsp.runlog.folder import SECRET
+from wbsp.wire.liveness import ELECTION, Beats, Liveness
 from wbsp.wire.messages import codec as m
+from wbsp.wire.server_link import ServerLink
 from wbsp.wire.sockets import ServerSocket
 
 STANDBY_STEP, SERVER_STEP = 1, 2  # from the epoch of the state to one's own
-SILENT = 5.0  # seconds without a word after which workers are asked for promises
-PROOF = 4.0  # less, by what clocks may differ and a look may take
-_BEATS = 64  # that may be unanswered, and are remembered
 _ASK = 1.0  # seconds between two questions to the workers
+_INQUIRE = 0.5  # seconds between two questions to the other server
+_NOTICE = 10.0  # seconds between two lines
 # Seconds for which a worker gives no promise that knows more to be durable, and some for its word.
 _WITHHELD = 62.0
-
-
-class Beats:
-    """Signs of life that were sent to the other one, by number, and that it has answered.
-
-    An answer is as old as what it answers: this process may have slept since it came.
-
-    touch: time of sending of the newest that was answered. The other one has heard of this process
-           since then, and has waited for `SILENT` seconds more before it did anything alone.
-    """
-
-    def __init__(self, touch: float = -math.inf):
-        self.touch = touch
-        self._sent: dict[int, float] = {}  # number -> time
-
-    def sent(self, number: int, now: float) -> None:
-        """One leaves now; numbers ascend."""
-        self._sent[number] = now
-        if len(self._sent) > _BEATS:
-            del self._sent[next(iter(self._sent))]
-
-    def answered(self, number: int) -> None:
-        """This one was, and all before are; of a number that was never sent: nothing was."""
-        if number in self._sent:
-            self.touch = max(self.touch, self._sent[number])
-            self._sent = {n: sent for n, sent in self._sent.items() if n > number}
-
-    def doubt(self) -> None:
-        """This process has slept: only what is sent from here on counts."""
-        self.touch = -math.inf
-        self._sent.clear()
 
 
 class Votes:
@@ -86,7 +58,8 @@ class Votes:
         voiceless: true for a voter whose promise the other server could not know for one, so that
                    it needs the others' all the more; known only where its states are, exactly
         """
-        self.since, self.epoch = since, since + step
+        self.since = since
+        self.epoch = since + step
         self._strict = waits or step == STANDBY_STEP
         self._voiceless = voiceless
         self._electorates = [frozenset(workers) for workers in electorates]
@@ -150,7 +123,8 @@ class Candidate:
     """
 
     def __init__(self, state: Standing, socket: ServerSocket):
-        self._socket, self._state = socket, state
+        self._socket = socket
+        self._state = state
         self.votes = Votes(state.epoch, state.step, [state.voters], waits=True)
         self.came: dict[bytes, Elector] = {}
         self._asked = 0.0
@@ -220,3 +194,100 @@ class Candidate:
     def _ask(self, identity: bytes, worker: int) -> None:
         self._socket.reaches(identity, m.encode(m.Elect(
             self.votes.epoch, self.votes.since, self._state.next_seq.get(worker, 0))))
+
+
+class Inquiry:
+    """The question at an address which epoch of a run is served there, asked again and again."""
+
+    def __init__(self, server: ServerSocket, host: str, port: int, run: str, secret: bytes):
+        """`server`: whose token the question needs; `run`: the run's id; `secret`: the run's, by
+        which an answer is proven."""
+        self._link = ServerLink(server, host, port, secret)
+        self.address = self._link.address
+        self._question = m.Ask(run, self._link.claim.nonce)
+        self._asked_at = -math.inf
+
+    @property
+    def why(self) -> str | None:
+        """Why there is no answer, as far as is known, in one line."""
+        return self._link.why
+
+    def refused(self, now: float) -> bool:
+        """True if the address refuses connections; see `Probe`."""
+        return self._link.refused(now)
+
+    def epoch(self, now: float) -> int | None:
+        """The epoch that is served there; None: nobody says so (yet)."""
+        if now - self._asked_at >= _INQUIRE:
+            self._asked_at = now
+            self._link.send(self._question)
+        for frames in self._link.read():
+            with contextlib.suppress(m.WireError):
+                answer = m.decode(m.FromServer, frames[0].buffer)
+                if isinstance(answer, m.NotServing):  # of anybody: for a line alone
+                    self._link.says = answer.reason
+                if isinstance(answer, m.Leading) and self._link.claim.answers(
+                        answer.proof, "leading", answer.epoch):
+                    return answer.epoch
+        return None
+
+    def close(self) -> None:
+        self._link.close()
+
+
+class Election:
+    """That of a server which serves, and whose standby is out of reach and holds a copy: it may
+    take over, or have done so.
+
+    votes: of the workers for this server
+    since: when it began
+    asked: whether they have been asked for any; then they decide, whatever is heard
+    """
+
+    def __init__(self, votes: Votes, inquiry: Inquiry, liveness: Liveness, beats: Beats,
+                 now: float):
+        """`inquiry`: at the standby, whose `liveness` and `beats` these are."""
+        self.votes = votes
+        self._inquiry = inquiry
+        self._liveness = liveness
+        self._beats = beats
+        self.asked = False
+        self._asked_at = 0.0
+        self.since = now
+        self._notice = Throttle(_NOTICE, now + _NOTICE)
+
+    def served(self, now: float) -> int | None:
+        """The epoch that is served there; None: no answer says so."""
+        return self._inquiry.epoch(now)
+
+    def why_alone(self, clock: Callable[[], float]) -> str | None:
+        """Why this server serves, and the standby does not, in one line; None: that is not known.
+
+        clock: it may be later when it is seen that the standby's address refuses connections
+        """
+        if self._inquiry.refused(clock()) and self._beats.fresh(clock()):
+            return f"the standby at {self._inquiry.address} has ended"
+        if self.votes.won:
+            return f"{self.votes} stay with this server"
+        return None
+
+    def due(self, now: float) -> bool:
+        """True when the workers are to be asked."""
+        silent = now - self._liveness.heard >= ELECTION
+        if now - self._asked_at < _ASK or not (silent or self.asked):
+            return False
+        self.asked = True
+        self._asked_at = now
+        return True
+
+    def notice(self, now: float) -> str | None:
+        """A line about it, now and then."""
+        if not self._notice.due(now):
+            return None
+        why = self._inquiry.why
+        return (f"the standby at {self._inquiry.address} is silent, and may have taken over: "
+                f"{self.votes} are here, {self.votes.needed} are needed"
+                + (f"; {why}" if why else ""))
+
+    def close(self) -> None:
+        self._inquiry.close()

@@ -19,16 +19,15 @@ import numpy as np
 
 from wbsp.core.store import Whole
 from wbsp.limits import one_line
-from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.state import Voter
 from wbsp.ps.config import Reporter, RunInfo
-from wbsp.ps.replication.election import PROOF, SERVER_STEP, SILENT, STANDBY_STEP, Beats, Votes
-from wbsp.ps.replication.probe import Inquiry
+from wbsp.ps.replication.election import SERVER_STEP, STANDBY_STEP, Election, Inquiry, Votes
 from wbsp.ps.replication.snapshot import Source, messages
 from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.peer_log import PeerLog
 from wbsp.ps.sessions.registry import SessionManager
 from wbsp.ps.sessions.session import WorkerSession, disagreement, other_protocol
+from wbsp.wire.liveness import STANDBY, Beats, Liveness
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Bond, answer
 from wbsp.wire.shm.link import check_name
@@ -37,14 +36,9 @@ from wbsp.wire.sockets import ServerSocket
 if TYPE_CHECKING:
     from wbsp.ps.sessions.admission import Admission
 
-_QUIET = 1.0  # seconds without a word of the standby after which its connection is tried
-_LOOK = 0.25  # seconds between two attempts
 _BACK = 3.0  # seconds in which a process that was killed is there again
 _STALLED = 120.0  # seconds without a chunk after which a copy does not come through
-_LOST = 30.0  # seconds without a word of one that is connected
 _AGAIN = 10.0  # seconds for which a word of a later server is not looked into again
-_ASK = 1.0  # seconds between two questions to workers
-_NOTICE = 10.0  # seconds between two lines
 
 
 @dataclass
@@ -54,12 +48,11 @@ class StandbySession:
     identity: bytes  # of its socket
     host: str
     port: int
-    heard: float  # time at which its newest message was read
+    liveness: Liveness
     held: int  # number of the newest copy that it holds
     receiving: bool  # a copy is on its way, or may be; then its next word says
     returned: bool  # over a new connection; it has not said since what it holds
     bond: Bond  # by which it proves what it says
-    probed: float = 0.0
     beats: Beats = field(default_factory=Beats)
     chunks: int = 0  # of copies that have come there
     moved: float = 0.0  # time of the newest of these, or of the begin of a copy
@@ -105,58 +98,6 @@ class SentCopy:
         return self.version, self.last
 
 
-class Election:
-    """A standby that is out of reach and holds a copy: it may take over, or have done so.
-
-    votes: the promises of the workers to this server
-    since:  when it began
-    asked:  whether they have been asked for any; then they decide, whatever is heard
-    """
-
-    def __init__(self, follower: StandbySession, votes: Votes, socket: ServerSocket, info: RunInfo,
-                 now: float):
-        self._follower, self.votes = follower, votes
-        self._inquiry = Inquiry(socket, follower.host, follower.port, info.run, info.secret)
-        self.asked, self._asked_at = False, 0.0
-        self.since = now
-        self._notice = Throttle(_NOTICE, now + _NOTICE)
-
-    def served(self, now: float) -> int | None:
-        """The epoch that is served there; None: no answer says so."""
-        return self._inquiry.epoch(now)
-
-    def why_alone(self, clock: Callable[[], float]) -> str | None:
-        """Why this server serves, and the standby does not, in one line; None: that is not known.
-
-        clock: it may be later when it is seen that the standby's address refuses connections
-        """
-        if self._inquiry.refused(clock()) and clock() < self._follower.beats.touch + PROOF:
-            return f"the standby at {self._follower} has ended"
-        if self.votes.won:
-            return f"{self.votes} stay with this server"
-        return None
-
-    def due(self, now: float) -> bool:
-        """True when the workers are to be asked."""
-        silent = now - self._follower.heard >= SILENT
-        if now - self._asked_at < _ASK or not (silent or self.asked):
-            return False
-        self.asked, self._asked_at = True, now
-        return True
-
-    def notice(self, now: float) -> str | None:
-        """A line about it, now and then."""
-        if not self._notice.due(now):
-            return None
-        why = self._inquiry.why
-        return (f"the standby at {self._follower} is silent, and may have taken over: "
-                f"{self.votes} are here, {self.votes.needed} are needed"
-                + (f"; {why}" if why else ""))
-
-    def close(self) -> None:
-        self._inquiry.close()
-
-
 class Replication:
     """The server's side of its standby, if there is one; used by the event loop.
 
@@ -180,7 +121,8 @@ class Replication:
         self._election: Election | None = None
         # Promises to another process that could serve in this one's place: what it lacks.
         self._beside: Votes | None = None
-        self._number, self._full = 0, False  # of the newest copy; the disk
+        self._number = 0  # of the newest copy
+        self._full = False  # the disk
         self._lost_at = -math.inf
         self._doubted_at = -math.inf  # a worker spoke of a later server
         self.superseded: str | None = None
@@ -286,12 +228,12 @@ class Replication:
             return
         if old is not None and old.identity != identity:
             again = (old.host, old.port) == (host, request.port)  # one process can listen there
-            if again and (self.alone or now < old.beats.touch + PROOF):
+            if again and (self.alone or old.beats.fresh(now)):
                 self._forget(now)
                 if self._standby is not None:
                     return  # it will ask again
                 self._tell(f"the standby at {old} was started again")
-            elif self.alone and now - old.heard > _QUIET:
+            elif self.alone and now - old.liveness.heard > STANDBY.quiet:
                 self._tell(f"the standby at {old} holds nothing, and is silent: it gives way")
                 self._standby = None
             elif self._election is not None or self._reaches(old):
@@ -304,8 +246,8 @@ class Replication:
         self._end_election()
         again = old is not None and old.identity == identity
         held = old.held if old is not None and again else 0
-        self._standby = StandbySession(identity, host, request.port, now, held, again, again, bond,
-                                       moved=now)
+        self._standby = StandbySession(identity, host, request.port, Liveness(STANDBY, now), held,
+                                       again, again, bond, moved=now)
         self._sessions.queues.drop_transfer(identity)
         way = self._sessions.lending.follow(request.socket)
         self._tell(f"standby at {self._standby}, over {way}", "standby",
@@ -320,9 +262,11 @@ class Replication:
                                            held.answered)):
             self._sessions.answer(peer.identity, m.Unknown())
             return
-        standby.heard, standby.beat = now, held.beat
+        standby.liveness.hear(now)
+        standby.beat = held.beat
         if held.chunks != standby.chunks:
-            standby.chunks, standby.moved = held.chunks, now
+            standby.chunks = held.chunks
+            standby.moved = now
         self._send(m.Alive(held.beat))
         standby.beats.sent(held.beat, now)
         standby.beats.answered(held.answered)
@@ -342,11 +286,12 @@ class Replication:
             raise m.WireError(f"the standby holds copy {held.number}, which was never made")
         if not standby.held:
             self._tell(f"the standby at {standby} holds version {copy.version}")
-        standby.held, standby.receiving, standby.returned = held.number, False, False
+        standby.held = held.number
+        standby.receiving = standby.returned = False
         # the word may be of before the next copy, which is on its way, or there
         self._copies = {number: made for number, made in self._copies.items()
                         if number >= held.number}
-        self._source.engine.ledger.durable = copy.mark
+        self._source.engine.ledger.saved(copy.mark)
 
     def ask(self, peer: Peer, ask: m.Ask) -> None:
         """A server that has lost its standby asks who serves."""
@@ -374,7 +319,7 @@ class Replication:
         """This process has slept until `now`: nothing that it heard before is proof of anything."""
         if self._standby is not None:
             self._standby.beats.doubt()
-            self._standby.heard = max(self._standby.heard, now)
+            self._standby.liveness.woke(now)
 
     def elected(self, session: WorkerSession, elected: m.Elected) -> None:
         """A member has promised itself to this server."""
@@ -396,12 +341,11 @@ class Replication:
         if self._election is not None:
             self._settle(self._election, standby, now)
             return
-        if now - standby.heard > _QUIET and now - standby.probed > _LOOK:
-            standby.probed = now
-            if now - standby.heard > _LOST or not self._reaches(standby):
-                self._lose(now)
-                return
-        if standby.receiving and now - standby.moved > _STALLED and now - standby.heard < _BACK:
+        if standby.liveness.lost(now, lambda: self._reaches(standby)):
+            self._lose(now)
+            return
+        if (standby.receiving and now - standby.moved > _STALLED
+                and now - standby.liveness.heard < _BACK):
             self._stalled(standby, now)
             return
         if standby.parting and source is not None:
@@ -434,7 +378,7 @@ class Replication:
         gives up its copy, as of a server that has gone on alone; `held` then forgets it."""
         checkpoints = source.checkpoints
         if checkpoints.wanted and not checkpoints.writing:
-            source.engine.ledger.mark += 1
+            source.engine.ledger.next_mark()
             checkpoints.write_copy(self._clock.run())
         elif checkpoints.settled and standby.asked is None:
             standby.asked = standby.beat
@@ -451,12 +395,14 @@ class Replication:
         # First: a later server of this folder must ask there, whatever becomes of this one.
         if self.alone and not self._record(standby=str(standby)):
             return
-        standby.receiving, standby.moved = True, self._clock.now()
+        standby.receiving = True
+        standby.moved = self._clock.now()
         engine = source.engine
-        engine.ledger.mark += 1  # whatever is decided from here on is not in this copy
+        mark = engine.ledger.next_mark()
         self._number += 1
-        number, state = self._number, source.state(now)
-        made = self._copies[number] = SentCopy(engine.ledger.mark, *engine.newest,
+        number = self._number
+        state = source.state(now)
+        made = self._copies[number] = SentCopy(mark, *engine.newest,
                                                state.voters(self._info.worker_num))
 
         def send(future: Future[Whole]) -> None:  # at once, or when the shards have sent it
@@ -499,11 +445,12 @@ class Replication:
         """Find out which of the two serves."""
         standby = self._standby
         assert standby is not None
-        self._election = Election(
-            standby, Votes(self._admission.epoch, SERVER_STEP,
-                            [copy.voters for copy in self._copies.values()],
-                            lambda voter: voter[1] == ""),
-            self._socket, self._info, now)
+        votes = Votes(self._admission.epoch, SERVER_STEP,
+                      [copy.voters for copy in self._copies.values()],
+                      lambda voter: voter[1] == "")
+        inquiry = Inquiry(self._socket, standby.host, standby.port, self._info.run,
+                          self._info.secret)
+        self._election = Election(votes, inquiry, standby.liveness, standby.beats, now)
 
     def _settle(self, election: Election, standby: StandbySession, now: float) -> None:
         """Find out who serves."""

@@ -353,9 +353,9 @@ class Admission:
         expected = hello.expected if isinstance(hello, m.Hello) else {}
         if reason := disagreement(me, "worker", expected, info.settings):
             return reason
-        old = self._sessions.of(hello.worker)
+        old, now = self._sessions.of(hello.worker), self._clock.now()
         if old is not None and old.identity != identity and self._sessions.reaches(old):
-            return (f"{me} is already connected (heard {self._clock.now() - old.heard:.1f} s ago); "
+            return (f"{me} is already connected (heard {now - old.liveness.heard:.1f} s ago); "
                     "start each worker with its own worker_index")
         finished = isinstance(hello, m.Reattach) and hello.left
         if self._over is not None and not finished:

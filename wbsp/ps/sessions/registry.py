@@ -15,6 +15,7 @@ from wbsp.ps.sharding.coordinator import Shards
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.wire.assembly import Updates, split
+from wbsp.wire.liveness import WORKER, Liveness
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import answer
 from wbsp.wire.queues import MOST_WAITING, PeerQueues
@@ -23,9 +24,6 @@ from wbsp.wire.shm.lender import Lending
 from wbsp.wire.shm.link import TRIES
 from wbsp.wire.sockets import ServerSocket
 
-PROBE = 1.0  # seconds of silence after which a worker's connection is tried
-GONE = 5.0  # seconds without a connection after which a worker counts as dead
-SILENT = 300.0  # the same for one that is connected but says nothing: it hangs
 _TURNED_AWAY = 64  # reasons that are remembered, so that each is said once
 TELL = 1.0  # seconds between progress messages to a worker
 
@@ -79,7 +77,8 @@ class SessionManager:
 
         line, own: as in `WorkerSession`
         """
-        session = WorkerSession(identity, worker, self._clock(), line, own, earlier=earlier)
+        session = WorkerSession(identity, worker, Liveness(WORKER, self._clock()), line, own,
+                                earlier=earlier)
         self._by_identity[identity] = self._by_worker[worker] = session
         return session
 
@@ -137,7 +136,7 @@ class SessionManager:
     def woke(self, now: float) -> None:
         """This process has slept until `now`: silence counts from here on."""
         for session in self:
-            session.heard = max(session.heard, now)
+            session.liveness.woke(now)
             session.progress.changed = max(session.progress.changed, now)
 
     def reaches(self, session: WorkerSession) -> bool:
@@ -146,23 +145,9 @@ class SessionManager:
                                     m.encode(session.alive(self.durable())))
 
     def lost(self, session: WorkerSession) -> str | None:
-        """Why the worker of this session counts as gone; None: it does not.
-
-        Slow is not dead: a worker whose Python thread is held up for long, by a compiler say, is
-        silent but connected.
-        """
-        now = self._clock()
-        if now - session.heard > PROBE and now - session.probed > PROBE:
-            session.probed = now
-            if self.reaches(session):
-                session.gone_since = None
-            elif session.gone_since is None:
-                session.gone_since = now
-            elif now - session.gone_since > GONE:
-                return f"no connection for {now - session.gone_since:.0f} s"
-        if now - session.heard > SILENT:
-            return f"connected, but nothing heard for {SILENT:g} s"
-        return "it does not read what it is sent" if session.deaf else None
+        """Why the worker of this session counts as gone; None: it does not."""
+        reason = session.liveness.lost(self._clock(), lambda: self.reaches(session))
+        return reason or ("it does not read what it is sent" if session.deaf else None)
 
     def idle(self, since: float, patience: float) -> list[WorkerSession]:
         """Sessions in which nothing came through for `patience` seconds, from `since` on."""
@@ -172,7 +157,7 @@ class SessionManager:
     def silence(self, worker: int) -> float | None:
         """Seconds since a worker was heard; None: it has no session."""
         session = self._by_worker.get(worker)
-        return None if session is None else self._clock() - session.heard
+        return None if session is None else self._clock() - session.liveness.heard
 
     # Sending.
 

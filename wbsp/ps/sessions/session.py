@@ -11,6 +11,7 @@ from wbsp.ps.checkpoint.state import Totals
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.assembly import Updates
+from wbsp.wire.liveness import Liveness
 from wbsp.wire.messages import codec as m
 from wbsp.wire.shm.lender import SharedLink
 from wbsp.wire.shm.link import check_name
@@ -92,11 +93,9 @@ class WorkerSession:
 
     identity: bytes  # of the worker's socket
     worker: int
-    heard: float  # time of its newest message
+    liveness: Liveness
     line: object = None  # the connection over which it has said who it is, and no other
     own: bytes = b""  # as in `messages.Hello`
-    probed: float = 0.0  # time at which its connection was last tried
-    gone_since: float | None = None  # its connection is broken
     request: m.Join | m.Reattach | None = None  # as which it asked to be a member
     joined: bool = False  # it asked to join, and has not left
     way: Way | None = None  # set for good when it is admitted
@@ -128,7 +127,7 @@ class WorkerSession:
 
     def note_message(self, now: float) -> None:
         """A message came in: the worker is alive, and connected."""
-        self.heard, self.gone_since = now, None
+        self.liveness.hear(now)
 
     def alive(self, durable: int) -> m.Alive:
         """The server's sign of life for this worker; `durable` as in `Ledger`."""

@@ -21,28 +21,25 @@ from wbsp.core.outer_optimizer import OuterOptimizer
 from wbsp.core.store import Whole
 from wbsp.limits import SHARDS, one_line
 from wbsp.process.child import ChildProcess
-from wbsp.process.host import Nap
 from wbsp.process.signals import Interrupts
 from wbsp.process.throttle import Throttle
 from wbsp.tensors.codecs import Codec
 from wbsp.tensors.ops import bounds
-from wbsp.wire.addresses import endpoint, is_loopback, split_addresses
+from wbsp.wire.addresses import is_loopback, split_addresses
 from wbsp.wire.assembly import floats_of
-from wbsp.wire.intake import TOO_MUCH, Intake
+from wbsp.wire.liveness import SHARD, SHARD_BEAT, Liveness, Nap
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
-from wbsp.wire.proof import STRANGER, Claim
 from wbsp.wire.queues import SendQueue
 from wbsp.wire.rate import Frames, RateLimiter
-from wbsp.wire.sockets import HANDSHAKE_FAILED, NO_HANDSHAKE, ServerSocket
+from wbsp.wire.server_link import ServerLink
+from wbsp.wire.sockets import ServerSocket
 
 PATIENCE = 600.0  # seconds for which a server waits for the shards of a run that has begun
 _GRACE = 2.0  # seconds that shards are given to come, before anybody is turned away
 _NOTICE = 10.0  # seconds between two lines about a shard that is not there
 _LOOK = 0.05  # seconds between two looks at all connections
 _LINGER = 1.0  # seconds for the last messages to leave
-SILENT = 30.0  # seconds without a word after which a shard counts as lost
-_BEAT = 1.0  # seconds between two signs of life, and between two requests to follow
 _START = 60.0  # seconds that a process on this machine may take to come up
 _END = 1.0  # seconds that its end may take after that of its connection
 _BLOCKED = 0.001  # seconds until a connection that takes no more is tried again
@@ -92,32 +89,25 @@ class ShardLink:
                  lead: s.Lead, key: bytes):
         """`lead`: how the server introduces itself; `key`: of the run's shards."""
         self.address = ("" if process or is_loopback(host) else host, port)
-        self._name = f"{host}:{port}"
         self._process = process
-        self._network = server.on.network
-        self.socket = server.dealer(host)
-        self._monitor = self.socket.get_monitor_socket(
-            Intake.events | zmq.EVENT_HANDSHAKE_SUCCEEDED | HANDSHAKE_FAILED)
-        self._intake = Intake(server, self.socket, lambda: self._claim.bond is not None)
+        self._link = ServerLink(server, host, port, key, *([] if process else [server.contact]))
+        self.socket = self._link.socket
         self._lead, self._key = lead, key
-        self._claim = Claim(server.on.scheduler.random, key, *([] if process else [server.contact]))
         self._queue = SendQueue(self.socket, RateLimiter(None))
         self._held_back: list[Frames] = []  # until the shard follows
-        self.socket.connect(endpoint(host, port))
         self.led = False
-        self._strange: str | None = None  # why no connection comes about, though someone is there
-        self._denied: str | None = None  # why the process there does not follow
-        self._heard = -math.inf
+        self._ended = 0  # as of `ServerLink`, seen so far
+        self._liveness = Liveness(SHARD, -math.inf)
         self._beat_at = -math.inf
         self._beats = 0
 
     def __str__(self) -> str:
-        return f"the shard at {self._name}"
+        return f"the shard at {self._link.address}"
 
     @property
     def why(self) -> str:
         """Why it does not follow, as far as is known, for the end of a line."""
-        reason = self._strange or self._denied
+        reason = self._link.why
         return f"; {reason}" if reason else ""
 
     def post(self, frames: Frames, now: float) -> None:
@@ -129,32 +119,28 @@ class ShardLink:
 
     def receive(self, now: float) -> Iterator[tuple[m.Message, memoryview | None]]:
         """What the shard has said. Raises ShardLost."""
-        for frames in self._intake.read():
+        for frames in self._link.read():
             try:
                 message = m.decode(s.FromShard, frames[0].buffer)
             except m.WireError as error:
-                if not self.led:  # it may be anybody's process
-                    self._strange = f"it sends {one_line(str(error))}"
+                if not self.led:
+                    self._link.misread(str(error))
                     continue
                 raise ShardLost(f"{self} sent {error}") from None
-            self._heard = now
+            self._liveness.hear(now)
             match message:
                 case s.Challenge():
-                    known = self._claim.bond is not None
-                    met = self._claim.meets(message)
-                    if met is False:
-                        self._denied = STRANGER
-                    elif met and not known:
-                        self._denied = None
+                    if self._link.meets(message):
+                        self._link.says = None
                         self._ask_to_follow()
                 case s.Led():
-                    if self._claim.bond is not None:
+                    if self._link.proven:
                         self._follows(now)
                 case s.Denied() if self.led:
                     raise ShardLost(f"{self} follows no longer: {one_line(message.reason)}",
                                     message.epoch)
                 case s.Denied():
-                    self._denied = f"it says: {one_line(message.reason)}"
+                    self._link.says = message.reason
                 case s.Beat():
                     pass
                 case _ if self.led:
@@ -162,34 +148,28 @@ class ShardLink:
 
     def woke(self, now: float) -> None:
         """This process has slept until `now`: silence counts from here on."""
-        self._heard = max(self._heard, now)
+        self._liveness.woke(now)
 
     def keep_up(self, now: float) -> None:
         """Ask to be followed, or tell that this server lives. Raises ShardLost."""
         broken = False
-        while self._monitor.poll(0):
-            message = self._network.event(self._monitor)
-            event = message["event"]
-            self._intake.event(message)
-            if event & HANDSHAKE_FAILED:
-                self._strange = NO_HANDSHAKE
-            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._strange = None
-            elif event == zmq.EVENT_DISCONNECTED:
-                broken, self._denied = self.led, None
-                self._claim.renew()  # the next process at this address may be another one
-        if self._intake.check():
-            self._strange = TOO_MUCH
+        self._link.watch()
+        if self._ended != self._link.ended:
+            self._ended = self._link.ended
+            broken = self.led
+            self._link.says = None
+            self._link.renew()
         if self._process is not None:
             code = self._process.ended(_END if broken else 0.0)
             if code is not None:
                 raise ShardLost(f"{self} (process {self._process.pid}) ended with exit code {code}")
         if broken:
             raise ShardLost(f"the connection to {self} is gone")
-        if self.led and now - self._heard > SILENT:
-            raise ShardLost(f"{self} has said nothing for {SILENT:g} s")
-        if now - self._beat_at >= _BEAT:
-            self._beat_at, self._beats = now, self._beats + 1
+        if self.led and self._liveness.silent(now):
+            raise ShardLost(f"{self} has said nothing for {SHARD.silent:g} s")
+        if now - self._beat_at >= SHARD_BEAT:
+            self._beat_at = now
+            self._beats += 1
             if self.led:
                 self._queue.post(m.encode(s.Beat(self._beats)), now=now)
             else:
@@ -206,18 +186,15 @@ class ShardLink:
 
     def close(self, patience: float) -> None:
         """End the connection, `patience` seconds after the last message, and the process."""
-        self._intake.close()
-        self.socket.disable_monitor()
-        self._monitor.close(0)
-        self.socket.close(int(1000 * patience))
+        self._link.close(patience)
         if self._process is not None:
             self._process.kill()
 
     def _ask_to_follow(self) -> None:
-        bond = self._claim.bond
-        lead = structs.replace(self._lead, key=bond.hidden(self._key)) if bond else self._lead
-        with contextlib.suppress(zmq.Again):
-            self.socket.send(m.encode(self._claim.sealed(lead)), zmq.NOBLOCK)
+        claim, lead = self._link.claim, self._lead
+        if claim.bond is not None:
+            lead = structs.replace(lead, key=claim.bond.hidden(self._key))
+        self._link.send(claim.sealed(lead))
 
     def _follows(self, now: float) -> None:
         if not self.led:

@@ -19,11 +19,12 @@ import zmq
 
 from wbsp.limits import one_line
 from wbsp.process.child import settings_from_server
-from wbsp.process.host import HOST, Host, Nap
+from wbsp.process.host import HOST, Host
 from wbsp.process.signals import Interrupts
 from wbsp.ps.sharding.shard import Shard
 from wbsp.runlog.console import say
 from wbsp.wire.assembly import VectorStream
+from wbsp.wire.liveness import LEADING_SERVER, Liveness, Nap
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import SIZE, attachment
@@ -32,8 +33,6 @@ from wbsp.wire.rate import Frames, RateLimitedReceiver, RateLimiter
 from wbsp.wire.sockets import ServerSocket
 
 PATIENCE = 600.0  # seconds for which a shard waits for a server
-SILENT = 300.0  # seconds without a word after which a connected server counts as gone
-_PROBE = 2.0  # seconds of silence after which its connection is tried
 _POLL = 0.05  # seconds between two looks at the timers
 _WATCH = 0.005  # the same at connections, while there are some that no worker speaks through
 _TELL = 1.0  # seconds between two messages to the server on what arrives, or is malformed
@@ -48,7 +47,7 @@ class _Leader:
     run: str
     epoch: int
     key: bytes  # of the run's shards: a later server of the run proves itself by it
-    heard: float
+    liveness: Liveness
     begin: s.Begin | None = None
     floats: VectorStream | None = None  # of Begin, while they come
     shard: Shard | None = None
@@ -121,20 +120,21 @@ class ShardServer:
         if self._nap.over(now):  # silence and patience count from here on
             self._alone_since += self._nap.seconds
             if leader is not None:
-                leader.heard = max(leader.heard, now)
+                leader.liveness.woke(now)
         if self._interrupts.first is not None:
             return 128 + self._interrupts.first
         if self._over:
             return 0
         if leader is not None:
-            if now - leader.heard > _PROBE and (
-                    now - leader.heard > SILENT
-                    or not self._socket.reaches(leader.identity, m.encode(s.Beat(0)))):
+            if leader.liveness.lost(now, lambda: self._reaches(leader)):
                 self._forget("is gone")
         elif now - self._alone_since > PATIENCE:
             self._say(f"no server came for {PATIENCE:g} s")
             return 1
         return None
+
+    def _reaches(self, leader: _Leader) -> bool:
+        return self._socket.reaches(leader.identity, m.encode(s.Beat(0)))
 
     def _watch(self) -> None:
         for reason, count in self._socket.watch().items():
@@ -193,7 +193,7 @@ class ShardServer:
         elif isinstance(message, s.Slice) and body is not None:
             self._slice(leader, identity, message, body)
         elif leads:
-            leader.heard = self._clock.monotonic()
+            leader.liveness.hear(self._clock.monotonic())
             try:
                 self._follow(leader, message, body)
             except Exception as error:  # what is here is no follower of the log any more
@@ -218,7 +218,7 @@ class ShardServer:
             self._send(identity, self._socket.challenges.challenge(identity, lead.nonce, key))
             return
         if old is not None and old.identity != identity:
-            if not later and self._socket.reaches(old.identity, m.encode(s.Beat(0))):
+            if not later and self._reaches(old):
                 self._send(identity, s.Denied(f"the shard follows the server of run {old.run}, "
                                               f"epoch {old.epoch}"))
                 return
@@ -228,7 +228,7 @@ class ShardServer:
         if self._leader is None:
             self._say(f"following the server of run {lead.run}, epoch {lead.epoch}")
             self._leader = _Leader(identity, lead.run, lead.epoch, bond.hidden(lead.key),
-                                   self._clock.monotonic())
+                                   Liveness(LEADING_SERVER, self._clock.monotonic()))
             self._socket.guard.expect(lead.workers)
         self._send(identity, s.Led(lead.epoch))
 

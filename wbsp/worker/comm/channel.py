@@ -199,7 +199,7 @@ class ServerChannel:
             self._arriving = frames is not None
         if frames is None:
             return None if self.slices is None else self.slices.receive()
-        self.connection.received_at = self.on.clock.monotonic()
+        self.connection.liveness.hear(self.on.clock.monotonic())
         message = m.decode(m.FromServer, frames[0].buffer)
         if isinstance(message, m.Ack):
             self._enclosed = message.model

@@ -16,10 +16,10 @@ import zmq
 from wbsp.process.host import HOST, Host
 from wbsp.process.throttle import Throttle
 from wbsp.wire.addresses import endpoints, plain_address, split_addresses
+from wbsp.wire.liveness import SERVER, Liveness
 from wbsp.wire.sockets import HANDSHAKE_FAILED
 
-PATIENCE = 600.0  # seconds without a connection after which a worker gives its server up
-SILENT = 300.0  # seconds without a message after which a connected server counts as hanging
+PATIENCE = SERVER.gone
 _NOTICE = 10.0  # seconds between two lines about a lost server
 _HANDSHAKES = 3  # failures without a reason after which the server counts as refusing
 # Seconds until the next address is tried, where there are several: without an answer, after the
@@ -149,10 +149,10 @@ def refused(reason: str, over: bool) -> TransportError:
 class ConnectionMonitor:
     """Health of one socket's connection; times are seconds of the monotonic clock.
 
-    patience:    seconds without a connection after which the server is lost for good
-    monitor:     the socket to poll; each of its messages is for `event`
-    made:        there has been a connection
-    received_at: time of the newest message from the server, which the receiver of messages sets
+    patience: seconds without a connection after which the server is lost for good
+    monitor:  the socket to poll; each of its messages is for `event`
+    made:     there has been a connection
+    liveness: of the server; the receiver of messages has it hear them
     """
 
     def __init__(self, socket: zmq.Socket, address: str, patience: float,
@@ -164,7 +164,7 @@ class ConnectionMonitor:
             zmq.EVENT_CONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED
             | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
         self.made = False
-        self.received_at = 0.0
+        self.liveness = Liveness(SERVER, 0.0)
         self._failures = Counter[str]()  # address -> handshakes that failed
         self._refusal = ""  # why the newest of them may have, for the lines about a lost server
         self._broken_since: float | None = None
@@ -195,7 +195,9 @@ class ConnectionMonitor:
                 self._broken_since = self._notice.next = now
         else:
             again, self.made = self.made, True
-            self._broken_since, self._refusal, self.received_at = None, "", now
+            self._broken_since = None
+            self._refusal = ""
+            self.liveness.hear(now)
             return again or self._route.moved
         return False
 
@@ -239,7 +241,7 @@ class ConnectionMonitor:
     def woke(self, now: float, seconds: float) -> None:
         """This process has slept for so many seconds until `now`: it could not have heard of the
         server, or tried to reach it."""
-        self.received_at = max(self.received_at, now)
+        self.liveness.woke(now)
         if self._unserved_since is not None:
             self._unserved_since += seconds
         if self._broken_since is not None:
@@ -263,9 +265,9 @@ class ConnectionMonitor:
             if self._notice.due(now):
                 self._say(f"no connection to the server at {self._address}{self._refusal}; trying "
                           f"for {'another ' if left < self._patience - 1 else ''}{left:.0f} s")
-        elif self.made and now - self.received_at > SILENT:
+        elif self.made and self.liveness.silent(now):
             raise TransportError(f"the server at {self._address} is connected, but says nothing "
-                                 f"for {SILENT:g} s: it hangs")
+                                 f"for {SERVER.silent:g} s: it hangs")
 
     def _fail(self, event: int, now: float) -> None:
         """A handshake failed. A forwarder whose server is away ends connections without a reason,

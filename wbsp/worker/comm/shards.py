@@ -206,8 +206,8 @@ class Slices:
 
     def _meet(self, shard: _Shard, challenge: s.Challenge) -> None:
         """The process there asks for a proof, and gives its own."""
-        known, met = shard.claim.bond is not None, shard.claim.meets(challenge)
+        met = shard.claim.meets(challenge)
         if met is not None:
             shard.strange = not met
-        if met and not known:
+        if met:
             self._present(shard, self._on.clock.monotonic())

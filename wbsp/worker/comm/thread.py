@@ -20,8 +20,9 @@ import numpy as np
 
 from wbsp.core.stats import Report
 from wbsp.limits import one_line
-from wbsp.process.host import HOST, Host, Nap
+from wbsp.process.host import HOST, Host
 from wbsp.sync.base import Push
+from wbsp.wire.liveness import WORKER_BEAT, Nap
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import answer
 from wbsp.worker.comm.attachment import Attachment
@@ -29,7 +30,6 @@ from wbsp.worker.comm.channel import ServerChannel
 from wbsp.worker.comm.connection import TransportError, refused
 from wbsp.worker.comm.incoming import Listener, Membership
 
-HEARTBEAT = 1.0  # seconds
 RESEND = 60.0  # seconds without progress after which a request is sent again
 # Seconds for which a member that is refused without proof looks for its run's server: that may be
 # started again, or its standby may take over.
@@ -247,7 +247,7 @@ class Communication:
         clock = self._channel.on.clock
         nap = Nap(clock.monotonic())
         while not self._closed(clock.monotonic()):
-            ready = self._channel.poll(self._calls.wakes, self.attachment.patience(HEARTBEAT / 4))
+            ready = self._channel.poll(self._calls.wakes, self.attachment.patience(WORKER_BEAT / 4))
             if nap.over(now := clock.monotonic()):
                 self._channel.woke(now, nap.seconds)
                 if self._refused_at is not None:
@@ -369,12 +369,12 @@ class Communication:
     def _meet(self, challenge: m.Challenge, now: float) -> None:
         """The process at the other end asks who this member is, and proves who it is itself."""
         claim, attaching = self.attachment.claim, self._attaching
-        known, met = claim.bond is not None, claim.meets(challenge)
+        met = claim.meets(challenge)
         if met is False:
             self._channel.connection.turn_away(
                 f"the process at {self._address} has not proven that it is of this worker's run",
                 now)
-        elif met and not known and attaching is not None:
+        elif met and attaching is not None:
             attaching.send()
 
     def _pass_on(self, message: m.Message, chunk: memoryview | None, now: float) -> None:
@@ -459,7 +459,7 @@ class Communication:
                 request.send_again(now)
         if (now >= self._heartbeat_at and self._closes_by is None and self._introduced
                 and self._attaching is None):
-            self._heartbeat_at = now + HEARTBEAT
+            self._heartbeat_at = now + WORKER_BEAT
             self._channel.post(m.Heartbeat(self._report(), self._counts()[1]), urgent=True)
 
     @property

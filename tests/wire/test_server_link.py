@@ -8,12 +8,12 @@ import zmq
 from jobs import until
 
 from wbsp.process.host import HOST
-from wbsp.ps.replication.probe import Inquiry
+from wbsp.ps.replication.election import Inquiry
 from wbsp.ps.replication.standby import PrimaryLink
 from wbsp.ps.sharding.coordinator import ShardLink
-from wbsp.wire.intake import TURN, Intake
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
+from wbsp.wire.server_link import TURN, ServerLink
 from wbsp.wire.sockets import ServerSocket
 
 KEY = bytes(32)
@@ -75,7 +75,7 @@ def inquiry(stranger):
     def poll():
         one.refused(HOST.clock.monotonic())
         assert one.epoch(HOST.clock.monotonic()) is None
-    return one, poll, lambda: one._probe.strange, one.close
+    return one, poll, lambda: one.why, one.close
 
 
 @linux
@@ -94,22 +94,19 @@ def test_who_has_proven_nothing_and_sends_more_than_is_read_is_cut_off(stranger,
 
 
 def test_what_has_come_is_read_in_bounded_turns(stranger):
-    dealer = stranger.own.dealer("localhost")
-    dealer.connect(f"tcp://127.0.0.1:{stranger.port}")
-    dealer.send(b"")
-    intake = Intake(stranger.own, dealer, lambda: True)
+    link = ServerLink(stranger.own, "localhost", stranger.port)
+    link.socket.send(b"")
     stranger.meets(lambda: None)
     stranger.sends(TURN + 3, b"x")
     stranger.sends(1, b"last")
     found = []
 
     def read():
-        found.append([frames[0].bytes for frames in intake.read()])
+        found.append([frames[0].bytes for frames in link.read()])
         return found[-1][-1:] == [b"last"]
     until(read, "all")
     assert max(map(len, found)) <= TURN and sum(map(len, found)) == TURN + 4
-    intake.close()
-    dealer.close(0)
+    link.close()
 
 
 def test_a_shard_that_has_proven_nothing_is_not_believed(stranger):

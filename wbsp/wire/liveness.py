@@ -1,0 +1,258 @@
+"""Whether the process at the other end of a connection lives: who counts as lost, when, and why.
+
+Slow is not dead: a process that is busy for minutes says nothing, and its connection is there; so
+silence alone tells little, and a connection that is gone tells much. Nothing tells a process that
+has ended from one that is cut off, but for its machine: where that refuses a connection, no process
+listens there (`Probe`). And who has slept, or was stopped, has missed what the others said
+meanwhile (`Nap`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import math
+import socket
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from wbsp.process.host import HOST, Host
+
+# Seconds between two signs of life.
+WORKER_BEAT = 1.0  # of a worker, to its server
+STANDBY_BEAT = 0.5  # of a standby, to its server
+SHARD_BEAT = 1.0  # of a server, to its shards
+
+# Milliseconds between two pings of an idle connection.
+PING_MS = 1000
+# Silence after which the connection counts as broken. On a slow line a pong waits behind a chunk:
+# 1 MiB in this time is the slowest line that works.
+PONG_MS = 60_000
+# The same for data that the other machine's kernel, whatever its process does, must acknowledge.
+UNACKNOWLEDGED_MS = 30_000
+
+ELECTION = 5.0  # seconds without a word after which workers are asked for their votes
+PROOF = 4.0  # less, by what clocks may differ and a look may take
+_BEATS = 64  # that may be unanswered, and are remembered
+_NAP = 1.0  # seconds between two looks of a loop that looks several times a second
+_EVERY = 0.5  # seconds between two attempts to connect
+_TRY = 2.0  # seconds that an attempt may take
+
+
+class Patience(NamedTuple):
+    """How many seconds a peer may be silent, or out of reach, before it counts as lost.
+
+    silent: without a word, though it is connected: it hangs
+    gone:   without a connection
+    quiet:  without a word, after which its connection is tried
+    again:  between two such attempts
+    """
+
+    silent: float
+    gone: float = 0.0
+    quiet: float = math.inf
+    again: float = 0.0
+
+
+WORKER = Patience(300.0, 5.0, 1.0, 1.0)
+SERVER = Patience(300.0, 600.0)  # a worker's
+STANDBY = Patience(30.0, 0.0, 1.0, 0.25)
+PRIMARY = Patience(ELECTION)  # a standby's
+SHARD = Patience(30.0)
+LEADING_SERVER = Patience(300.0, 0.0, 2.0)  # a shard's
+
+
+class Liveness:
+    """What is known of whether a peer lives; times are its owner's own, in seconds.
+
+    heard:      time of its newest message
+    gone_since: time at which its connection was found broken; None: it was not, or is back
+    """
+
+    def __init__(self, patience: Patience, now: float):
+        self.patience = patience
+        self.heard = now
+        self.gone_since: float | None = None
+        self._tried = -math.inf
+
+    def hear(self, now: float) -> None:
+        """A message came in: the peer lives, and is connected."""
+        self.heard = now
+        self.gone_since = None
+
+    def woke(self, now: float) -> None:
+        """This process has slept until `now`: silence counts from here on."""
+        self.heard = max(self.heard, now)
+
+    def silent(self, now: float) -> bool:
+        """True if it has said nothing for so long that it hangs, if it is connected."""
+        return now - self.heard > self.patience.silent
+
+    def lost(self, now: float, reaches: Callable[[], bool]) -> str | None:
+        """Why the peer counts as lost; None: it does not.
+
+        reaches: tries its connection; False: that is gone
+        """
+        patience = self.patience
+        if now - self.heard > patience.quiet and now - self._tried > patience.again:
+            self._tried = now
+            if reaches():
+                self.gone_since = None
+            elif self.gone_since is None:
+                self.gone_since = now
+            if self.gone_since is not None and now - self.gone_since >= patience.gone:
+                return f"no connection for {now - self.gone_since:.0f} s"
+        if self.silent(now):
+            return f"connected, but nothing heard for {patience.silent:g} s"
+        return None
+
+
+class Beats:
+    """Signs of life that were sent to the other one, by number, and that it has answered.
+
+    An answer is as old as what it answers: this process may have slept since it came.
+
+    touch: time of sending of the newest that was answered. The other one has heard of this process
+           since then, and has waited for `ELECTION` seconds more before it did anything alone.
+    """
+
+    def __init__(self, touch: float = -math.inf):
+        self.touch = touch
+        self._sent: dict[int, float] = {}  # number -> time
+
+    def sent(self, number: int, now: float) -> None:
+        """One leaves now; numbers ascend."""
+        self._sent[number] = now
+        if len(self._sent) > _BEATS:
+            del self._sent[next(iter(self._sent))]
+
+    def answered(self, number: int) -> None:
+        """This one was, and all before are; of a number that was never sent: nothing was."""
+        if number in self._sent:
+            self.touch = max(self.touch, self._sent[number])
+            self._sent = {n: sent for n, sent in self._sent.items() if n > number}
+
+    def doubt(self) -> None:
+        """This process has slept: only what is sent from here on counts."""
+        self.touch = -math.inf
+        self._sent.clear()
+
+    def fresh(self, now: float) -> bool:
+        """True while the other one cannot have done anything alone: that its process has ended
+        proves now that nothing is lost."""
+        return now < self.touch + PROOF
+
+
+class Nap:
+    """Tells a loop that looks at the time again and again that it has slept: that its process was
+    stopped, or its machine suspended.
+
+    What is found right after that may be from before, and silence was its own.
+    """
+
+    def __init__(self, now: float):
+        self._last = now
+        self.seconds = 0.0  # of the newest
+
+    def over(self, now: float) -> bool:
+        """True at the first look after one."""
+        self.seconds, self._last = now - self._last, now
+        return self.seconds > _NAP
+
+
+class Probe:
+    """Whether an address refuses connections: attempts that wait for nothing.
+
+    Refusal by the machine proves that no process listens there: one that did has ended. Silence
+    proves nothing. An attempt is made only where libzmq, which does not say why, has failed to
+    connect: to a server it would be a peer that does not speak its protocol.
+
+    A host's name is looked up anew for each attempt, since it may stand for another machine by
+    then; in a thread of its own, since a name server may take half a minute.
+    """
+
+    def __init__(self, host: str, port: int, on: Host = HOST):
+        self._host = "127.0.0.1" if host == "localhost" else host  # as `endpoint` has it
+        self._port = port
+        self._network = on.network
+        self._scheduler = on.scheduler
+        self._lookup: Future | None = None  # what the host's name stands for
+        self._socket: socket.socket | None = None
+        self._since = -_EVERY
+
+    def refused(self, now: float, failed: bool) -> bool:
+        """True if the newest attempt was refused.
+
+        now:    seconds of any clock
+        failed: libzmq could not connect, when it tried last
+        """
+        if self._socket is None:
+            if not failed:
+                self._lookup = None
+                return False
+            return self._try(now)
+        error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error or self._connected(self._socket) or now - self._since > _TRY:
+            self.close()
+        return error == errno.ECONNREFUSED
+
+    def close(self) -> None:
+        """Give up an attempt that is under way."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _try(self, now: float) -> bool:
+        """Make an attempt when it is time, and the address is known; True if it is refused at once.
+        """
+        if self._lookup is None:
+            if now - self._since < _EVERY:
+                return False
+            self._since = now
+            self._lookup = self._look_up()
+        if not self._lookup.done():
+            return False
+        lookup = self._lookup
+        self._since = now
+        self._lookup = None
+        with contextlib.suppress(OSError, UnicodeError):
+            family, kind, where = lookup.result()[0]
+            self._socket = self._network.socket(family, kind)
+            self._socket.setblocking(False)
+            if self._socket.connect_ex(where) == errno.ECONNREFUSED:
+                self.close()
+                return True
+        return False
+
+    def _look_up(self) -> Future:
+        found = self._scheduler.future()
+
+        def resolve() -> None:
+            try:
+                found.set_result(self._network.resolve(self._host, self._port))
+            except (OSError, UnicodeError) as error:
+                found.set_exception(error)
+
+        if _is_number(self._host):
+            resolve()
+        else:
+            self._scheduler.thread(resolve, "look-up").start()
+        return found
+
+    @staticmethod
+    def _connected(one: socket.socket) -> bool:
+        with contextlib.suppress(OSError):
+            one.getpeername()
+            return True
+        return False
+
+
+def _is_number(host: str) -> bool:
+    """True for an address that no name server is asked about."""
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
