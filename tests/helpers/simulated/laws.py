@@ -37,6 +37,9 @@ _ACK, _FINAL, _REATTACHED, _HELD, _COPY = (
 _HEARS = 5.0  # seconds in which a process hears what it has done wrong
 _REFUSED = 40  # lines of a server about those that it refuses, beside one or two a second
 
+# What a server tells a worker whose run began on a full disk, and died with its process.
+_NO_CHECKPOINT = "this server has no checkpoint of it to go on from"
+
 
 class Broken(AssertionError):
     """A law is broken; `law` is its number."""
@@ -273,7 +276,8 @@ class Laws:
 
     def _workers_ended(self):
         for member in self.cluster.members:
-            if member.given_up is not None and not member.late:
+            if member.given_up is not None and not member.late and not (
+                    self.cluster.plan.full and _NO_CHECKPOINT in member.given_up):
                 raise Broken(9, f"worker {member.index} has given up: {member.given_up}")
 
     def _one_final(self):
