@@ -51,8 +51,8 @@ class Life:
         self.engine = Engine(model, store, world.workers_num, log=self.event)
         if epoch > 1:
             self.engine.restore(vars(saved["state"]))
-            self.dispatcher.admission.owners.update(saved["state"].places)
-        self.members = self.dispatcher.begin(self.engine, LAYOUT)
+            self.dispatcher.roster.owners.update(saved["state"].places)
+        self.requests = self.dispatcher.begin(self.engine, LAYOUT)
 
     def event(self, now, kind, **fields):
         self.world.events.append({"kind": kind, **fields})
@@ -85,7 +85,7 @@ class Life:
         def act(now):
             self.engine.ledger.mark += 1
             state = RunState(**self.engine.state(), elapsed=now,
-                             places=self.dispatcher.admission.owners)
+                             places=self.dispatcher.roster.owners)
             self.writing = {"vector": self.engine.store.latest.vector,
                             "outer": self.engine.store.state(),
                             "state": RunState.from_json(json.loads(json.dumps(state.to_json())))}
@@ -106,18 +106,18 @@ class Life:
     def timers(self):
         engine, now = self.engine, self.world.now
         if engine.started and engine.model.alarm is not None and now >= engine.model.alarm:
-            self.members.delivery.send(engine.tick(now))
+            self.requests.replies.send(engine.tick(now))
         if engine.done:
             self.end_checkpoint(fails=False)
             self.begin_checkpoint()
             self.end_checkpoint(fails=False)
-            self.members.delivery.farewell()
+            self.requests.replies.farewell()
 
     def start_without_the_rest(self):
         """The patience with those who are not here is over."""
         here = [*self.engine.active, *self.engine.rendezvous.left]
         if here and not self.engine.started:
-            self.members.delivery.send(self.engine.start(self.world.now))
+            self.requests.replies.send(self.engine.start(self.world.now))
 
 
 class World:

@@ -15,23 +15,17 @@ import numpy as np
 import zmq
 
 from wbsp.core.engine import Engine
-from wbsp.core.stats import Report
 from wbsp.limits import one_line
-from wbsp.ps.checkpoint.state import Totals
 from wbsp.ps.config import Reporter, RunInfo
 from wbsp.ps.file_server import RunFiles
 from wbsp.ps.replication.primary import Replication
-from wbsp.ps.sessions.admission import Admission
+from wbsp.ps.sessions.admission import Admission, Entrance, Lobby
 from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.registry import SessionManager
-from wbsp.ps.sessions.replies import Delivery
-from wbsp.ps.sessions.requests import Members
-from wbsp.ps.sessions.session import (
-    WorkerSession,
-    body_of,
-    check_report,
-    other_protocol,
-)
+from wbsp.ps.sessions.replies import Replies
+from wbsp.ps.sessions.requests import Requests
+from wbsp.ps.sessions.roster import Roster
+from wbsp.ps.sessions.session import WorkerSession, body_of, other_protocol
 from wbsp.ps.sharding.coordinator import Shards
 from wbsp.tensors.layout import TensorSpec, total_size
 from wbsp.wire.guard import no_file_left
@@ -68,35 +62,32 @@ class Dispatcher:
             self.shards.hear = self.hear_shard
         alone = ("a rate limit" if bandwidth else "shards" if self.shards
                  else info.alone if info.wire.lossless else f"--wire={info.wire.name}")
-        self.sessions = SessionManager(socket, bandwidth, clock.now, reporter.say, reporter.event,
-                                       self.shards,
-                                       info.wire, alone)
-        self.reports: dict[int, Totals] = {}  # of each worker, over all its incarnations
-        self.admission = Admission(info, self.sessions, self.reports, clock, self.lose,
-                                   socket.challenges.proven, on_initial)
-        self.members: Members | None = None  # until there is a W_0
-        self.replication = Replication(info, record, socket, self.sessions, self.admission,
-                                       reporter)
-        self.admission.hear_of = self.replication.hear_of
-        self.admission.doubt = lambda: self.replication.doubt
-        self._handlers = Handlers(
-            {m.Watch: self._tell_watcher, s.Lead: self._is_no_shard},
-            {m.Heartbeat: self._heartbeat, m.Leaving: self._leave, m.Goodbye: self._goodbye})
-        self._handlers.add(self.admission.handlers())
-        self._handlers.add(self.replication.handlers())
+        self.sessions = SessionManager(socket, bandwidth, reporter, shards, info.wire, alone)
+        self.roster = Roster(info)
+        self.replication = Replication(info, record, socket, self.sessions, self.roster, reporter)
+        self._lobby = Lobby(info, self.sessions, self.roster, clock, self.replication, on_initial)
+        self.entrance: Entrance = self._lobby
+        self._handlers = self._handlers_of(self._lobby)
         self._receiver = RateLimitedReceiver(socket.socket, RateLimiter(bandwidth))
         self._look_at = -math.inf  # own time of the next look at all workers
         self._full = False  # no file was left to open, at that look
 
-    def begin(self, engine: Engine, layout: list[TensorSpec]) -> Members:
+    def begin(self, engine: Engine, layout: list[TensorSpec]) -> Requests:
         """There is a model: admit the workers that wait for it."""
-        delivery = Delivery(engine, self.sessions, self.admission, self.shards)
+        replies = Replies(engine, self.sessions, self.roster, self.shards)
         self.sessions.expect(0 if self.shards else total_size(layout))
-        self.members = Members(engine, self.sessions, delivery, self._clock, self.shards)
-        self.sessions.durable = lambda: engine.ledger.durable
-        self._handlers.add(self.members.handlers())
-        self.admission.begin(self.members, layout)
-        return self.members
+        requests = Requests(engine, self.sessions, replies, self._clock, self.shards)
+        admission = Admission(self._lobby, requests, layout)
+        self.entrance, self._handlers = admission, self._handlers_of(admission, requests)
+        admission.admit_all()
+        return requests
+
+    def _handlers_of(self, *parts: Entrance | Requests) -> Handlers:
+        """The methods of these parts, and of those that are there all the time."""
+        handlers = Handlers({m.Watch: self._tell_watcher, s.Lead: self._is_no_shard})
+        for part in (self.sessions, self.replication, *parts):
+            handlers.add(part.handlers())
+        return handlers
 
     @property
     def delay(self) -> float | None:
@@ -113,6 +104,10 @@ class Dispatcher:
                 return
             identity, *frames = message
             self._carefully(identity.bytes, partial(self._handle, identity.bytes, frames))
+
+    def introduce(self, peer: Peer, message: m.Message) -> None:
+        """Take a message that a peer has sent before this server was ready. Raises WireError."""
+        self._handlers.anybody[type(message)](peer, message)
 
     def receive_shared(self) -> None:
         """One message of each worker with which memory is shared, if it has sent one."""
@@ -136,13 +131,10 @@ class Dispatcher:
             return
         if not isinstance(message, s.Holds | s.Arriving):
             return
-        session, members = self.sessions.attached(message.secret), self.members
-        if session is None or members is None:
-            return  # it has ended meanwhile
-        if isinstance(message, s.Holds):
-            self._carefully(session.identity, partial(members.held, session, shard, message))
-        else:
-            self.sessions.note_chunk(session)
+        session = self.sessions.attached(message.secret)
+        if session is not None:  # it may have ended meanwhile
+            handle = self._handlers.session[type(message)]
+            self._carefully(session.identity, partial(handle, session, message, shard))
 
     def _carefully(self, identity: bytes, act: Callable[[], None]) -> None:
         """Do what a message of this peer asks for; a wrong one costs its sender alone."""
@@ -160,7 +152,8 @@ class Dispatcher:
         self.sessions.watch()
         self.sessions.errors.flush(self._clock.now())
         self.sessions.told.flush()
-        self.admission.check()
+        if self.entrance is self._lobby:
+            self._lobby.check()
         if (now := self._clock.now()) >= self._look_at:
             self._look_at = now + _LOOK
             self._look_at_files()
@@ -210,10 +203,7 @@ class Dispatcher:
 
     def lose(self, session: WorkerSession, reason: str) -> None:
         """End a session without a word from the worker."""
-        member = session.joined and session.updates is not None
-        self._close(session)
-        if member and self.members is not None:
-            self.members.lose(session, reason)
+        self.entrance.lose(session, reason)
 
     def _handle(self, identity: bytes, frames: list[zmq.Frame]) -> None:
         session, line = self.sessions.get(identity), None
@@ -241,9 +231,7 @@ class Dispatcher:
         session.note_message(self._clock.now())
         handle = self._handlers.session.get(type(message))
         if handle is None:
-            raise m.WireError(f"worker {session.worker} sent {type(message).__name__} "
-                              + ("before there was a model" if self.members is None
-                                 else "in its session"))
+            raise m.WireError(f"worker {session.worker} sent {type(message).__name__} out of turn")
         if isinstance(message, _WITH_FLOATS):
             handle(session, message, body)
         else:
@@ -273,31 +261,6 @@ class Dispatcher:
 
     def _is_no_shard(self, peer: Peer, lead: s.Lead) -> None:
         self.sessions.answer(peer.identity, s.Denied("it is a server, and no shard"))
-
-    def _leave(self, session: WorkerSession, leaving: m.Leaving) -> None:
-        self._take_report(session, leaving.report)
-        if session.updates is None or self.members is None:
-            self._close(session)
-        else:
-            self.members.leave(session, leaving)
-
-    def _goodbye(self, session: WorkerSession, goodbye: m.Goodbye) -> None:
-        self.lose(session, "said goodbye in mid-run")
-
-    def _heartbeat(self, session: WorkerSession, heartbeat: m.Heartbeat) -> None:
-        self._take_report(session, heartbeat.report)
-        session.progress.note_fetched(heartbeat.chunks, self._clock.now())
-        if not self.sessions.queues.waiting(session.identity):  # else what waits says as much
-            self.sessions.tell_progress(session)
-
-    def _take_report(self, session: WorkerSession, report: Report | None) -> None:
-        if report is not None:
-            check_report(report, session.worker)
-            self.reports[session.worker] = Totals.of(session.earlier, report)
-
-    def _close(self, session: WorkerSession) -> None:
-        self.sessions.close(session)
-        self.admission.forget(session)
 
     def _give_up(self, identity: bytes, reason: str) -> None:
         """A member has said what cannot be, and would wait for an answer for ever."""

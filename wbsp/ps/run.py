@@ -82,10 +82,10 @@ class Run:
         self._stopping_since: float | None = None
         self._done_since: float | None = None
         self._waits_for_standby = Throttle(_NOTICE)
-        self._members = dispatcher.begin(self.engine, layout)
+        self._requests = dispatcher.begin(self.engine, layout)
         if self._over:
             self._reporter.say("the run has come to its end, but for its last files")
-            self._members.delivery.send(self.engine.start(clock.run()))
+            self._requests.replies.send(self.engine.start(clock.run()))
 
     def hasten(self, reason: str) -> None:
         """End early: a checkpoint first, no more evaluations, and everyone finishes."""
@@ -97,7 +97,7 @@ class Run:
 
     def woke(self, seconds: float) -> None:
         """This process has slept, or waited for its shards: others get that time anew."""
-        self._members.first_came += seconds
+        self._requests.first_came += seconds
         if self._stopping_since is not None:
             self._stopping_since += seconds
         if self._done_since is not None:
@@ -129,7 +129,7 @@ class Run:
             self.checkpoints.poll(run_time)
             safe = self.checkpoints.settled and self._replication.settled
             if safe:
-                self._members.delivery.farewell()  # the final version is safe before it is fetched
+                self._requests.replies.farewell()  # the final version is safe before it is fetched
             return self._ending(now, safe)
         self._start_or_tick(now, run_time)
         self.checkpoints.poll(run_time)
@@ -142,7 +142,7 @@ class Run:
         elif alone > self._config.connect_timeout:
             self._reporter.say(f"no worker was there for {self._config.connect_timeout:g} s")
             if engine.rendezvous.ended and not engine.started:  # all that they could want is saved
-                self._members.delivery.send(engine.start(run_time))
+                self._requests.replies.send(engine.start(run_time))
                 return None
             self._stop("no worker left")
             return False
@@ -179,7 +179,7 @@ class Run:
         reason, missing = self._reason, self.missing if well else {}
         if missing and self.engine.stop_reason is None:
             reason = f"the others finished, without {_some(missing)}"
-        say(log.summary(now, self.engine.members, self._dispatcher.reports, newest,
+        say(log.summary(now, self.engine.members, self._dispatcher.sessions.reports, newest,
                         self.evaluations.accuracy_of(newest), reason, missing), sys.stdout)
         if missing:
             say(f"missing at the end: {_some(missing)}; the final version has nothing of what "
@@ -207,9 +207,9 @@ class Run:
     def _go_on(self, state: RunState) -> None:
         """Take up what `_state` left."""
         self.engine.restore(vars(state))
-        self._dispatcher.reports.update(state.reports)
-        self._dispatcher.admission.owners.update(state.places)
-        self._dispatcher.admission.layers = state.layers
+        self._dispatcher.sessions.reports.update(state.reports)
+        self._dispatcher.roster.owners.update(state.places)
+        self._dispatcher.roster.layers = state.layers
         self._reporter.log.resume(state.elapsed, state.version, state.staleness or {},
                                 state.failures)
 
@@ -222,24 +222,24 @@ class Run:
 
     def _state(self, now: float) -> RunState:
         """All but the tensors of a checkpoint or copy made at `now`."""
-        log, admission = self._reporter.log, self._dispatcher.admission
+        log, roster = self._reporter.log, self._dispatcher.roster
         return RunState(**self.engine.state(), elapsed=now, over=self._over,
                         staleness=log.staleness, failures=dict(log.failures),
-                        reports=dict(self._dispatcher.reports), places=dict(admission.owners),
-                        layers=admission.layers)
+                        reports=dict(self._dispatcher.sessions.reports),
+                        places=dict(roster.owners), layers=roster.layers)
 
     def _start_or_tick(self, now: float, run_time: float) -> None:
         engine, config = self.engine, self._config
         alarm = engine.model.alarm
         if not engine.started and engine.stop_reason is None:
-            patience = REATTACH_PATIENCE if self._members.returned else config.connect_timeout
+            patience = REATTACH_PATIENCE if self._requests.returned else config.connect_timeout
             here = [*engine.active, *engine.rendezvous.left]
-            if here and now - self._members.first_came > patience:
+            if here and now - self._requests.first_came > patience:
                 self._reporter.say(f"starting with {len(here)} of {config.worker_num} "
                           f"workers: no other came within {patience:g} s")
-                self._members.delivery.send(engine.start(run_time))
+                self._requests.replies.send(engine.start(run_time))
         elif alarm is not None and run_time >= alarm:
-            self._members.delivery.send(engine.tick(run_time))
+            self._requests.replies.send(engine.tick(run_time))
 
     def _press(self, now: float, since: float) -> None:
         """After the stop: give up workers whose last push does not come."""
@@ -260,7 +260,7 @@ class Run:
         if self._done_since is None:
             self._done_since = now
             self._waits_for_standby.rest(now)
-            self._dispatcher.admission.dismiss(
+            self._dispatcher.entrance.dismiss(
                 f"the run has ended ({self.engine.stop_reason or 'done'})")
         copying = self._replication.copying and not (safe or self.hasty)
         if self.checkpoints.writing or copying:
@@ -285,25 +285,25 @@ class Run:
         self._replication.all_have_it()
 
     def _stop(self, reason: str) -> None:
-        self._members.delivery.send(self.engine.stop(reason, self._clock.run()))
+        self._requests.replies.send(self.engine.stop(reason, self._clock.run()))
         self._stopping_since = self._clock.now()
 
     def _show(self, time_: float) -> None:
         engine, evaluation = self.engine, self.evaluations.newest
+        sessions = self._dispatcher.sessions
         if self.evaluations.missing:
             evaluation = None  # an old one would look like the newest
         limit = self._config.stop_samples
         done = engine.samples / max(limit, 1) if limit < math.inf else None
         self._reporter.console.update(Status(
-            time_, engine.store.latest.version, engine.members, self._dispatcher.reports, done,
-            evaluation and evaluation.loss, evaluation and evaluation.accuracy,
-            self._dispatcher.sessions.silence))
+            time_, engine.store.latest.version, engine.members, sessions.reports, done,
+            evaluation and evaluation.loss, evaluation and evaluation.accuracy, sessions.silence))
 
     def _take_evaluation(self, time_: float, version: int, result: Evaluation) -> None:
         self._reporter.log.evaluation(time_, version, *result, self.engine.members,
-                                    self._dispatcher.reports)
+                                    self._dispatcher.sessions.reports)
         if result.accuracy >= self._config.target_accuracy:
-            self._members.delivery.send(self.engine.stop(
+            self._requests.replies.send(self.engine.stop(
                 f"target accuracy {self._config.target_accuracy:g} reached at {time_:.1f} s "
                 f"(version {version}: {result.accuracy:.4f})", self._clock.run()))
 

@@ -56,7 +56,7 @@ class Waiting:
 
     def hasten(self, reason: str) -> None:
         self.hasty = True
-        self._server.dispatcher.admission.dismiss(f"the run has ended before it began ({reason})")
+        self._server.dispatcher.entrance.dismiss(f"the run has ended before it began ({reason})")
 
     def woke(self, seconds: float) -> None:
         """Nothing here has its time."""
@@ -145,7 +145,7 @@ class Server:
 
     def tell(self, kind: str, **facts: Any) -> None:
         """Tell the log of this server that it has come in the place of another, and why."""
-        self.reporter.event(kind, epoch=self.dispatcher.admission.epoch,
+        self.reporter.event(kind, epoch=self.dispatcher.roster.epoch,
                             version=self.phase.version, **facts)
 
     def run(self, ready: Callable[[], None] = lambda: None) -> int:
@@ -178,7 +178,7 @@ class Server:
             if self.phase.hasty or self._interrupts.first is not None:
                 self._say(f"stopping: {error}; what came after the newest checkpoint is lost")
                 return self._code or 1
-            if error.later > self.dispatcher.admission.epoch:
+            if error.later > self.dispatcher.roster.epoch:
                 self._say(f"stopping: {error}: it serves in the place of this one")
                 self.reporter.event("superseded", reason=str(error))
                 return 1

@@ -35,7 +35,7 @@ from wbsp.ps.checkpoint.writer import Checkpoints
 from wbsp.ps.evaluation import Evaluations
 from wbsp.ps.replication.election import Candidate, Elector
 from wbsp.ps.replication.primary import Replication
-from wbsp.ps.sessions.admission import Admission
+from wbsp.ps.sessions.admission import Entrance
 from wbsp.ps.sessions.peer_log import TokenBucket
 from wbsp.ps.sharding.coordinator import ShardLost, Shards
 from wbsp.wire.liveness import Beats, Nap
@@ -92,7 +92,7 @@ def _one_step():
 def _fence_is_open():
     stack = contextlib.ExitStack()
     stack.enter_context(patch.object(Attachment, "outdated", lambda self, epoch: None))
-    stack.enter_context(patch.object(Admission, "_is_late", lambda *_: False))
+    stack.enter_context(patch.object(Entrance, "_is_late", lambda *_: False))
     return stack
 
 

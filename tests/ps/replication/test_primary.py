@@ -49,7 +49,7 @@ class World:
                 m.decode(m.FromServer, head) for head, *_ in frames),
             drop_transfer=lambda identity: None)
         self.lending = Lending(None)
-        self.admission = SimpleNamespace(epoch=1, owners={0: IndexOwner("ab", None)},
+        self.roster = SimpleNamespace(epoch=1, owners={0: IndexOwner("ab", None)},
                                          ticket=lambda worker: b"")
         self.checkpoints = SimpleNamespace(wanted=False, writing=False, settled=True)
         self.checkpoints.write_copy = lambda *_: None
@@ -59,7 +59,7 @@ class World:
         self.replication = Replication(
             info, self.record, SimpleNamespace(reaches=lambda identity, message: True,
                                                contact=self.contact, challenges=self.challenges),
-            self, self.admission, SimpleNamespace(
+            self, self.roster, SimpleNamespace(
                 clock=self.clock, say=self.said.append,
                 event=lambda kind, **fields: self.events.append(kind)))
         self.replication.begin(Source(self.engine, [TensorSpec("x", (2,))],
@@ -193,7 +193,7 @@ def test_a_copy_that_moves_is_waited_for_and_one_that_does_not_is_given_up(world
     ends_alone(world, 1000)
     assert world.now > 1100
     assert "no part of a copy reached the standby at 127.0.0.1:2607 for 120 s" in world.said[-1]
-    assert world.noted["standby"] is None and world.admission.epoch == 3
+    assert world.noted["standby"] is None and world.roster.epoch == 3
 
 
 def ends_alone(world, first, answers=True):
@@ -235,11 +235,11 @@ def test_a_run_that_is_done_ends_without_a_standby_with_its_consent(world):
     checkpoints.settled = True
     world.replication.poll()
     assert json.loads(world.sent[-1].run)["epoch"] == 3
-    assert world.noted["standby"] and world.admission.epoch == 1
+    assert world.noted["standby"] and world.roster.epoch == 1
     world.held(0, 200, 199, 10)  # from before it was asked
-    assert world.admission.epoch == 1
+    assert world.roster.epoch == 1
     world.held(0, 201, 200, 10)
-    assert world.admission.epoch == 3 and world.noted["standby"] is None
+    assert world.roster.epoch == 3 and world.noted["standby"] is None
     assert world.replication.settled and world.replication.alone
 
 
@@ -248,7 +248,7 @@ def test_a_run_that_is_done_does_not_wait_for_the_consent_for_ever(world):
     world.push()
     world.engine.done = True
     ends_alone(world, 2, answers=False)
-    assert world.now > 240 and world.admission.epoch == 3
+    assert world.now > 240 and world.roster.epoch == 3
 
 
 def test_while_workers_train_a_standby_that_a_copy_does_not_reach_keeps_its_place(world):
@@ -260,7 +260,7 @@ def test_while_workers_train_a_standby_that_a_copy_does_not_reach_keeps_its_plac
         world.now += 1
         world.held(1, beat, beat - 1)
         world.replication.poll()
-    assert not world.replication.alone and world.admission.epoch == 1
+    assert not world.replication.alone and world.roster.epoch == 1
     assert sum("no part of a copy reached" in line for line in world.said) == 4
     assert "workers keep what it lacks" in world.said[-1]
     assert world.engine.ledger.durable < world.engine.ledger.mark
@@ -313,7 +313,7 @@ def test_a_standby_that_is_back_over_a_new_connection_is_given_time_for_what_was
     world.now += 1
     world.follow()  # over a new connection; it has not said what it holds yet
     world.replication.poll()
-    assert world.replication.holder and world.admission.epoch == 1, world.said[-1]
+    assert world.replication.holder and world.roster.epoch == 1, world.said[-1]
 
 
 @pytest.mark.skipif(not available(), reason="no shared memory on this system")
@@ -354,7 +354,7 @@ def test_a_standby_that_was_started_again_at_once_ends_what_was_before(world):
     world.in_touch()
     world.now += 1
     assert isinstance(world.follow(identity=b"another"), m.Following)
-    assert world.admission.epoch == 3 and "alone" in world.events
+    assert world.roster.epoch == 3 and "alone" in world.events
     assert world.noted == {"standby": None, "epoch": 3} and "checkpoint soon" in world.events
     assert world.replication.alone, "until it holds something"
 
@@ -594,7 +594,7 @@ def test_who_has_taken_over_asks_the_other_one_until_most_workers_are_here(world
     world.record(beside="127.0.0.1:2606")
     world.replication.begin(world.replication._source)
     world.replication.poll()
-    world.admission.owners[0] = IndexOwner(place, None)
+    world.roster.owners[0] = IndexOwner(place, None)
     back = SimpleNamespace(answer=None)
     world.members.append(SimpleNamespace(worker=0, updates=object(), returning=back))
     world.replication.poll()
@@ -719,10 +719,10 @@ def test_only_processes_that_the_copies_name_keep_the_server(world, inquiries):
     world.holds_one()
     world.now = 40.0
     world.replication.poll()
-    world.admission.owners[0] = IndexOwner("a later process", None)
+    world.roster.owners[0] = IndexOwner("a later process", None)
     world.replication.elected(SimpleNamespace(worker=0), m.Elected(3))
     assert not world.replication._election.votes.won
-    world.admission.owners[0] = IndexOwner("ab", None)
+    world.roster.owners[0] = IndexOwner("ab", None)
     world.replication.elected(SimpleNamespace(worker=0), m.Elected(3))
     assert world.replication._election.votes.won
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,15 +26,13 @@ from wbsp.ps.replication.snapshot import Source, messages
 from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.peer_log import PeerLog
 from wbsp.ps.sessions.registry import SessionManager
+from wbsp.ps.sessions.roster import Roster
 from wbsp.ps.sessions.session import WorkerSession, disagreement, other_protocol
 from wbsp.wire.liveness import STANDBY, Beats, Liveness
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Bond, answer
 from wbsp.wire.shm.link import check_name
 from wbsp.wire.sockets import ServerSocket
-
-if TYPE_CHECKING:
-    from wbsp.ps.sessions.admission import Admission
 
 _BACK = 3.0  # seconds in which a process that was killed is there again
 _STALLED = 120.0  # seconds without a chunk after which a copy does not come through
@@ -105,12 +103,12 @@ class Replication:
     """
 
     def __init__(self, info: RunInfo, record: Callable[..., dict[str, Any]], socket: ServerSocket,
-                 sessions: SessionManager, admission: Admission, reporter: Reporter):
+                 sessions: SessionManager, roster: Roster, reporter: Reporter):
         self._info = info
         self._run_settings = record
         self._socket = socket
         self._sessions = sessions
-        self._admission = admission
+        self._roster = roster
         self._clock = reporter.clock
         self._say = reporter.say
         self._event = reporter.event
@@ -178,7 +176,7 @@ class Replication:
         self._source = source
         if self._run_settings().get("beside") is not None:
             workers = source.state(self._clock.run()).voters(self._info.worker_num)
-            self._beside = Votes(self._admission.epoch, STANDBY_STEP, [workers])
+            self._beside = Votes(self._roster.epoch, STANDBY_STEP, [workers])
 
     def end(self, reason: str) -> None:
         """The run has ended in good order."""
@@ -215,12 +213,12 @@ class Replication:
             self._sessions.challenge(identity, request.nonce, *keys)
             return
         reason = objection(request, info)
-        if request.run == info.run and request.rank // 2 > self._admission.epoch:
+        if request.run == info.run and request.rank // 2 > self._roster.epoch:
             if bond.key == info.secret:
                 self._supersede(request.rank // 2, f"{host}:{request.port}")
                 return
             reason = (f"the standby has a state of epoch {request.rank // 2}, later than this "
-                      f"server's {self._admission.epoch}, but not the run's secret: start it again "
+                      f"server's {self._roster.epoch}, but not the run's secret: start it again "
                       "before this server")
         if reason:
             self._sessions.send(identity, m.Refused(one_line(reason)))
@@ -295,7 +293,7 @@ class Replication:
 
     def ask(self, peer: Peer, ask: m.Ask) -> None:
         """A server that has lost its standby asks who serves."""
-        epoch, serves = self._admission.epoch, self._source is not None
+        epoch, serves = self._roster.epoch, self._source is not None
         self._sessions.answer(peer.identity, m.Leading(
             epoch, proof=answer(self._info.secret, ask.nonce, "leading", epoch))
             if serves and ask.run == self._info.run
@@ -309,7 +307,7 @@ class Replication:
             return
         self._doubted_at = now
         self._tell(f"worker {worker} knows a server of this run of epoch {epoch}, and this one is "
-                  f"of epoch {self._admission.epoch}: "
+                  f"of epoch {self._roster.epoch}: "
                   + ("it is not taken back here; start that server again" if self.alone
                      else f"asking the standby at {self._standby}"))
         if not self.alone:
@@ -323,7 +321,7 @@ class Replication:
 
     def elected(self, session: WorkerSession, elected: m.Elected) -> None:
         """A member has promised itself to this server."""
-        owner = self._admission.owners.get(session.worker)
+        owner = self._roster.owners.get(session.worker)
         if (self._election is not None and elected.epoch == self._election.votes.epoch
                 and owner is not None):
             self._election.votes.promised.add((session.worker, owner.owner))
@@ -383,7 +381,7 @@ class Replication:
         elif checkpoints.settled and standby.asked is None:
             standby.asked = standby.beat
             self._sessions.queues.drop_transfer(standby.identity)
-            epoch = self._admission.epoch + SERVER_STEP
+            epoch = self._roster.epoch + SERVER_STEP
             self._send(m.Following(json.dumps(self._run_settings() | {"epoch": epoch})))
 
     def _begin_copy(self, now: float) -> None:
@@ -418,7 +416,7 @@ class Replication:
     def _rule_out(self, votes: Votes) -> None:
         """Once more than half of the workers are here, the process that may have gone on beside
         this one is not elected any more: who starts again need not ask it."""
-        owners = self._admission.owners
+        owners = self._roster.owners
         votes.promised = {
             (session.worker, owners[session.worker].owner) for session in self._sessions
             if session.worker in owners and session.updates is not None
@@ -445,7 +443,7 @@ class Replication:
         """Find out which of the two serves."""
         standby = self._standby
         assert standby is not None
-        votes = Votes(self._admission.epoch, SERVER_STEP,
+        votes = Votes(self._roster.epoch, SERVER_STEP,
                       [copy.voters for copy in self._copies.values()],
                       lambda voter: voter[1] == "")
         inquiry = Inquiry(self._socket, standby.host, standby.port, self._info.run,
@@ -455,7 +453,7 @@ class Replication:
     def _settle(self, election: Election, standby: StandbySession, now: float) -> None:
         """Find out who serves."""
         epoch = election.served(now)
-        if epoch is not None and epoch > self._admission.epoch:
+        if epoch is not None and epoch > self._roster.epoch:
             self._supersede(epoch, str(standby))
         elif reason := election.why_alone(self._clock.now):
             self._forget(now)
@@ -480,7 +478,7 @@ class Replication:
 
     def _forget(self, now: float) -> None:
         """Discard the standby's copies: they are gone, or must not be used."""
-        epoch = self._admission.epoch + SERVER_STEP
+        epoch = self._roster.epoch + SERVER_STEP
         if not (self.alone or self._record(standby=None, epoch=epoch)):
             return
         self._end_election()
@@ -489,9 +487,9 @@ class Replication:
             return
         self._copies.clear()
         self.lost()
-        self._admission.epoch = epoch
+        self._roster.epoch = epoch
         self._event("alone", epoch=epoch)
-        self._tell_members(lambda worker: m.Leading(epoch, self._admission.ticket(worker)))
+        self._tell_members(lambda worker: m.Leading(epoch, self._roster.ticket(worker)))
         if self._source is not None:
             self._source.checkpoints.write_soon()
 
@@ -509,7 +507,7 @@ class Replication:
 
     def _supersede(self, epoch: int, address: str) -> None:
         self.superseded = (f"the server at {address} has taken over (epoch {epoch}, here "
-                           f"{self._admission.epoch})")
+                           f"{self._roster.epoch})")
         for session in list(self._sessions):
             self._sessions.send(session.identity, m.NotServing(self.superseded))
 
@@ -523,7 +521,7 @@ class Replication:
             if session.attached_at is not None and session.attached_at <= touch:
                 session.attached_at = None
                 self._sessions.send(session.identity, m.Leading(
-                    self._admission.epoch, self._admission.ticket(session.worker)))
+                    self._roster.epoch, self._roster.ticket(session.worker)))
 
     def _tell_members(self, message: Callable[[int], m.Message]) -> None:
         for session in self._sessions:

@@ -297,7 +297,7 @@ class Standby:
             return server
         server.attend = lambda reason: self._attend(server, reason)
         for identity, one in self._candidate.came.items() if self._candidate else ():
-            self._lead(identity, one.request, server.dispatcher.admission.epoch)
+            self._lead(identity, one.request, server.dispatcher.roster.epoch)
         return server.run(lambda: self._hand_over(server))
 
     def _begin(self) -> Server | int:
@@ -330,17 +330,16 @@ class Standby:
         replication.lost()
         if self._follower is not None:
             with contextlib.suppress(m.WireError):
-                replication.follow(*self._follower)
+                server.dispatcher.introduce(*self._follower)
         if self._candidate is not None:
             for identity, one in self._candidate.came.items():
                 with contextlib.suppress(m.WireError):
-                    server.dispatcher.admission.reattach(
-                        Peer(identity, one.line), one.request)
+                    server.dispatcher.introduce(Peer(identity, one.line), one.request)
 
     def _attend(self, server: Server, reason: str) -> None:
         """This process has taken over, and does not serve yet, for that reason: all who come learn
         the first, so that the other one is not elected meanwhile."""
-        self._epoch, self._delay = server.dispatcher.admission.epoch, reason
+        self._epoch, self._delay = server.dispatcher.roster.epoch, reason
         self._socket.watch()
         self._receive()
 

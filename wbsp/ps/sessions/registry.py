@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
+from wbsp.core.ledger import Ledger
+from wbsp.core.stats import Report
 from wbsp.limits import one_line
 from wbsp.ps.checkpoint.state import Totals
+from wbsp.ps.config import Reporter
+from wbsp.ps.sessions.handlers import Handlers
 from wbsp.ps.sessions.peer_log import AT_ONCE, PeerLog, ProtocolErrors, TokenBucket
-from wbsp.ps.sessions.session import Sharing, Way, WorkerSession
+from wbsp.ps.sessions.session import Sharing, Way, WorkerSession, check_report
 from wbsp.ps.sharding.coordinator import Shards
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.wire.assembly import Updates, split
 from wbsp.wire.liveness import WORKER, Liveness
 from wbsp.wire.messages import codec as m
-from wbsp.wire.proof import answer
+from wbsp.wire.proof import Bond, answer
 from wbsp.wire.queues import MOST_WAITING, PeerQueues
 from wbsp.wire.rate import RateLimiter
 from wbsp.wire.shm.lender import Lending
@@ -31,27 +35,28 @@ TELL = 1.0  # seconds between progress messages to a worker
 class SessionManager:
     """One session a worker, told apart by the identity of its socket; used by the event loop.
 
-    It decides nothing about the run. `clock`, `say` and `event` are the server's: its own time.
+    It decides nothing about the run.
     """
 
-    def __init__(self, socket: ServerSocket, bandwidth: float | None, clock: Callable[[], float],
-                 say: Callable[[str], None], event: Callable[..., None],
+    def __init__(self, socket: ServerSocket, bandwidth: float | None, reporter: Reporter,
                  shards: Shards | None = None, wire: Codec = FLOAT32, alone: str | None = None):
         """`alone`: why no memory is shared with workers; None: it is, with those that can."""
-        self.errors = ProtocolErrors(say, event)
-        self.told = PeerLog(say, event, clock)
+        self.errors = ProtocolErrors(reporter.say, reporter.event)
+        self._clock = reporter.clock.now
+        self.told = PeerLog(reporter.say, reporter.event, self._clock)
         self._comings: dict[int, TokenBucket] = {}  # worker -> sessions that it may open
         self.queues = PeerQueues(socket.socket, RateLimiter(bandwidth))
-        self._socket, self._clock, self._say, self._event = socket, clock, say, event
+        self._socket = socket
+        self._reporter = reporter
         self._by_identity: dict[bytes, WorkerSession] = {}
         self._by_worker: dict[int, WorkerSession] = {}
         self._shards, self._wire = shards, wire
         self.lending = Lending(alone, socket.on)
         self._pool = BufferPool()  # of updates that are sent
+        self.reports: dict[int, Totals] = {}  # of each worker, over all its incarnations
         self._by_secret: dict[int, WorkerSession] = {}  # as in `Group`
         self._refusals = TokenBucket()
         self._turned_away: deque[str] = deque(maxlen=_TURNED_AWAY)  # reasons
-        self.durable: Callable[[], int] = lambda: 0  # as in `Ledger`, once there is one
 
     def __len__(self) -> int:
         return len(self._by_identity)
@@ -71,19 +76,16 @@ class SessionManager:
         """False if the sessions of this worker, which there is, come too fast: each is an event."""
         return self._comings.setdefault(worker, TokenBucket(AT_ONCE)).may(self._clock())
 
-    def open(self, identity: bytes, worker: int, earlier: Totals | None, line: object = None,
-             own: bytes = b"") -> WorkerSession:
-        """A worker has introduced itself; its `earlier` incarnations had reported so much.
-
-        line, own: as in `WorkerSession`
-        """
-        session = WorkerSession(identity, worker, Liveness(WORKER, self._clock()), line, own,
-                                earlier=earlier)
+    def open(self, identity: bytes, worker: int, own: bytes = b"") -> WorkerSession:
+        """A worker has introduced itself; `own`: as in `WorkerSession`."""
+        session = WorkerSession(identity, worker, Liveness(WORKER, self._clock()), own=own,
+                                earlier=self.reports.get(worker))
         self._by_identity[identity] = self._by_worker[worker] = session
         return session
 
-    def attach(self, session: WorkerSession, size: int, name: str) -> None:
+    def attach(self, session: WorkerSession, size: int, name: str, ledger: Ledger) -> None:
         """The worker is a member: have the shards know it, if there are some; else as `share`."""
+        session.ledger = ledger
         self.share(session, size, name)
         if self._shards is not None:
             session.sharing = Sharing(self._shards.admit(session.worker))
@@ -128,6 +130,22 @@ class SessionManager:
 
     # Liveness.
 
+    def handlers(self) -> Handlers:
+        """The sign of life of a worker."""
+        return Handlers(session={m.Heartbeat: self.heartbeat})
+
+    def heartbeat(self, session: WorkerSession, heartbeat: m.Heartbeat) -> None:
+        self.note_report(session, heartbeat.report)
+        session.progress.note_fetched(heartbeat.chunks, self._clock())
+        if not self.queues.waiting(session.identity):  # else what waits says as much
+            self.tell_progress(session)
+
+    def note_report(self, session: WorkerSession, report: Report | None) -> None:
+        """A worker says what it has done so far. Raises WireError for what cannot be."""
+        if report is not None:
+            check_report(report, session.worker)
+            self.reports[session.worker] = Totals.of(session.earlier, report)
+
     def watch(self) -> None:
         """Hold all connections to their limits, and count those that were cut or have no owner."""
         for reason, count in self._socket.watch().items():
@@ -142,7 +160,7 @@ class SessionManager:
     def reaches(self, session: WorkerSession) -> bool:
         """False when the worker's connection is gone."""
         return self._socket.reaches(session.identity,
-                                    m.encode(session.alive(self.durable())))
+                                    m.encode(session.alive()))
 
     def lost(self, session: WorkerSession) -> str | None:
         """Why the worker of this session counts as gone; None: it does not."""
@@ -172,6 +190,10 @@ class SessionManager:
             session.deaf = True
         if link is not None and isinstance(message, m.Joined | m.Resend | m.Reattached):
             link.open = True  # the worker reads this before anything that comes there
+
+    def proven(self, identity: bytes, request: m.Reattach, *keys: bytes) -> Bond | None:
+        """As `Challenges.proven`."""
+        return self._socket.challenges.proven(identity, request, *keys)
 
     def challenge(self, identity: bytes, nonce: bytes, *keys: bytes) -> None:
         """Have a peer prove what it claims; over the network, whatever was shared with it."""
@@ -227,7 +249,7 @@ class SessionManager:
     def tell_progress(self, session: WorkerSession) -> None:
         """That the server lives, and how much has come of what this worker sends or waits for."""
         session.progress.told = self._clock()
-        self.send(session.identity, session.alive(self.durable()))
+        self.send(session.identity, session.alive())
 
     def refuse(self, identity: bytes, worker: int, reason: str, over: bool = False,
                nonce: bytes = b"") -> None:
@@ -253,7 +275,7 @@ class SessionManager:
         reason, now = answer.reason, self._clock()
         self.send(identity, answer)
         if self._refusals.may(now):
-            self._say(f"refused: {reason}")
-            self._event("refused", worker=worker, reason=reason)
+            self._reporter.say(f"refused: {reason}")
+            self._reporter.event("refused", worker=worker, reason=reason)
         else:
             self.errors.count(reason, now)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Protocol
 
 import msgspec
 
@@ -13,6 +12,7 @@ from wbsp.core.decisions import Directed, Granted
 from wbsp.core.effects import Effect, Final, Model
 from wbsp.core.engine import Engine
 from wbsp.ps.sessions.registry import SessionManager
+from wbsp.ps.sessions.roster import Roster
 from wbsp.ps.sessions.session import WorkerSession
 from wbsp.ps.sharding.coordinator import Shards
 from wbsp.wire.messages import codec as m
@@ -21,23 +21,14 @@ Told = (effects.Ack | effects.Reattached | Granted | Directed | effects.CutDecis
         | Final)
 
 
-class Admission(Protocol):
-    """Who may attach again: see `wbsp.ps.sessions.admission`."""
-
-    epoch: int
-    began: int
-
-    def ticket(self, worker: int) -> bytes: ...
-
-
-class Delivery:
+class Replies:
     """Sends each worker what an engine has for it; used by the event loop."""
 
-    def __init__(self, engine: Engine, sessions: SessionManager, admission: Admission,
+    def __init__(self, engine: Engine, sessions: SessionManager, roster: Roster,
                  shards: Shards | None):
         """`shards`: that send the floats; None: they are sent here."""
         self._engine, self._sessions, self._shards = engine, sessions, shards
-        self._admission = admission
+        self._roster = roster
         self._finals: list[Final] | None = []  # held back; None: they no longer are
 
     def send(self, answer: Iterable[Effect]) -> None:
@@ -88,9 +79,9 @@ class Delivery:
         """A member's connection was broken: repeat what it may have missed. `ledger`: as in
         `messages.Reattach`."""
         back = session.returning
-        answer = m.Reattached(self._admission.epoch, False, 0, 0, None, session.group,
-                              session.inbox, self._admission.ticket(session.worker))
-        if back is not None and back.answer and ledger < self._admission.began:  # it did not arrive
+        answer = m.Reattached(self._roster.epoch, False, 0, 0, None, session.group,
+                              session.inbox, self._roster.ticket(session.worker))
+        if back is not None and back.answer and ledger < self._roster.began:  # it did not arrive
             answer = msgspec.structs.replace(back.answer, epoch=answer.epoch, ticket=answer.ticket,
                                              memory=session.inbox)
         self._sessions.send(session.identity, answer)
@@ -107,9 +98,9 @@ class Delivery:
                 return m.Ack(*effect[1:], self._engine.ledger.durable)
             case effects.Reattached():
                 ack = effect.ack and m.Ack(*effect.ack[1:], self._engine.ledger.durable)
-                return m.Reattached(self._admission.epoch, True, effect.safe, effect.mark, ack,
+                return m.Reattached(self._roster.epoch, True, effect.safe, effect.mark, ack,
                                     session.group, session.inbox,
-                                    self._admission.ticket(session.worker), self._admission.began)
+                                    self._roster.ticket(session.worker), self._roster.began)
             case Granted():
                 return m.Granted(effect.version)
             case Directed():

@@ -15,24 +15,24 @@ from wbsp.limits import one_line
 from wbsp.ps.clock import Clock
 from wbsp.ps.sessions.handlers import Handlers
 from wbsp.ps.sessions.registry import SessionManager
-from wbsp.ps.sessions.replies import Delivery
+from wbsp.ps.sessions.replies import Replies
 from wbsp.ps.sessions.session import Returning, Sharing, WorkerSession
 from wbsp.ps.sharding.coordinator import Shards
 from wbsp.wire.messages import codec as m
-from wbsp.wire.messages.sharding import Holds
+from wbsp.wire.messages.sharding import Arriving, Holds
 
 
-class Members:
+class Requests:
     """Messages of members, checked and told to the engine; used by the event loop.
 
     first_came: when the first worker joined or attached again, in the server's own time
     returned:   a worker has attached again
     """
 
-    def __init__(self, engine: Engine, sessions: SessionManager, delivery: Delivery,
+    def __init__(self, engine: Engine, sessions: SessionManager, replies: Replies,
                  clock: Clock, shards: Shards | None = None):
         """`shards`: None: floats come here."""
-        self.engine, self.sessions, self.delivery = engine, sessions, delivery
+        self.engine, self.sessions, self.replies = engine, sessions, replies
         self._shards = shards
         self._clock = clock
         self.first_came = math.inf
@@ -40,14 +40,16 @@ class Members:
 
     def handlers(self) -> Handlers:
         """The requests of members."""
-        return Handlers(session={m.Update: self.update, m.Kept: self.kept, m.Fetch: self.fetch,
-                                 m.CutQuery: self.query})
+        return Handlers(session={
+            m.Update: self.update, m.Kept: self.kept, m.Fetch: self.fetch, m.CutQuery: self.query,
+            m.Leaving: self.leave, m.Goodbye: self.goodbye, Holds: self.held,
+            Arriving: self.arriving})
 
     def join(self, session: WorkerSession) -> None:
         """A worker was admitted."""
         self.first_came = min(self._clock.now(), self.first_came)
         self._tell(session.worker, f" joined over {session.way and session.way.name}")
-        self.delivery.send(self.engine.join(session.worker, self._clock.run()))
+        self.replies.send(self.engine.join(session.worker, self._clock.run()))
 
     def come_back(self, session: WorkerSession, reattach: m.Reattach) -> None:
         """A member that had no session has attached again; its numbers fit the ledger."""
@@ -81,7 +83,7 @@ class Members:
             self.sessions.send(session.identity,
                                m.Resend(back.lacks, session.group, session.inbox))
         elif back is None or back.answer is not None:
-            self.delivery.repeat(session, reattach.ledger)
+            self.replies.repeat(session, reattach.ledger)
 
     def kept(self, session: WorkerSession, kept: m.Kept, body: memoryview | None) -> None:
         """Take a chunk of what an earlier server had decided, or its head. Raises WireError."""
@@ -125,7 +127,7 @@ class Members:
         session.joined = not request.left
         # who is yet to hear that its push was decided waits from then on
         waits = request.waits or self.engine.ledger.next_seq(worker) > request.answered
-        self.delivery.send(self.engine.attach(worker, request.version, request.left, waits,
+        self.replies.send(self.engine.attach(worker, request.version, request.left, waits,
                                         self._clock.run()))
 
     def update(self, session: WorkerSession, update: m.Update, body: memoryview | None) -> None:
@@ -157,7 +159,7 @@ class Members:
                                       most)
         except ValueError as error:
             raise m.Impossible(str(error)) from None
-        self.delivery.send(answer)
+        self.replies.send(answer)
 
     # Where there are shards: heads come from workers, and floats are where the shards say.
 
@@ -167,7 +169,11 @@ class Members:
             session.sharing.arriving(seq, isinstance(head, m.Kept)).head = head
             self._decide_if_whole(session, session.sharing)
 
-    def held(self, session: WorkerSession, shard: int, notice: Holds) -> None:
+    def arriving(self, session: WorkerSession, notice: Arriving, shard: int) -> None:
+        """A shard has more of its slice."""
+        self.sessions.note_chunk(session)
+
+    def held(self, session: WorkerSession, notice: Holds, shard: int) -> None:
         """A shard has all of its slice. Raises WireError as `update` does."""
         self.sessions.note_chunk(session)
         if session.sharing is not None:
@@ -196,7 +202,7 @@ class Members:
         answer = self.engine.fetch(session.worker, fetch.request)
         if session.returning:
             session.returning.early = 0 if answer else fetch.request
-        self.delivery.send(answer)
+        self.replies.send(answer)
 
     def query(self, session: WorkerSession, query: m.CutQuery) -> None:
         if not session.joined or session.updates is None:
@@ -206,12 +212,16 @@ class Members:
             self.sessions.send(session.identity, known)
             return
         try:
-            self.delivery.send(self.engine.query(session.worker, query.number, query.steps,
+            self.replies.send(self.engine.query(session.worker, query.number, query.steps,
                                            query.seconds, self._clock.run()))
         except ValueError as error:
             raise m.Impossible(str(error)) from None
 
     def leave(self, session: WorkerSession, leaving: m.Leaving) -> None:
+        self.sessions.note_report(session, leaving.report)
+        if session.updates is None:
+            self.sessions.close(session)
+            return
         if not session.joined:  # a repetition, since Final is not there yet
             return
         reason = one_line(leaving.reason)
@@ -220,12 +230,19 @@ class Members:
         answer = self.engine.leave(session.worker, self._clock.run(), reason, leaving.finished)
         if not leaving.finished:
             self.sessions.close(session)
-        self.delivery.send(answer)
+        self.replies.send(answer)
 
     def _tell(self, worker: int, text: str) -> None:
         self.sessions.told.tell(f"worker {worker}", f"worker {worker}{text}")
 
+    def goodbye(self, session: WorkerSession, goodbye: m.Goodbye) -> None:
+        self.lose(session, "said goodbye in mid-run")
+
     def lose(self, session: WorkerSession, reason: str) -> None:
-        """A member is gone without a word; its session is closed."""
+        """End a session without a word from the worker."""
+        member = session.joined and session.updates is not None
+        self.sessions.close(session)
+        if not member:
+            return
         self._tell(session.worker, f" was lost: {reason}; the others go on without it")
-        self.delivery.send(self.engine.leave(session.worker, self._clock.run(), reason))
+        self.replies.send(self.engine.leave(session.worker, self._clock.run(), reason))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import zmq
 
+from wbsp.core.ledger import Ledger
 from wbsp.core.stats import PHASES, Report
 from wbsp.ps.checkpoint.state import Totals
 from wbsp.sync.base import Push
@@ -98,6 +99,7 @@ class WorkerSession:
     own: bytes = b""  # as in `messages.Hello`
     request: m.Join | m.Reattach | None = None  # as which it asked to be a member
     joined: bool = False  # it asked to join, and has not left
+    ledger: Ledger | None = None  # of its pushes, once it is admitted
     way: Way | None = None  # set for good when it is admitted
     sharing: Sharing | None = None  # set when it is admitted, where there are shards
     answer: m.Joined | None = None  # to its wish to join
@@ -129,9 +131,9 @@ class WorkerSession:
         """A message came in: the worker is alive, and connected."""
         self.liveness.hear(now)
 
-    def alive(self, durable: int) -> m.Alive:
-        """The server's sign of life for this worker; `durable` as in `Ledger`."""
-        return m.Alive(self.progress.received, durable)
+    def alive(self) -> m.Alive:
+        """The server's sign of life for this worker."""
+        return m.Alive(self.progress.received, self.ledger.durable if self.ledger else 0)
 
     def retain(self, message: m.Message) -> None:
         """Keep a message that must be repeated when the connection breaks."""
