@@ -113,53 +113,54 @@ class _Plan:
             say(line)
         return socket
 
-    def server(self, socket: ServerSocket, folder: pathlib.Path, hold: IO,
-               before: dict[str, Any], saved: Checkpoint | None, resume: bool,
-               step: int = 1, beside: str | None = None,
-               finish: Callable[[pathlib.Path], pathlib.Path] = lambda folder: folder) -> Server:
-        """A server that goes on from `saved`, or begins.
+    def _now(self, folder: pathlib.Path) -> dict[str, Any]:
+        """What run.json says of a run that begins in this folder."""
+        config = self.config
+        return {**self.settings, "workers": config.worker_num, "folder": str(self._place(folder)),
+                "sync": self.model.name, "options": self.options, "clock": "real",
+                "check_period": config.check_period, "bandwidth": config.bandwidth,
+                **config.outer.settings(), "command": " ".join(sys.argv)}
+
+    def note(self, socket: ServerSocket, folder: pathlib.Path, before: dict[str, Any],
+             saved: Checkpoint | None, step: int, beside: str | None) -> dict[str, Any]:
+        """Write run.json of a run that goes on from `saved`, or begins; return what it says.
 
         before: settings of the run so far
         step:   to the epoch of this start, from the one before
         beside: address of the run's other process, which may go on, too, until most workers are
                 here; a later start of this one asks there first
-        finish: makes the run's folder of one that has all that a run is gone on with from
 
         Raises ValueError or OSError in one line; it may be tried again then.
         """
-        settings = {**self.settings, "workers": str(self.config.worker_num),
-                    "folder": str(self._place(folder))}
-        model, config = deepcopy(self.model), self.config  # a server may be followed by another
-        now: dict[str, Any] = {
-            **settings, "sync": model.name, "options": self.options, "clock": "real",
-            "workers": config.worker_num, "check_period": config.check_period,
-            "bandwidth": config.bandwidth, **config.outer.settings(),
-            "command": " ".join(sys.argv)}
-        run = dict(before) if saved else now
-        changes = [f"{name} {before[name]!r}, now {value!r}" for name, value in now.items() if saved
-                   and name not in ("command", "folder", "outer")
-                   and before.get(name, value) != value]
-        then, outer = before.get("outer", _IDENTITY), now.get("outer", _IDENTITY)
-        if saved and then != outer:
-            changes.append(f"outer {then!r}, now {outer!r}")
-        if saved and before.get("wire", FLOAT32.name) != settings["wire"]:
-            raise ValueError(f"--wire={settings['wire']}: this run was begun with --wire="
+        run = dict(before) if saved else self._now(folder)
+        wire, ranges = self.settings["wire"], self.settings.get("ranges")
+        if saved and before.get("wire", FLOAT32.name) != wire:
+            raise ValueError(f"--wire={wire}: this run was begun with --wire="
                              f"{before.get('wire', FLOAT32.name)}, and its workers go on so; give "
                              "the same")
-        if saved and before.get("ranges") != settings.get("ranges"):
+        if saved and before.get("ranges") != ranges:
             raise ValueError(f"--shards: this run was begun with {before.get('ranges')} of them, "
-                             f"and with --wire={settings['wire']} its workers go on so; give as "
-                             "many")
+                             f"and with --wire={wire} its workers go on so; give as many")
         run["id"] = before.get("id") or self.on.scheduler.random(4).hex()
         run[SECRET] = before.get(SECRET) or self.on.scheduler.random(SIZE).hex()
         run["epoch"] = before.get("epoch", 0) + step
-        run["standby"], run["shards"] = None, self.shards.setting
+        run["standby"] = None
+        run["shards"] = self.shards.setting
         run["beside"] = beside
-        run["port"], run["ended"] = socket.port, False
+        run["port"] = socket.port
+        run["ended"] = False
         write_settings(folder, run)
-        folder = finish(folder)
-        settings["folder"] = str(self._place(folder))
-        settings["id"] = str(run["id"])
+        return run
+
+    def server(self, socket: ServerSocket, folder: pathlib.Path, hold: IO, run: dict[str, Any],
+               saved: Checkpoint | None, resume: bool) -> Server:
+        """A server of the run whose settings are `run`, which goes on from `saved`, or begins.
+
+        Raises ValueError or OSError in one line; it may be tried again then.
+        """
+        model, config = deepcopy(self.model), self.config  # a server may be followed by another
+        settings = {**self.settings, "workers": str(config.worker_num),
+                    "folder": str(self._place(folder)), "id": str(run["id"])}
         console = Console(f"{model.name} {folder}", self.on.stderr)
         log = ServerLog(folder, model.name, self.start_evaluator is not None,
                         append=resume, say=console.line)
@@ -186,11 +187,19 @@ class _Plan:
             if half := self.runs.passed_over:
                 console.line(f"{half.name} was passed over: it has a checkpoint, and no {SETTINGS} "
                              "that says of which run")
-            if changes:
+            if changes := self._changes(run, self._now(folder)):
                 console.line(f"run.json says how it was begun: {', '.join(changes)}")
         else:
             self.runs.say_of_others(console.line)
         return server
+
+    @staticmethod
+    def _changes(run: dict[str, Any], now: dict[str, Any]) -> list[str]:
+        """In what the settings of a run differ from those of one that begins now."""
+        changes = [f"{name} {run[name]!r}, now {value!r}" for name, value in now.items()
+                   if name not in ("command", "folder", "outer") and run.get(name, value) != value]
+        then, outer = run.get("outer", _IDENTITY), now.get("outer", _IDENTITY)
+        return changes if then == outer else [*changes, f"outer {then!r}, now {outer!r}"]
 
     def _reached(self, folder: pathlib.Path, saved: Checkpoint) -> str | None:
         """Why a run that has ended would end at once, by what the flags say; None: it goes on."""
@@ -244,8 +253,9 @@ class _Plan:
         def serve(copy: RunCopy | None) -> Server:
             if copy is not None:
                 return take_over(copy)
-            server = self.server(socket, folder, hold, before, saved, resume,
-                                 SERVER_STEP if other else 1, other if saved else None)
+            run = self.note(socket, folder, before, saved, SERVER_STEP if other else 1,
+                            other if saved else None)
+            server = self.server(socket, folder, hold, run, saved, resume)
             if lost is not None:
                 server.tell("shard_lost", reason=str(lost))
             return server
@@ -278,16 +288,14 @@ class _TakeOver:
             self._hold = hold_folder(self._folder, _me(self._socket))
         if not self._finished:
             save(self._folder / CHECKPOINT, copy.saved)  # before anything is decided
-        server = self._plan.server(self._socket, self._folder, self._hold, copy.run, copy.saved,
-                                   True, STANDBY_STEP, self._other, self._finish)
+        run = self._plan.note(self._socket, self._folder, copy.run, copy.saved, STANDBY_STEP,
+                              self._other)
+        if not self._finished:
+            self._folder = self._plan.runs.finished(self._folder)
+            self._finished = True
+        server = self._plan.server(self._socket, self._folder, self._hold, run, copy.saved, True)
         server.tell("took_over")
         return server
-
-    def _finish(self, folder: pathlib.Path) -> pathlib.Path:
-        if not self._finished:
-            folder = self._folder = self._plan.runs.finished(folder)
-            self._finished = True
-        return folder
 
 
 def prepare_server(
@@ -334,26 +342,24 @@ def prepare_server(
 def _serve_on(plan: _Plan, serve: Callable[[], int]) -> int:
     """Serve, and again from the newest checkpoint whenever a shard is lost; return the exit code.
     """
-    died, since = 0, _newest(plan)
+    died = 0  # shards in a row
+    since = _newest(plan)
     while True:
         try:
-            return serve()
-        except ShardLost as error:
-            lost = error
-        except OSError as error:  # a standby could not begin
-            say(f"stopping: {error}")
-            return 1
-        died, since, before = died + 1, _newest(plan), since
-        if since != before:
-            died = 0
-        elif died >= _MOST_LOST:
-            say(f"stopping: {died} shards were lost in a row, and no checkpoint between; "
-                f"the last: {lost}")
-            return 1
-        plan.interrupts.at_once.clear()
-        try:
+            try:
+                return serve()
+            except ShardLost as error:
+                lost = error
+            newest = _newest(plan)
+            died = died + 1 if newest == since else 0
+            since = newest
+            if died >= _MOST_LOST:
+                say(f"stopping: {died} shards were lost in a row, and no checkpoint between; "
+                    f"the last: {lost}")
+                return 1
+            plan.interrupts.at_once.clear()
             serve = plan.prepare(plan.listen(), lost.standby, lost)
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError) as error:  # of a standby that could not begin, too
             say(f"stopping: {error}")
             return 1
 
