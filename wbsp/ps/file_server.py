@@ -13,18 +13,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import stat
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-import zmq
-
 from wbsp.process.child import ChildProcess, settings_from_server
 from wbsp.process.host import HOST, Host, Thread
 from wbsp.runlog.folder import SECRET, SETTINGS
+from wbsp.wire.loop import Loop
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.watch import FilesAt, Have, News, Piece, Read, is_log, order
 from wbsp.wire.sockets import ServerSocket
@@ -145,25 +143,21 @@ class FileServer:
 
     def run(self) -> None:
         """Answer until the server has ended, or no watcher is left."""
-        poller, guard = self._socket.on.network.poller(), self._socket.guard
-        poller.register(self._socket.socket, zmq.POLLIN)
-        poller.register(self._socket.monitor, zmq.POLLIN)
-        poller.register(self._lifeline, zmq.POLLIN)
+        loop = Loop(self._socket, self._socket.watch, _LOOK)
+        loop.register(self._lifeline)
         end = self._clock.monotonic() + IDLE
         while self._clock.monotonic() < end and (
                 self._server == "lives" or self._asked or self._recent()):
-            pause = _LOOK if guard.strangers else 1.0
+            pause = 1.0
             if self._asked:
                 pause = min(pause, max(0.0, self._next - self._clock.monotonic()))
-            found = dict(poller.poll(math.ceil(1000 * pause)))
-            self._socket.watch()
-            if self._lifeline in found:
-                poller.unregister(self._lifeline)
+            ready = loop.wait(pause)
+            if self._lifeline in ready:
+                loop.poller.unregister(self._lifeline)
                 self._server = "is over" if os.read(self._lifeline, 1) else "is gone"
                 end = self._clock.monotonic() + LINGER
-            guard.behind = self._socket.socket in found
-            if guard.behind:
-                self._read_all()
+            if self._socket.socket in ready:
+                self._read()
             if self._asked and self._clock.monotonic() >= self._next:
                 with contextlib.suppress(m.WireError, OSError):  # the folder was taken away
                     self._answer()
@@ -172,23 +166,15 @@ class FileServer:
         self._socket.close(1.0)
         self._folder.close()
 
-    def _read_all(self) -> None:
-        """Read the requests that are there, but come back often enough for the answers."""
-        with contextlib.suppress(zmq.Again):
-            for _ in range(64):
-                self._read()
-            return
-        self._socket.guard.behind = False
-
     def _read(self) -> None:
-        """Read one request, if it is one."""
-        identity, *frames = self._socket.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-        if frames:
-            self._socket.received(frames[0], False, frames[1:])
-        if len(frames) == 1:
-            self._asked[identity.bytes] = frames[0].bytes
-        if len(self._asked) > _MOST_WAITING:
-            del self._asked[next(iter(self._asked))]  # if it is still there, it asks again
+        """Read the requests that are there, but come back often enough for the answers."""
+        for identity, *frames in self._socket.messages():
+            if frames:
+                self._socket.received(frames[0], False, frames[1:])
+            if len(frames) == 1:
+                self._asked[identity.bytes] = frames[0].bytes
+            if len(self._asked) > _MOST_WAITING:
+                del self._asked[next(iter(self._asked))]  # if it is still there, it asks again
 
     def _answer(self) -> None:
         """Answer the request that has waited longest. Raises WireError for what is none, OSError.

@@ -10,14 +10,12 @@ from then on it is a `Run`.
 from __future__ import annotations
 
 import contextlib
-import math
 import signal
 import traceback
 from collections.abc import Callable
 from typing import IO, Any, TypeVar
 
 import numpy as np
-import zmq
 
 from wbsp.core.engine import Engine
 from wbsp.core.store import UNSENT
@@ -33,12 +31,11 @@ from wbsp.sync import known_models
 from wbsp.sync.base import ContractError, SyncModel
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.liveness import Nap
+from wbsp.wire.loop import POLL, Loop
 from wbsp.wire.sockets import ServerSocket
 
 T = TypeVar("T")
 _LINGER = 1.0  # seconds for the last messages to leave
-_POLL = 0.05  # seconds between two looks at the timers
-_WATCH = 0.005  # the same at connections, while there are some that no worker speaks through
 
 
 class Waiting:
@@ -250,45 +247,30 @@ class Server:
 
     def _serve(self) -> int:
         """The event loop, until the run is over; return the exit code so far."""
-        poller = self._socket.on.network.poller()
-        poller.register(self._socket.socket, zmq.POLLIN)
-        poller.register(self._socket.monitor, zmq.POLLIN)
+        loop = Loop(self._socket, self.dispatcher.sessions.watch)
         if self._shards is not None:
-            self._shards.register(poller)
+            self._shards.register(loop.poller)
         if (shared := self.dispatcher.sessions.lending.fd) is not None:
-            poller.register(shared, zmq.POLLIN)
-        due = 0.0
-        while True:
-            if (now := self._clock.now()) >= due:  # not after every message: it costs more than one
-                due = now + _POLL
-                if (code := self._timers(now)) is not None:
-                    return code
-            self._step(poller)
+            loop.register(shared)
+        return loop.run(self._timers, lambda now: self._step(loop, now))
 
-    def _step(self, poller: zmq.Poller) -> None:
+    def _step(self, loop: Loop, now: float) -> None:
         """Wait for something to do, not for long, and do it."""
-        dispatcher, strangers = self.dispatcher, self._socket.guard.strangers
+        dispatcher, shards = self.dispatcher, self._shards
         queues, lending = dispatcher.sessions.queues, dispatcher.sessions.lending
-        pause, wait = dispatcher.delay, min(queues.delay(self._clock.now()), _POLL)
-        if strangers:
-            wait = min(wait, _WATCH)
-        if self._shards is not None:
-            wait = min(wait, self._shards.delay())
-        if pause is not None:
-            self._socket.on.clock.sleep(min(pause, wait))
+        wait = min(queues.delay(now), POLL)
+        if shards is not None:
+            wait = min(wait, shards.delay())
+        ready = loop.wait(wait, dispatcher.delay)
+        if self._socket.socket in ready:
             dispatcher.receive()
-        else:
-            ready = dict(poller.poll(math.ceil(1000 * wait)))
-            if strangers or self._socket.monitor in ready:
-                dispatcher.sessions.watch()
-            if self._socket.socket in ready:
-                dispatcher.receive()
-            if lending.fd in ready:
-                dispatcher.receive_shared()
-        if self._shards is not None:
-            self._shards.serve()
-        queues.flush(self._clock.now())
-        lending.flush(self._clock.now())
+        if lending.fd in ready:
+            dispatcher.receive_shared()
+        if shards is not None:
+            shards.serve()
+        now = self._clock.now()
+        queues.flush(now)
+        lending.flush(now)
 
     def _timers(self, now: float) -> int | None:
         """Do the periodic work; the exit code when the run is over."""

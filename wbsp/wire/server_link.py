@@ -13,9 +13,8 @@ from wbsp.wire.guard import ConnectionGuard
 from wbsp.wire.liveness import Probe
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import STRANGER, Claim
-from wbsp.wire.sockets import HANDSHAKE_FAILED, NO_HANDSHAKE, ServerSocket
+from wbsp.wire.sockets import HANDSHAKE_FAILED, NO_HANDSHAKE, TURN, ServerSocket
 
-TURN = 64  # messages that are read in one go
 TOO_MUCH = "it sends more than it was asked for; its connection is ended each time"
 
 

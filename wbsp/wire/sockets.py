@@ -10,7 +10,7 @@ import functools
 import hashlib
 import hmac
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import zmq
@@ -25,6 +25,7 @@ from wbsp.wire.liveness import PING_MS, PONG_MS, UNACKNOWLEDGED_MS
 from wbsp.wire.messages.codec import MAX_MESSAGE
 from wbsp.wire.proof import Challenges, mac
 
+TURN = 64  # messages that are read in one go
 # Size in bytes of a send buffer within one machine: small enough for the processor's caches. Over a
 # network the kernel chooses the size, by the line's delay.
 _LOCAL_BUFFER = 3 << 17
@@ -139,6 +140,17 @@ class ServerSocket:
         """An unconnected socket of this server's own for another server on `host`."""
         return worker_socket(self.context, [host], self.on.scheduler.random(16),
                              self._token)
+
+    def messages(self) -> Iterator[list[zmq.Frame]]:
+        """The messages that have come, but not more than a turn of them: others wait, too."""
+        self.guard.behind = True
+        for _ in range(TURN):
+            try:
+                frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                self.guard.behind = False
+                return
+            yield frames
 
     def received(self, frame: zmq.Frame, from_member: bool,
                  more: Sequence[zmq.Frame] = ()) -> object:

@@ -17,6 +17,7 @@ from wbsp.ps.sharding.process import ShardServer
 from wbsp.runlog.console import Console
 from wbsp.runlog.server import ServerLog
 from wbsp.sync import create
+from wbsp.wire.loop import Loop
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.sockets import ServerSocket
@@ -220,12 +221,11 @@ def test_a_shard_says_what_it_is_to_who_takes_it_for_a_server(message):
     asks = socket.context.socket(zmq.DEALER)
     asks.connect(f"tcp://127.0.0.1:{socket.port}")
     asks.send(m.encode(message))
-    poller = HOST.network.poller()
-    poller.register(socket.socket, zmq.POLLIN)
+    loop = Loop(socket, socket.watch)
     end = HOST.clock.monotonic() + 20
     while not asks.poll(0):
         assert HOST.clock.monotonic() < end
-        shard._step(poller, HOST.clock.monotonic())
+        shard._step(loop, HOST.clock.monotonic())
     assert m.decode(m.FromServer, asks.recv()) == m.NotServing(
         f"the process at port {socket.port} is a shard, and no server")
     asks.close(0)

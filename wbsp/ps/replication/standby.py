@@ -491,13 +491,7 @@ class Standby:
     # Messages of workers, and of others in waiting.
 
     def _receive(self) -> None:
-        self._socket.guard.behind = True
-        for _ in range(64):
-            try:
-                identity, *frames = self._socket.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                self._socket.guard.behind = False
-                return
+        for identity, *frames in self._socket.messages():
             with contextlib.suppress(m.WireError):
                 self._handle(identity.bytes, frames)
 

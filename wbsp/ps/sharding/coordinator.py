@@ -406,13 +406,7 @@ class Shards:
 def _turn_away(server: ServerSocket, reason: str) -> None:
     """Answer each request that no server runs here yet."""
     server.watch()
-    server.guard.behind = True
-    for _ in range(64):
-        try:
-            identity, *frames = server.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-        except zmq.Again:
-            server.guard.behind = False
-            return
+    for identity, *frames in server.messages():
         with contextlib.suppress(m.WireError, IndexError):
             server.received(frames[0], False, frames[1:])
             message = m.decode(m.FromWorker, frames[0].buffer)

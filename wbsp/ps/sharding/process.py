@@ -8,7 +8,6 @@ it, whatever ends it, because the pipe between the two does. A shard on another 
 
 from __future__ import annotations
 
-import math
 import sys
 import traceback
 from collections import deque
@@ -25,6 +24,7 @@ from wbsp.ps.sharding.shard import Shard
 from wbsp.runlog.console import say
 from wbsp.wire.assembly import VectorStream
 from wbsp.wire.liveness import LEADING_SERVER, Liveness, Nap
+from wbsp.wire.loop import POLL, Loop
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import SIZE, attachment
@@ -33,8 +33,6 @@ from wbsp.wire.rate import Frames, RateLimitedReceiver, RateLimiter
 from wbsp.wire.sockets import ServerSocket
 
 PATIENCE = 600.0  # seconds for which a shard waits for a server
-_POLL = 0.05  # seconds between two looks at the timers
-_WATCH = 0.005  # the same at connections, while there are some that no worker speaks through
 _TELL = 1.0  # seconds between two messages to the server on what arrives, or is malformed
 _WAITING = 256  # workers that may be here before the log speaks of them
 
@@ -80,35 +78,21 @@ class ShardServer:
 
     def run(self) -> int:
         """Follow one server after another; return the exit code."""
-        poller = self._socket.on.network.poller()
-        poller.register(self._socket.socket, zmq.POLLIN)
-        poller.register(self._socket.monitor, zmq.POLLIN)
+        loop = Loop(self._socket, self._watch)
         if self._lifeline is not None:
-            poller.register(self._lifeline, zmq.POLLIN)
-        due = 0.0
-        while True:
-            if (now := self._clock.monotonic()) >= due:
-                due = now + _POLL
-                if (code := self._timers(now)) is not None:
-                    self._socket.close(1.0)
-                    return code
-            self._step(poller, now)
+            loop.register(self._lifeline)
+        code = loop.run(self._timers, lambda now: self._step(loop, now))
+        self._socket.close(1.0)
+        return code
 
-    def _step(self, poller: zmq.Poller, now: float) -> None:
+    def _step(self, loop: Loop, now: float) -> None:
         """Wait for something to do, not for long, and do it."""
-        delay, wait = self._receiver.delay(now), min(_POLL, self._queues.delay(now))
-        if strangers := self._socket.guard.strangers:
-            wait = min(wait, _WATCH)
-        if delay is None:
-            found = dict(poller.poll(math.ceil(1000 * wait)))
-            if self._lifeline in found:
-                # the server is gone: nothing here is of use to anybody
-                self._socket.on.scheduler.exit(0)
-            if strangers or self._socket.monitor in found:
-                self._watch()
-        else:
-            self._clock.sleep(min(delay, wait))
-        self._receive()
+        ready = loop.wait(min(POLL, self._queues.delay(now)), self._receiver.delay(now))
+        if self._lifeline in ready:
+            # the server is gone: nothing here is of use to anybody
+            self._socket.on.scheduler.exit(0)
+        if self._socket.socket in ready:
+            self._receive()
         self._queues.flush(self._clock.monotonic())
 
     # Time.
