@@ -100,6 +100,7 @@ class Connection:
 
     def __init__(self, dealer, router, endpoint):
         self.dealer, self.router, self.endpoint, self.open = dealer, router, endpoint, True
+        self.name = dealer.routing_id
         self.up, self.down, self.stuck = Pipe(self, router), Pipe(self, dealer), []
 
     def route(self, pipe):
@@ -114,8 +115,8 @@ class Connection:
         world, router, dealer = self.dealer.process.world, self.router, self.dealer
 
         def router_hears():
-            if router.peers.get(dealer.routing_id) is self:
-                del router.peers[dealer.routing_id]
+            if router.peers.get(self.name) is self:
+                del router.peers[self.name]
             router.event(_DISCONNECTED, "")
             self.up.inbox.clear()
 
@@ -283,7 +284,7 @@ class Socket(Waited):
         frames = pipe.inbox.popleft()
         if self.router:
             pipe.connection.dealer.notify()  # it may wait for room
-        return [Frame(pipe.connection.dealer.routing_id), *frames] if self.router else frames
+        return [Frame(pipe.connection.name), *frames] if self.router else frames
 
     def recv(self, flags=0):
         return self.recv_multipart(flags)[0].bytes
@@ -305,9 +306,24 @@ class Socket(Waited):
                          connection.close)
             else:
                 connection.close()
+        self.__class__ = _Closed
 
     def die(self):
         self.close(0)
+
+
+class _Closed(Socket):
+    """A socket that is closed: as with libzmq, all that one can do with it is to close it again."""
+
+    def _fail(self, *_, **__):
+        raise zmq.ZMQError(errno.ENOTSOCK)
+
+    send = send_multipart = recv = recv_multipart = poll = bind = connect = disconnect = _fail
+    get_string = get_monitor_socket = disable_monitor = _fail
+
+
+for _option in (name for name, value in vars(Socket).items() if isinstance(value, int | bytes)):
+    setattr(_Closed, _option, property(_Closed._fail, _Closed._fail))
 
 
 class Context:
@@ -341,6 +357,8 @@ class Poller:
                    for key, flags in self._registered.items()]
         deadline = math.inf if timeout is None else process.until(timeout / 1000)
         for _, one, _ in sources:
+            if isinstance(one, _Closed):  # libzmq waits for something else then, or fails
+                raise zmq.ZMQError(errno.ENOTSOCK)
             one.waiting[task] = None
         try:
             world.park(world.now + 1e-6 + 5e-6 * world.rng.random())  # a look takes its time
