@@ -61,10 +61,12 @@ class Laws:
     def __init__(self, cluster):
         self.cluster = cluster
         self._epochs, self._versions = {}, {}  # epoch -> machine; version -> bytes -> who, when
+        self._newest = {}  # worker -> when it had a version last
         self._settings, self._states = {}, {}  # machine -> run.json, state of the checkpoint
         self._serving, self._taken = {}, set()  # process -> its socket, of who answers; epochs
         self.farewell = self._rendezvous = self._begun = False
         self._holders, self._unsaved, self._taking = set(), set(), set()
+        self._last_unsaved = False  # the final version was handed out, and is on no disk as that
         self.two_deaths = False  # of a server, and of its standby before that has saved its copy
         cluster.world.on_send, cluster.world.on_disk = self.sent, self.writes
         self.lent = Lent(self, cluster.world) if cluster.plan.memory else None
@@ -175,6 +177,9 @@ class Laws:
             if version > there and not self.cluster.plan.full:
                 self.broken(10, f"workers are told of the final version {version}, and the disk "
                              f"has {there}")
+            ended = self._states.get(process.machine, {}).get("ended", False)
+            self._last_unsaved = bool(self.cluster.plan.full) and not (
+                self.cluster.plan.standby or (ended and version <= there))
             self.cluster.phase("farewell", process)
         elif head.startswith(_HELD) and frames[0][6] and process not in self._holders:
             self._holders.add(process)  # of a copy, since it was started
@@ -202,6 +207,7 @@ class Laws:
         cluster = self.cluster
         if cluster.plan.wild and not np.isfinite(vector).all():
             self.broken(13, f"version {version} is not finite")
+        self._newest[member.index] = cluster.world.now
         final = member.runtime is not None and member.runtime.agent.finished
         seen = self._versions.setdefault((final, version), {})
         seen.setdefault(vector.tobytes(), []).append(
@@ -283,14 +289,15 @@ class Laws:
     def _one_final(self):
         finals = {member.final.tobytes() for member in self.cluster.members
                   if member.final is not None}
-        if len(finals) > 1:
+        # No disk took the last version: a server that is started again does not know of the end.
+        if len(finals) > 1 and not self._last_unsaved:
             raise Broken(2, "workers end with different versions")
 
     def _conserved(self):
         cluster, total, most = self.cluster, 0.0, 1.0
         finals = [member.final for member in cluster.members if member.final is not None]
         firsts = [member.first for member in cluster.members if member.first is not None]
-        if not firsts or not finals:
+        if not firsts or not finals or len({final.tobytes() for final in finals}) > 1:
             return
         final = finals[0].astype(np.float64)
         for member in cluster.members:
@@ -361,7 +368,10 @@ class Laws:
         for (_, version), contents in self._versions.items():
             seen = sorted(contents.values())
             for earlier, later in zip(seen, seen[1:], strict=False):
-                if not all(members[index].gone(life) < later[0][0] for _, index, life in earlier):
+                if not all(members[index].gone(life) < later[0][0] or (
+                        # the run has ended without it, and it has heard of no later server
+                        members[index].late and self._newest[index] < later[0][0])
+                        for _, index, life in earlier):
                     raise Broken(3, f"version {version} has {len(contents)} contents: {seen}")
 
     def _mistakes_are_said(self):

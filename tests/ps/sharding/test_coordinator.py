@@ -123,6 +123,13 @@ def test_why_a_shard_does_not_follow_stands_in_the_line(world, process, reason):
     assert reason in world.said[-1]
 
 
+def test_a_server_does_not_wait_for_a_shard_that_follows_a_later_one_of_its_run(world):
+    world.shard(answer=s.Denied("the shard follows the server of run ab12, epoch 3", 3))
+    with pytest.raises(ShardLost, match="epoch 3") as lost:
+        world.waits()
+    assert lost.value.later == 3
+
+
 def test_a_reason_is_of_the_process_that_has_given_it(world):
     """Another one is there since, which follows."""
     other = world.shard(knows=bytes([9]) * 32)

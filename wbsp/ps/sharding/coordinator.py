@@ -139,6 +139,8 @@ class ShardLink:
                 case s.Denied() if self.led:
                     raise ShardLost(f"{self} follows no longer: {one_line(message.reason)}",
                                     message.epoch)
+                case s.Denied() if message.epoch > self._lead.epoch and self._link.proven:
+                    raise ShardLost(f"{self} says: {one_line(message.reason)}", message.epoch)
                 case s.Denied():
                     self._link.says = message.reason
                 case s.Beat():

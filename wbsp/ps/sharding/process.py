@@ -203,8 +203,10 @@ class ShardServer:
             return
         if old is not None and old.identity != identity:
             if not later and self._reaches(old):
-                self._send(identity, s.Denied(f"the shard follows the server of run {old.run}, "
-                                              f"epoch {old.epoch}"))
+                overtaken = old.run == lead.run and old.epoch > lead.epoch
+                self._send(identity, s.Denied(
+                    f"the shard follows the server of run {old.run}, epoch {old.epoch}",
+                    old.epoch if overtaken else 0))
                 return
             self._send(old.identity, s.Denied(f"a server of run {lead.run}, epoch {lead.epoch}, "
                                               "has come", lead.epoch if later else 0))

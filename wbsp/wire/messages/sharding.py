@@ -146,7 +146,7 @@ class Denied(Message, frozen=True):
     """Answer to Lead: this process follows another server, or a newer one of the run."""
 
     reason: Line
-    epoch: Count = 0  # of the later server of the run that has come; 0: none has
+    epoch: Count = 0  # of the later server of the run that the shard follows; 0: there is none
 
 
 class Holds(Message, frozen=True):
