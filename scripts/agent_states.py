@@ -16,13 +16,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from wbsp.core.agent import Adopt, Agent, Command, Cut, CutQuery, Fetch, Leave
+from wbsp.core.agent import Adopt, Agent, Command, Cut, Expect, Leave
+from wbsp.core.messages import CutQuery, Fetch
 from wbsp.sync import MODELS, Direct, WorkerRule
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs/architecture.md"
 BEGIN, END = "<!-- states -->\n", "<!-- end of states -->\n"
 DEPTH = 8  # events; more of them add no arrow
-WORDS = {Cut: "cut", Adopt: "adopt", Fetch: "fetch", CutQuery: "ask", Leave: "leave"}
+WORDS = {Cut: "cut", Adopt: "adopt", Fetch: "fetch", Expect: "fetch", CutQuery: "ask",
+         Leave: "leave"}
 START = "waits for a grant"
 
 Arrow = tuple[str, str, str]  # from, event and commands, to

@@ -57,13 +57,13 @@ WALLS = {
     "sync": "", "limits": "", "heterogeneity": "", "process": "", "environment": "",
     "tensors": "limits",
     "core": "sync tensors limits",
-    "wire": "core.stats sync.base tensors process limits",
+    "wire": "core.messages core.stats sync.base tensors process limits",
     "runlog": "core.stats process limits",
     "replica": "tensors",
     "figures": "core.stats runlog limits",
     "ps": "core sync tensors wire runlog replica process environment limits",
-    "worker": "core.agent core.resend_buffer core.stats sync.base tensors wire runlog replica "
-              "process environment limits",
+    "worker": "core.agent core.messages core.resend_buffer core.stats sync.base tensors wire "
+              "runlog replica process environment limits",
     "simulate": "core sync tensors runlog replica figures process heterogeneity limits",
     "watch": "core.stats runlog figures limits environment wire.messages wire.addresses "
              "wire.sockets",

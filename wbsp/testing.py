@@ -20,7 +20,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wbsp.core.effects import Ack
+from wbsp.core.messages import Ack
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.nodes.compute import Observer
 from wbsp.simulate.world.machine import Incarnation, Machine, StepTime, trace
@@ -173,11 +173,11 @@ class Laws(Observer):
         self.due[worker] += 1
         self.received[worker] += update
         self.update = update.copy()
-        effects = self._push(push, update, now, fetch)
-        answers = [effect for effect in effects if isinstance(effect, Ack)]
-        assert [(answer.worker, answer.seq) for answer in answers] == [(worker, push.seq)]
-        assert answers[0].accepted or answers[0].reason
-        return effects
+        outgoing = self._push(push, update, now, fetch)
+        answers = [(to, message) for to, message in outgoing if isinstance(message, Ack)]
+        assert [(to, answer.seq) for to, answer in answers] == [(worker, push.seq)]
+        assert answers[0][1].accepted or answers[0][1].reason
+        return outgoing
 
     def leave(self, worker: int, now: float, reason: str, finished: bool = False) -> list:
         """A worker's end reaches the engine."""

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from pushes import push
 
-from wbsp.core.decisions import Directed, Granted
-from wbsp.core.effects import Ack, CutDecision, Final, Model, Stop
 from wbsp.core.engine import Engine
+from wbsp.core.messages import Ack, CutDecision, CutQuery, Directed, Final, Granted, Model, Stop
 from wbsp.core.store import Store
 from wbsp.sync import (
     Accept,
@@ -54,8 +53,8 @@ def engine_with(name="bsp", workers=2, options=(), **settings):
     return engine, log
 
 
-def ack(effects):
-    [answer] = [effect for effect in effects if isinstance(effect, Ack)]
+def ack(outgoing):
+    [answer] = [message for _, message in outgoing if isinstance(message, Ack)]
     return answer
 
 
@@ -64,7 +63,7 @@ def test_nobody_starts_before_all_have_come():
     assert engine.join(2, 0.0) == engine.join(0, 1.0) == []
     with pytest.raises(ValueError, match="worker 0 pushed without having been started"):
         engine.push(push(0), None, 1.5)
-    assert engine.join(1, 2.0) == [Granted(0, 0), Granted(1, 0), Granted(2, 0)]
+    assert engine.join(1, 2.0) == [(0, Granted(0)), (1, Granted(0)), (2, Granted(0))]
 
 
 def test_one_who_went_before_the_start_is_not_counted():
@@ -72,12 +71,12 @@ def test_one_who_went_before_the_start_is_not_counted():
     engine.join(0, 0.0)
     assert engine.leave(0, 0.5, "lost") == []
     assert engine.join(1, 1.0) == []
-    assert engine.start(2.0) == [Granted(1, 0)]
+    assert engine.start(2.0) == [(1, Granted(0))]
 
 
 def test_a_late_comer_is_granted_at_once():
     engine, _ = engine_with(workers=1)
-    assert engine.join(1, 5.0) == [Granted(1, 0)]
+    assert engine.join(1, 5.0) == [(1, Granted(0))]
 
 
 def test_joining_twice_is_an_error():
@@ -93,9 +92,9 @@ def test_at_least_one_worker_is_expected():
 
 def test_the_answer_holds_the_pushers_grant_and_others_are_told_apart():
     engine, _ = engine_with("bsp")
-    assert engine.push(push(0), f32(2, 0), 1.0) == [Ack(0, 0, True, weight=0.5, steps=1)]
+    assert engine.push(push(0), f32(2, 0), 1.0) == [(0, Ack(0, True, weight=0.5, steps=1))]
     assert engine.push(push(1), f32(0, 4), 2.0) == [
-        Granted(0, 1), Ack(1, 0, True, granted=1, weight=0.5, steps=2)]
+        (0, Granted(1)), (1, Ack(0, True, granted=1, weight=0.5, steps=2))]
     assert engine.store.latest.vector.tolist() == [1, 2]
 
 
@@ -112,13 +111,13 @@ def test_the_books_of_a_worker():
 
 def test_the_stop_rule_counts_pushed_samples_and_tells_everyone_once():
     engine, log = engine_with("asp", stop_samples=25)
-    assert not any(isinstance(e, Stop) for e in engine.push(push(0), f32(1, 1), 1.0))
-    assert not any(isinstance(e, Stop) for e in engine.push(push(1), f32(1, 1), 2.0))
+    assert not any(isinstance(message, Stop) for _, message in engine.push(push(0), f32(1, 1), 1.0))
+    assert not any(isinstance(message, Stop) for _, message in engine.push(push(1), f32(1, 1), 2.0))
     last = engine.push(push(1, 1), f32(1, 1), 3.0)
     reason = "30 samples were trained"
-    assert last[-2:] == [Stop(0, reason), Stop(1, reason)]
+    assert last[-2:] == [(0, Stop(reason)), (1, Stop(reason))]
     assert engine.push(push(0, 1), f32(1, 1), 4.0) == [
-        Ack(0, 1, True, granted=4, weight=0.5, steps=4)]
+        (0, Ack(1, True, granted=4, weight=0.5, steps=4))]
     assert engine.stop("again", 5.0) == [] and engine.stop_reason == reason
     assert log.kinds().count("stop") == 1
 
@@ -126,7 +125,7 @@ def test_the_stop_rule_counts_pushed_samples_and_tells_everyone_once():
 def test_who_comes_after_the_stop_is_told_to_stop():
     engine, _ = engine_with()
     engine.stop("enough", 1.0)
-    assert engine.join(2, 2.0) == [Stop(2, "enough")]
+    assert engine.join(2, 2.0) == [(2, Stop("enough"))]
 
 
 def test_the_pending_rest_becomes_the_final_version():
@@ -136,7 +135,7 @@ def test_the_pending_rest_becomes_the_final_version():
     assert engine.leave(0, 3.0, "finished", finished=True) == []
     assert engine.leave(2, 3.5, "lost") == []
     assert not engine.done
-    assert engine.leave(1, 4.0, "finished", finished=True) == [Final(0, 1), Final(1, 1)]
+    assert engine.leave(1, 4.0, "finished", finished=True) == [(0, Final(1)), (1, Final(1))]
     assert engine.done and engine.store.latest.vector.tolist() == [1, 1]
     assert log.only("commit") == {"version": 1, "merged": 1}
 
@@ -145,7 +144,7 @@ def test_a_run_ends_when_those_who_are_left_are_lost_after_the_stop():
     engine, _ = engine_with("asp")
     engine.leave(0, 1.0, "finished", finished=True)
     engine.stop("enough", 2.0)
-    assert engine.leave(1, 3.0, "lost") == [Final(0, 0)]
+    assert engine.leave(1, 3.0, "lost") == [(0, Final(0))]
     assert engine.done
 
 
@@ -153,7 +152,7 @@ def test_all_workers_lost_is_no_end():
     engine, _ = engine_with("asp")
     engine.leave(0, 1.0, "lost")
     assert engine.leave(1, 1.0, "lost") == [] and not engine.done
-    assert engine.join(1, 2.0) == [Granted(1, 0)]
+    assert engine.join(1, 2.0) == [(1, Granted(0))]
 
 
 def test_a_push_that_comes_twice_gets_the_same_answer_and_changes_nothing():
@@ -161,7 +160,7 @@ def test_a_push_that_comes_twice_gets_the_same_answer_and_changes_nothing():
     engine.push(push(0), f32(2, 2), 1.0)
     answer = engine.push(push(1), f32(2, 2), 2.0)
     before = engine.store.latest, engine.samples, engine.members[1].pushes
-    assert engine.push(push(1), f32(2, 2), 3.0) == [ack(answer)]
+    assert engine.push(push(1), f32(2, 2), 3.0) == [(1, ack(answer))]
     assert (engine.store.latest, engine.samples, engine.members[1].pushes) == before
     assert log.only("duplicate") == {"worker": 1, "seq": 0}
 
@@ -202,10 +201,10 @@ def test_an_update_that_is_not_finite_is_rejected_and_the_barrier_goes_on(bad):
     assert (answer.accepted, answer.reason) == (False, "not finite")
     assert engine.members[0].rejected == {"not finite": 1}
     assert log.only("reject")["reason"] == "not finite"
-    effects = engine.push(push(1), f32(4, 4), 2.0)
-    assert effects == [Granted(0, 1), Ack(1, 0, True, granted=1, weight=0.5, steps=2)]
+    outgoing = engine.push(push(1), f32(4, 4), 2.0)
+    assert outgoing == [(0, Granted(1)), (1, Ack(0, True, granted=1, weight=0.5, steps=2))]
     assert engine.store.latest.vector.tolist() == [2, 2]
-    assert engine.push(push(0), f32(bad, 1), 3.0) == [answer]
+    assert engine.push(push(0), f32(bad, 1), 3.0) == [(0, answer)]
 
 
 class Strict(SyncModel):
@@ -232,7 +231,7 @@ def strict(*answers):
 
 def test_a_models_rejection_is_answered_counted_and_logged():
     engine, log = strict(lambda p: Reject(p, "too stale"))
-    assert engine.push(push(0), f32(1, 1), 1.0) == [Ack(0, 0, False, "too stale", steps=1)]
+    assert engine.push(push(0), f32(1, 1), 1.0) == [(0, Ack(0, False, "too stale", steps=1))]
     assert engine.members[0].rejected == {"too stale": 1}
     assert log.only("reject")["reason"] == "too stale" and engine.store.accepted == 0
 
@@ -241,7 +240,7 @@ def test_what_the_model_never_committed_is_committed_at_the_end():
     engine, _ = strict(lambda p: Accept(p, 0.5))
     engine.push(push(0), f32(2, 4), 1.0)
     engine.leave(1, 1.5, "lost")
-    assert engine.leave(0, 2.0, "finished", finished=True) == [Final(0, 1)]
+    assert engine.leave(0, 2.0, "finished", finished=True) == [(0, Final(1))]
     assert engine.store.latest.vector.tolist() == [1, 2]
 
 
@@ -249,11 +248,11 @@ def test_an_order_to_hold_travels_in_the_answer_and_others_apart():
     engine, _ = strict(lambda p: Accept(p, 1.0), lambda p: Direct(0, hold=True),
                        lambda p: Direct(1, cut=True))
     assert engine.push(push(0), f32(1, 1), 1.0) == [
-        Directed(1, Direct(1, cut=True)), Ack(0, 0, True, hold=True, weight=1.0, steps=1)]
+        (1, Directed(Direct(1, cut=True))), (0, Ack(0, True, hold=True, weight=1.0, steps=1))]
 
 
 def test_a_tick_carries_out_what_the_model_wants():
-    assert strict()[0].tick(3.0) == [Directed(1, Direct(1, cut=True))]
+    assert strict()[0].tick(3.0) == [(1, Directed(Direct(1, cut=True)))]
 
 
 @pytest.mark.parametrize("answers, wrong", [
@@ -286,13 +285,13 @@ def test_nothing_is_accepted_where_nothing_was_pushed():
 def test_a_fetch_that_a_push_carries_is_heeded_with_a_grant_only():
     engine, _ = strict(lambda p: Accept(p, 1.0), lambda p: Commit(), lambda p: Grant(0))
     ack, model = engine.push(push(0), f32(1, 1), 1.0, fetch=5)
-    assert ack == Ack(0, 0, True, granted=1, weight=1.0, steps=1)
-    assert (model.worker, model.number, model.snapshot) == (0, 5, engine.store.latest)
+    assert ack == (0, Ack(0, True, granted=1, weight=1.0, steps=1))
+    assert model == (0, Model(5, engine.store.latest.version))
     assert engine.push(push(0), f32(1, 1), 2.0, fetch=5) == [ack, model]  # it was repeated
     assert len(engine.push(push(0, 1), f32(1, 1), 3.0)) == 1  # it carries none
-    assert engine.fetch(1, 8) == [Model(1, 8, engine.store.latest)]
+    assert engine.fetch(1, 8) == [(1, Model(8, engine.store.latest.version))]
     engine, _ = strict(lambda p: Accept(p, 1.0))
-    assert engine.push(push(0), f32(1, 1), 1.0, fetch=5) == [Ack(0, 0, True, weight=1.0, steps=1)]
+    assert engine.push(push(0), f32(1, 1), 1.0, fetch=5) == [(0, Ack(0, True, weight=1.0, steps=1))]
 
 
 class Asked(SyncModel):
@@ -312,11 +311,11 @@ class Asked(SyncModel):
 def test_a_question_is_the_models():
     engine = Engine(model := Asked(), Store(None), 2)
     with pytest.raises(ValueError, match="worker 0 asked without having been started"):
-        engine.query(0, 1, 1, 0.5, 0.0)
+        engine.query(0, CutQuery(1, 1, 0.5), 0.0)
     engine.join(0, 0.0), engine.join(1, 0.0)
-    assert engine.query(0, 1, 1, 0.5, 1.0) == [Directed(1, Direct(1, cut=True)),
-                                               CutDecision(0, 1, False)]
-    assert engine.query(0, 2, 3, 0.5, 3.0)[-1] == CutDecision(0, 2, True)
+    assert engine.query(0, CutQuery(1, 1, 0.5), 1.0) == [(1, Directed(Direct(1, cut=True))),
+                                               (0, CutDecision(1, False))]
+    assert engine.query(0, CutQuery(2, 3, 0.5), 3.0)[-1] == (0, CutDecision(2, True))
     assert model.heard == [(0, 1, 0.5, 1.0), (0, 3, 0.5, 3.0)]
 
 
@@ -324,4 +323,5 @@ def test_after_the_stop_nobody_is_told_to_cut():
     engine = Engine(model := Asked(), Store(None), 2)
     engine.join(0, 0.0), engine.join(1, 0.0)
     engine.stop("enough", 1.0)
-    assert engine.query(0, 1, 9, 0.5, 2.0) == [CutDecision(0, 1, False)] and not model.heard
+    assert engine.query(0, CutQuery(1, 9, 0.5), 2.0) == [(0, CutDecision(1, False))]
+    assert not model.heard

@@ -5,6 +5,7 @@ import pytest
 
 from wbsp.core.decisions import Accepted, Committed
 from wbsp.core.engine import Engine
+from wbsp.core.messages import Ack
 from wbsp.core.outer_optimizer import create_outer
 from wbsp.core.overflow import MOST
 from wbsp.core.store import Store
@@ -39,7 +40,7 @@ def begun(model, store):
 def pushed(engine, vector, seq):
     """The answer to a push of these values."""
     answer = engine.push(Push(0, seq, 0, 1, 1, 0.1), np.array(vector, np.float32), 1.0)
-    return next(effect for effect in answer if hasattr(effect, "accepted"))
+    return next(message for _, message in answer if isinstance(message, Ack))
 
 
 @pytest.mark.parametrize("outer", OUTERS, ids=str)

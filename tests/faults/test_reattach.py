@@ -5,9 +5,8 @@ import pytest
 from lockstep import World
 from lockstep_worker import SIZE
 
-from wbsp.core.decisions import Directed, Granted
-from wbsp.core.effects import Ack
 from wbsp.core.engine import Engine
+from wbsp.core.messages import Ack, Directed, Granted, Model
 from wbsp.core.rendezvous import Rendezvous
 from wbsp.core.stats import AnsweredWork
 from wbsp.core.store import UNSENT, Store
@@ -73,23 +72,24 @@ def restarted(sync="bsp", workers=2):
 
 def attached(engine, *waits):
     """What the workers are told, of which each waits for a version or does not."""
-    return [effect for worker, waiting in enumerate(waits)
-            for effect in engine.attach(worker, 0, False, waiting, 0.0)]
+    return [outgoing for worker, waiting in enumerate(waits)
+            for outgoing in engine.attach(worker, 0, False, waiting, 0.0)]
 
 
-def granted(effects):
+def granted(outgoing):
     """Who may fetch which version."""
-    grants = {effect.worker: effect.version for effect in effects if isinstance(effect, Granted)}
-    return grants | {ack.worker: ack.granted for ack in effects
-                     if isinstance(ack, Ack) and ack.granted is not None}
+    grants = {worker: message.version for worker, message in outgoing
+              if isinstance(message, Granted)}
+    return grants | {worker: message.granted for worker, message in outgoing
+                     if isinstance(message, Ack) and message.granted is not None}
 
 
 def push(engine, worker=0, seq=0):
     return engine.push(Push(worker, seq, 0, 1, 1, 1.0), np.ones(SIZE, np.float32), 1.0)
 
 
-def weight(effects):
-    (ack,) = (effect for effect in effects if isinstance(effect, Ack))
+def weight(outgoing):
+    (ack,) = (message for _, message in outgoing if isinstance(message, Ack))
     return ack.weight
 
 
@@ -128,8 +128,8 @@ def test_another_process_of_a_worker_that_was_in_mid_step_waits():
 
 
 def test_a_step_under_way_has_its_examples():
-    told = [effect.direct for effect in attached(restarted("lbbsp"), False, True)
-            if isinstance(effect, Directed)]
+    told = [message.direct for _, message in attached(restarted("lbbsp"), False, True)
+            if isinstance(message, Directed)]
     assert [direct.worker for direct in told] == [1]
     assert told[0].start is not None
 
@@ -164,9 +164,8 @@ def ahead():
 
 
 def test_who_is_ahead_gets_a_version_with_the_others(ahead):
-    assert Granted(1, 2) in push(ahead)
-    (model,) = ahead.fetch(1, 1)
-    assert model.snapshot.version == 2
+    assert (1, Granted(2)) in push(ahead)
+    assert ahead.fetch(1, 1) == [(1, Model(1, 2))]
 
 
 def test_who_was_ahead_gets_the_last_version(ahead):

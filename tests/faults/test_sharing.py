@@ -18,10 +18,10 @@ from pairs import Pair
 from peers import Peer
 from proxy import Proxy
 
+from wbsp.core.messages import Place
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.sync.base import Push
 from wbsp.wire.messages import codec as m
-from wbsp.wire.messages.base import Place
 from wbsp.wire.shm.link import Door, accept, listen
 from wbsp.wire.shm.segments import PIECE, available
 

@@ -6,7 +6,7 @@ from collections import deque
 
 import numpy as np
 
-from wbsp.core.agent import Adopt, Agent, Cut, CutQuery, Leave
+from wbsp.core.agent import Adopt, Agent, Cut, Expect, Leave
 from wbsp.process.host import HOST
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.assembly import split
@@ -109,10 +109,10 @@ class Worker:
 
     # The transport, as the agent's listener and the compute thread see it.
 
-    def fetch(self, number, carried):
+    def fetch(self, fetch, carried=False):
         self.calls.append(lambda: self.communication.request(
             m.Model, lambda: self.line.post(m.Fetch(
-                number, self.communication.attachment.held)), number, carried))
+                fetch.request, self.communication.attachment.held)), fetch.request, carried))
 
     # The compute thread.
 
@@ -147,13 +147,15 @@ class Worker:
                     self.x, self.anchor = vector + rest, vector
                     if self.agent.finished:
                         self.final = vector
-                case CutQuery():
+                case m.CutQuery():
                     self.calls.append(lambda c=command: self.communication.request(
-                        m.CutDecision, lambda: self.line.post(m.CutQuery(*c)), c.number))
+                        m.CutDecision, lambda: self.line.post(c), c.number))
                 case Leave():
                     self.calls.append(lambda: self.communication.leave("finished", True))
+                case Expect():
+                    self.fetch(command.fetch, carried=True)
                 case _:
-                    self.fetch(*command)
+                    self.fetch(command)
         self.calls.make()
 
     # The communication thread.

@@ -10,7 +10,7 @@ from itertools import cycle
 import numpy as np
 from hypothesis import settings
 
-from wbsp.core.engine import Ack
+from wbsp.core.messages import Ack, Granted
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.world.machine import Incarnation, Machine, trace
 from wbsp.testing import INF, IntegerWorkload, Laws, Plan, plans
@@ -30,10 +30,24 @@ def events(model, plan):
     return log
 
 
+def answer_in(outgoing):
+    """The Ack among the messages to workers."""
+    (answer,) = (message for _, message in outgoing if isinstance(message, Ack))
+    return answer
+
+
+def granted_in(outgoing):
+    """Worker -> the version that it may fetch by these messages, an Ack or others."""
+    return {worker: message.version for worker, message in outgoing
+            if isinstance(message, Granted)} | {
+        worker: message.granted for worker, message in outgoing
+        if isinstance(message, Ack) and message.granted is not None}
+
+
 class Witness(Laws):
     """Runs a plan under a model and checks what holds for every model of this package.
 
-    judge(witness, effects, push) is called after every push, and with push=None after every leave
+    judge(witness, outgoing, push) is called after every push, and with push=None after every leave
     that leaves somebody; it asserts the model's own rule.
     weight(push) is what an accepted push must weigh; default: 1 / active workers
     rejects:     the model may reject pushes (the judge says which)
@@ -64,28 +78,28 @@ class Witness(Laws):
         self.clock[worker] += 1
         self.missing.discard(worker)
         self.begun = True
-        effects = super().push(push, update, now, fetch)
-        (answer,) = [e for e in effects if isinstance(e, Ack)]
+        outgoing = super().push(push, update, now, fetch)
+        answer = answer_in(outgoing)
         assert answer.accepted or self.rejects
         if self.judge:
-            self.judge(self, effects, push)
+            self.judge(self, outgoing, push)
         if next(self.resend):
             before = self._state()
-            assert self._push(push, update, now) == [answer]
+            assert self._push(push, update, now) == [(worker, answer)]
             if push.seq:
                 assert self._push(push._replace(seq=push.seq - 1), update, now) == []
             assert self._state() == before
         assert engine.samples == sum(self.due_steps())
-        return effects
+        return outgoing
 
     def leave(self, worker, now, reason, finished=False):
         self.committed = False
         counted = worker in self.clock  # the model knows no worker that came after the stop
         told = self._told_to(finished)
-        effects = super().leave(worker, now, reason, finished)
+        outgoing = super().leave(worker, now, reason, finished)
         if self.judge and counted and not told and not self.cluster.engine.done:
-            self.judge(self, effects, None)
-        return effects
+            self.judge(self, outgoing, None)
+        return outgoing
 
     def log(self, now, kind, **f):
         super().log(now, kind, **f)

@@ -42,7 +42,7 @@ class Watched(ADSP):
         return actions
 
 
-def every_push_is_a_version(witness, effects, push):
+def every_push_is_a_version(witness, outgoing, push):
     assert witness.committed == (push is not None)
 
 

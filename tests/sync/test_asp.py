@@ -1,7 +1,7 @@
 """ASP: nobody waits for anybody."""
 
 import pytest
-from clusters import Witness, events, many, plans
+from clusters import Witness, answer_in, events, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,10 +11,10 @@ from wbsp.sync import create
 from wbsp.sync.asp import ASP
 
 
-def every_push_is_a_version(witness, effects, push):
+def every_push_is_a_version(witness, outgoing, push):
     assert witness.committed == (push is not None)
     if push:
-        assert effects[0].granted == len(witness.bytes) - 1
+        assert answer_in(outgoing).granted == len(witness.bytes) - 1
         assert witness.merged[-1] == 1
 
 

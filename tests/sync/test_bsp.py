@@ -16,7 +16,7 @@ class Barrier(Witness):
         assert self.clock[worker] <= min(self.clock.values()), "started ahead of the slowest"
 
 
-def commits_when_all_have_pushed(witness, effects, push):
+def commits_when_all_have_pushed(witness, outgoing, push):
     assert witness.committed == witness.round_complete
     if witness.committed:
         witness.restart_round()

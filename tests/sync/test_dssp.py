@@ -1,11 +1,10 @@
 """DSSP: a bound between s_l and s_u, where the fastest worker is predicted to wait least."""
 
 import pytest
-from clusters import Witness, events, many, plans
+from clusters import Witness, events, granted_in, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.core.decisions import Granted
 from wbsp.sync import Grant, Push, create
 from wbsp.sync.dssp import DSSP, extra_steps
 
@@ -46,7 +45,7 @@ class Judge(Witness):
         ahead = self.clock[worker] - min(self.clock.values())
         assert ahead <= self.s_u, f"worker {worker} starts {ahead} steps ahead"
 
-    def check(self, effects, push):
+    def check(self, outgoing, push):
         assert self.committed == (push is not None)
         known, clock = self.known, self.clock
         for worker in known.keys() - clock.keys():
@@ -68,8 +67,7 @@ class Judge(Witness):
             expected.add(push.worker)
         elif push:
             me["held"] = True
-        granted = {e.worker for e in effects if isinstance(e, Granted)}
-        granted |= {e.worker for e in effects if getattr(e, "granted", None) is not None}
+        granted = granted_in(outgoing).keys()
         assert granted == expected
         assert all(it["clock"] == clock[worker] for worker, it in known.items())
 

@@ -1,11 +1,10 @@
 """ElasticBSP: quotas that end at about the same moment, and a barrier for all of them."""
 
 import pytest
-from clusters import INF, Incarnation, Witness, many, plans
+from clusters import INF, Incarnation, Witness, granted_in, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.core.decisions import Granted
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.world.machine import Machine, constant
 from wbsp.sync import Accept, Commit, Grant, Push, create
@@ -38,10 +37,9 @@ class Supersteps:
     def may_step(self, worker):
         return self.quota is None or self.quota.get(worker, 0) > 0
 
-    def __call__(self, witness, effects, push):
+    def __call__(self, witness, outgoing, push):
         now, active = witness.cluster.clock.now, set(witness.clock)
-        granted = {e.worker for e in effects if isinstance(e, Granted)}
-        granted |= {e.worker for e in effects if getattr(e, "granted", None) is not None}
+        granted = granted_in(outgoing).keys()
         for books in (self.stamps, self.quota or {}, self.met):
             for worker in books.keys() - active:
                 del books[worker]

@@ -56,7 +56,7 @@ class Barrier(Witness):
         assert worker in self.missing, "started a step after its push of this round"
 
 
-def commits_when_all_have_pushed(witness, effects, push):
+def commits_when_all_have_pushed(witness, outgoing, push):
     assert witness.committed == witness.round_complete
     if witness.committed:
         witness.restart_round()

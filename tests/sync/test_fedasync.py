@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from clusters import Witness, many, plans
+from clusters import Witness, answer_in, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,10 +38,10 @@ class Mixed(Witness):
             "hinge": 1 / (10 * max(0, lag - model.hinge_b) + 1)}[model.staleness]
         return share / (1 + share * lag) if model.weight == "settled" else share
 
-    def judge(self, effects, push):
+    def judge(self, outgoing, push):
         assert self.committed == (push is not None)
         if push:
-            assert effects[0].granted == len(self.bytes) - 1
+            assert answer_in(outgoing).granted == len(self.bytes) - 1
             assert self.merged[-1] == 1
             assert push.steps == self.model.tau or (push.steps < self.model.tau
                                                     and self.finishing)

@@ -1,12 +1,10 @@
 """K-sync: the first N - b pushes make a version; later ones of that round are rejected."""
 
 import pytest
-from clusters import Witness, many, plans
+from clusters import Witness, answer_in, granted_in, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.core.decisions import Granted
-from wbsp.core.effects import Ack
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.workloads.base import QuadraticWorkload
 from wbsp.simulate.world.machine import Machine, constant, lognormal
@@ -20,19 +18,18 @@ class Judge:
     def __init__(self, b):
         self.b, self.waiting = b, set()
 
-    def __call__(self, witness, effects, push):
+    def __call__(self, witness, outgoing, push):
         latest = witness.cluster.engine.store.latest.version
         before = latest - witness.committed
-        granted = {e.worker for e in effects if isinstance(e, Granted)}
+        granted = set(granted_in(outgoing))
         self.waiting &= witness.clock.keys()
         if push:
-            (ack,) = [e for e in effects if isinstance(e, Ack)]
+            ack = answer_in(outgoing)
             assert ack.accepted == (push.base_version == before)
             if not ack.accepted:
-                assert (ack.reason, ack.granted, granted) == (LATE, latest, set())
+                assert (ack.reason, ack.granted, granted) == (LATE, latest, {push.worker})
                 return
             self.waiting.add(push.worker)
-            granted |= {push.worker} if ack.granted is not None else set()
         assert witness.committed == (len(self.waiting) >= max(1, len(witness.clock) - self.b))
         assert granted == (self.waiting if witness.committed else set())
         if witness.committed:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from clusters import Witness, many, plans
+from clusters import Witness, granted_in, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,11 +43,9 @@ class Barrier(Witness):
         return push.samples / self.sum
 
 
-def _commits_and_grants_when_all_have_pushed(witness, effects, push):
+def _commits_and_grants_when_all_have_pushed(witness, outgoing, push):
     assert witness.committed == witness.round_complete
-    granted = [e.worker for e in effects if getattr(e, "version", None) is not None]
-    granted += [e.worker for e in effects if getattr(e, "granted", None) is not None]
-    assert sorted(granted) == (sorted(witness.clock) if witness.committed else [])
+    assert sorted(granted_in(outgoing)) == (sorted(witness.clock) if witness.committed else [])
     if witness.committed:
         witness.restart_round()
 

@@ -18,7 +18,7 @@ class Barrier(Witness):
         assert worker in self.missing, "started a step after its push of this round"
 
 
-def a_round_is_tau_steps_of_all(witness, effects, push):
+def a_round_is_tau_steps_of_all(witness, outgoing, push):
     assert witness.committed == witness.round_complete
     if push:
         leaving = witness.cluster.workers[push.worker].agent.finished or (

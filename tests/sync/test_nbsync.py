@@ -4,12 +4,12 @@ from unittest.mock import ANY
 
 import numpy as np
 import pytest
-from clusters import Witness, many, plans
+from clusters import Witness, granted_in, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.core.agent import Adopt, Agent, Fetch
-from wbsp.core.decisions import Granted
+from wbsp.core.agent import Adopt, Agent
+from wbsp.core.messages import Fetch
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.world.machine import Machine, constant
 from wbsp.sync import Accept, Commit, Grant, Push
@@ -62,9 +62,8 @@ class Rounds(Witness):
         factor = (self.mean or push.steps) / push.steps if self.regular else 1
         return factor / len(self.model.active)
 
-    def judge(self, effects, push):
-        granted = {e.worker for e in effects if isinstance(e, Granted)}
-        granted |= {e.worker for e in effects if getattr(e, "granted", None) is not None}
+    def judge(self, outgoing, push):
+        granted = granted_in(outgoing).keys()
         due = self.round_complete
         assert self.committed == due
         assert granted == (set(self.clock) if due else set())
@@ -106,7 +105,7 @@ def train(model, descend, tau, last, doubled=False):
     x, anchor = versions * n, versions * n
     for worker, agent in enumerate(agents):
         assert model.join(worker, 0.0) == [Grant(worker)]
-        assert agent.granted(0) == [Fetch(1, carried=False)]
+        assert agent.granted(0) == [Fetch(1)]
         assert agent.fetched(0) == [Adopt(0, "replace")]
     step = 0
     while len(versions) <= last:
@@ -134,7 +133,7 @@ def train(model, descend, tau, last, doubled=False):
                         pending = np.zeros(2)
                     else:
                         commands = agents[action.worker].granted(len(versions) - 1)
-                        assert commands == [Fetch(ANY, carried=False)]
+                        assert commands == [Fetch(ANY)]
                         coming.setdefault(step + tau, []).append(action.worker)
     return versions
 

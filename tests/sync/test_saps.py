@@ -4,12 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from clusters import INF, IntegerWorkload, Witness, many, plans
+from clusters import INF, IntegerWorkload, Witness, answer_in, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.core.decisions import Directed
-from wbsp.core.effects import Ack
+from wbsp.core.messages import Directed
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.workloads.base import QuadraticWorkload
 from wbsp.simulate.world.machine import Machine, constant, trace
@@ -42,14 +41,14 @@ class Bounded(Witness):
             self.granted[fields["worker"]] = fields["version"]
             self.told.discard(fields["worker"])
 
-    def judge(self, effects, push):
+    def judge(self, outgoing, push):
         if push is None:
-            assert effects == [] and not self.committed
+            assert outgoing == [] and not self.committed
             self.granted = {w: v for w, v in self.granted.items() if w in self.clock}
             return
         model, n = self.model, len(self.clock)
         newest = self.cluster.engine.store.latest.version
-        answer = next(e for e in effects if isinstance(e, Ack))
+        answer = answer_in(outgoing)
         lag = newest - self.committed - push.base_version
         assert answer.accepted == self.committed == (lag <= model.s * n)
         assert answer.accepted or answer.reason == "stale"
@@ -66,9 +65,10 @@ class Bounded(Witness):
         if model.policy == "preempt" and self.committed:
             due = {w for w, v in self.granted.items()
                    if newest - v >= model.h * n and w not in self.told | {push.worker}}
-        orders = [e for e in effects if isinstance(e, Directed)]
-        assert sorted(e.worker for e in orders) == sorted(due)
-        assert all(e.direct == Direct(e.worker, cut=True) for e in orders)
+        orders = [(worker, message.direct) for worker, message in outgoing
+                  if isinstance(message, Directed)]
+        assert sorted(worker for worker, _ in orders) == sorted(due)
+        assert all(direct == Direct(worker, cut=True) for worker, direct in orders)
         self.told |= due
 
 

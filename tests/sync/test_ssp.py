@@ -1,12 +1,10 @@
 """SSP: nobody starts a step more than s ahead of the slowest."""
 
 import pytest
-from clusters import Witness, many, plans
+from clusters import Witness, answer_in, granted_in, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.core.decisions import Granted
-from wbsp.core.engine import Ack
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.world.machine import Machine, constant
 from wbsp.sync import Grant, Push, create
@@ -18,7 +16,7 @@ class Bound(Witness):
         assert ahead <= self.model.s, f"worker {worker} starts {ahead} steps ahead"
 
 
-def every_push_is_a_version(witness, effects, push):
+def every_push_is_a_version(witness, outgoing, push):
     assert witness.committed == (push is not None)
 
 
@@ -43,7 +41,7 @@ class Published(Bound):
         self.excused = set()  # may wait or pull before the next step
         super().__init__(plan, create("ssp", s=s, refresh="published"), Published.check)
 
-    def check(self, effects, push):
+    def check(self, outgoing, push):
         assert self.committed == (push is not None)
         if push and self.clock[push.worker] - self.told[push.worker] >= self.s:
             self.asking.add(push.worker)
@@ -54,12 +52,9 @@ class Published(Bound):
         self.asking -= answers
         self.answered |= answers
         self.told.update(dict.fromkeys(answers, least))
-        versions = {e.worker: e.version for e in effects if isinstance(e, Granted)}
-        for ack in (e for e in effects if isinstance(e, Ack)):
-            assert ack.hold == (ack.worker in self.asking)
-            if ack.granted is not None:
-                versions[ack.worker] = ack.granted
-        assert versions == dict.fromkeys(answers, len(self.bytes) - 1)
+        if push:
+            assert answer_in(outgoing).hold == (push.worker in self.asking)
+        assert granted_in(outgoing) == dict.fromkeys(answers, len(self.bytes) - 1)
 
     def log(self, now, kind, **f):
         super().log(now, kind, **f)

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from clusters import Witness, many, plans
+from clusters import Witness, granted_in, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbsp.core.decisions import Granted
 from wbsp.core.engine import Engine
 from wbsp.core.store import Store
 from wbsp.simulate.nodes.cluster import Cluster
@@ -25,14 +24,13 @@ class Judge:
         self.commit, self.trigger = commit, trigger
         self.seconds = {}  # worker -> moving average of its seconds a step
 
-    def __call__(self, witness, effects, push):
+    def __call__(self, witness, outgoing, push):
         active = witness.clock.keys()
         due = witness.round_complete
         self.seconds = {w: s for w, s in self.seconds.items() if w in active}
         if self.trigger == "slowest" and push:
             due = push.worker == self._slowest(active, push)
-        granted = {e.worker for e in effects if isinstance(e, Granted)}
-        granted |= {e.worker for e in effects if getattr(e, "granted", None) is not None}
+        granted = granted_in(outgoing).keys()
         assert granted == (set(active) if due else set())
         assert witness.committed == (push is not None if self.commit == "every_push" else due)
         if due:

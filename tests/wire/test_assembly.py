@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from wbsp.core.messages import Place
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.ops import bounds
 from wbsp.wire.assembly import Updates, VectorAssembly, VectorStream, split
 from wbsp.wire.messages import codec as m
-from wbsp.wire.messages.base import Place
 from wbsp.wire.messages.codec import CHUNK, WireError
 
 SIZES = [1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7]

@@ -37,7 +37,7 @@ class Transport:
 
     on, fetches = HOST, 0
 
-    def fetch(self, number, carried):
+    def fetch(self, fetch, carried=False):
         self.fetches += 1
 
 

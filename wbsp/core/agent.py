@@ -2,10 +2,10 @@
 
 The agent receives events (a step ended; an acknowledgement, a grant or a model came in) and answers
 with commands. `Cut`, `Adopt` and `Leave` are for the compute thread, which alone touches the model;
-`Fetch` and `CutQuery` touch only the network, and may be carried out at once. `waiting` says what
-the compute thread must wait for before its next step. The real worker and the virtual-time cluster
-drive this same object. The network carries one request at a time: a push, a fetch or a query, each
-with its answer.
+`Fetch`, `Expect` and `CutQuery` touch only the network, and may be carried out at once. `waiting`
+says what the compute thread must wait for before its next step. The real worker and the
+virtual-time cluster drive this same object. The network carries one request at a time: a push, a
+fetch or a query, each with its answer.
 """
 
 from __future__ import annotations
@@ -13,6 +13,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from wbsp.core.messages import (
+    Ack,
+    CutDecision,
+    CutQuery,
+    Directed,
+    Fetch,
+    Final,
+    Granted,
+    Message,
+    Reattached,
+    Stop,
+)
+from wbsp.limits import one_line
 from wbsp.sync.base import UNFIT, Direct, Push, WorkerRule
 
 
@@ -88,26 +101,17 @@ class Adopt(NamedTuple):
     how: Literal["replace", "rebase"]
 
 
-class Fetch(NamedTuple):
-    """Request the server's newest version, or expect it if the newest push carried the request."""
+class Expect(NamedTuple):
+    """Expect the newest version: the newest push carried this request, and its answer grants it."""
 
-    number: int  # which the answer names
-    carried: bool
-
-
-class CutQuery(NamedTuple):
-    """Ask the server whether to cut."""
-
-    number: int  # which the decision names
-    steps: int  # uncut
-    seconds: float  # of the newest step
+    fetch: Fetch
 
 
 class Leave(NamedTuple):
     """Announce that this worker has finished: all its pushes are acknowledged."""
 
 
-Command = Cut | Adopt | Fetch | CutQuery | Leave
+Command = Cut | Adopt | Fetch | Expect | CutQuery | Leave
 
 
 class Agent:
@@ -188,6 +192,26 @@ class Agent:
         return self._finish_if_idle()
 
     # Events of the communication thread.
+
+    def received(self, message: Message) -> list[Command]:
+        """A message of the server came in, but for a Model: `fetched` takes that, once it is whole.
+        """
+        match message:
+            case Ack():
+                return self.acked(message.granted, message.hold, message.steps, message.reason)
+            case Granted():
+                return self.granted(message.version)
+            case Directed():
+                return self.directed(message.direct)
+            case CutDecision():
+                return self.decided(message.number, message.cut)
+            case Reattached():
+                return self.reattached(message.joined)
+            case Stop():
+                return self.stop(one_line(message.reason))
+            case Final():
+                return self.final(message.version)
+        return []
 
     def acked(self, granted: int | None, hold: bool = False, run_steps: int = 0,
               reason: str | None = None) -> list[Command]:
@@ -289,7 +313,8 @@ class Agent:
             network = self._network
             network.fetches += not carried
             network.fetching = network.fetches
-            return [Fetch(network.fetching, carried)]
+            fetch = Fetch(network.fetching)
+            return [Expect(fetch) if carried else fetch]
         return []
 
     def _adopt(self, version: int) -> Adopt:

@@ -1,7 +1,8 @@
 """A synchronization model's decisions as records: complete, in order, and without tensors.
 
-A record says what becomes of the global model and of the workers; carrying it out is a second step
-that cannot refuse. So all that follow the records (the store, a log) come to the same versions.
+A record says what becomes of the global model, or what a worker is told; carrying it out is a
+second step that cannot refuse. So all that follow the records (the store, a log) come to the same
+versions.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Container, Iterable
 from numbers import Real
 from typing import NamedTuple
 
+from wbsp.core.messages import Ack, Directed, Granted, Outgoing
 from wbsp.core.stats import AnsweredWork
 from wbsp.limits import one_line
 from wbsp.sync.base import (
@@ -59,21 +61,7 @@ class Committed(NamedTuple):
     version: int
 
 
-class Granted(NamedTuple):
-    """A worker may fetch `version` or a newer one."""
-
-    worker: int
-    version: int
-
-
-class Directed(NamedTuple):
-    """The model's instruction to a worker."""
-
-    worker: int
-    direct: Direct
-
-
-Record = Accepted | Resent | Rejected | Committed | Granted | Directed
+Record = Accepted | Resent | Rejected | Committed | Outgoing
 
 
 def decide(model: SyncModel, actions: Iterable[Action], version: int, members: Container[int],
@@ -97,12 +85,12 @@ def decide(model: SyncModel, actions: Iterable[Action], version: int, members: C
             if action.worker not in members:
                 raise ContractError(f"{model.name} answered with {action!r}, but worker "
                                     f"{action.worker} has not joined")
-            if isinstance(action, Direct):
-                _check(model, action)
             if isinstance(action, Grant):
-                records.append(Granted(action.worker, version))
+                records.append(Outgoing(action.worker, Granted(version)))
             else:
-                records.append(Directed(action.worker, action))
+                _check(model, action)
+                if action != Direct(action.worker):  # else: it says nothing
+                    records.append(Outgoing(action.worker, Directed(action)))
         elif isinstance(action, Commit):
             if not answered:
                 raise ContractError(f"{model.name} committed before it accepted or rejected "
@@ -169,3 +157,38 @@ def _judged(model: SyncModel, action: Accept | Reject,
     if reason := objection(weight):
         return Rejected(push.worker, push.seq, reason)
     return Accepted(push.worker, push.seq, weight)
+
+
+def outgoing_of(records: Iterable[Record]) -> list[Outgoing]:
+    """What the workers are told of an event that is no push."""
+    return [record for record in records if isinstance(record, Outgoing)]
+
+
+def acknowledge(push: Push, records: Iterable[Record], mark: int,
+                steps: int) -> tuple[Ack, list[Outgoing]]:
+    """The answer to `push`, which was decided under `mark`, and after which all workers have done
+    `steps`; and what else the workers are told.
+
+    A grant to the pusher and an order to hold travel in the answer.
+    """
+    accepted, reason, weight = False, None, 0.0
+    granted, hold = None, False
+    others: list[Outgoing] = []
+    for record in records:
+        if isinstance(record, Accepted):
+            accepted = True
+            weight = record.weight
+        elif isinstance(record, Rejected):
+            reason = record.reason
+        elif isinstance(record, Outgoing):
+            message = record.message
+            if record.worker != push.worker:
+                others.append(record)
+            elif isinstance(message, Granted):
+                granted = message.version
+            elif isinstance(message, Directed):
+                hold = hold or bool(message.direct.hold)
+                rest = message.direct._replace(hold=None)
+                if rest != Direct(push.worker):
+                    others.append(Outgoing(push.worker, Directed(rest)))
+    return Ack(push.seq, accepted, reason, granted, hold, weight, mark, steps), others

@@ -2,11 +2,11 @@
 
 Every event goes through three steps. The model decides, and its answer becomes records without
 tensors (`wbsp.core.decisions`); the records are applied to the store and the book-keeping, which
-cannot fail; and each worker is sent its part of them (`wbsp.core.effects`).
+cannot fail; and each worker is sent its part of them (`wbsp.core.messages`).
 
 The real server and the virtual-time cluster both drive this object, so what one does the other
-does. It receives what happened (join, leave, push, time) with the time in seconds, and returns
-what each worker is to be told, in order. It never blocks, and reads no clock.
+does. It receives what happened (join, leave, push, time) with the time in seconds, and returns the
+messages to the workers, in order. It never blocks, and reads no clock.
 """
 
 from __future__ import annotations
@@ -17,30 +17,33 @@ from copy import copy
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from wbsp.core.contract import Failed, check_alarm, joined, left
 from wbsp.core.decisions import (
     Accepted,
     Committed,
-    Granted,
     Record,
     Rejected,
     Resent,
+    acknowledge,
     decide,
     decide_cut,
-)
-from wbsp.core.effects import (
-    Ack,
-    CutDecision,
-    Effect,
-    Final,
-    Model,
-    Stop,
-    acknowledge,
-    resume,
-    tell,
+    outgoing_of,
 )
 from wbsp.core.ledger import Ledger
+from wbsp.core.messages import (
+    Ack,
+    CutDecision,
+    CutQuery,
+    Final,
+    Granted,
+    Model,
+    Outgoing,
+    Reattached,
+    Stop,
+    ToWorker,
+)
 from wbsp.core.rendezvous import Rendezvous
 from wbsp.core.stats import COUNTED, AnsweredWork, Member, count_rejected
 from wbsp.core.store import Store
@@ -95,7 +98,7 @@ class Engine:
         """Workers that have joined and not left, in ascending order."""
         return sorted(self._here)
 
-    def join(self, worker: int, now: float) -> list[Effect]:
+    def join(self, worker: int, now: float) -> list[Outgoing]:
         """A worker entered; its grant comes at once, or when everyone has come."""
         member = self.members.setdefault(worker, Member())
         if member.active:
@@ -104,30 +107,30 @@ class Engine:
         self._here.add(worker)
         self.log(now, "join", worker=worker, version=self.store.latest.version)
         if self.stop_reason is not None:
-            return [Stop(worker, self.stop_reason)]
+            return [Outgoing(worker, Stop(self.stop_reason))]
         if self.started:
             self.rendezvous.late(worker, self.members, self._here)
             return self._carry_out(lambda model: joined(
                 model, worker, model.join(worker, now)), now)
         return self.start(now) if self.rendezvous.complete(self._here) else []
 
-    def start(self, now: float) -> list[Effect]:
+    def start(self, now: float) -> list[Outgoing]:
         """Begin, or go on, with those who are here."""
         self.started = True
         self.log(now, "start", workers=self.active)
         self._raise_version(self.rendezvous.floor, now)
         told = self._carry_out(lambda model: self.rendezvous.join(
             model, self.active, self.members, now), now)
-        effects = [*self.rendezvous.answers, *told]
+        outgoing = [*self.rendezvous.answers, *told]
         if not self._here:
             if self.rendezvous.ended:  # they had finished, whether they have come back or not
                 for worker in self.rendezvous.owed:
                     if worker in self.members:
                         self.members[worker].finished = True
-            return effects + self._conclude(now)
+            return outgoing + self._conclude(now)
         if self.stop_reason is not None:
-            return effects + [Stop(worker, self.stop_reason) for worker in self.active]
-        return effects + self._stop_if_due(now)
+            return outgoing + self._tell_all(Stop(self.stop_reason))
+        return outgoing + self._stop_if_due(now)
 
     def resend(self, worker: int, work: AnsweredWork, update: np.ndarray | None,
                now: float, most: float = 0.0) -> None:
@@ -152,7 +155,8 @@ class Engine:
         self.ledger.replay(worker, work.last)
         self._apply([Resent(worker, work)], now, update=update, most=most)
 
-    def attach(self, worker: int, newest: int, left: bool, waits: bool, now: float) -> list[Effect]:
+    def attach(self, worker: int, newest: int, left: bool, waits: bool,
+               now: float) -> list[Outgoing]:
         """A worker of this run goes on where it is; `resend` came before.
 
         newest: version that it has; left: it has finished; waits: for a version, not in mid-step
@@ -166,22 +170,26 @@ class Engine:
         if self.model.rule.wait == "model" and not (left or waits):
             self.rendezvous.busy.add(worker)
         self.log(now, "reattach", worker=worker, version=newest, finished=left)
-        answer = resume(worker, *self.ledger.safe(worker), self.ledger.answer(worker))
+        safe, mark = self.ledger.safe(worker)
+        ack = self.ledger.answer(worker)
+        if ack is not None:  # what it granted is void
+            ack = replace(ack, granted=None, hold=False, durable=self.ledger.durable)
+        answer = Outgoing(worker, Reattached(0, True, safe, mark, ack))
         if not self.started:
             known = left and newest <= self.store.latest.version  # it needs no newer version
             self.rendezvous.came_back(answer, newest if known else newest + 1, left)
             due = self.stop_reason is not None or self.rendezvous.complete(self._here)
             return self.start(now) if due else []
         if left:
-            return [answer, *([Final(worker, self.store.latest.version)] if self.done else [])]
+            return [answer, *([self._final(worker)] if self.done else [])]
         self.rendezvous.late(worker, self.members, self._here)
         self._raise_version(newest + 1, now)
-        stop = [] if self.stop_reason is None else [Stop(worker, self.stop_reason)]
+        stop = [] if self.stop_reason is None else [Outgoing(worker, Stop(self.stop_reason))]
         return [answer, *self._carry_out(lambda model: joined(
             model, worker, model.rejoin(worker, 0, now)), now), *stop,
                 *self._stop_if_due(now)]
 
-    def leave(self, worker: int, now: float, reason: str, finished: bool = False) -> list[Effect]:
+    def leave(self, worker: int, now: float, reason: str, finished: bool = False) -> list[Outgoing]:
         """A worker finished (in good order) or was lost; the others go on without it."""
         member = self.members[worker]
         member.active, member.finished = False, finished
@@ -189,22 +197,22 @@ class Engine:
         self._here.discard(worker)
         self.rendezvous.leave(worker)
         self.log(now, "leave", worker=worker, reason=reason, finished=finished)
-        effects: list[Effect] = []
         if self.done:  # it came too late for a model, but may have the last
-            return [Final(worker, self.store.latest.version)] if finished else []
+            return [self._final(worker)] if finished else []
         # Those who leave because they were told to stop still count: the last pushes of the others
         # keep their weight, instead of one late update moving the final version by N times its due.
         told = finished and self.stop_reason is not None
+        outgoing: list[Outgoing] = []
         if worker in self.model.active and not told:
-            effects = self._carry_out(lambda model: left(
+            outgoing = self._carry_out(lambda model: left(
                 model, worker, model.leave(worker, now)), now)
         over = self.started and any(m.finished for m in self.members.values())
         if not self._here and (over or self.stop_reason is not None):
-            effects += self._conclude(now)
-        return effects
+            outgoing += self._conclude(now)
+        return outgoing
 
     def push(self, push: Push, update: np.ndarray | None, now: float, fetch: int = 0,
-             most: float | None = None) -> list[Effect]:
+             most: float | None = None) -> list[Outgoing]:
         """An update arrived whole; `update`, float32 [store.size], is the engine's from here on.
 
         fetch:  number of the fetch that the push carries: if the answer grants, the model follows
@@ -218,8 +226,7 @@ class Engine:
         if self.ledger.seen(worker, push.seq):
             self.log(now, "duplicate", worker=worker, seq=push.seq)
             ack = self.ledger.answer(worker)
-            repeated = ack is not None and ack.seq == push.seq
-            return [ack, *self._send_along(ack, fetch)] if repeated else []
+            return [] if ack is None or ack.seq != push.seq else self._answer(worker, ack, fetch)
         member = self._started(worker, "pushed")
         if most is None:
             most = 0.0 if update is None else magnitude(update)
@@ -229,21 +236,19 @@ class Engine:
         self.steps += push.steps
         self.samples += push.samples
         self._apply(records, now, push, update, most)
-        ack = acknowledge(push, records, self.ledger.mark, self.steps)
+        ack, others = acknowledge(push, records, self.ledger.mark, self.steps)
         self.ledger.record(worker, push.seq, ack)
         self._rest(now)
-        return [*tell(records, worker), ack, *self._send_along(ack, fetch),
-                *self._stop_if_due(now)]
+        return [*others, *self._answer(worker, ack, fetch), *self._stop_if_due(now)]
 
-    def fetch(self, worker: int, number: int) -> list[Effect]:
+    def fetch(self, worker: int, number: int) -> list[Outgoing]:
         """A worker asks for the newest version; the answer bears the same `number`. No answer:
         it is to ask again when it is granted one."""
         early = worker in self._here & self.rendezvous.ahead and self.stop_reason is None
-        return [] if early else [Model(worker, number, self.store.latest)]
+        return [] if early else [Outgoing(worker, Model(number, self.store.latest.version))]
 
-    def query(self, worker: int, number: int, steps: int, seconds: float,
-              now: float) -> list[Effect]:
-        """A worker with `steps` uncut ones asks whether to cut; its newest took `seconds`.
+    def query(self, worker: int, query: CutQuery, now: float) -> list[Outgoing]:
+        """A worker asks whether to cut.
 
         Raises ValueError for a query that no member could have.
         """
@@ -251,21 +256,22 @@ class Engine:
         if self.model.rule.push != "on_query":
             raise ValueError(f"worker {worker} asked whether to cut, which {self.model.name} does "
                              "not decide")
-        cut, effects = False, list[Effect]()
+        cut = False
+        outgoing: list[Outgoing] = []
         if self.stop_reason is None:
             cut, records = self._ask(lambda model: decide_cut(
-                model, self.rendezvous.due(model.query(worker, steps, seconds, now)),
+                model, self.rendezvous.due(model.query(worker, query.steps, query.seconds, now)),
                 self.store.latest.version, self.members, worker))
             self._apply(records, now)
             self._rest(now)
-            effects = tell(records)
-        return [*effects, CutDecision(worker, number, cut)]
+            outgoing = outgoing_of(records)
+        return [*outgoing, Outgoing(worker, CutDecision(query.number, cut))]
 
-    def tick(self, now: float) -> list[Effect]:
+    def tick(self, now: float) -> list[Outgoing]:
         """The model's alarm time has come."""
         return self._carry_out(lambda model: model.tick(now), now)
 
-    def stop(self, reason: str, now: float) -> list[Effect]:
+    def stop(self, reason: str, now: float) -> list[Outgoing]:
         """Tell everyone to finish; the first reason counts."""
         if self.stop_reason is not None:
             return []
@@ -275,7 +281,7 @@ class Engine:
             return self.start(now)
         if not self._here:
             return self._conclude(now)
-        return [Stop(worker, reason) for worker in self.active]
+        return self._tell_all(Stop(reason))
 
     def at_rest(self, act: Callable[[float], None], now: float) -> None:
         """Call `act`(time), once however often it is asked for, as soon as nothing is pending: now,
@@ -288,11 +294,35 @@ class Engine:
 
     def state(self) -> dict[str, Any]:
         """What to go on from beside the newest version's tensors, fit for JSON."""
-        return state_of(self)
+        ledger, members = self.ledger, self.members
+        awaited = self.rendezvous.awaited
+        if self.started:
+            awaited = {w for w, m in members.items() if not self.done and (m.active or m.finished)}
+        return {"version": self.store.latest.version, "next_seq": ledger.state(),
+                "mark": ledger.mark,
+                "answers": {worker: [ack.seq, ack.accepted, ack.reason, ack.weight, ack.mark]
+                            for worker, ack in ledger.answers().items()},
+                "awaited": None if awaited is None else sorted(awaited),
+                "ended": self.done,
+                "owed": sorted(w for w, m in members.items() if self.done and m.finished),
+                "totals": [self.steps, self.samples],
+                **{name: {w: copy(getattr(m, name)) for w, m in members.items()}
+                   for name in COUNTED}}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a `state` that may have been JSON, or lack what an older release left out."""
-        restore(self, state)
+        next_seq = {int(worker): seq for worker, seq in state["next_seq"].items()}
+        answers = {int(worker): Ack(seq, accepted, reason, weight=weight, mark=mark)
+                   for worker, (seq, accepted, reason, weight, mark)
+                   in state.get("answers", {}).items()}
+        self.ledger = Ledger(next_seq, answers, state.get("mark", 0))
+        self.rendezvous = Rendezvous(self.rendezvous.expected, state.get("awaited"),
+                                     state.get("ended", False), state.get("owed"))
+        self.steps, self.samples = state["totals"]
+        for name in COUNTED:
+            for key, value in state.get(name, {}).items():
+                member = self.members.setdefault(int(key), Member())
+                setattr(member, name, Counter(value) if name == "rejected" else value)
 
     def _given(self, rejected: dict[str, int]) -> dict[str, int]:
         """The same, by reasons that this server, or the checkpoint that it began with, has given: a
@@ -317,11 +347,19 @@ class Engine:
             raise ValueError(f"worker {worker} {what} without having been started")
         return member
 
-    def _send_along(self, ack: Ack, fetch: int) -> list[Effect]:
-        granted = fetch and ack.granted is not None
-        return self.fetch(ack.worker, fetch) if granted else []
+    def _answer(self, worker: int, ack: Ack, fetch: int) -> list[Outgoing]:
+        """The answer to a push, with what is durable by now; and the version that it grants, if the
+        push carried a fetch."""
+        model = self.fetch(worker, fetch) if fetch and ack.granted is not None else []
+        return [Outgoing(worker, replace(ack, durable=self.ledger.durable)), *model]
 
-    def _stop_if_due(self, now: float) -> list[Effect]:
+    def _tell_all(self, message: ToWorker) -> list[Outgoing]:
+        return [Outgoing(worker, message) for worker in self.active]
+
+    def _final(self, worker: int) -> Outgoing:
+        return Outgoing(worker, Final(self.store.latest.version))
+
+    def _stop_if_due(self, now: float) -> list[Outgoing]:
         due = self.samples >= self.stop_samples and self.stop_reason is None
         return self.stop(f"{self.samples:,} samples were trained", now) if due else []
 
@@ -332,12 +370,11 @@ class Engine:
         if floor > newest or (self.store.accepted and not self.model.active):
             self._apply([Committed(max(newest + 1, floor))], now)
 
-    def _conclude(self, now: float) -> list[Effect]:
+    def _conclude(self, now: float) -> list[Outgoing]:
         if self.store.accepted:
             self._apply([Committed(self.store.latest.version + 1)], now)
         self.done = True
-        version = self.store.latest.version
-        return [Final(w, version) for w, m in sorted(self.members.items()) if m.finished]
+        return [self._final(w) for w, member in sorted(self.members.items()) if member.finished]
 
     def _ask(self, event: Callable[[SyncModel], T]) -> T:
         """What `event` makes of the model's answer; of one that has failed, `Failed` answers."""
@@ -357,12 +394,12 @@ class Engine:
                       self.members, push, lambda weight: self.store.objection(weight, most))
 
     def _carry_out(self, event: Callable[[SyncModel], Iterable[Action]], now: float
-                   ) -> list[Effect]:
-        """The model's answer to an event that is no push, from its records to what it tells."""
+                   ) -> list[Outgoing]:
+        """Decide and do what the model answers to an event that is no push."""
         records = self._ask(lambda model: self._decide(model, event(model)))
         self._apply(records, now)
         self._rest(now)
-        return tell(records)
+        return outgoing_of(records)
 
     def _apply(self, records: Iterable[Record], now: float, push: Push | None = None,
                update: np.ndarray | None = None, most: float = 0.0) -> None:
@@ -372,8 +409,9 @@ class Engine:
             merged = self.store.accepted
             self.store.apply(record, update)
             self.store.reach.follow(record, most)
-            if isinstance(record, Granted):
-                self.rendezvous.ahead.discard(record.worker)
+            if isinstance(record, Outgoing):
+                if isinstance(record.message, Granted):
+                    self.rendezvous.ahead.discard(record.worker)
             elif isinstance(record, Rejected):
                 count_rejected(self.members[record.worker].rejected, record.reason)
             event = event_of(record, push, self.store.latest.version, merged, self.ledger.mark)
@@ -399,38 +437,3 @@ def event_of(record: Record, push: Push | None, version: int, merged: int,
     if isinstance(record, Accepted):
         return "accept", {**who, "version": version, **work, "weight": record.weight}
     return "reject", {**who, "reason": record.reason, **work, "version": version}
-
-
-def state_of(engine: Engine) -> dict[str, Any]:
-    """What to go on from beside the newest version's tensors, fit for JSON."""
-    ledger, members = engine.ledger, engine.members
-    awaited = engine.rendezvous.awaited
-    if engine.started:
-        awaited = {w for w, m in members.items() if not engine.done and (m.active or m.finished)}
-    return {"version": engine.store.latest.version, "next_seq": ledger.state(),
-            "mark": ledger.mark,
-            "answers": {worker: [ack.seq, ack.accepted, ack.reason, ack.weight, ack.mark]
-                        for worker, ack in ledger.answers().items()},
-            "awaited": None if awaited is None else sorted(awaited),
-            "ended": engine.done,
-            "owed": sorted(w for w, m in members.items() if engine.done and m.finished),
-            "totals": [engine.steps, engine.samples],
-            **{name: {w: copy(getattr(m, name)) for w, m in members.items()}
-               for name in COUNTED}}
-
-
-def restore(engine: Engine, state: dict[str, Any]) -> None:
-    """Have `engine` go on from a `state` that may have been JSON, or lack what an older release
-    left out."""
-    next_seq = {int(worker): seq for worker, seq in state["next_seq"].items()}
-    answers = {}
-    for worker, (seq, accepted, reason, weight, mark) in state.get("answers", {}).items():
-        answers[int(worker)] = Ack(int(worker), seq, accepted, reason, weight=weight, mark=mark)
-    engine.ledger = Ledger(next_seq, answers, state.get("mark", 0))
-    engine.rendezvous = Rendezvous(engine.rendezvous.expected, state.get("awaited"),
-                                 state.get("ended", False), state.get("owed"))
-    engine.steps, engine.samples = state["totals"]
-    for name in COUNTED:
-        for key, value in state.get(name, {}).items():
-            member = engine.members.setdefault(int(key), Member())
-            setattr(member, name, Counter(value) if name == "rejected" else value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from wbsp.core.messages import Ack
 
 
 class Ledger:
@@ -15,9 +15,9 @@ class Ledger:
     """
 
     def __init__(self, next_seq: dict[int, int] | None = None,
-                 answers: dict[int, Any] | None = None, mark: int = 0):
+                 answers: dict[int, Ack] | None = None, mark: int = 0):
         self._next: dict[int, int] = dict(next_seq or {})
-        self._answer: dict[int, Any] = dict(answers or {})  # worker -> answer to its newest push
+        self._answer: dict[int, Ack] = dict(answers or {})  # worker -> answer to its newest push
         self.mark = self.durable = mark
         self._loaded = dict(self._next)
         self._replayed: dict[int, int] = {}  # worker -> mark under which it was
@@ -45,11 +45,11 @@ class Ledger:
             raise ValueError(f"worker {worker} pushed seq {seq}, but seq {due} was never received")
         return seq < due
 
-    def record(self, worker: int, seq: int, answer: Any) -> None:
+    def record(self, worker: int, seq: int, answer: Ack) -> None:
         self._next[worker] = seq + 1
         self._answer[worker] = answer
 
-    def answer(self, worker: int) -> Any:
+    def answer(self, worker: int) -> Ack | None:
         """The answer to the newest push of `worker`, for a sender that missed it."""
         return self._answer.get(worker)
 
@@ -84,6 +84,6 @@ class Ledger:
         earlier ledgers, were replayed under the mark that is the second."""
         return self._loaded.get(worker, 0), self._replayed.get(worker, self.mark)
 
-    def answers(self) -> dict[int, Any]:
+    def answers(self) -> dict[int, Ack]:
         """worker -> the answer to its newest push."""
         return dict(self._answer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from wbsp.core.contract import joined
-from wbsp.core.effects import Reattached
+from wbsp.core.messages import Outgoing
 from wbsp.core.stats import Member
 from wbsp.sync.base import Action, Direct, Grant, Push, SyncModel
 
@@ -37,12 +37,12 @@ class Rendezvous:
         self.owed = range(expected) if owed is None else set(owed)
         self.awaited = None if awaited is None else set(awaited)
         self.left: set[int] = set()
-        self.answers: list[Reattached] = []
+        self.answers: list[Outgoing] = []
         self.floor = 0
         self.ahead: set[int] = set()
         self.busy: set[int] = set()
 
-    def came_back(self, answer: Reattached, floor: int, left: bool) -> None:
+    def came_back(self, answer: Outgoing, floor: int, left: bool) -> None:
         """A worker to which versions from `floor` on are news attached again before the start."""
         self.answers.append(answer)
         if left:

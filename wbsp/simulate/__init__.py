@@ -8,7 +8,7 @@ The world, which knows no synchronization model:
 
 The cluster, which drives the real engine and the real agents in that world:
     nodes/cluster.py      a whole cluster: the class for a study or a test of one's own
-    nodes/server.py       the server's side: messages wait their turn, the engine's effects are sent
+    nodes/server.py       the server's side: messages wait their turn, the engine's answers are sent
     nodes/worker.py       a worker's side: the compute thread, and the agent's commands carried out
 
 What the workers train:

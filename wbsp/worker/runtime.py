@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from wbsp.core.agent import Adopt, Agent, Command, Cut, CutQuery, Fetch, Leave
+from wbsp.core.agent import Adopt, Agent, Command, Cut, Expect, Leave
+from wbsp.core.messages import CutQuery, Fetch
 from wbsp.core.stats import Report
 from wbsp.process.throttle import Throttle
 from wbsp.replica.base import Replica
@@ -159,9 +160,11 @@ class WorkerRuntime:
                     self.replica.adopt(self._shared.take_version(command.version), command.how)
                     self.has_final = self.agent.finished
                 case Fetch():
-                    self.transport.fetch(*command)
+                    self.transport.fetch(command)
+                case Expect():
+                    self.transport.fetch(command.fetch, carried=True)
                 case CutQuery():
-                    self.transport.query(*command)
+                    self.transport.query(command)
                 case Leave():
                     self._recorder.close()
                     self.transport.leave(self._reason, self._wants_final)

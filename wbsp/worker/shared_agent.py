@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from wbsp.core.agent import Agent, Command, Fetch
+from wbsp.core.agent import Agent, Command, Expect
+from wbsp.core.messages import Fetch
 from wbsp.core.stats import Report
 from wbsp.limits import one_line
 from wbsp.process.throttle import Throttle
@@ -83,7 +84,7 @@ class SharedAgent:
         if not ack.accepted:
             self._say_rejected(ack)
         with self.changed:
-            self._follow(self.agent.acked(ack.granted, ack.hold, ack.steps, ack.reason))
+            self._follow(self.agent.received(ack))
 
     def fetched(self, version: int, vector: np.ndarray, nbytes: int, seconds: float) -> None:
         """The requested version (float32 [size]) is here, `seconds` after the request."""
@@ -101,25 +102,20 @@ class SharedAgent:
         with self.changed:
             match message:
                 case m.Granted():
-                    if message.version > self._newest:  # else: repeated
-                        self._follow(self.agent.granted(message.version))
+                    if message.version <= self._newest:
+                        return  # repeated
                 case m.Directed():
                     direct = message.direct
                     if direct.batch is not None and self._assignments is not None:
                         self._assignments.assign(direct.batch, direct.start)
-                    self._follow(self.agent.directed(direct))
-                case m.CutDecision():
-                    self._follow(self.agent.decided(message.number, message.cut))
                 case m.Reattached():
                     if message.joined and self._assignments is not None:
                         self._assignments.start_again()
-                    self._follow(self.agent.reattached(message.joined))
-                case m.Stop():
-                    self._follow(self.agent.stop(one_line(message.reason)))
                 case m.Final():
-                    if not self._final_received:  # else: repeated
-                        self._final_received = True
-                        self._follow(self.agent.final(message.version))
+                    if self._final_received:
+                        return  # repeated
+                    self._final_received = True
+            self._follow(self.agent.received(message))
 
     def failed(self) -> None:
         """The server is lost, or this worker has left the run."""
@@ -147,7 +143,9 @@ class SharedAgent:
         """Make ready what the agent commands."""
         for command in commands:
             if isinstance(command, Fetch):
-                self._transport.fetch(*command)
+                self._transport.fetch(command)
+            elif isinstance(command, Expect):
+                self._transport.fetch(command.fetch, carried=True)
             else:
                 self.commands.append(command)
         if self.commands or self.agent.waiting is None:

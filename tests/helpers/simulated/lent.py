@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from simulated.memory import Segment
 from simulated.world import Process
+from wbsp.core.messages import Place
 from wbsp.wire.messages import codec as m
-from wbsp.wire.messages.base import Place
 
 _UNREAD = 4  # references to a mapping of which its link alone knows, where they are counted here
 _MOST_KEPT = 2  # of these, that are noticed when there is traffic again

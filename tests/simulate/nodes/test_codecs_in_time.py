@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from wbsp.core.effects import Model
+from wbsp.core.messages import Model
 from wbsp.core.store import UNSENT
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.workloads.base import QuadraticWorkload
@@ -25,7 +25,7 @@ def trained(wire, sync="pcc", until=60.0, model_bytes=4.0 * SIZE, workers=3, wat
 
     def watched(self, machine, size, done, *args):
         if isinstance(args[0], Model):
-            sent.append((args[0].snapshot, size, done.__self__.held))
+            sent.append((args[1], size, done.__self__.held))
         return original(self, machine, size, done, *args)
 
     interface = Shards if "shards" in options else Interface

@@ -7,9 +7,10 @@ import os
 import numpy as np
 import pytest
 
+from wbsp.core.messages import Place
 from wbsp.process.host import HOST
-from wbsp.wire.messages.base import Place, WireError
-from wbsp.wire.shm.segments import SharedPool, available, create
+from wbsp.wire.messages.base import WireError
+from wbsp.wire.shm.segments import SharedPool, available, bytes_at, create
 
 pytestmark = pytest.mark.skipif(not available(), reason="no shared memory on this system")
 
@@ -77,14 +78,14 @@ def test_a_file_whose_size_may_change_is_not_mapped(tmp_path):
 def test_a_place_beyond_its_segment_is_refused(made, offset, nbytes):
     _, vector = made(10, False)
     with pytest.raises(WireError):
-        Place(1, offset, nbytes).within(vector)
+        bytes_at(Place(1, offset, nbytes), vector)
 
 
 def test_a_place_is_that_part_of_the_segment(made):
     _, vector = made(10, False)
     vector[:] = np.arange(10)
     for offset, nbytes in [(0, 40), (4, 8), (36, 4), (1, 39)]:
-        assert bytes(Place(1, offset, nbytes).within(vector)) == vector.tobytes()[
+        assert bytes(bytes_at(Place(1, offset, nbytes), vector)) == vector.tobytes()[
             offset:offset + nbytes]
 
 

@@ -162,7 +162,7 @@ WELCOME = m.Welcome({"id": "ab12"}, 0.0, WorkerRule("every_step", "model", "repl
 JOIN = m.Join([TensorSpec("x", (2,))])
 # What makes this worker a member, whose next push is number 4.
 JOINING = [["hello", m.Hello(m.PROTOCOL, 0, {})], WELCOME, ["join", JOIN],
-           m.Joined(4, 40, False, 2.5, 1, place="one", ticket=TICKET)]
+           m.Joined(4, 40, False, 2.5, 1, owner="one", ticket=TICKET)]
 SAME = m.Reattached(1, False, 0, 0, None, ticket=TICKET)  # from a server that knows the worker
 
 
@@ -180,7 +180,7 @@ def test_a_pending_request_is_repeated_after_a_break(listener, sent):
     assert listener.log == [SAME, ACK, SAME]
     assert len(attempts(channel)) == 2
     assert attempts(channel)[0] == m.Reattach(
-        m.PROTOCOL, 0, "ab12", 1, JOIN.layout, 4, 4, 4, 0, False, False, 0.0, place="one",
+        m.PROTOCOL, 0, "ab12", 1, JOIN.layout, 4, 4, 4, 0, False, False, 0.0, owner="one",
         ledger=1)
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import zmq
 
-from wbsp.wire.messages.base import Message
+from wbsp.core.messages import Message
 from wbsp.wire.sockets import peer_address
 
 

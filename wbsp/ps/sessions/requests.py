@@ -212,8 +212,7 @@ class Requests:
             self.sessions.send(session.identity, known)
             return
         try:
-            self.replies.send(self.engine.query(session.worker, query.number, query.steps,
-                                           query.seconds, self._clock.run()))
+            self.replies.send(self.engine.query(session.worker, query, self._clock.run()))
         except ValueError as error:
             raise m.Impossible(str(error)) from None
 

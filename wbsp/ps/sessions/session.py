@@ -137,7 +137,7 @@ class WorkerSession:
 
     def retain(self, message: m.Message) -> None:
         """Keep a message that must be repeated when the connection breaks."""
-        if isinstance(message, m.Granted | m.Directed | m.CutDecision | m.Stop | m.Final):
+        if not isinstance(message, m.Ack | m.Reattached):
             self.retained[type(message)] = message
 
     def decided(self, query: int) -> m.CutDecision | None:

@@ -9,13 +9,13 @@ workers to push has the version first, and the speeds are not equal any more.)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from wbsp.core.agent import Agent
-from wbsp.core.effects import Ack, Effect, Model
 from wbsp.core.engine import Engine
+from wbsp.core.messages import Ack, CutQuery, Fetch, Model, Outgoing, ToWorker
 from wbsp.core.store import Snapshot
 from wbsp.simulate.world.clock import Clock, Turns
 from wbsp.simulate.world.links import Interface, Transfer
@@ -68,9 +68,9 @@ class Worker(Protocol):
     @property
     def held(self) -> int | None: ...
 
-    def receive(self, effect: Any) -> None: ...
+    def receive(self, message: ToWorker) -> None: ...
 
-    def receive_model(self, model: Model, size: float) -> None: ...
+    def receive_model(self, model: Model, snapshot: Snapshot, size: float) -> None: ...
 
 
 class SimulatedServer:
@@ -105,13 +105,13 @@ class SimulatedServer:
         """An update has arrived whole; `fetch` as in `Engine.push`."""
         self._turns.take(self._apply_seconds, self._push, push, update, fetch)
 
-    def fetch(self, worker: Worker, number: int) -> None:
+    def fetch(self, worker: Worker, fetch: Fetch) -> None:
         """A worker asks for the newest version."""
-        self._turns.take(0.0, self._fetch, worker, number)
+        self._turns.take(0.0, self._fetch, worker, fetch)
 
-    def query(self, worker: Worker, number: int, steps: int, seconds: float) -> None:
-        """A worker asks whether to cut; arguments as in `Engine.query`."""
-        self._turns.take(0.0, self._query, worker, number, steps, seconds)
+    def query(self, worker: Worker, query: CutQuery) -> None:
+        """A worker asks whether to cut."""
+        self._turns.take(0.0, self._query, worker, query)
 
     def leave(self, worker: Worker) -> None:
         """A worker has finished."""
@@ -145,12 +145,12 @@ class SimulatedServer:
     def _push(self, push: Push, update: np.ndarray | None, fetch: int) -> None:
         self._send(self.engine.push(push, update, self._clock.now, fetch))
 
-    def _fetch(self, worker: Worker, number: int) -> None:
+    def _fetch(self, worker: Worker, fetch: Fetch) -> None:
         if worker.alive:
-            self._send(self.engine.fetch(worker.index, number))
+            self._send(self.engine.fetch(worker.index, fetch.request))
 
-    def _query(self, worker: Worker, number: int, steps: int, seconds: float) -> None:
-        self._send(self.engine.query(worker.index, number, steps, seconds, self._clock.now))
+    def _query(self, worker: Worker, query: CutQuery) -> None:
+        self._send(self.engine.query(worker.index, query, self._clock.now))
 
     def _forget(self, worker: Worker, reason: str, finished: bool = False) -> None:
         index = worker.index
@@ -164,20 +164,21 @@ class SimulatedServer:
             if self._evaluator is not None:
                 self._evaluator.measure(self.ended, self.engine.store.latest)
 
-    def _send(self, effects: Iterable[Effect]) -> None:
-        """Send each effect to its worker, and set the model's alarm."""
+    def _send(self, outgoing: Iterable[Outgoing]) -> None:
+        """Send each message to its worker, and set the model's alarm."""
         joined, clock = self._joined, self._clock
-        for effect in effects:
-            worker = joined[effect.worker]
+        for index, message in outgoing:
+            worker = joined[index]
             machine = worker.machine
-            if isinstance(effect, Ack):
-                clock.late(machine.latency, worker.receive, effect)
-            elif not isinstance(effect, Model):
-                clock.after(machine.latency, worker.receive, effect)
+            if isinstance(message, Ack):
+                clock.late(machine.latency, worker.receive, message)
+            elif not isinstance(message, Model):
+                clock.after(machine.latency, worker.receive, message)
             elif worker.alive:
-                size = self._payload.version(effect.snapshot, worker.held)
-                worker.incoming = self._interface.send(machine, size, worker.receive_model, effect,
-                                                       size)
+                snapshot = self.engine.store.latest
+                size = self._payload.version(snapshot, worker.held)
+                worker.incoming = self._interface.send(machine, size, worker.receive_model, message,
+                                                       snapshot, size)
         alarm = self.engine.model.alarm
         if alarm is not None and alarm != self._alarm:
             self._alarm = alarm

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from wbsp.core.agent import Adopt, Agent, Command, Cut, CutQuery, Fetch
-from wbsp.core.decisions import Directed, Granted
-from wbsp.core.effects import Ack, CutDecision, Final, Model, Stop
+from wbsp.core.agent import Adopt, Agent, Command, Cut, Expect, Leave
+from wbsp.core.messages import Ack, CutQuery, Directed, Fetch, Model, ToWorker
 from wbsp.core.stats import Phase, Report
 from wbsp.core.store import Snapshot
 from wbsp.simulate.nodes.compute import ClusterContext, ComputeThread
@@ -74,36 +73,26 @@ class SimulatedWorker:
         if not self.over:
             self.compute.enter(self.compute.timer.phase)
 
-    def receive(self, effect: Ack | Granted | Directed | CutDecision | Stop | Final) -> None:
-        """A control message of the server has arrived."""
+    def receive(self, message: ToWorker) -> None:
+        """A message of the server without floats has arrived."""
         if not self.alive:
             return
-        agent = self.agent
-        if isinstance(effect, Ack):
+        if isinstance(message, Ack):
             self._end_push()
-            commands = agent.acked(effect.granted, effect.hold, effect.steps, effect.reason)
-        elif isinstance(effect, Granted):
-            commands = agent.granted(effect.version)
-        elif isinstance(effect, Directed):
-            self.compute.assign(effect.direct)
-            commands = agent.directed(effect.direct)
-        elif isinstance(effect, CutDecision):
-            commands = agent.decided(effect.number, effect.cut)
-        elif isinstance(effect, Stop):
-            commands = agent.stop(effect.reason)
-        else:
-            commands = agent.final(effect.version)
-        self._carry_out(commands)
+        elif isinstance(message, Directed):
+            self.compute.assign(message.direct)
+        self._carry_out(self.agent.received(message))
         self.proceed()
 
-    def receive_model(self, model: Model, size: float, again: bool = False) -> None:
-        """The answer to fetch number `model.number` has arrived, of `size` bytes."""
+    def receive_model(self, model: Model, snapshot: Snapshot, size: float,
+                      again: bool = False) -> None:
+        """The answer to a fetch has arrived, with the version in `size` bytes."""
         if not self.alive:
             return
-        if model.number == self.agent.fetching:
-            self._end_fetch(model.snapshot, size)
+        if model.request == self.agent.fetching:
+            self._end_fetch(snapshot, size)
         elif not again:  # its Ack may be among the messages that arrive later at this moment
-            self.context.clock.late(0.0, self.receive_model, model, size, True)
+            self.context.clock.late(0.0, self.receive_model, model, snapshot, size, True)
 
     def proceed(self) -> None:
         """Start the next step, or book the phase of what the agent waits for."""
@@ -144,17 +133,18 @@ class SimulatedWorker:
                     command.push, update, command.fetch)
             elif isinstance(command, Fetch):
                 self.fetch_since = context.clock.now
-                if not command.carried:
-                    self.send(context.server.fetch, command.number)
+                self.send(context.server.fetch, command)
+            elif isinstance(command, Expect):
+                self.fetch_since = context.clock.now
             elif isinstance(command, CutQuery):
-                self.send(context.server.query, *command)
+                self.send(context.server.query, command)
             elif isinstance(command, Adopt):
                 if context.observer is not None:
                     context.observer.adopt(self.index, context.clock.now, command.version,
                                            command.how)
                 assert self.snapshot is not None, "nothing is adopted before it is fetched"
                 context.workload.adopt(self.index, self.snapshot.vector, command.how)
-            else:  # Leave
+            elif isinstance(command, Leave):
                 self._retire()
                 self.send(context.server.leave)
 

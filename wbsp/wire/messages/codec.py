@@ -14,39 +14,42 @@ from typing import Any
 
 import msgspec
 
+from wbsp.core.messages import (
+    NONE,
+    Ack,
+    CutDecision,
+    CutQuery,
+    Directed,
+    Fetch,
+    Final,
+    Granted,
+    Group,
+    Message,
+    Model,
+    Reattached,
+    Stop,
+)
 from wbsp.wire.messages.base import (
     CHUNK,
     MAX_MESSAGE,
     MAX_MODEL,
-    NONE,
     PROTOCOL,
     Impossible,
-    Message,
     WireError,
 )
 from wbsp.wire.messages.from_server import (
-    Ack,
     Alive,
-    CutDecision,
-    Directed,
     Elect,
-    Final,
-    Granted,
     Joined,
     Leading,
-    Model,
     NotServing,
-    Reattached,
     Refused,
     Resend,
-    Stop,
     Unknown,
     Welcome,
 )
 from wbsp.wire.messages.from_worker import (
-    CutQuery,
     Elected,
-    Fetch,
     Goodbye,
     Heartbeat,
     Hello,
@@ -69,7 +72,7 @@ from wbsp.wire.messages.replication import (
     Over,
     Vacant,
 )
-from wbsp.wire.messages.sharding import FromShard, Group, Lead, ToShard
+from wbsp.wire.messages.sharding import FromShard, Lead, ToShard
 from wbsp.wire.messages.watch import FilesAt, News, Read, Watch
 
 __all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "NONE", "PROTOCOL", "Group", "Impossible",

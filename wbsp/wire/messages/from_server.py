@@ -1,11 +1,11 @@
-"""Messages of a server to its workers; `wbsp.wire.messages.codec` has their encoding."""
+"""Messages of a server to its workers, beside those of `wbsp.core.messages`: of joining, and of
+the connection. `wbsp.wire.messages.codec` has their encoding."""
 
 from __future__ import annotations
 
-from wbsp.limits import Count, Id, Line, Mac, OrNone, Random, Reason, Seconds, Settings, Size
-from wbsp.sync.base import Direct, WorkerRule
-from wbsp.wire.messages.base import NONE, Message, Place
-from wbsp.wire.messages.sharding import Group
+from wbsp.core.messages import Group, Message
+from wbsp.limits import Count, Id, Line, Mac, Random, Seconds, Settings
+from wbsp.sync.base import WorkerRule
 
 
 class Welcome(Message, frozen=True):
@@ -44,33 +44,6 @@ class Refused(Message, frozen=True):
     proof: Mac = b""  # of one without the run's secret: by the key of a first contact
 
 
-class Model(Message, frozen=True):
-    """Chunk of a version, in answer to a Fetch or to an Update that stands for one: of its floats,
-    or of the words of one difference after the other that make it of another version."""
-
-    request: Count  # number of the fetch
-    version: Count
-    offset: Size  # floats or words before this chunk
-    size: Size  # of all floats or words
-    base: OrNone = NONE  # version that the differences are added to; NONE: the floats come whole
-    place: Place | None = None  # as in Update
-
-
-class Ack(Message, frozen=True):
-    """Answer to a push: whether it was accepted, and what the worker may do next."""
-
-    seq: Count
-    accepted: bool
-    reason: Reason | None  # of the rejection
-    granted: Count | None  # version that the worker may fetch
-    hold: bool  # wait for a grant before the next step
-    weight: float  # with which the update was accepted; 0 if it was not
-    mark: Count  # of the push: number of checkpoints that were begun before its decision
-    steps: Count  # of all workers in the run so far, those of this push included; 0: not known
-    durable: Count  # what was decided under a mark below is in a checkpoint
-    model: Model | None = None  # that is granted, all of it, where memory is shared
-
-
 class Resend(Message, frozen=True):
     """Answer to Reattach: pushes from `seq` on are lost with an earlier server; send their sum."""
 
@@ -79,53 +52,8 @@ class Resend(Message, frozen=True):
     memory: Random = 0  # as in Joined
 
 
-class Reattached(Message, frozen=True):
-    """Answer to Reattach: go on, and repeat what was not answered."""
-
-    epoch: Count  # number of this start of the run's server
-    joined: bool  # the worker has joined the model anew; False: it had never left
-    safe: Count  # pushes below this number are durable
-    mark: Count  # of the sum that was sent again
-    ack: Ack | None  # answer to the worker's newest push, which may have been lost
-    group: Group | None = None
-    memory: Random = 0  # as in Joined
-    ticket: Mac = b""  # as in Joined, of this epoch
-    since: Count = 0  # epoch with which this server, and its ledger, began; 0: this one
-
-
 class Unknown(Message, frozen=True):
     """The server does not know this session (any more): say who you are."""
-
-
-class Granted(Message, frozen=True):
-    """Permission to fetch a version, or a newer one."""
-
-    version: Count
-
-
-class Directed(Message, frozen=True):
-    """Instruction of the synchronization model to one worker."""
-
-    direct: Direct
-
-
-class CutDecision(Message, frozen=True):
-    """Answer to CutQuery `number`: cut, or go on."""
-
-    number: Count
-    cut: bool
-
-
-class Stop(Message, frozen=True):
-    """Order to end the training, with the reason in one line."""
-
-    reason: Line
-
-
-class Final(Message, frozen=True):
-    """Permission to fetch the run's last version, for a worker that has left."""
-
-    version: Count
 
 
 class Elect(Message, frozen=True):

@@ -1,12 +1,13 @@
-"""Messages of a worker to its server; `wbsp.wire.messages.codec` has their encoding."""
+"""Messages of a worker to its server, beside those of `wbsp.core.messages`;
+`wbsp.wire.messages.codec` has their encoding."""
 
 from __future__ import annotations
 
+from wbsp.core.messages import NONE, Message, Place
 from wbsp.core.stats import AnsweredWork, Report
 from wbsp.limits import Count, Id, Line, Mac, OrNone, Seconds, Settings, Size, Worker
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import LayerStates, Layout
-from wbsp.wire.messages.base import NONE, Message, Place
 
 
 class Hello(Message, frozen=True):
@@ -46,22 +47,6 @@ class Update(Message, frozen=True):
     held: OrNone = NONE  # as in Fetch
     returned: Count = 0  # as in Fetch
     place: Place | None = None  # of the floats, in shared memory
-
-
-class Fetch(Message, frozen=True):
-    """Request for the newest version."""
-
-    request: Count  # number of this fetch, which the Model names
-    held: OrNone = NONE  # version of this server that the worker has the floats of
-    returned: Count = 0  # shared memory that answered fetches below this number is read no more
-
-
-class CutQuery(Message, frozen=True):
-    """Question of a worker at a step's end: shall it cut?"""
-
-    number: Count  # of this query, which the CutDecision names
-    steps: Count  # uncut
-    seconds: Seconds  # of the newest step
 
 
 class Heartbeat(Message, frozen=True):

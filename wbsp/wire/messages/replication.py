@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from wbsp.core.messages import Message
 from wbsp.limits import Count, Id, Line, Mac, Macs, Port, Random, Settings, State, Total
-from wbsp.wire.messages.base import Message
 
 # From a standby, or from a server that was restarted and whose standby may serve.
 

@@ -7,10 +7,8 @@ A shard hears all that the server says in order: that is the log which it follow
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from wbsp.core.messages import NONE, Message
 from wbsp.limits import (
-    Addresses,
     Count,
     Id,
     Line,
@@ -23,21 +21,7 @@ from wbsp.limits import (
     Total,
     Worker,
 )
-from wbsp.wire.messages.base import Message
 from wbsp.wire.messages.replication import Challenge, Over
-
-
-class Group(NamedTuple):
-    """Whom a member sends its floats to, and who sends it versions, in the order of the ranges.
-
-    secret:    of this member and its shards, which were told the same number; by it each proves
-               itself to the other: see `wbsp.wire.proof.attachment`
-    addresses: host, or "" for the one at which the server was reached, and port
-    """
-
-    secret: Random
-    addresses: Addresses
-
 
 # From the server, in this order; then the log.
 
@@ -118,7 +102,7 @@ class Send(Message, frozen=True):
     worker: Worker
     request: Count  # number of the fetch
     version: Count
-    held: OrNone = -1  # that the worker has the floats of, as in `messages.Fetch`
+    held: OrNone = NONE  # that the worker has the floats of, as in `messages.Fetch`
 
 
 class Collect(Message, frozen=True):
@@ -218,7 +202,7 @@ class Version(Message, frozen=True):
     version: Count
     offset: Size  # float at which the range begins, and floats or words of it before this chunk
     size: Size  # of all floats of the version, or of the words that make this range of another one
-    base: OrNone = -1
+    base: OrNone = NONE
 
 
 ToShard = (Lead | Begin | Floats | Admit | Dismiss | Apply | Drop | Commit | Send | Collect | Beat

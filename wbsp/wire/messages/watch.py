@@ -12,8 +12,9 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
+from wbsp.core.messages import Message
 from wbsp.limits import Bytes, Count, FileName, Id, Line, Random
-from wbsp.wire.messages.base import MAX_MESSAGE, Message
+from wbsp.wire.messages.base import MAX_MESSAGE
 
 _FILES = 4096  # in a message
 _ORDER = r"run\.json", r"events\.jsonl", r"events_wk\d{1,6}\.jsonl", r"summary\.json"

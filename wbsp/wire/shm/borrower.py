@@ -7,12 +7,14 @@ from collections import deque
 import numpy as np
 import zmq
 
+from wbsp.core.messages import Place
 from wbsp.process.host import HOST, Host
 from wbsp.tensors.buffers import is_held
-from wbsp.wire.messages.base import Place, WireError
+from wbsp.wire.messages.base import WireError
 from wbsp.wire.queues import Duplex
 from wbsp.wire.rate import RateLimiter
 from wbsp.wire.shm.link import Door, Link
+from wbsp.wire.shm.segments import bytes_at
 
 
 class SharingEnded(Exception):
@@ -94,7 +96,7 @@ class SharedMemory:
         answered. `offset`: bytes before it in what is sent."""
         assert self._link is not None
         place = Place(self._outbox, offset, data.nbytes)
-        there = place.within(self._link.segments[self._outbox])
+        there = bytes_at(place, self._link.segments[self._outbox])
         np.copyto(np.frombuffer(there, np.uint8), np.frombuffer(data, np.uint8))
         return place
 
@@ -103,7 +105,7 @@ class SharedMemory:
         anything here holds a view of it. Raises WireError."""
         if self._link is None or place.segment not in self._link.segments:
             raise WireError(f"a place in segment {place.segment}, which is not here")
-        there = place.within(self._link.segments[place.segment])
+        there = bytes_at(place, self._link.segments[place.segment])
         self._lent.append((request, place.segment))
         return there.toreadonly()
 

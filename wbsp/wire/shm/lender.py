@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import zmq
 
+from wbsp.core.messages import Place
 from wbsp.process.host import HOST, Host
-from wbsp.wire.messages.base import Place, WireError
+from wbsp.wire.messages.base import WireError
 from wbsp.wire.queues import SendQueue
 from wbsp.wire.rate import RateLimiter
 from wbsp.wire.shm.link import connect
-from wbsp.wire.shm.segments import SharedPool, available, create
+from wbsp.wire.shm.segments import SharedPool, available, bytes_at, create
 
 _MOST_LENT = 4  # versions that a worker may read: its anchor, one to adopt, and one on its way
 
@@ -111,7 +112,7 @@ class SharedLink(Handover):
         """What the worker has put there, and may change at any time. Raises WireError."""
         if place.segment != self.inbox:
             raise WireError(f"a place in segment {place.segment}, which is not this worker's")
-        return place.within(self._memory)
+        return bytes_at(place, self._memory)
 
     def lend(self, request: int, vector: np.ndarray) -> Place | None:
         """Where the worker can read a version (float32 [size]); None: nowhere, it must be sent.

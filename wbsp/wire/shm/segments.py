@@ -16,8 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wbsp.core.messages import Place
 from wbsp.process.host import HOST, Host
 from wbsp.tensors.buffers import BufferPool
+from wbsp.wire.messages.base import WireError
 
 PIECE = 1 << 20  # floats of an update at one place: the next is put while this one is read
 
@@ -27,6 +29,14 @@ class Segment(NamedTuple):
 
     number: int
     fd: int
+
+
+def bytes_at(place: Place, vector: np.ndarray) -> memoryview:
+    """What lies at this place in the segment that is `vector`, float32 [size]. Raises WireError."""
+    end = place.offset + place.nbytes
+    if not 0 <= place.offset < end <= vector.nbytes:
+        raise WireError(f"bytes {place.offset} to {end} of a segment of {vector.nbytes}")
+    return vector.data.cast("B")[place.offset:end]
 
 
 def available(on: Host = HOST) -> bool:

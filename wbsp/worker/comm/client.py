@@ -144,19 +144,19 @@ class Transport:
 
         self._calls.append(send)
 
-    def fetch(self, number: int, carried: bool) -> None:
+    def fetch(self, fetch: m.Fetch, carried: bool = False) -> None:
         """Request the newest version, at the next `wake`, or at once if the listener calls.
 
         carried: a push carried the request, and its answer has granted it
         """
         communication = self._communication
         self._request(m.Model, lambda: self._channel.post(m.Fetch(
-            number, communication.attachment.held, self._channel.returned)), number, carried)
+            fetch.request, communication.attachment.held, self._channel.returned)),
+            fetch.request, carried)
 
-    def query(self, number: int, steps: int, seconds: float) -> None:
+    def query(self, query: m.CutQuery) -> None:
         """Ask, at the next `wake`, whether to cut; the listener receives the decision."""
-        query = m.CutQuery(number, steps, seconds)
-        self._request(m.CutDecision, lambda: self._channel.post(query), number)
+        self._request(m.CutDecision, lambda: self._channel.post(query), query.number)
 
     def leave(self, reason: str, finished: bool) -> None:
         """Announce that this worker's training ends; the listener receives Final if `finished`."""
