@@ -80,7 +80,7 @@ class Spy(Member):
                     self.came.append(message)
                 handle(message, chunk, now)
                 if isinstance(message, m.Model) and self.runtime._shared._newest == message.version:
-                    vector = communication._membership._vector
+                    vector = communication._membership._models._floats
                     self.versions[message.version] = hash(vector.tobytes())
 
             def told(cut, ack):
