@@ -1,6 +1,7 @@
 """Whole runs under faults, in virtual time: 20 seeds a model here, thousands at night."""
 
 import contextlib
+import errno
 import mmap
 import random
 import subprocess
@@ -8,6 +9,7 @@ import threading
 import time
 
 import pytest
+import zmq
 from simulated.cluster import Cluster
 from simulated.command import Tally, as_json, from_json, main, scratch
 from simulated.mistakes import MISTAKES
@@ -56,6 +58,25 @@ def test_what_reaches_the_real_world_is_found(folder, monkeypatch, use):
     cluster.world.on_send = uses
     with pytest.raises(AssertionError, match="a simulated run uses the real"):
         cluster.run()
+
+
+@pytest.mark.parametrize("real", [True, False], ids=["libzmq", "simulated"])
+@pytest.mark.parametrize("use", [
+    lambda one: one.send(b"", zmq.NOBLOCK), lambda one: one.recv_multipart(zmq.NOBLOCK),
+    lambda one: one.routing_id, lambda one: setattr(one, "linger", 0),
+    lambda one: one.disconnect("tcp://server:2606"), lambda one: one.disable_monitor()])
+def test_a_closed_socket_is_of_no_use(folder, use, real):
+    if real:
+        with zmq.Context() as context:
+            one = context.socket(zmq.DEALER)
+            one.close(0)
+    else:
+        one = Cluster(Plan(), 0, folder).process("other").host.network.context().socket(zmq.DEALER)
+        one.close(0)
+    one.close(0)
+    with pytest.raises(zmq.ZMQError) as error:
+        use(one)
+    assert error.value.errno == errno.ENOTSOCK
 
 
 def test_an_hour_in_which_nothing_happens_costs_nothing(folder):
