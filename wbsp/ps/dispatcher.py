@@ -5,9 +5,10 @@ Whatever no correct worker sends is counted, logged, and changes nothing.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -105,9 +106,13 @@ class Dispatcher:
             identity, *frames = message
             self._carefully(identity.bytes, partial(self._handle, identity.bytes, frames))
 
-    def introduce(self, peer: Peer, message: m.Message) -> None:
-        """Take a message that a peer has sent before this server was ready. Raises WireError."""
-        self._handlers.anybody[type(message)](peer, message)
+    def take_over(self, earlier: Iterable[tuple[Peer, m.Message]]) -> None:
+        """This server is there in the place of the run's other one, which has ended; `earlier`:
+        who came before it was ready, and with which message."""
+        self.replication.lost()
+        for peer, message in earlier:
+            with contextlib.suppress(m.WireError):
+                self._handlers.anybody[type(message)](peer, message)
 
     def receive_shared(self) -> None:
         """One message of each worker with which memory is shared, if it has sent one."""

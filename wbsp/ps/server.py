@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import IO, Any, TypeVar
 
 import numpy as np
@@ -26,12 +26,14 @@ from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.evaluation import Evaluator, EvaluatorError, EvaluatorWatch
 from wbsp.ps.file_server import RunFiles
 from wbsp.ps.run import Beginning, Run
+from wbsp.ps.sessions.handlers import Peer
 from wbsp.ps.sharding.coordinator import PATIENCE, ShardLost, Shards
 from wbsp.sync import known_models
 from wbsp.sync.base import ContractError, SyncModel
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.liveness import Nap
 from wbsp.wire.loop import POLL, Loop
+from wbsp.wire.messages import codec as m
 from wbsp.wire.sockets import ServerSocket
 
 T = TypeVar("T")
@@ -88,11 +90,7 @@ class Server:
                 OSError where they cannot be written
     shards:     None: the server keeps the floats itself
     files:      of the run, for watchers; None: it cannot be watched
-
-    attend: as in `Shards.gather`
     """
-
-    attend: Callable[[str], None] | None = None
 
     def __init__(self, model: SyncModel, socket: ServerSocket, config: ServerConfig, info: RunInfo,
                  reporter: Reporter, interrupts: Interrupts, *, evaluator: Evaluator | None = None,
@@ -140,16 +138,23 @@ class Server:
                          self._model_failed)
         self._alone_since = self._clock.now()
 
+    @property
+    def epoch(self) -> int:
+        """Number of this start of the run's server, or a later one; as of `Roster`."""
+        return self.dispatcher.roster.epoch
+
     def tell(self, kind: str, **facts: Any) -> None:
         """Tell the log of this server that it has come in the place of another, and why."""
-        self.reporter.event(kind, epoch=self.dispatcher.roster.epoch,
-                            version=self.phase.version, **facts)
+        self.reporter.event(kind, epoch=self.epoch, version=self.phase.version, **facts)
 
-    def run(self, ready: Callable[[], None] = lambda: None) -> int:
+    def run(self, attend: Callable[[str], None] | None = None,
+            earlier: Callable[[], Iterable[tuple[Peer, m.Message]]] | None = None) -> int:
         """Serve until training is over; return the exit code.
 
-        `ready` is called when everything is there, and before anything is heard: shards may be
-        waited for longer than peers take silence for life.
+        attend:  as in `Shards.gather`
+        earlier: of a server that takes over: who came to this process before, and with which
+                 message. It is asked when everything is there, and before anything is heard: shards
+                 may be waited for longer than peers take silence for life.
 
         Raises ShardLost where the run is to go on from its newest checkpoint; everything is closed
         then.
@@ -161,10 +166,11 @@ class Server:
                 patience = (self.config.connect_timeout if isinstance(self.phase, Waiting)
                             else PATIENCE)
                 if (missing := self._shards.gather(self._interrupts, patience,
-                                                    self.attend)) is not None:
+                                                    attend)) is not None:
                     return missing
                 self._say(f"shards at {', '.join(self._shards.names)}")
-            ready()
+            if earlier is not None:
+                self.dispatcher.take_over(earlier())
             code = self._guard(self._serve)
             if code is None:
                 self._guard(self._serve)  # the workers are to finish all the same
@@ -175,7 +181,7 @@ class Server:
             if self.phase.hasty or self._interrupts.first is not None:
                 self._say(f"stopping: {error}; what came after the newest checkpoint is lost")
                 return self._code or 1
-            if error.later > self.dispatcher.roster.epoch:
+            if error.later > self.epoch:
                 self._say(f"stopping: {error}: it serves in the place of this one")
                 self.reporter.event("superseded", reason=str(error))
                 return 1

@@ -445,10 +445,10 @@ def test_who_has_taken_over_and_waits_for_shards_says_so_to_workers_and_to_the_o
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
     server.primary.close()
     server.primary = standby._primary
-    taken_over = SimpleNamespace(dispatcher=SimpleNamespace(roster=SimpleNamespace(epoch=2)))
     standby._primary.close()
     server.primary = SimpleNamespace(close=lambda: None)
-    standby._attend(taken_over, "the server is waiting for the shard at x:1")
+    standby._epoch = 2
+    standby._attend("the server is waiting for the shard at x:1")
     said = come(standby, 0, "a", 1, all_of_it=True)[-2:]
     assert said == [m.Leading(2, ticket(SECRET, 0, "a", 2)),
                     m.NotServing("the server is waiting for the shard at x:1")]

@@ -11,7 +11,7 @@ import contextlib
 import json
 import math
 from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from typing import Protocol
 
 import zmq
 from msgspec import structs
@@ -233,13 +233,14 @@ class PrimaryLink:
         self._tell(now)
 
 
-class Server(Protocol):
-    """What this process becomes: see `wbsp.ps.server`."""
+class Successor(Protocol):
+    """The server that a process in waiting becomes: see `wbsp.ps.server.Server`."""
 
-    dispatcher: Any  # its parts answer those who have come here before
-    attend: Callable[[str], None] | None
+    @property
+    def epoch(self) -> int: ...
 
-    def run(self, ready: Callable[[], None]) -> int: ...
+    def run(self, attend: Callable[[str], None],
+            earlier: Callable[[], list[tuple[Peer, m.Message]]]) -> int: ...
 
 
 class Standby:
@@ -253,7 +254,7 @@ class Standby:
     """
 
     def __init__(self, socket: ServerSocket, follow: str, settings: dict[str, str],
-                 serve: Callable[[RunCopy | None], Server], interrupts: Interrupts,
+                 serve: Callable[[RunCopy | None], Successor], interrupts: Interrupts,
                  own: Standing | None = None, share: bool = True,
                  first: float = PATIENCE):
         """Raises ValueError for a bad address."""
@@ -273,8 +274,8 @@ class Standby:
         self._began = self._socket.on.clock.monotonic()
         self._nap = Nap(self._began)
         self._follower: tuple[Peer, m.Follow] | None = None  # takes this one for the server
-        # While it is to serve, and waits for shards: with which epoch, and what workers are told.
-        self._epoch, self._delay = 0, ""
+        self._epoch = 0  # with which it is to serve, while it waits for shards
+        self._delay = ""  # what those who come are told then
         # Times at which workers came last; of those that have proven to come from a later server.
         self._came_at: dict[int, float] = {}
         self._later: dict[int, float] = {}
@@ -295,15 +296,16 @@ class Standby:
         if isinstance(server, int):
             self._socket.close(1.0)
             return server
-        server.attend = lambda reason: self._attend(server, reason)
+        self._epoch = server.epoch
         for identity, one in self._candidate.came.items() if self._candidate else ():
-            self._lead(identity, one.request, server.dispatcher.roster.epoch)
-        return server.run(lambda: self._hand_over(server))
+            self._lead(identity, one.request)
+        return server.run(self._attend, self._earlier)
 
-    def _begin(self) -> Server | int:
+    def _begin(self) -> Successor | int:
         """The server that this process becomes, once the disk takes what that needs; or an exit
         code. What was held stays in memory meanwhile."""
-        said, clock = "", self._socket.on.clock
+        said = ""
+        clock = self._socket.on.clock
         poller = self._socket.on.network.poller()
         poller.register(self._socket.socket, zmq.POLLIN)
         while True:
@@ -324,31 +326,29 @@ class Standby:
                     say("stopping: interrupted before the newest state could be written")
                     return 128 + self._interrupts.first
 
-    def _hand_over(self, server: Server) -> None:
-        """Have the server, which is ready now, answer those who have come here before."""
-        replication = server.dispatcher.replication
-        replication.lost()
+    def _earlier(self) -> list[tuple[Peer, m.Message]]:
+        """Those who have come here, for the server to answer once it is ready."""
+        came: list[tuple[Peer, m.Message]] = []
         if self._follower is not None:
-            with contextlib.suppress(m.WireError):
-                server.dispatcher.introduce(*self._follower)
+            came.append(self._follower)
         if self._candidate is not None:
-            for identity, one in self._candidate.came.items():
-                with contextlib.suppress(m.WireError):
-                    server.dispatcher.introduce(Peer(identity, one.line), one.request)
+            came += [(Peer(identity, one.line), one.request)
+                     for identity, one in self._candidate.came.items()]
+        return came
 
-    def _attend(self, server: Server, reason: str) -> None:
+    def _attend(self, reason: str) -> None:
         """This process has taken over, and does not serve yet, for that reason: all who come learn
         the first, so that the other one is not elected meanwhile."""
-        self._epoch, self._delay = server.dispatcher.roster.epoch, reason
+        self._delay = reason
         self._socket.watch()
         self._receive()
 
-    def _lead(self, identity: bytes, request: m.Reattach, epoch: int) -> None:
-        """Tell a worker that has proven who it is that this process has taken over, with that
-        epoch: it votes for none that follows on an earlier one."""
+    def _lead(self, identity: bytes, request: m.Reattach) -> None:
+        """Tell a worker that has proven who it is that this process has taken over: it votes for
+        none that follows on an earlier epoch."""
         if self._state is not None and self._state.secret is not None:
-            self._send(identity, m.Leading(epoch, ticket(
-                self._state.secret, request.worker, request.owner, epoch)))
+            self._send(identity, m.Leading(self._epoch, ticket(
+                self._state.secret, request.worker, request.owner, self._epoch)))
 
     @property
     def _state(self) -> Standing | None:
@@ -531,7 +531,7 @@ class Standby:
                 self._challenge(identity, request.nonce, key)
                 return
             if self._epoch and request.epoch <= self._epoch:
-                self._lead(identity, request, self._epoch)
+                self._lead(identity, request)
             elif request.epoch > state.epoch:
                 self._later[request.worker] = self._socket.on.clock.monotonic()
                 self._say_once("later", (
