@@ -38,6 +38,15 @@ class Peer(contextlib.AbstractContextManager):
             if isinstance(message, kinds):
                 return message
 
+    def asks(self, question: m.Message, answer: type[m.Message]) -> bool:
+        """Ask; whether the answer comes within a second. It does not where the server has cut the
+        connection, with all that was on its way."""
+        self.send(question)
+        while self._socket.poll(1000):
+            if isinstance(m.decode(m.FromServer, self._socket.recv_multipart()[0]), answer):
+                return True
+        return False
+
     def joins(self, worker: int) -> m.Joined:
         self.send(m.Hello(m.PROTOCOL, worker, {}))
         self.hears(m.Welcome)

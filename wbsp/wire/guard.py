@@ -112,7 +112,8 @@ class ConnectionGuard:
     def __init__(self, members: int, network: Network = HOST.network):
         """`members`: largest number of workers at a time."""
         self.expect(members)
-        self.behind, self._drains = False, 0  # how often it was seen not to be
+        self._behind = False
+        self._drains = 0  # how often the server was seen not to be behind
         self._of_member = _OF_MEMBER + _UNKNOWN
         # The last connection of this descriptor, which has ended: messages of it are still to come.
         self._gone: dict[int, _Connection] = {}
@@ -123,6 +124,16 @@ class ConnectionGuard:
         self._due: set[int] = set()  # connections to be looked at, beside those of the arrivals
         self._read: set[int] = set()  # of members; a message was read since the last `check`
         _raise_file_limit()
+
+    @property
+    def behind(self) -> bool:
+        return self._behind
+
+    @behind.setter
+    def behind(self, behind: bool) -> None:
+        self._behind = behind
+        if not behind:
+            self._left = 0  # what came through connections that are gone has been read, too
 
     def expect(self, members: int) -> None:
         """There may be so many workers at a time from here on."""
@@ -187,13 +198,13 @@ class ConnectionGuard:
             cut["one connection too many without a worker"] += 1
         due, self._due = self._due | self._arrivals.since(), set()
         read, self._read = self._read, set()
-        if not self.behind:
-            self._drains, self._left = self._drains + 1, 0
+        if not self._behind:
+            self._drains += 1
         for fd in due:
             if member := self._members.get(fd):
                 # Of a thousand members each sends a sign of life a second; to look at one takes as
                 # long as to read that, and a message of which the end was read is not endless.
-                more = (self.behind or fd not in read) and self._look(member, self._of_member)
+                more = (self._behind or fd not in read) and self._look(member, self._of_member)
             else:
                 more = fd in self._strangers and self._look(self._strangers[fd])
             if more:
