@@ -7,7 +7,7 @@ from absl import flags
 
 import data
 import models
-from wbsp import heterogeneity
+from wbsp import heterogeneity, timeouts
 from wbsp.core.outer_optimizer import OUTER_OPTIMIZERS
 from wbsp.environment import TRANSPORTS
 from wbsp.ps.checkpoint.resume import resume_flag
@@ -98,11 +98,11 @@ flags.DEFINE_string("server", None, "addresses of the server and its standby, ho
                     "(worker); default: --host and --port_base")
 flags.DEFINE_string("log_root", "runs", "where runs leave their files")
 flags.DEFINE_string("token_file", None, "file with a shared secret: encrypts, and keeps others out")
-flags.DEFINE_float("connect_timeout", 120.0, "seconds to wait for the other side: for "
+flags.DEFINE_float("connect_timeout", timeouts.CONNECT, "seconds to wait for the other side: for "
                    "workers and, where no run has begun yet, for the shards of --shards and the "
                    "server of --standby_of (ps, standby); for the server (worker)", lower_bound=0)
-flags.DEFINE_float("patience", 600.0, "seconds for which a worker tries to reach a server that is "
-                   "lost", lower_bound=0)
+flags.DEFINE_float("patience", timeouts.WORKER_PATIENCE, "seconds for which a worker tries to "
+                   "reach a server that is lost", lower_bound=0)
 
 
 for name in ("check_period", "sleep_time", "epochs", "target_accuracy", "lr", "weight_decay",

@@ -6,6 +6,8 @@ import runpy
 import pytest
 from jobs import ROOT
 
+import wbsp.timeouts
+
 PAGE = ROOT / "docs/architecture.md"
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
 PUBLISHED = [
@@ -42,6 +44,24 @@ def test_every_page_is_listed():
 def test_the_published_commands_are_word_for_word():
     assert [line.strip() for line in (ROOT / "README.md").read_text().splitlines()
             if "nohup" in line] == PUBLISHED
+
+
+def timeouts():
+    """docs/timeouts.md's tables, from the comments of wbsp/timeouts.py."""
+    lines = []
+    for line in (ROOT / "wbsp/timeouts.py").read_text().splitlines():
+        if line.startswith("# "):
+            lines += ["", f"## {line[2:]}", "", "| name | seconds | who waits for what |",
+                      "|---|---|---|"]
+        elif " = " in line:
+            name, value, who = re.fullmatch(r"(\w+) = (.*?)  # (.*)", line).groups()
+            seconds = eval(value, vars(wbsp.timeouts))
+            lines.append(f"| `{name}` | {seconds:g} | {who} |")
+    return "\n".join(lines[1:])
+
+
+def test_the_page_of_timeouts_is_the_table_in_the_code():
+    assert (ROOT / "docs/timeouts.md").read_text().endswith(f"\n\n{timeouts()}\n"), timeouts()
 
 
 def test_the_states_of_a_worker_are_those_of_the_agent():

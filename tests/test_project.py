@@ -54,20 +54,21 @@ def in_folder(*folders):
 # What each room of the library may import beside itself: modules, or rooms with all that is in
 # them.
 WALLS = {
-    "sync": "", "limits": "", "heterogeneity": "", "process": "", "environment": "",
+    "sync": "", "limits": "", "heterogeneity": "", "process": "timeouts", "timeouts": "",
+    "environment": "",
     "tensors": "limits",
     "core": "sync tensors limits",
-    "wire": "core.messages core.stats sync.base tensors process limits",
+    "wire": "core.messages core.stats sync.base tensors process limits timeouts",
     "runlog": "core.stats process limits",
     "replica": "tensors",
     "figures": "core.stats runlog limits",
-    "ps": "core sync tensors wire runlog replica process environment limits",
+    "ps": "core sync tensors wire runlog replica process environment limits timeouts",
     "worker": "core.agent core.messages core.resend_buffer core.stats sync.base tensors wire "
-              "runlog replica process environment limits",
+              "runlog replica process environment limits timeouts",
     "simulate": "core sync tensors runlog replica figures process heterogeneity limits",
-    "watch": "core.stats runlog figures limits environment wire.messages wire.addresses "
+    "watch": "core.stats runlog figures limits timeouts environment wire.messages wire.addresses "
              "wire.sockets",
-    "ray": "runlog limits worker.comm.connection",
+    "ray": "runlog limits timeouts worker.comm.connection",
     "testing": "core sync simulate",
     "cluster": "environment",
     "__init__": "worker.keras.callback",

@@ -23,13 +23,13 @@ import numpy as np
 from benchmarks.contenders.team import VALUE
 from benchmarks.contenders.zmtp import Link
 from benchmarks.harness import CONNECT
+from wbsp import timeouts
 from wbsp.core.stats import Report
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec
 from wbsp.tensors.ops import bounds
 from wbsp.wire.addresses import split_address
 from wbsp.wire.assembly import split
-from wbsp.wire.liveness import WORKER_BEAT
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import Claim, attachment
@@ -73,7 +73,8 @@ def crowd(pipe: Connection, address: str, workers: list[int], size: int, pause: 
     members = [_Member(loop, address, worker, update) for worker in workers]
     draw = random.Random(workers[0])
     for member in members:  # each at a moment of its own, so that no two are at a time
-        loop.every(WORKER_BEAT, member.keep_alive, time.monotonic() + WORKER_BEAT * draw.random())
+        loop.every(timeouts.WORKER_BEAT, member.keep_alive,
+                   time.monotonic() + timeouts.WORKER_BEAT * draw.random())
 
     def until(what: str, patience: float) -> None:
         loop.run(lambda: all(getattr(member, what) for member in members), patience,

@@ -264,7 +264,7 @@ def test_the_patience_with_those_who_fetch_the_final_version_begins_when_they_ma
     there = threading.Event()
     monkeypatch.setattr(Replication, "settled", property(lambda self: there.is_set()))
     monkeypatch.setattr(Replication, "copying", property(lambda self: not there.is_set()))
-    monkeypatch.setattr("wbsp.ps.run.GOODBYE_PATIENCE", 0.2)
+    monkeypatch.setattr("wbsp.timeouts.GOODBYE", 0.2)
     monkeypatch.setattr("wbsp.ps.run._NOTICE", 0.5)
     run = Run(tmp_path, Judge()).starts()
     member = run.member(steps=5)
@@ -316,7 +316,7 @@ def test_an_evaluator_that_works_may_take_its_time():
 @pytest.mark.parametrize("blocks, what", [(5, "the evaluation of version 5"),
                                           (SAVE, "the file model.keras")])
 def test_a_run_ends_without_an_evaluator_that_hangs(tmp_path, monkeypatch, blocks, what):
-    monkeypatch.setattr("wbsp.ps.evaluation.HANGS", 0.3)
+    monkeypatch.setattr("wbsp.timeouts.EVALUATOR_HANGS", 0.3)
     run = Run(tmp_path, Judge(blocks, hangs=True)).starts()
     run.member(steps=5).ends()
     assert run.ends() == 0

@@ -242,9 +242,9 @@ def test_who_asks_for_where_the_files_are_again_and_again_starts_one_process(job
 
 def test_a_process_that_nobody_asks_ends_and_another_one_is_started(jobs):
     port = free_port()
-    code = ("import runpy, sys, wbsp.ps.file_server as f; f._AGAIN = 0.1;"
-            "f._COMMAND = ['-c', 'import sys, wbsp.ps.file_server as p; p.IDLE = 0.3; "
-            "sys.exit(p.main())']; sys.argv[0] = 'wbsp.ps';"
+    code = ("import runpy, sys, wbsp.ps.file_server as f; f.timeouts.FILES_AGAIN = 0.1;"
+            "f._COMMAND = ['-c', 'import sys, wbsp.ps.file_server as p; "
+            "p.timeouts.FILES_IDLE = 0.3; sys.exit(p.main())']; sys.argv[0] = 'wbsp.ps';"
             "runpy.run_module('wbsp.ps', run_name='__main__', alter_sys=True)")
     server = jobs.start("server", "-c", code, "--worker_num=1", f"--port_base={port}",
                         "--host=localhost")

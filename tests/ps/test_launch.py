@@ -19,7 +19,6 @@ from wbsp.ps.checkpoint.resume import Runs
 from wbsp.ps.checkpoint.state import RunState
 from wbsp.ps.checkpoint.writer import CHECKPOINT
 from wbsp.ps.config import ServerConfig
-from wbsp.ps.replication import standby as waiting
 from wbsp.ps.replication.snapshot import RunCopy
 from wbsp.ps.replication.standby import Standby
 from wbsp.ps.sharding.coordinator import ShardPlan
@@ -153,7 +152,7 @@ class Serves:
 
 def waits(socket, serves, interrupts, monkeypatch, caplog):
     caplog.set_level("INFO")
-    monkeypatch.setattr(waiting, "_AGAIN", 0.05)
+    monkeypatch.setattr("wbsp.timeouts.SERVE_AGAIN", 0.05)
     standby = Standby(socket, "localhost:1", {}, serves, interrupts)
     monkeypatch.setattr(standby, "_wait", lambda: "its process has ended")
     return standby.run()

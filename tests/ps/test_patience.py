@@ -20,9 +20,9 @@ from wbsp.worker.comm.client import TransportError
 SIZE = 5  # floats in an integer worker's model
 IMPATIENT = """
 import runpy
-import wbsp.ps.sessions.admission, wbsp.ps.run  # which take the following by name
-wbsp.ps.sessions.admission.INITIAL_PATIENCE = {patience}
-wbsp.ps.run.GOODBYE_PATIENCE = {patience}
+import wbsp.timeouts
+wbsp.timeouts.INITIAL_STALLED = {patience}
+wbsp.timeouts.GOODBYE = {patience}
 {fault}
 runpy.run_module("wbsp.ps", run_name="__main__")
 """

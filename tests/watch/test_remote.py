@@ -14,7 +14,7 @@ from pairs import Pair
 from watching import Page, data_of, file_processes
 
 from wbsp.runlog.worker import WorkerLog
-from wbsp.watch import line, page, remote
+from wbsp.watch import page, remote
 from wbsp.watch.__main__ import main
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.watch import News, Piece
@@ -28,7 +28,7 @@ def here(monkeypatch, tmp_path):
     in place of plotly's megabytes."""
     (tmp_path / "mirrors").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "mirrors"))
-    monkeypatch.setattr(remote, "PATIENCE", 0.5)
+    monkeypatch.setattr("wbsp.timeouts.WATCH_FIRST", 0.5)
     monkeypatch.setattr(page, "_plotly", lambda: "/* plotly */")
     before = [(one, signal.getsignal(one)) for one in (signal.SIGINT, signal.SIGTERM)]
     yield
@@ -213,7 +213,7 @@ def test_logs_of_several_servers_become_one(liar):
 
 def test_an_older_server_gets_one_line(liar, monkeypatch, capsys):
     """It does not know the question, and refuses every other protocol."""
-    monkeypatch.setattr(line, "_ANSWER", 0.5)
+    monkeypatch.setattr("wbsp.timeouts.WATCH_ANSWER", 0.5)
     address = liar(lambda data, port: m.Refused("worker -1 speaks protocol -1")
                    if b"Hello" in data else None)
     assert "cannot be watched from afar: give the folder" in one_line(capsys, address)
@@ -247,7 +247,7 @@ def test_whom_a_server_does_not_take_gets_one_line(jobs, tmp_path, monkeypatch, 
 
 
 def test_nobody_there_gets_one_line(monkeypatch, capsys):
-    monkeypatch.setattr(line, "_ANSWER", 0.5)
+    monkeypatch.setattr("wbsp.timeouts.WATCH_ANSWER", 0.5)
     with socket.socket() as silent:  # takes connections, and says nothing
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -271,7 +271,7 @@ def test_the_command_is_interrupted_while_it_waits(jobs):
     """Its folder goes, too."""
     (jobs.folder / "tmp").mkdir()
     job = jobs.start("watch", "-c", "import wbsp.watch.remote as r, wbsp.watch.__main__ as w, sys;"
-                     "r.PATIENCE = 100; print('up', flush=True);"
+                     "r.timeouts.WATCH_FIRST = 100; print('up', flush=True);"
                      f"sys.exit(w.main(['localhost:{free_port()}']))",
                      TMPDIR=str(jobs.folder / "tmp"))
     until(lambda: list((jobs.folder / "tmp").iterdir()), "the mirror's folder")

@@ -13,9 +13,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from wbsp import timeouts
 from wbsp.process.signals import SIGNALS
-
-_PATIENCE = 60.0  # seconds for the first line of input
 
 
 class ChildProcess:
@@ -69,6 +68,6 @@ def settings_from_server() -> Any:
     """
     for signum in SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
-    ready, _, _ = select.select([0], [], [], _PATIENCE)
+    ready, _, _ = select.select([0], [], [], timeouts.CHILD_SETTINGS)
     line = os.read(0, 1 << 16) if ready else b""
     return json.loads(line) if line else None

@@ -8,6 +8,7 @@ import sys
 
 from absl import app, flags
 
+from wbsp import timeouts
 from wbsp.core.outer_optimizer import OUTER_OPTIMIZERS, create_outer
 from wbsp.environment import TRANSPORTS, shares_memory, token, worker_num
 from wbsp.ps.checkpoint.resume import resume_flag
@@ -48,7 +49,7 @@ flags.DEFINE_bool("shard", False, "be a shard: wait for a server whose --shards 
 flags.DEFINE_integer("watch_port", 0, "where `python -m wbsp.watch HOST:PORT` gets the run's "
                      "files; default: any free one", lower_bound=0, upper_bound=65535)
 flags.DEFINE_float("check_period", 5.0, "seconds between two checkpoints", lower_bound=0.01)
-flags.DEFINE_float("connect_timeout", 120.0, "seconds to wait for workers and, where no "
+flags.DEFINE_float("connect_timeout", timeouts.CONNECT, "seconds to wait for workers and, where no "
                    "run has begun yet, for the shards of --shards and the server of --standby_of",
                    lower_bound=0)
 flags.DEFINE_bool("fail_if_lost", False, "end with code 1, not 0, where a worker was lost and did "

@@ -8,6 +8,7 @@ import pathlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from wbsp import timeouts
 from wbsp.core.outer_optimizer import OuterOptimizer
 from wbsp.process.host import HOST
 from wbsp.ps.clock import Clock
@@ -33,7 +34,7 @@ class ServerConfig:
     stop_samples: float = math.inf
     target_accuracy: float = math.inf
     check_period: float = 5.0
-    connect_timeout: float = 120.0
+    connect_timeout: float = timeouts.CONNECT
     bandwidth: float | None = None
     outer: OuterOptimizer = field(default_factory=OuterOptimizer)
     share: bool = True

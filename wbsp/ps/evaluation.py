@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from wbsp import timeouts
 from wbsp.core.engine import Engine
 from wbsp.core.store import Snapshot
 from wbsp.process.host import HOST, Host
@@ -31,10 +32,8 @@ from wbsp.process.throttle import Throttle
 from wbsp.tensors.layout import TensorSpec, difference
 
 _DONE, _FAILED, _WORKS = "done", "failed", "works"  # what a message of the process is
-_SIGN = 2.0  # seconds between two signs of work
 _LEAST = 0.02  # seconds of the processor's time that are work
 _GRAIN = 0.1  # seconds between two looks whether a wait still makes sense
-HANGS = 300.0  # seconds without a sign of work after which an evaluator counts as hanging
 _NOTICE = 20.0  # seconds between two lines about that
 _LOOK = 1.0  # seconds between two looks, at most
 
@@ -99,12 +98,12 @@ class EvaluatorWatch:
             self._notice.rest(0.0)
             return
         self._silent += passed
-        if self._silent > HANGS:
-            raise EvaluatorError(f"the evaluator hangs: it has not worked at {work} for {HANGS:g} "
-                                 "s; its process was ended")
+        if self._silent > timeouts.EVALUATOR_HANGS:
+            raise EvaluatorError(f"the evaluator hangs: it has not worked at {work} for "
+                                 f"{timeouts.EVALUATOR_HANGS:g} s; its process was ended")
         if self._notice.due(self._silent):
             self._say(f"the evaluator has not worked at {work} for {self._silent:.0f} s; it is "
-                      f"ended after {HANGS:g} s")
+                      f"ended after {timeouts.EVALUATOR_HANGS:g} s")
 
 
 class _UnderWay(NamedTuple):
@@ -354,7 +353,7 @@ class _Voice:
     def _show_work(self) -> None:
         spent = time.process_time()
         while True:
-            HOST.clock.sleep(_SIGN)
+            HOST.clock.sleep(timeouts.EVALUATOR_SIGN)
             if (now := time.process_time()) - spent < _LEAST:
                 continue
             spent = now

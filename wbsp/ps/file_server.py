@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from wbsp import timeouts
 from wbsp.process.child import ChildProcess, settings_from_server
 from wbsp.process.host import HOST, Host, Thread
 from wbsp.runlog.folder import SECRET, SETTINGS
@@ -27,21 +28,15 @@ from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.watch import FilesAt, Have, News, Piece, Read, is_log, order
 from wbsp.wire.sockets import ServerSocket
 
-IDLE = 60.0  # seconds without a request after which the process ends; the next asker starts another
-LINGER = 3.0  # seconds after the server's end for those who watch to ask for the last lines
 MOST = 1 << 17  # bytes of files in an answer
 _MOST_ASKED = 1 << 18  # bytes of a request: some thousand files
 _MOST_FILES = 3000  # that are handed out
 _LARGEST = 1 << 22  # bytes of the settings that are read
 _PAUSE = 0.01  # seconds between two answers, so that no watcher takes the whole line
 _MOST_WAITING = 100  # watchers whose request is kept until then
-_RECENT = 5.0  # seconds since its last request in which a watcher counts as one
 _LOOK = 0.02  # seconds between two looks at the connections, while there are some
 _NICE = 10  # training goes first
 _COMMAND = "-m", "wbsp.ps.file_server"
-_START = 30.0  # seconds that the process may take to come up
-_AGAIN = 2.0  # seconds until the next one is started, where one has ended or did not come up
-_END = 2.0  # seconds that the end of the process may take, beside what watchers are given
 
 
 class Folder:
@@ -145,7 +140,7 @@ class FileServer:
         """Answer until the server has ended, or no watcher is left."""
         loop = Loop(self._socket, self._socket.watch, _LOOK)
         loop.register(self._lifeline)
-        end = self._clock.monotonic() + IDLE
+        end = self._clock.monotonic() + timeouts.FILES_IDLE
         while self._clock.monotonic() < end and (
                 self._server == "lives" or self._asked or self._recent()):
             pause = 1.0
@@ -155,14 +150,14 @@ class FileServer:
             if self._lifeline in ready:
                 loop.poller.unregister(self._lifeline)
                 self._server = "is over" if os.read(self._lifeline, 1) else "is gone"
-                end = self._clock.monotonic() + LINGER
+                end = self._clock.monotonic() + timeouts.FILES_LINGER
             if self._socket.socket in ready:
                 self._read()
             if self._asked and self._clock.monotonic() >= self._next:
                 with contextlib.suppress(m.WireError, OSError):  # the folder was taken away
                     self._answer()
                     if self._server == "lives":
-                        end = self._clock.monotonic() + IDLE
+                        end = self._clock.monotonic() + timeouts.FILES_IDLE
         self._socket.close(1.0)
         self._folder.close()
 
@@ -195,7 +190,7 @@ class FileServer:
 
     def _recent(self) -> bool:
         """True if somebody watches who is not told of the end; the others are forgotten."""
-        since = self._clock.monotonic() - _RECENT
+        since = self._clock.monotonic() - timeouts.WATCHER_GONE
         self._watchers = {who: at for who, at in self._watchers.items() if at > since}
         return bool(self._watchers)
 
@@ -234,7 +229,7 @@ class RunFiles:
         self._settings = {"folder": str(folder), "about": (about[0], name, about[1]),
                           "host": host, "port": port, "token": token and token.hex()}
         self._starting: Thread | None = None
-        self._started = -_AGAIN
+        self._started = -timeouts.FILES_AGAIN
         self._process: ChildProcess | None = None
         self._at = FilesAt(0)
 
@@ -246,7 +241,7 @@ class RunFiles:
         if self._process is not None and self._process.ended() is None:
             return self._at
         now, problem = self._on.clock.monotonic(), self._at.problem
-        if now - self._started < _AGAIN:
+        if now - self._started < timeouts.FILES_AGAIN:
             return FilesAt(0, problem)
         self._started, self._at = now, FilesAt(0)
         self._starting = self._on.scheduler.thread(self._start, "wbsp-files")
@@ -255,7 +250,7 @@ class RunFiles:
 
     def close(self) -> None:
         """The run is over: those who watch are given a moment for the last lines."""
-        self._end(b".", LINGER + _END)
+        self._end(b".", timeouts.FILES_LINGER + timeouts.FILES_EXIT)
 
     def kill(self) -> None:
         """End it at once."""
@@ -266,7 +261,7 @@ class RunFiles:
             if self._process is not None:
                 self._process.kill()
             self._process = process = ChildProcess(_COMMAND, self._settings)
-            port, _, problem = (process.answer(_START) or "").partition(" ")
+            port, _, problem = (process.answer(timeouts.FILES_START) or "").partition(" ")
             if int(port or 0) == 0:
                 raise OSError(problem.strip() or "the process did not start")
             self._at = FilesAt(int(port))
@@ -278,7 +273,7 @@ class RunFiles:
 
     def _end(self, word: bytes, patience: float) -> None:
         if self._starting is not None:
-            self._starting.join(_START + _END)
+            self._starting.join(timeouts.FILES_START + timeouts.FILES_EXIT)
         if self._process is None:
             return
         if word:

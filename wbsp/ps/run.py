@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from wbsp import timeouts
 from wbsp.core.engine import Engine
 from wbsp.core.store import Store
 from wbsp.process.throttle import Throttle
@@ -23,11 +24,6 @@ from wbsp.runlog.console import Status, say
 from wbsp.sync.base import UNFIT, SyncModel
 from wbsp.tensors.layout import TensorSpec
 
-# Seconds without progress: for finishing a step and pushing it, for fetching the final version.
-STOP_PATIENCE, GOODBYE_PATIENCE = 120.0, 60.0
-INTERRUPT_PATIENCE = 15.0  # seconds for all of the former, after a signal or a failure
-# Seconds that workers which have attached again wait for the others: those that live come in two.
-REATTACH_PATIENCE = 30.0
 _NAMED = 5  # workers in one line, at most
 _NOTICE = 15.0  # seconds between two lines about the same
 
@@ -232,7 +228,7 @@ class Run:
         engine, config = self.engine, self._config
         alarm = engine.model.alarm
         if not engine.started and engine.stop_reason is None:
-            patience = REATTACH_PATIENCE if self._requests.returned else config.connect_timeout
+            patience = timeouts.REATTACH if self._requests.returned else config.connect_timeout
             here = [*engine.active, *engine.rendezvous.left]
             if here and now - self._requests.first_came > patience:
                 self._reporter.say(f"starting with {len(here)} of {config.worker_num} "
@@ -244,12 +240,12 @@ class Run:
     def _press(self, now: float, since: float) -> None:
         """After the stop: give up workers whose last push does not come."""
         if not self.hasty:
-            self._dispatcher.lose_idle(since, STOP_PATIENCE)
-        elif now - since > INTERRUPT_PATIENCE:
+            self._dispatcher.lose_idle(since, timeouts.LAST_PUSH)
+        elif now - since > timeouts.INTERRUPTED:
             for worker in self.engine.active:
                 if session := self._dispatcher.sessions.of(worker):
                     self._dispatcher.send_off(
-                        session, f"did not finish within {INTERRUPT_PATIENCE:g} s")
+                        session, f"did not finish within {timeouts.INTERRUPTED:g} s")
 
     def _ending(self, now: float, safe: bool) -> bool | None:
         """Training is over; wait until the workers that want the final version have it.
@@ -268,7 +264,7 @@ class Run:
             if copying and self._waits_for_standby.due(now):
                 self._reporter.say("the final version is on its way to the standby; workers get it "
                                    "then")
-        self._dispatcher.lose_idle(self._done_since, GOODBYE_PATIENCE)
+        self._dispatcher.lose_idle(self._done_since, timeouts.GOODBYE)
         if len(self._dispatcher.sessions) or self._replication.expected():
             return None
         if not (self._over or self.hasty):

@@ -17,6 +17,7 @@ from typing import IO, Any, TypeVar
 
 import numpy as np
 
+from wbsp import timeouts
 from wbsp.core.engine import Engine
 from wbsp.core.store import UNSENT
 from wbsp.process.signals import Interrupts
@@ -27,7 +28,7 @@ from wbsp.ps.evaluation import Evaluator, EvaluatorError, EvaluatorWatch
 from wbsp.ps.file_server import RunFiles
 from wbsp.ps.run import Beginning, Run
 from wbsp.ps.sessions.handlers import Peer
-from wbsp.ps.sharding.coordinator import PATIENCE, ShardLost, Shards
+from wbsp.ps.sharding.coordinator import ShardLost, Shards
 from wbsp.sync import known_models
 from wbsp.sync.base import ContractError, SyncModel
 from wbsp.tensors.layout import TensorSpec
@@ -37,7 +38,6 @@ from wbsp.wire.messages import codec as m
 from wbsp.wire.sockets import ServerSocket
 
 T = TypeVar("T")
-_LINGER = 1.0  # seconds for the last messages to leave
 
 
 class Waiting:
@@ -164,7 +164,7 @@ class Server:
         try:
             if self._shards is not None:
                 patience = (self.config.connect_timeout if isinstance(self.phase, Waiting)
-                            else PATIENCE)
+                            else timeouts.SHARDS_MISSING)
                 if (missing := self._shards.gather(self._interrupts, patience,
                                                     attend)) is not None:
                     return missing
@@ -205,7 +205,7 @@ class Server:
         self.reporter.log.close()
         self.reporter.console.close()
         self.dispatcher.sessions.lending.close()
-        self._socket.close(_LINGER)
+        self._socket.close(timeouts.SERVER_LINGER)
         if self._hold is not None:
             self._hold.close()
         if self.dispatcher.files is not None:

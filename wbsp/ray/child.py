@@ -9,11 +9,9 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RaySystemError, RayTaskError, UnserializableException
 
+from wbsp import timeouts
 from wbsp.ray.placement import RunError
 from wbsp.runlog.console import say
-
-SHORT = 60.0  # seconds; who lived longer begins to count its failures anew
-_LONGEST_PAUSE = 16.0  # seconds before a start, at most
 
 
 class Child:
@@ -21,7 +19,7 @@ class Child:
 
     make:  () -> (actor, reference of its answer once it is there)
     work:  (actor, that answer) -> reference to what becomes of it
-    most:  starts again in a row, each after less than SHORT seconds, until it is given up
+    most:  starts again in a row, each after less than a minute, until it is given up
     ended: what became of it; None while it has not come to an end
     gone:  why it was given up; None while it was not
     """
@@ -93,12 +91,12 @@ class Child:
         lived = time.monotonic() - self._since if self._end is not None else 0.0
         self.kill()
         self.why = why
-        self._failures = 1 if lived > SHORT else self._failures + 1
+        self._failures = 1 if lived > timeouts.RAY_SHORT else self._failures + 1
         if self._failures > self._most:
             self.give_up(f"{why}; started again {self._most} times in short order")
             return
         say(f"wbsp.ray: {self.name}: {why}; it is started again")
-        pause = 0.0 if self._failures == 1 else min(2.0 ** (self._failures - 2), _LONGEST_PAUSE)
+        pause = 0.0 if self._failures == 1 else min(2.0 ** (self._failures - 2), timeouts.RAY_PAUSE)
         self._due = time.monotonic() + pause
 
     def give_up(self, why: str) -> None:

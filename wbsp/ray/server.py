@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 import ray
 
+from wbsp import timeouts
 from wbsp.ray.placement import RunError
 from wbsp.ray.token import token_file
 from wbsp.runlog.files import read_document
 from wbsp.runlog.folder import SETTINGS, read_settings
 
-START_PATIENCE = 60.0  # seconds from the start of a server's process until it listens
 # Exit codes of a server whose run has ended in good order: by itself, by SIGINT, by SIGTERM.
 IN_ORDER = (0, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 _LISTENS = "listening on port"
@@ -86,7 +86,7 @@ class Server:
                  f"--token_file={token}"],
                 stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"})
-            deadline = time.monotonic() + START_PATIENCE
+            deadline = time.monotonic() + timeouts.RAY_START
             while _LISTENS not in self._said(begin):
                 if self._process.poll() is not None:
                     code = self._ended()
@@ -95,8 +95,8 @@ class Server:
                 if time.monotonic() > deadline:
                     self._process.kill()
                     self._ended()
-                    raise RunError(f"it does not listen after {START_PATIENCE:g} s; its output is "
-                                   f"in {self._log}")
+                    raise RunError(f"it does not listen after {timeouts.RAY_START:g} s; its output "
+                                   f"is in {self._log}")
                 time.sleep(0.05)
         return f"{host}:{port}"
 

@@ -18,13 +18,13 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from wbsp import timeouts
 from wbsp.ray.child import Child, one_line
 from wbsp.ray.placement import RunError, actor_options, hosts_with
-from wbsp.ray.server import IN_ORDER, START_PATIENCE, Ending, Server
+from wbsp.ray.server import IN_ORDER, Ending, Server
 from wbsp.ray.worker import Outcome, Worker
 from wbsp.runlog.console import say
 
-STOP_PATIENCE = 30.0  # seconds for a run that is ended early to be ended in good order
 _LOOK = 0.5  # seconds between two looks at what time alone brings
 
 
@@ -84,10 +84,10 @@ class Supervisor:
     def end(self) -> None:
         """End what still runs, the servers in good order."""
         with contextlib.suppress(RayError):
-            stops = [child.actor.stop.remote(STOP_PATIENCE) for child in self._servers
+            stops = [child.actor.stop.remote(timeouts.RAY_STOP) for child in self._servers
                      if child.begun and not child.over]
             if stops:
-                ray.wait(stops, num_returns=len(stops), timeout=STOP_PATIENCE + 5)
+                ray.wait(stops, num_returns=len(stops), timeout=timeouts.RAY_STOP + 5)
         for child in (*self._workers, *self._servers):
             if not child.over:
                 child.kill()
@@ -146,7 +146,7 @@ class Supervisor:
     def _begin(self, child: Child) -> None:
         """Start a server for the first time. Raises RunError where it does not listen."""
         child.start_if_due()
-        limit = START_PATIENCE + self._limits.placement
+        limit = timeouts.RAY_START + self._limits.placement
         if not ray.wait([child.waits], timeout=limit)[0]:
             raise RunError(f"the {child.name} was not started within {limit:g} s")
         try:
@@ -200,7 +200,7 @@ class Supervisor:
 
     def _judge(self) -> None:
         """See who is not waited for any more. Raises RunError where the run cannot go on."""
-        limit = self._limits.placement + START_PATIENCE
+        limit = self._limits.placement + timeouts.RAY_START
         for child in self._servers:
             if child.waiting > limit:
                 child.give_up(f"{child.why}, and it was not there again within {limit:g} s")

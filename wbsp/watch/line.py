@@ -10,10 +10,10 @@ from typing import Any
 import zmq
 import zmq.utils.monitor
 
+from wbsp import timeouts
 from wbsp.wire.messages import codec as m
 from wbsp.wire.sockets import HANDSHAKE_FAILED, worker_socket
 
-_ANSWER = 5.0  # seconds for an answer
 _LOOK = 0.2  # seconds between two looks whether anybody waits still
 _HANDSHAKES = 3  # failures without a reason after which the other side counts as refusing
 
@@ -42,7 +42,7 @@ class Line:
     def ask(self, question: m.Message, answers: Any) -> m.Message:
         """The answer, one of these kinds; raises WireError for anything else."""
         self._socket.send(m.encode(question), zmq.NOBLOCK)
-        end, poller = time.monotonic() + _ANSWER, zmq.Poller()
+        end, poller = time.monotonic() + timeouts.WATCH_ANSWER, zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._monitor, zmq.POLLIN)
         while time.monotonic() < end and not self._closed.is_set():

@@ -18,17 +18,13 @@ from pathlib import Path
 
 import zmq
 
+from wbsp import timeouts
 from wbsp.runlog.files import cut_torn_line
 from wbsp.watch.line import Line, Refused
 from wbsp.watch.run import Origin
 from wbsp.wire.addresses import endpoints, split_addresses
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.watch import FilesAt, Have, News, Piece, Read, Watch, is_log, order
-
-PATIENCE = 10.0  # seconds for the first answer
-_EVERY = 1.0  # seconds between two requests, once all is here
-_START = 30.0  # seconds for the process that hands out the files to come up
-_STOP = 10.0  # seconds that the end of what is under way may take
 
 _TROUBLE = OSError, zmq.ZMQError, m.WireError
 
@@ -66,7 +62,7 @@ class Mirror:
     def first(self) -> None:
         """Copy all that is there. Raises ConnectionError, in one line; KeyboardInterrupt when it
         is closed meanwhile."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + timeouts.WATCH_FIRST
         while not self._closed.is_set():
             try:
                 if not self._step():
@@ -89,7 +85,7 @@ class Mirror:
     def close(self) -> None:
         self._closed.set()
         if self._thread is not None:
-            self._thread.join(_STOP)
+            self._thread.join(timeouts.WATCH_EXIT)
             if self._thread.is_alive():
                 return  # its sockets are not for other threads
         self._leave()
@@ -104,7 +100,7 @@ class Mirror:
                 self._leave()
                 if not self._over:
                     self.origin.trouble = f"{error}; what is seen here is from before"
-            self._closed.wait(_EVERY)
+            self._closed.wait(timeouts.WATCH_PERIOD)
 
     def _step(self) -> bool:
         """Take what is new; True if there is more. Raises _TROUBLE, in one line."""
@@ -199,7 +195,7 @@ class Mirror:
 
     def _port(self, line: Line) -> int:
         """Where the server at the other end of `line` has the files handed out."""
-        end, doubted = time.monotonic() + _START, False
+        end, doubted = time.monotonic() + timeouts.FILES_START, False
         while time.monotonic() < end and not self._closed.is_set():
             try:
                 answer = line.ask(Watch(m.PROTOCOL), m.FromServer)

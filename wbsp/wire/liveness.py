@@ -18,27 +18,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple
 
+from wbsp import timeouts
 from wbsp.process.host import HOST, Host
 
-# Seconds between two signs of life.
-WORKER_BEAT = 1.0  # of a worker, to its server
-STANDBY_BEAT = 0.5  # of a standby, to its server
-SHARD_BEAT = 1.0  # of a server, to its shards
-
-# Milliseconds between two pings of an idle connection.
-PING_MS = 1000
-# Silence after which the connection counts as broken. On a slow line a pong waits behind a chunk:
-# 1 MiB in this time is the slowest line that works.
-PONG_MS = 60_000
-# The same for data that the other machine's kernel, whatever its process does, must acknowledge.
-UNACKNOWLEDGED_MS = 30_000
-
-ELECTION = 5.0  # seconds without a word after which workers are asked for their votes
-PROOF = 4.0  # less, by what clocks may differ and a look may take
 _BEATS = 64  # that may be unanswered, and are remembered
 _NAP = 1.0  # seconds between two looks of a loop that looks several times a second
-_EVERY = 0.5  # seconds between two attempts to connect
-_TRY = 2.0  # seconds that an attempt may take
 
 
 class Patience(NamedTuple):
@@ -56,12 +40,14 @@ class Patience(NamedTuple):
     again: float = 0.0
 
 
-WORKER = Patience(300.0, 5.0, 1.0, 1.0)
-SERVER = Patience(300.0, 600.0)  # a worker's
-STANDBY = Patience(30.0, 0.0, 1.0, 0.25)
-PRIMARY = Patience(ELECTION)  # a standby's
-SHARD = Patience(30.0)
-LEADING_SERVER = Patience(300.0, 0.0, 2.0)  # a shard's
+WORKER = Patience(timeouts.WORKER_SILENT, timeouts.WORKER_GONE, timeouts.WORKER_PROBED,
+                  timeouts.WORKER_PROBED)
+SERVER = Patience(timeouts.SERVER_SILENT, timeouts.WORKER_PATIENCE)  # a worker's
+STANDBY = Patience(timeouts.STANDBY_LOST, 0.0, timeouts.STANDBY_PROBED, 0.25)
+PRIMARY = Patience(timeouts.ELECTION)  # a standby's
+SHARD = Patience(timeouts.SHARD_SILENT)
+# A shard's:
+LEADING_SERVER = Patience(timeouts.SHARD_SERVER_SILENT, 0.0, timeouts.SHARD_SERVER_PROBED)
 
 
 class Liveness:
@@ -142,7 +128,7 @@ class Beats:
     def fresh(self, now: float) -> bool:
         """True while the other one cannot have done anything alone: that its process has ended
         proves now that nothing is lost."""
-        return now < self.touch + PROOF
+        return now < self.touch + timeouts.PROOF
 
 
 class Nap:
@@ -180,7 +166,7 @@ class Probe:
         self._scheduler = on.scheduler
         self._lookup: Future | None = None  # what the host's name stands for
         self._socket: socket.socket | None = None
-        self._since = -_EVERY
+        self._since = -timeouts.PROBE_AGAIN
 
     def refused(self, now: float, failed: bool) -> bool:
         """True if the newest attempt was refused.
@@ -194,7 +180,7 @@ class Probe:
                 return False
             return self._try(now)
         error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if error or self._connected(self._socket) or now - self._since > _TRY:
+        if error or self._connected(self._socket) or now - self._since > timeouts.PROBE_ATTEMPT:
             self.close()
         return error == errno.ECONNREFUSED
 
@@ -208,7 +194,7 @@ class Probe:
         """Make an attempt when it is time, and the address is known; True if it is refused at once.
         """
         if self._lookup is None:
-            if now - self._since < _EVERY:
+            if now - self._since < timeouts.PROBE_AGAIN:
                 return False
             self._since = now
             self._lookup = self._look_up()

@@ -17,11 +17,11 @@ import zmq
 import zmq.auth
 from zmq.utils import z85
 
+from wbsp import timeouts
 from wbsp.process.host import HOST, Host
 from wbsp.tensors.buffers import keep_freed
 from wbsp.wire.addresses import endpoint, is_loopback, plain_address
 from wbsp.wire.guard import ROOM, ConnectionGuard
-from wbsp.wire.liveness import PING_MS, PONG_MS, UNACKNOWLEDGED_MS
 from wbsp.wire.messages.codec import MAX_MESSAGE
 from wbsp.wire.proof import Challenges, mac
 
@@ -61,7 +61,7 @@ def _prepare(socket: zmq.Socket, hosts: list[str], most: int = MAX_MESSAGE) -> N
     socket.linger = 0
     socket.maxmsgsize = most
     socket.ipv6 = True
-    socket.tcp_maxrt = UNACKNOWLEDGED_MS
+    socket.tcp_maxrt = int(1000 * timeouts.UNACKNOWLEDGED)
     socket.sndhwm = ROOM
     if all(map(is_loopback, hosts)):
         socket.sndbuf = _LOCAL_BUFFER
@@ -235,8 +235,8 @@ def worker_socket(context: zmq.Context, hosts: list[str], identity: bytes,
     socket.rcvhwm = 0  # a limit would have the other side's pings end this process: see the guard
     # libzmq's own threads answer pings: a process whose Python is busy for a minute is not dead.
     # Workers ping, for both sides.
-    socket.heartbeat_ivl, socket.heartbeat_timeout = PING_MS, PONG_MS
-    socket.heartbeat_ttl = PONG_MS
+    socket.heartbeat_ivl = int(1000 * timeouts.PING)
+    socket.heartbeat_timeout = socket.heartbeat_ttl = int(1000 * timeouts.PONG)
     socket.reconnect_ivl, socket.reconnect_ivl_max = 100, 2000  # milliseconds
     if token is not None:
         keys = derive_keys(token)

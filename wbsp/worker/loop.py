@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from wbsp import timeouts
 from wbsp.environment import Task, shares_memory, token
 from wbsp.process.forks import forget, in_child
 from wbsp.process.host import HOST, Host
@@ -28,7 +29,6 @@ from wbsp.worker.metrics import Usage
 from wbsp.worker.runtime import WorkerRuntime
 from wbsp.worker.signals import Signals
 
-_PAUSE = 0.3  # seconds until a worker asks again whether the next run has begun
 _in_run: dict[Task, Worker] = {}  # members of a run in this process
 _were_in_run: set[Task] = set()  # places of this process in runs, now or before
 
@@ -184,7 +184,7 @@ class Worker:
                 left = end - self._on.clock.monotonic()
                 if not (patient and isinstance(error, RunOver) and left > 0) or self.interrupted:
                     raise
-                self._on.clock.sleep(_PAUSE)
+                self._on.clock.sleep(timeouts.NEXT_RUN)
             else:
                 _were_in_run.add(self.task)
                 return

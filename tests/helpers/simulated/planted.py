@@ -21,6 +21,7 @@ import wbsp.ps.replication.standby
 import wbsp.ps.sessions.registry
 import wbsp.ps.sharding.coordinator
 import wbsp.tensors.buffers
+import wbsp.timeouts
 import wbsp.wire.liveness
 import wbsp.wire.shm.lender
 import wbsp.wire.shm.link
@@ -129,7 +130,7 @@ def _sleep_goes_unnoticed():
     stack.enter_context(_fence_is_open())
     stack.enter_context(patch.object(Nap, "over", lambda self, now: False))
     stack.enter_context(patch.object(Beats, "doubt", lambda self: None))
-    stack.enter_context(patch.object(wbsp.wire.liveness, "PROOF", 1e9))
+    stack.enter_context(patch.object(wbsp.timeouts, "PROOF", 1e9))
     return stack
 
 
@@ -323,7 +324,7 @@ PLANTED = [
             Plan("pcc", mistakes=1, mistake="a standby of a shard", shards=2,
                  hours=0.2), {14}, 3),
     Planted("a server waits for ever for its evaluator",
-            lambda: patch.object(wbsp.ps.evaluation, "HANGS", 1e9),
+            lambda: patch.object(wbsp.timeouts, "EVALUATOR_HANGS", 1e9),
             Plan("pcc", evaluator="hangs", hours=0.2), {9}, 3),
     Planted("an evaluator that dies takes the run with it", _dead_evaluator_ends_it,
             Plan("pcc", evaluator="dies"), {8, 9}, 3),

@@ -11,6 +11,7 @@ import pytest
 import zmq
 from jobs import free_port, until
 
+from wbsp import timeouts
 from wbsp.core.store import Snapshot, Whole
 from wbsp.process.host import HOST
 from wbsp.process.signals import Interrupts
@@ -20,7 +21,6 @@ from wbsp.ps.replication.snapshot import messages
 from wbsp.ps.replication.standby import PrimaryLink, Standby
 from wbsp.ps.sessions.handlers import Peer
 from wbsp.tensors.layout import TensorSpec
-from wbsp.wire.liveness import ELECTION
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import FromShard, Lead
 from wbsp.wire.proof import Claim, answer, ticket
@@ -146,7 +146,7 @@ def test_a_copy_counts_for_the_server_of_its_epoch_alone(server):
     (1, None, 0, "its process has ended"),
     (3, None, 0, None),
     (3, OWN, 0, None),
-    (3, OWN, ELECTION + 1, None)])
+    (3, OWN, timeouts.ELECTION + 1, None)])
 def test_a_server_that_went_on_alone_is_not_replaced_from_a_state_before(server, epoch, own, later,
                                                                          verdict):
     """It dies before the standby has a copy of what it did alone."""
@@ -208,13 +208,13 @@ def test_who_has_slept_gives_workers_their_time_anew(server):
     ended(standby)
     come(standby, 0, "a", 1)
     come(standby, 1, "b", 1)
-    assert standby._verdict(now + ELECTION + 1) == "its process has ended"
-    standby._woke(now + ELECTION + 1)
+    assert standby._verdict(now + timeouts.ELECTION + 1) == "its process has ended"
+    standby._woke(now + timeouts.ELECTION + 1)
     ended(standby)
     come(standby, 0, "a", 1)
     come(standby, 1, "b", 1)
-    assert standby._verdict(now + ELECTION + 2) is None
-    assert standby._verdict(now + 2 * ELECTION + 2) == "its process has ended"
+    assert standby._verdict(now + timeouts.ELECTION + 2) is None
+    assert standby._verdict(now + 2 * timeouts.ELECTION + 2) == "its process has ended"
 
 
 def test_a_standby_makes_the_last_files_when_all_have_the_final_version(server):
@@ -388,7 +388,7 @@ def test_processes_that_the_state_names_vote_and_no_others(server):
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
     server.primary.close()
     server.primary = standby._primary
-    standby._verdict(HOST.clock.monotonic() + ELECTION + 1)
+    standby._verdict(HOST.clock.monotonic() + timeouts.ELECTION + 1)
     candidate = standby._candidate
     for worker, place, key, answered in (
             (0, "a", bytes([1]) * 32, m.Challenge), (0, "later", SECRET, m.NotServing),
@@ -412,7 +412,7 @@ def test_a_server_that_was_started_again_waits_for_a_newer_state_that_a_worker_k
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
     server.primary.close()
     server.primary = standby._primary
-    now = HOST.clock.monotonic() + ELECTION + 1
+    now = HOST.clock.monotonic() + timeouts.ELECTION + 1
     standby._verdict(now)
     for worker, place in workers:
         come(standby, worker, place, 1)
@@ -427,7 +427,7 @@ def test_who_has_belonged_to_a_later_server_proves_it_and_is_waited_for_while_it
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), OWN)
     server.primary.close()
     server.primary = standby._primary
-    now = HOST.clock.monotonic() + ELECTION + 1
+    now = HOST.clock.monotonic() + timeouts.ELECTION + 1
     ended(standby)
     come(standby, 0, "a", 1)
     come(standby, 1, "b", 1)
@@ -472,7 +472,7 @@ def test_a_run_that_may_have_ended_without_a_worker_does_not_go_on_with_it(serve
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), OWN)
     server.primary.close()
     server.primary = standby._primary
-    now = HOST.clock.monotonic() + ELECTION + 1
+    now = HOST.clock.monotonic() + timeouts.ELECTION + 1
     come(standby, 0, "a", 1)
     come(standby, 1, "b", 1)  # while the other one may serve it yet
     ended(standby)

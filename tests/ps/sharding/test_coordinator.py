@@ -7,12 +7,13 @@ import pytest
 import zmq
 from jobs import free_port
 
+from wbsp import timeouts
 from wbsp.process.host import HOST, Clock, Host
 from wbsp.process.signals import Interrupts
 from wbsp.ps import launch as start
 from wbsp.ps.config import Reporter, RunInfo, ServerConfig
 from wbsp.ps.server import Server
-from wbsp.ps.sharding.coordinator import PATIENCE, ShardLost, ShardPlan, Shards
+from wbsp.ps.sharding.coordinator import ShardLost, ShardPlan, Shards
 from wbsp.ps.sharding.process import ShardServer
 from wbsp.runlog.console import Console
 from wbsp.runlog.server import ServerLog
@@ -64,7 +65,7 @@ class World:
         self.there.append(There(*arguments, **more))
         return self.there[-1]
 
-    def waits(self, *ports, patience=PATIENCE):
+    def waits(self, *ports, patience=timeouts.SHARDS_MISSING):
         """For shards at these ports, and those that are there."""
         ports = [one.socket.port for one in self.there] + list(ports)
         plan = ShardPlan.parse(",".join(f"localhost:{port}" for port in ports))
@@ -102,7 +103,7 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch):
-    monkeypatch.setattr("wbsp.ps.sharding.coordinator._LINGER", 0.0)
+    monkeypatch.setattr("wbsp.timeouts.SERVER_LINGER", 0.0)
     world = World()
     yield world
     world.close()
@@ -158,7 +159,8 @@ def test_a_shard_that_is_lost_while_another_is_waited_for_is_no_end(world):
         world.waits(free_port())
 
 
-@pytest.mark.parametrize(("patience", "waited"), [(PATIENCE, 600), (30.0, 30), (0.0, 2)])
+@pytest.mark.parametrize(("patience", "waited"), [
+    (timeouts.SHARDS_MISSING, 600), (30.0, 30), (0.0, 2)])
 def test_the_wait_ends(world, patience, waited):
     moments = iter([waited - 1, waited + 1])
     world.turn = lambda: setattr(world, "later", next(moments))

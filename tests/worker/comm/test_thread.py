@@ -16,7 +16,6 @@ from wbsp.sync.base import Push, WorkerRule
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Challenges, answer
-from wbsp.worker.comm import thread as communication
 from wbsp.worker.comm.channel import Ready
 from wbsp.worker.comm.connection import TransportError
 from wbsp.worker.comm.thread import Communication, PendingRequest
@@ -342,7 +341,7 @@ def test_the_answers_to_hello_and_join_come_out_in_order():
 
 
 def test_a_request_without_progress_is_sent_again(listener, sent, monkeypatch):
-    monkeypatch.setattr(communication, "RESEND", -1.0)
+    monkeypatch.setattr("wbsp.timeouts.REQUEST_STALLED", -1.0)
     request = ["request", m.Ack, lambda: sent.append("push"), PUSH.seq]
     communicate([["listen", listener, 1], request])
     assert sent == ["push", "push"]

@@ -27,20 +27,17 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from wbsp import timeouts
 from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.state import RunState, Voter
 from wbsp.runlog.folder import SECRET
-from wbsp.wire.liveness import ELECTION, Beats, Liveness
+from wbsp.wire.liveness import Beats, Liveness
 from wbsp.wire.messages import codec as m
 from wbsp.wire.server_link import ServerLink
 from wbsp.wire.sockets import ServerSocket
 
 STANDBY_STEP, SERVER_STEP = 1, 2  # from the epoch of the state to one's own
-_ASK = 1.0  # seconds between two questions to the workers
-_INQUIRE = 0.5  # seconds between two questions to the other server
 _NOTICE = 10.0  # seconds between two lines
-# Seconds for which a worker gives no promise that knows more to be durable, and some for its word.
-_WITHHELD = 62.0
 
 
 class Votes:
@@ -146,7 +143,7 @@ class Candidate:
         """Whether a worker that is here has not promised itself, and may know more to be durable.
         """
         if (self._state.step == STANDBY_STEP or self._began is None
-                or self._now > self._began + _WITHHELD):
+                or self._now > self._began + timeouts.CANDIDATE):
             return False
         return not self.votes.promised.issuperset(
             (one.request.worker, one.request.owner) for one in self.came.values())
@@ -161,7 +158,7 @@ class Candidate:
     def poll(self, now: float) -> None:
         """Ask the workers that have come; `now` in seconds of the monotonic clock."""
         self._now = now
-        if now - self._asked > _ASK:
+        if now - self._asked > timeouts.VOTE_AGAIN:
             self._asked = now
             if self._began is None and self.came:
                 self._began = now
@@ -218,7 +215,7 @@ class Inquiry:
 
     def epoch(self, now: float) -> int | None:
         """The epoch that is served there; None: nobody says so (yet)."""
-        if now - self._asked_at >= _INQUIRE:
+        if now - self._asked_at >= timeouts.INQUIRE_AGAIN:
             self._asked_at = now
             self._link.send(self._question)
         for frames in self._link.read():
@@ -273,8 +270,8 @@ class Election:
 
     def due(self, now: float) -> bool:
         """True when the workers are to be asked."""
-        silent = now - self._liveness.heard >= ELECTION
-        if now - self._asked_at < _ASK or not (silent or self.asked):
+        silent = now - self._liveness.heard >= timeouts.ELECTION
+        if now - self._asked_at < timeouts.VOTE_AGAIN or not (silent or self.asked):
             return False
         self.asked = True
         self._asked_at = now

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from wbsp import timeouts
 from wbsp.core.store import Whole
 from wbsp.limits import one_line
 from wbsp.ps.checkpoint.state import Voter
@@ -33,10 +34,6 @@ from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Bond, answer
 from wbsp.wire.shm.link import check_name
 from wbsp.wire.sockets import ServerSocket
-
-_BACK = 3.0  # seconds in which a process that was killed is there again
-_STALLED = 120.0  # seconds without a chunk after which a copy does not come through
-_AGAIN = 10.0  # seconds for which a word of a later server is not looked into again
 
 
 @dataclass
@@ -161,7 +158,7 @@ class Replication:
     def expected(self) -> bool:
         """True if the run's other server, lost just now, may be on its way back: it would take the
         end of the run for the death of this server."""
-        return self._standby is None and self._clock.now() < self._lost_at + _BACK
+        return self._standby is None and self._clock.now() < self._lost_at + timeouts.STANDBY_BACK
 
     def lost(self) -> None:
         """The run's other server has ended."""
@@ -303,7 +300,7 @@ class Replication:
         """A worker knows a later server of this run, of that epoch: find out whether it serves."""
         now = self._clock.now()
         if (self.superseded is not None or self._election is not None
-                or now < self._doubted_at + _AGAIN):
+                or now < self._doubted_at + timeouts.LOOKED_INTO):
             return
         self._doubted_at = now
         self._tell(f"worker {worker} knows a server of this run of epoch {epoch}, and this one is "
@@ -342,8 +339,8 @@ class Replication:
         if standby.liveness.lost(now, lambda: self._reaches(standby)):
             self._lose(now)
             return
-        if (standby.receiving and now - standby.moved > _STALLED
-                and now - standby.liveness.heard < _BACK):
+        if (standby.receiving and now - standby.moved > timeouts.SNAPSHOT_STALLED
+                and now - standby.liveness.heard < timeouts.STANDBY_BACK):
             self._stalled(standby, now)
             return
         if standby.parting and source is not None:
@@ -362,7 +359,8 @@ class Replication:
         without it, with its consent, or without where that does not come either.
         """
         done = self._source is not None and self._source.engine.done
-        self._say(f"no part of a copy reached the standby at {standby} for {_STALLED:g} s; "
+        self._say(f"no part of a copy reached the standby at {standby} for "
+                  f"{timeouts.SNAPSHOT_STALLED:g} s; "
                   + ("ending without it" if done else
                      "workers keep what it lacks; check the line to it, or end it"))
         standby.moved = now

@@ -16,6 +16,7 @@ from typing import Protocol
 import zmq
 from msgspec import structs
 
+from wbsp import timeouts
 from wbsp.limits import one_line
 from wbsp.process.signals import Interrupts
 from wbsp.process.throttle import Throttle
@@ -26,19 +27,15 @@ from wbsp.ps.sessions.session import check_reattach, other_protocol
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import SECRET
 from wbsp.wire.addresses import split_address
-from wbsp.wire.liveness import ELECTION, PRIMARY, STANDBY_BEAT, Beats, Liveness, Nap
+from wbsp.wire.liveness import PRIMARY, Beats, Liveness, Nap
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import Denied, Lead
 from wbsp.wire.proof import answer, ticket
 from wbsp.wire.server_link import ServerLink
 from wbsp.wire.sockets import ServerSocket
 
-PATIENCE = 600.0  # seconds without a server that was there, and without the right to serve
 _POLL = 0.05  # seconds between two looks at the timers
 _NOTICE = 10.0  # seconds between two lines about a silent server
-_LATER = 30.0  # seconds for which a worker's word counts that it has belonged to a later server
-_AGAIN = 10.0  # seconds between two attempts to begin to serve, where the disk takes nothing
-_GAP = 5.0  # seconds between two refusals after which another process may have been there
 
 
 class PrimaryLink:
@@ -70,7 +67,7 @@ class PrimaryLink:
         self.socket = self._link.socket
         self._made = 0  # connections, as of `ServerLink`, seen so far
         self._follow = follow
-        self._told = -STANDBY_BEAT
+        self._told = -timeouts.STANDBY_BEAT
         self.follows = False
         self.epoch = 0
         self._copies = CopyReader(share, server.on)
@@ -112,10 +109,10 @@ class PrimaryLink:
             self.ended = None
             self._ask_again()
         if self.refused:
-            if self.ended is None or now - self._refused_at > _GAP:
+            if self.ended is None or now - self._refused_at > timeouts.REFUSAL_GAP:
                 self.ended = now
             self._refused_at = now
-        if now - self._told >= STANDBY_BEAT:
+        if now - self._told >= timeouts.STANDBY_BEAT:
             self._tell(now)
         for frames in self._link.read():
             self._take(frames, now)
@@ -129,7 +126,7 @@ class PrimaryLink:
         self.liveness.woke(now)
         self.vacant = self.refused = False
         self.ended = None
-        self._told = -STANDBY_BEAT
+        self._told = -timeouts.STANDBY_BEAT
 
     def close(self) -> None:
         """Nothing that was said and has not left is sent any more."""
@@ -155,7 +152,7 @@ class PrimaryLink:
         self.follows = False
         self._asked_at = None
         self._copies.drop()
-        self._told = -STANDBY_BEAT
+        self._told = -timeouts.STANDBY_BEAT
 
     def _take(self, frames: list[zmq.Frame], now: float) -> None:
         try:
@@ -256,7 +253,7 @@ class Standby:
     def __init__(self, socket: ServerSocket, follow: str, settings: dict[str, str],
                  serve: Callable[[RunCopy | None], Successor], interrupts: Interrupts,
                  own: Standing | None = None, share: bool = True,
-                 first: float = PATIENCE):
+                 first: float = timeouts.PRIMARY_MISSING):
         """Raises ValueError for a bad address."""
         self._socket, self._serve, self._interrupts = socket, serve, interrupts
         self._own = own
@@ -316,8 +313,8 @@ class Standby:
                 if reason != said:
                     said = reason
                     say(f"cannot take over yet: {said}; the newest state stays in memory, trying "
-                        f"again every {_AGAIN:g} s")
-            again = clock.monotonic() + _AGAIN
+                        f"again every {timeouts.SERVE_AGAIN:g} s")
+            again = clock.monotonic() + timeouts.SERVE_AGAIN
             while clock.monotonic() < again:
                 poller.poll(int(1000 * _POLL))
                 self._socket.watch()
@@ -434,9 +431,9 @@ class Standby:
         # The checkpoint of a server that was started again. Its standby may have served since then:
         # workers know, and are given time to say so. It may have ended the run, too, without some:
         # those that have the final version are gone, and do not come here.
-        later = any(now < since + _LATER for since in self._later.values())
+        later = any(now < since + timeouts.LATER_SERVER for since in self._later.values())
         named = {worker for worker, _ in state.voters}
-        return (not later and now > self._began + ELECTION
+        return (not later and now > self._began + timeouts.ELECTION
                 and (not named or 2 * self._here(named) > len(named)))
 
     def _here(self, named: Collection[int]) -> int:
@@ -450,7 +447,7 @@ class Standby:
         """Nobody serves, as far as can be seen; not for ever."""
         waited = now - self._silent_since
         state, epoch = self._state, self._primary.epoch
-        patience = self._first if state is None and not epoch else PATIENCE
+        patience = self._first if state is None and not epoch else timeouts.PRIMARY_MISSING
         missing = ("this process holds nothing" if state is None else
                    f"the state here is of epoch {state.epoch}, and that one had epoch {epoch}"
                    if epoch > state.epoch else

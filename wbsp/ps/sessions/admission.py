@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
+from wbsp import timeouts
 from wbsp.ps.checkpoint.state import IndexOwner
 from wbsp.ps.clock import Clock
 from wbsp.ps.config import RunInfo
@@ -26,7 +27,6 @@ from wbsp.wire.shm.link import check_name
 # How far workers may be ahead of the checkpoint that this server began with: seconds of the run's
 # time, pushes and versions. No claim goes beyond, or a few would use up what numbers there are.
 _AHEAD, _AHEAD_NUMBERS = 86_400.0, 1 << 32
-INITIAL_PATIENCE = 60.0  # seconds without a chunk after which another worker is asked
 
 
 class OtherServer(Protocol):
@@ -292,9 +292,9 @@ class Lobby(Entrance):
     def check(self) -> None:
         """Refuse a worker that was asked for W_0 and sends nothing of it."""
         late = self.bringer
-        if late is not None and self._clock.now() - self._progress_at > INITIAL_PATIENCE:
+        if late is not None and self._clock.now() - self._progress_at > timeouts.INITIAL_STALLED:
             self._refuse(late, f"worker {late.worker} was asked for the initial model and sent "
-                               f"nothing of it for {INITIAL_PATIENCE:g} s")
+                               f"nothing of it for {timeouts.INITIAL_STALLED:g} s")
 
     def _joined(self, session: WorkerSession) -> None:
         self._ask_for_initial()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from wbsp import timeouts
 from wbsp.core.ledger import Ledger
 from wbsp.core.stats import Report
 from wbsp.limits import one_line
@@ -29,7 +30,6 @@ from wbsp.wire.shm.link import TRIES
 from wbsp.wire.sockets import ServerSocket
 
 _TURNED_AWAY = 64  # reasons that are remembered, so that each is said once
-TELL = 1.0  # seconds between progress messages to a worker
 
 
 class SessionManager:
@@ -242,8 +242,8 @@ class SessionManager:
         self.tell_progress_now_and_then(session)
 
     def tell_progress_now_and_then(self, session: WorkerSession) -> None:
-        """To a worker whose vector comes in pieces: at most once in `TELL` seconds."""
-        if self._clock() - session.progress.told > TELL:
+        """To a worker whose vector comes in pieces: at most once in `PROGRESS` seconds."""
+        if self._clock() - session.progress.told > timeouts.PROGRESS:
             self.tell_progress(session)
 
     def tell_progress(self, session: WorkerSession) -> None:

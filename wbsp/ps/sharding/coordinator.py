@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import zmq
 from msgspec import structs
 
+from wbsp import timeouts
 from wbsp.core.decisions import Accepted, Committed, Record, Rejected, Resent
 from wbsp.core.outer_optimizer import OuterOptimizer
 from wbsp.core.store import Whole
@@ -27,7 +28,7 @@ from wbsp.tensors.codecs import Codec
 from wbsp.tensors.ops import bounds
 from wbsp.wire.addresses import is_loopback, split_addresses
 from wbsp.wire.assembly import floats_of
-from wbsp.wire.liveness import SHARD, SHARD_BEAT, Liveness, Nap
+from wbsp.wire.liveness import SHARD, Liveness, Nap
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.queues import SendQueue
@@ -35,13 +36,8 @@ from wbsp.wire.rate import Frames, RateLimiter
 from wbsp.wire.server_link import ServerLink
 from wbsp.wire.sockets import ServerSocket
 
-PATIENCE = 600.0  # seconds for which a server waits for the shards of a run that has begun
-_GRACE = 2.0  # seconds that shards are given to come, before anybody is turned away
 _NOTICE = 10.0  # seconds between two lines about a shard that is not there
 _LOOK = 0.05  # seconds between two looks at all connections
-_LINGER = 1.0  # seconds for the last messages to leave
-_START = 60.0  # seconds that a process on this machine may take to come up
-_END = 1.0  # seconds that its end may take after that of its connection
 _BLOCKED = 0.001  # seconds until a connection that takes no more is tried again
 
 
@@ -70,11 +66,12 @@ class LocalShard(ChildProcess):
 
     def port(self) -> int:
         """On which it listens, once it does. Raises OSError where it does not come up."""
-        line = self.answer(_START)
+        line = self.answer(timeouts.SHARD_START)
         if line is None or not line.strip().isdigit():
             code = self.kill()
             raise OSError("a shard's process did not come up" + (
-                f" within {_START:g} s" if line is None else f": it ended with exit code {code}"))
+                f" within {timeouts.SHARD_START:g} s" if line is None else
+                f": it ended with exit code {code}"))
         return int(line)
 
 
@@ -162,14 +159,14 @@ class ShardLink:
             self._link.says = None
             self._link.renew()
         if self._process is not None:
-            code = self._process.ended(_END if broken else 0.0)
+            code = self._process.ended(timeouts.SHARD_EXIT if broken else 0.0)
             if code is not None:
                 raise ShardLost(f"{self} (process {self._process.pid}) ended with exit code {code}")
         if broken:
             raise ShardLost(f"the connection to {self} is gone")
         if self.led and self._liveness.silent(now):
             raise ShardLost(f"{self} has said nothing for {SHARD.silent:g} s")
-        if now - self._beat_at >= SHARD_BEAT:
+        if now - self._beat_at >= timeouts.SHARD_BEAT:
             self._beat_at = now
             self._beats += 1
             if self.led:
@@ -282,7 +279,7 @@ class Shards:
         for link in self._links:
             poller.register(link.socket, zmq.POLLIN)
 
-    def gather(self, interrupts: Interrupts, patience: float = PATIENCE,
+    def gather(self, interrupts: Interrupts, patience: float = timeouts.SHARDS_MISSING,
                attend: Callable[[str], None] | None = None) -> int | None:
         """Wait until all follow; the exit code where they do not come.
 
@@ -294,9 +291,9 @@ class Shards:
         """
         attend = attend or (lambda reason: _turn_away(self._server, reason))
         poller, began = self.on.network.poller(), self.on.clock.monotonic()
-        notice = Throttle(_NOTICE, _GRACE)  # in seconds of waiting
+        notice = Throttle(_NOTICE, timeouts.SHARDS_GRACE)  # in seconds of waiting
         self.register(poller)
-        patience = PATIENCE if self.local else max(patience, _GRACE)
+        patience = timeouts.SHARDS_MISSING if self.local else max(patience, timeouts.SHARDS_GRACE)
         while True:
             self.serve()
             waiting = [link for link in self._links if not link.led]
@@ -312,7 +309,7 @@ class Shards:
                 return 1
             if notice.due(waited):
                 self._say(f"{reason} ({waited:.0f} of {patience:g} s){waiting[0].why}")
-            if waited > _GRACE:  # else they are heard in a moment
+            if waited > timeouts.SHARDS_GRACE:  # else they are heard in a moment
                 attend(f"the server is {reason}")
             poller.poll(int(1000 * _LOOK))
 
@@ -340,7 +337,7 @@ class Shards:
     def close(self) -> None:
         """Let go of all shards."""
         for link in self._links:
-            link.close(_LINGER)
+            link.close(timeouts.SERVER_LINGER)
 
     # What they are told.
 
@@ -395,7 +392,7 @@ class Shards:
         self._tell(m.Over(reason))
         with contextlib.suppress(ShardLost):
             monotonic = self.on.clock.monotonic
-            end = monotonic() + _LINGER
+            end = monotonic() + timeouts.SERVER_LINGER
             while not all(link.settle() for link in self._links) and monotonic() < end:
                 self.serve()
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import zmq
 
+from wbsp import timeouts
 from wbsp.limits import one_line
 from wbsp.process.child import settings_from_server
 from wbsp.process.host import HOST, Host
@@ -32,8 +33,6 @@ from wbsp.wire.queues import PeerQueues
 from wbsp.wire.rate import Frames, RateLimitedReceiver, RateLimiter
 from wbsp.wire.sockets import ServerSocket
 
-PATIENCE = 600.0  # seconds for which a shard waits for a server
-_TELL = 1.0  # seconds between two messages to the server on what arrives, or is malformed
 _WAITING = 256  # workers that may be here before the log speaks of them
 
 
@@ -112,8 +111,8 @@ class ShardServer:
         if leader is not None:
             if leader.liveness.lost(now, lambda: self._reaches(leader)):
                 self._forget("is gone")
-        elif now - self._alone_since > PATIENCE:
-            self._say(f"no server came for {PATIENCE:g} s")
+        elif now - self._alone_since > timeouts.SHARD_ALONE:
+            self._say(f"no server came for {timeouts.SHARD_ALONE:g} s")
             return 1
         return None
 
@@ -248,7 +247,7 @@ class ShardServer:
         notice, now = leader.shard.take(identity, message, body), self._clock.monotonic()
         if notice is not None:
             self._send(leader.identity, notice)
-        elif now - leader.told.get(message.name, 0.0) > _TELL and (
+        elif now - leader.told.get(message.name, 0.0) > timeouts.SHARD_TELL and (
                 one := leader.shard.attached(message.name)) is not None:
             leader.told[message.name] = now
             self._send(leader.identity, s.Arriving(one.secret))
@@ -308,7 +307,7 @@ class ShardServer:
 
     def _tell_misuse(self, now: float) -> None:
         count, reason = self._misuse
-        if count and self._leader is not None and now - self._misuse_told > _TELL:
+        if count and self._leader is not None and now - self._misuse_told > timeouts.SHARD_TELL:
             self._misuse, self._misuse_told = (0, ""), now
             self._send(self._leader.identity, s.Misuse(count, reason[:200]))
 

@@ -6,6 +6,7 @@ from concurrent.futures import Future
 
 import numpy as np
 
+from wbsp import timeouts
 from wbsp.core.decisions import Record
 from wbsp.core.outer_optimizer import OuterOptimizer
 from wbsp.core.overflow import Reach
@@ -17,7 +18,6 @@ from wbsp.wire.assembly import VectorStream
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 
-_PATIENCE = 600.0  # seconds for which an ending server waits for its last version
 _GRAIN = 0.005  # seconds between two looks meanwhile
 
 
@@ -115,10 +115,11 @@ class ShardedStore(Store):
     def settle(self) -> None:
         """Wait for all that was asked for, and the newest version. Raises ShardLost."""
         self.whole()
-        end = self._shards.on.clock.monotonic() + _PATIENCE
+        end = self._shards.on.clock.monotonic() + timeouts.SHARDS_LAST
         while self._collections:
             if self._shards.on.clock.monotonic() > end:
-                raise ShardLost(f"the shards did not send a version within {_PATIENCE:g} s")
+                raise ShardLost("the shards did not send a version within "
+                                f"{timeouts.SHARDS_LAST:g} s")
             self._shards.serve()
             self._shards.on.clock.sleep(_GRAIN)
 

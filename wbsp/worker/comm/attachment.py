@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from msgspec import structs
 
+from wbsp import timeouts
 from wbsp.core.resend_buffer import ResendBuffer
 from wbsp.process.host import HOST, Host
 from wbsp.sync.base import Push
@@ -20,7 +21,6 @@ from wbsp.worker.comm.channel import ServerChannel
 from wbsp.worker.comm.connection import TransportError
 
 _SETTLE = 0.005  # seconds of silence after which there is time to add up what is kept
-_LONGER = 60.0  # seconds for which a server that lacks what was durable gets no promise
 
 
 def codec_of(welcome: m.Welcome) -> Codec:
@@ -226,5 +226,5 @@ class Attachment:
             self._doubted[elect.epoch] = now
             self._say(f"a server that was started again holds this worker's pushes below "
                       f"{elect.due}, and another one holds those below {durable}: waiting up to "
-                      f"{_LONGER:g} s for that; start it again if it has ended")
-        return now - self._doubted[elect.epoch] < _LONGER
+                      f"{timeouts.VOTE_WITHHELD:g} s for that; start it again if it has ended")
+        return now - self._doubted[elect.epoch] < timeouts.VOTE_WITHHELD

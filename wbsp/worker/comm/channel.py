@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import zmq
 
+from wbsp import timeouts
 from wbsp.process.forks import close_connections
 from wbsp.process.host import HOST, Host
 from wbsp.tensors.buffers import keep_freed
@@ -26,7 +27,6 @@ from wbsp.worker.comm.connection import ConnectionMonitor, numbers
 from wbsp.worker.comm.shards import Slices
 
 _IN = int(zmq.POLLIN)  # arithmetic with enums takes its time
-_GRACE = 0.5  # seconds from the end of what was shared until the server is asked about it
 
 
 class Ready(NamedTuple):
@@ -151,7 +151,7 @@ class ServerChannel:
 
         That of a server that has died ends in a moment, too, and then there is another to speak to.
         """
-        return now - self._let_go_at > _GRACE
+        return now - self._let_go_at > timeouts.SHARING_ENDED
 
     def _arrange_slices(self, group: m.Group | None) -> None:
         if self.group == group:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from wbsp import timeouts
 from wbsp.process.host import HOST, Host, Thread
 from wbsp.process.throttle import Throttle
 from wbsp.replica.base import Vector
@@ -22,7 +23,7 @@ from wbsp.tensors.layout import LayerState, TensorSpec, check_layout, total_size
 from wbsp.wire.messages import codec as m
 from wbsp.worker.comm.attachment import codec_of
 from wbsp.worker.comm.channel import ServerChannel
-from wbsp.worker.comm.connection import PATIENCE, TransportError
+from wbsp.worker.comm.connection import TransportError
 from wbsp.worker.comm.incoming import Listener
 from wbsp.worker.comm.thread import CallQueue, Communication
 
@@ -41,8 +42,8 @@ class Transport:
 
     def __init__(self, address: str, worker: int, token: bytes | None = None,
                  bandwidth: float | None = None, say: Callable[[str], None] = print,
-                 interrupted: Callable[[], bool] = lambda: False, patience: float = PATIENCE,
-                 share: bool = True, on: Host = HOST):
+                 interrupted: Callable[[], bool] = lambda: False,
+                 patience: float = timeouts.WORKER_PATIENCE, share: bool = True, on: Host = HOST):
         """`address`: host:port; `bandwidth`: bytes per second each way, or None.
 
         patience: seconds for which to try to reach a server that is lost

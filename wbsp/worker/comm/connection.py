@@ -13,19 +13,15 @@ from collections.abc import Callable
 
 import zmq
 
+from wbsp import timeouts
 from wbsp.process.host import HOST, Host
 from wbsp.process.throttle import Throttle
 from wbsp.wire.addresses import endpoints, plain_address, split_addresses
 from wbsp.wire.liveness import SERVER, Liveness
 from wbsp.wire.sockets import HANDSHAKE_FAILED
 
-PATIENCE = SERVER.gone
 _NOTICE = 10.0  # seconds between two lines about a lost server
 _HANDSHAKES = 3  # failures without a reason after which the server counts as refusing
-# Seconds until the next address is tried, where there are several: without an answer, after the
-# connection was refused, after it was accepted (the handshake on a slow line).
-_TRY, _REFUSED, _ACCEPTED = 2.0, 0.25, 30.0
-_AWAY = 0.5  # the same after a process that does not serve, also where there is no other address
 
 
 class Route:
@@ -66,7 +62,7 @@ class Route:
         """Try the next address, if it is time; to be called while there is no connection."""
         if now < self._turn_at:
             return
-        self._turn_at = now + _TRY
+        self._turn_at = now + timeouts.NO_ANSWER
         endpoints = self._resolve()
         self._number = len(endpoints)
         if not endpoints or (endpoints == [self._endpoint] and not self._left):
@@ -92,11 +88,11 @@ class Route:
         """End the connection, and try the next address soon."""
         if self._endpoint and not self._left:
             self._disconnect(self._endpoint)
-        self._left, self._turn_at = True, now + _AWAY
+        self._left, self._turn_at = True, now + timeouts.NOT_SERVING
 
     def refused(self, now: float) -> None:
         """Note that no process listens at this address: the next one is tried soon."""
-        self._turn_at = min(self._turn_at, now + _REFUSED)
+        self._turn_at = min(self._turn_at, now + timeouts.REFUSED)
 
     def ended(self, now: float) -> None:
         """Note that a connection to this address was ended: the next one is tried soon, also where
@@ -107,7 +103,7 @@ class Route:
     def accepted(self, now: float) -> None:
         """Note that a process listens at this address: its handshake is given time."""
         if not self._ends:
-            self._turn_at = now + _ACCEPTED
+            self._turn_at = now + timeouts.HANDSHAKE
 
     def _disconnect(self, endpoint: str) -> None:
         with contextlib.suppress(zmq.ZMQError):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import zmq
 
+from wbsp import timeouts
 from wbsp.process.host import HOST, Host
 from wbsp.process.throttle import Throttle
 from wbsp.tensors.ops import bounds
@@ -27,7 +28,6 @@ from wbsp.wire.rate import RateLimiter
 from wbsp.wire.sockets import worker_socket
 from wbsp.worker.comm.connection import TransportError
 
-_AGAIN = 2.0  # seconds until an introduction that is not answered is repeated
 _NOTICE = 10.0  # seconds between two lines about a shard that is out of reach
 
 
@@ -168,7 +168,8 @@ class Slices:
                        f"no connection to the shard at {missing.name}") + "; trying for another "
                       f"{self._patience - waited:.0f} s")
         for shard in self._shards:
-            if shard.connected and not shard.ready and now - shard.presented_at > _AGAIN:
+            if (shard.connected and not shard.ready
+                    and now - shard.presented_at > timeouts.PRESENT_AGAIN):
                 self._present(shard, now)
         return False
 

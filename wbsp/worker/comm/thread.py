@@ -18,11 +18,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wbsp import timeouts
 from wbsp.core.stats import Report
 from wbsp.limits import one_line
 from wbsp.process.host import HOST, Host
 from wbsp.sync.base import Push
-from wbsp.wire.liveness import WORKER_BEAT, Nap
+from wbsp.wire.liveness import Nap
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import answer
 from wbsp.worker.comm.attachment import Attachment
@@ -30,7 +31,6 @@ from wbsp.worker.comm.channel import ServerChannel
 from wbsp.worker.comm.connection import TransportError, refused
 from wbsp.worker.comm.incoming import Listener, Membership
 
-RESEND = 60.0  # seconds without progress after which a request is sent again
 # Seconds for which a member that is refused without proof looks for its run's server: that may be
 # started again, or its standby may take over.
 _DOUBT = 60.0
@@ -247,7 +247,8 @@ class Communication:
         clock = self._channel.on.clock
         nap = Nap(clock.monotonic())
         while not self._closed(clock.monotonic()):
-            ready = self._channel.poll(self._calls.wakes, self.attachment.patience(WORKER_BEAT / 4))
+            ready = self._channel.poll(self._calls.wakes,
+                                       self.attachment.patience(timeouts.WORKER_BEAT / 4))
             if nap.over(now := clock.monotonic()):
                 self._channel.woke(now, nap.seconds)
                 if self._refused_at is not None:
@@ -455,11 +456,12 @@ class Communication:
             request.observe(self._counts(), now)
             if self._channel.transferring(now):
                 request.progress_at = now
-            if self._channel.ready and self._channel.all_sent and request.idle(now) > RESEND:
+            if (self._channel.ready and self._channel.all_sent
+                    and request.idle(now) > timeouts.REQUEST_STALLED):
                 request.send_again(now)
         if (now >= self._heartbeat_at and self._closes_by is None and self._introduced
                 and self._attaching is None):
-            self._heartbeat_at = now + WORKER_BEAT
+            self._heartbeat_at = now + timeouts.WORKER_BEAT
             self._channel.post(m.Heartbeat(self._report(), self._counts()[1]), urgent=True)
 
     @property

@@ -13,13 +13,13 @@ from typing import Any
 
 import keras
 
+from wbsp import timeouts
 from wbsp.replica.layers import derive, finalize, remarks, statistics
 from wbsp.replica.model import check_whole, open_replica
 from wbsp.replica.states import states
 from wbsp.runlog.console import say
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
-from wbsp.worker.comm.connection import PATIENCE
 from wbsp.worker.errors import in_one_line
 from wbsp.worker.keras.callback_list import Edge, surround
 from wbsp.worker.keras.fit_watch import Fit
@@ -58,9 +58,9 @@ class SyncCallback(keras.callbacks.Callback):
     """
 
     def __init__(self, address: str | None = None, worker_index: int | None = None, *,
-                 token_file: str | None = None, connect_timeout: float = 120.0,
+                 token_file: str | None = None, connect_timeout: float = timeouts.CONNECT,
                  band_width_limit: float | None = None, expected: dict[str, str] | None = None,
-                 say: Callable[[str], None] = say, patience: float = PATIENCE,
+                 say: Callable[[str], None] = say, patience: float = timeouts.WORKER_PATIENCE,
                  transport: str | None = None, session: Worker | None = None):
         """What is not given of the first three, and of transport, comes from the environment:
         `wbsp.environment`.
