@@ -75,9 +75,9 @@ class Dispatcher:
 
     def begin(self, engine: Engine, layout: list[TensorSpec]) -> Requests:
         """There is a model: admit the workers that wait for it."""
-        replies = Replies(engine, self.sessions, self.roster, self.shards)
-        self.sessions.expect(0 if self.shards else total_size(layout))
-        requests = Requests(engine, self.sessions, replies, self._clock, self.shards)
+        replies = Replies(engine, self.sessions, self.roster)
+        self.sessions.expect(self.sessions.planes.most(total_size(layout)))
+        requests = Requests(engine, self.sessions, replies, self._clock)
         admission = Admission(self._lobby, requests, layout)
         self.entrance, self._handlers = admission, self._handlers_of(admission, requests)
         admission.admit_all()
@@ -118,12 +118,12 @@ class Dispatcher:
         """One message of each worker with which memory is shared, if it has sent one."""
         for link in self.sessions.lending.readable():
             session = self.sessions.get(link.identity)
-            if session is None or session.memory is not link:
+            if session is None or session.inbox != link.inbox:
                 continue  # another worker's message has ended it
             try:
                 frames = link.receive()
             except OSError:
-                self.sessions.unshare(session)
+                self.sessions.planes.unshare(session)
                 continue
             if frames is not None:
                 self._carefully(link.identity, partial(self._hear, session, frames))
@@ -248,11 +248,7 @@ class Dispatcher:
         if not 1 <= len(frames) <= 2:
             raise m.WireError(f"a message of {len(frames)} frames")
         message = m.decode(m.FromWorker, frames[0].buffer)
-        body = body_of(message, frames, session)
-        floats = m.Initial if self.shards is not None else _WITH_FLOATS
-        if (body is not None) != isinstance(message, floats):
-            raise m.WireError(f"{type(message).__name__} with {len(frames)} frames")
-        return message, body
+        return message, body_of(message, frames, session)
 
     def _tell_watcher(self, peer: Peer, watch: m.Watch) -> None:
         """Another process serves those who watch the run: say where."""

@@ -517,7 +517,7 @@ def test_what_another_may_act_on_is_noted_before_it_leaves(world):
 def test_where_the_standby_is_back_promises_to_the_server_are_given_back(world, inquiries):
     """Else workers that were asked in vain could never promise themselves to the standby."""
     world.holds_one()
-    world.members.append(SimpleNamespace(identity=b"w", worker=0, attached_at=None, updates=1))
+    world.members.append(SimpleNamespace(identity=b"w", worker=0, attached_at=None, plane=1))
     world.now = 40.0
     world.replication.poll()
     world.replication.poll()
@@ -575,7 +575,7 @@ def test_without_a_standby_there_is_nothing_to_ask(world):
 def test_who_has_come_back_may_promise_anew_once_the_standby_follows(world):
     """It may have promised itself to the standby, which has heard of this server since."""
     world.holds_one()
-    back = SimpleNamespace(identity=b"w", worker=0, attached_at=5.0, updates=None)
+    back = SimpleNamespace(identity=b"w", worker=0, attached_at=5.0, plane=None)
     world.members.append(back)
     world.now = 4.0
     world.in_touch()
@@ -596,7 +596,7 @@ def test_who_has_taken_over_asks_the_other_one_until_most_workers_are_here(world
     world.replication.poll()
     world.roster.owners[0] = IndexOwner(place, None)
     back = SimpleNamespace(answer=None)
-    world.members.append(SimpleNamespace(worker=0, updates=object(), returning=back))
+    world.members.append(SimpleNamespace(worker=0, plane=object(), returning=back))
     world.replication.poll()
     assert world.noted["beside"] == "127.0.0.1:2606", "it does not know this server yet"
     back.answer = m.Reattached(1, True, 0, 0, None)
@@ -611,7 +611,7 @@ def test_who_has_taken_over_asks_the_other_one_until_most_workers_are_here(world
 def test_workers_are_asked_with_what_this_server_has_of_them(world, inquiries):
     world.push()
     world.holds_one()
-    world.members.append(SimpleNamespace(identity=b"w", worker=0, attached_at=None, updates=1))
+    world.members.append(SimpleNamespace(identity=b"w", worker=0, attached_at=None, plane=1))
     world.now = 40.0
     world.replication.poll()
     world.replication.poll()

@@ -417,7 +417,7 @@ class Replication:
         owners = self._roster.owners
         votes.promised = {
             (session.worker, owners[session.worker].owner) for session in self._sessions
-            if session.worker in owners and session.updates is not None
+            if session.worker in owners and session.plane is not None
             and (session.returning is None or session.returning.answer is not None)}
         if votes.won and self._record(beside=None):
             self._beside = None
@@ -523,7 +523,7 @@ class Replication:
 
     def _tell_members(self, message: Callable[[int], m.Message]) -> None:
         for session in self._sessions:
-            if session.updates is not None:
+            if session.plane is not None:
                 self._sessions.send(session.identity, message(session.worker))
 
     def _tell(self, text: str, kind: str = "", **facts: Any) -> None:

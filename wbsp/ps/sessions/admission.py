@@ -132,7 +132,7 @@ class Entrance(ABC):
         if self._is_late(identity, request):
             self._other.hear_of(request.epoch, worker)
             return
-        if session is not None and (session.worker != worker or session.updates is None):
+        if session is not None and (session.worker != worker or session.plane is None):
             raise m.WireError(f"worker {worker} attached again in the session of "
                               f"worker {session.worker}")
         self._return(peer, request, session)
@@ -158,7 +158,7 @@ class Entrance(ABC):
     def dismiss(self, reason: str) -> None:
         """Nobody can join any more: refuse those who are about to, now or later."""
         self._over = reason
-        for session in [one for one in self._sessions if one.updates is None]:
+        for session in [one for one in self._sessions if one.plane is None]:
             self._refuse(session, f"worker {session.worker} comes too late: {reason}")
 
     def _is_late(self, identity: bytes, worker: m.Hello | m.Reattach) -> bool:
@@ -167,7 +167,7 @@ class Entrance(ABC):
         if worker.run != self._info.run or worker.epoch <= self._roster.epoch:
             return False
         if session := self._sessions.get(identity):
-            self._sessions.unshare(session)  # it hears what comes over the network alone
+            self._sessions.planes.unshare(session)  # it hears what comes over the network alone
         self._sessions.turn_away(identity, worker.worker,
                                  f"there is a later server of this run, of epoch {worker.epoch}; "
                                  f"this one is of epoch {self._roster.epoch}")
@@ -222,8 +222,8 @@ class Entrance(ABC):
         if answer.ticket:  # a member's, and the epoch may be a later one by now
             answer = msgspec.structs.replace(answer, epoch=self._roster.epoch,
                                              ticket=self._roster.ticket(session.worker))
-        if session.updates is not None and session.request is not None:
-            self._sessions.share(session, session.updates.size, session.request.socket)
+        if session.plane is not None and session.request is not None:
+            self._sessions.planes.attach(session, session.plane.size, session.request.socket)
             answer = session.answer = msgspec.structs.replace(answer, memory=session.inbox)
         self._sessions.send(session.identity, answer)
         self._sessions.repeat(session)

@@ -5,28 +5,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-import numpy as np
-
 from wbsp import timeouts
 from wbsp.core.ledger import Ledger
 from wbsp.core.stats import Report
 from wbsp.limits import one_line
 from wbsp.ps.checkpoint.state import Totals
 from wbsp.ps.config import Reporter
+from wbsp.ps.sessions.data_plane import DataPlanes, ShardedPlanes
 from wbsp.ps.sessions.handlers import Handlers
 from wbsp.ps.sessions.peer_log import AT_ONCE, PeerLog, ProtocolErrors, TokenBucket
-from wbsp.ps.sessions.session import Sharing, Way, WorkerSession, check_report
+from wbsp.ps.sessions.session import WorkerSession, check_report
 from wbsp.ps.sharding.coordinator import Shards
-from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import FLOAT32, Codec
-from wbsp.wire.assembly import Updates, split
 from wbsp.wire.liveness import WORKER, Liveness
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Bond, answer
-from wbsp.wire.queues import MOST_WAITING, PeerQueues
+from wbsp.wire.queues import PeerQueues
 from wbsp.wire.rate import RateLimiter
 from wbsp.wire.shm.lender import Lending
-from wbsp.wire.shm.link import TRIES
 from wbsp.wire.sockets import ServerSocket
 
 _TURNED_AWAY = 64  # reasons that are remembered, so that each is said once
@@ -50,11 +46,10 @@ class SessionManager:
         self._reporter = reporter
         self._by_identity: dict[bytes, WorkerSession] = {}
         self._by_worker: dict[int, WorkerSession] = {}
-        self._shards, self._wire = shards, wire
         self.lending = Lending(alone, socket.on)
-        self._pool = BufferPool()  # of updates that are sent
+        parts = self.lending, self.queues, self._clock, self.send, wire
+        self.planes = DataPlanes(*parts) if shards is None else ShardedPlanes(shards, *parts)
         self.reports: dict[int, Totals] = {}  # of each worker, over all its incarnations
-        self._by_secret: dict[int, WorkerSession] = {}  # as in `Group`
         self._refusals = TokenBucket()
         self._turned_away: deque[str] = deque(maxlen=_TURNED_AWAY)  # reasons
 
@@ -84,30 +79,9 @@ class SessionManager:
         return session
 
     def attach(self, session: WorkerSession, size: int, name: str, ledger: Ledger) -> None:
-        """The worker is a member: have the shards know it, if there are some; else as `share`."""
+        """The worker is a member. `size`, `name`: as of `DataPlanes.attach`."""
         session.ledger = ledger
-        self.share(session, size, name)
-        if self._shards is not None:
-            session.sharing = Sharing(self._shards.admit(session.worker))
-            self._by_secret[session.sharing.group.secret] = session
-
-    def share(self, session: WorkerSession, size: int, name: str) -> None:
-        """Make ready for updates of `size` floats, in new shared memory if that can be.
-
-        name: of the worker's socket
-        """
-        self.unshare(session)
-        failed = 0 if session.way is None else session.way.failed
-        link, way = self.lending.link(session.identity, "" if failed >= TRIES else name, size)
-        pool = self._pool if link is None else self.lending.pool
-        updates = Updates(size, pool, self._wire, link is not None)
-        session.way = Way(way, updates, link, failed)
-
-    def unshare(self, session: WorkerSession, failed: bool = False) -> None:
-        """Share nothing with this worker any more: it is to attach again, or has ended."""
-        if session.way is not None and session.way.link is not None:
-            self.lending.end(session.way.link)
-            session.way.link, session.way.failed = None, session.way.failed + failed
+        self.planes.attach(session, size, name)
 
     def expect(self, size: int) -> None:
         """Workers send vectors of at most so many floats here."""
@@ -115,18 +89,15 @@ class SessionManager:
 
     def attached(self, secret: int) -> WorkerSession | None:
         """The session of which a shard speaks, if it is open."""
-        return self._by_secret.get(secret)
+        worker = self.planes.worker_of(secret)
+        return None if worker is None else self.of(worker)
 
     def close(self, session: WorkerSession) -> None:
         """Forget a session; a message on its way to the worker may still arrive."""
         self._by_identity.pop(session.identity, None)
         if self._by_worker.get(session.worker) is session:
             del self._by_worker[session.worker]
-        self.unshare(session)
-        self.queues.drop_transfer(session.identity)
-        if self._shards is not None and session.group is not None:
-            self._shards.dismiss(session.worker, session.group)
-            self._by_secret.pop(session.group.secret, None)
+        self.planes.close(session)
 
     # Liveness.
 
@@ -181,15 +152,12 @@ class SessionManager:
 
     def send(self, identity: bytes, message: m.Message) -> None:
         """Send a message, to a worker or to a stranger, when the line and the socket allow."""
-        session, link = self.get(identity), None
-        if session is not None and (link := session.memory) and link.open:
-            waiting = self.lending.post(link, m.encode(message), self._clock())
-            session.deaf = waiting > MOST_WAITING
-            return
-        if not self.queues.post(identity, m.encode(message), now=self._clock()) and session:
+        session = self.get(identity)
+        taken = session.plane.post(message) if session and session.plane else None
+        if taken is not None and session:
+            session.deaf = not taken
+        elif not self.queues.post(identity, m.encode(message), now=self._clock()) and session:
             session.deaf = True
-        if link is not None and isinstance(message, m.Joined | m.Resend | m.Reattached):
-            link.open = True  # the worker reads this before anything that comes there
 
     def proven(self, identity: bytes, request: m.Reattach, *keys: bytes) -> Bond | None:
         """As `Challenges.proven`."""
@@ -202,34 +170,6 @@ class SessionManager:
     def answer(self, identity: bytes, message: m.Message) -> None:
         """Answer a peer that has not proven who it is, whatever its socket is called."""
         self.queues.post(identity, m.encode(message), now=self._clock())
-
-    def send_model(self, session: WorkerSession, request: int, version: int, words: np.ndarray,
-                   base: int) -> None:
-        """Send a version instead of what is left of an earlier one: all its floats, or the words
-        that make it of version `base`; both float32."""
-        if session.memory is not None:
-            model = self.lent(session, request, version, words)
-            if model is not None:
-                self.send(session.identity, model)
-            return
-        self.queues.transfer(session.identity, (
-            (m.encode(m.Model(request, version, offset, words.size, base)), chunk)
-            for offset, chunk in split(words)), self._clock())
-
-    def lent(self, session: WorkerSession, request: int, version: int,
-             vector: np.ndarray) -> m.Model | None:
-        """The message that has a version (float32 [size]) in shared memory.
-
-        None: there is none. Where memory was shared, the worker attaches again without, and repeats
-        its fetch.
-        """
-        if session.memory is None:
-            return None
-        place = session.memory.lend(request, vector)
-        if place is None:
-            self.unshare(session, failed=True)
-            return None
-        return m.Model(request, version, 0, vector.size, place=place)
 
     def repeat(self, session: WorkerSession) -> None:
         """The worker's connection was broken: repeat what it may have missed."""

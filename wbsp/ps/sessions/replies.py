@@ -12,17 +12,14 @@ from wbsp.core.messages import Outgoing
 from wbsp.ps.sessions.registry import SessionManager
 from wbsp.ps.sessions.roster import Roster
 from wbsp.ps.sessions.session import WorkerSession
-from wbsp.ps.sharding.coordinator import Shards
 from wbsp.wire.messages import codec as m
 
 
 class Replies:
     """Sends each worker what an engine has for it; used by the event loop."""
 
-    def __init__(self, engine: Engine, sessions: SessionManager, roster: Roster,
-                 shards: Shards | None):
-        """`shards`: that send the floats; None: they are sent here."""
-        self._engine, self._sessions, self._shards = engine, sessions, shards
+    def __init__(self, engine: Engine, sessions: SessionManager, roster: Roster):
+        self._engine, self._sessions = engine, sessions
         self._roster = roster
         self._finals: list[Outgoing] | None = []  # held back; None: they no longer are
 
@@ -43,12 +40,9 @@ class Replies:
                 waiting.extend(self._engine.fetch(session.worker, back.early))
                 back.early = 0
             if isinstance(message, m.Model):
-                held = session.progress.held
-                if self._shards is not None:  # messages follow on their records, before any other
-                    self._shards.send(session.worker, message.request, message.version, held)
-                else:
-                    self._sessions.send_model(session, message.request, message.version,
-                                              *self._engine.store.latest.sendable(held))
+                assert session.plane is not None, "a member has one"
+                session.plane.send_version(message.request, self._engine.store.latest,
+                                           session.progress.held)
                 continue
             if isinstance(message, m.Ack) and waiting:
                 message = self._with_model(message, waiting, session)
@@ -64,10 +58,9 @@ class Replies:
         worker, message = waiting[0]
         if not isinstance(message, m.Model) or worker != session.worker:
             return ack
-        vector = self._engine.store.latest.vector
-        model = vector is not None and self._sessions.lent(session, message.request,
-                                                           message.version, vector)
-        if not model:
+        model = session.plane and session.plane.lend_version(message.request,
+                                                             self._engine.store.latest)
+        if model is None:
             return ack
         waiting.popleft()
         return msgspec.structs.replace(ack, model=model)

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from wbsp.core.engine import Engine
 from wbsp.limits import one_line
 from wbsp.ps.clock import Clock
+from wbsp.ps.sessions.data_plane import Arrived
 from wbsp.ps.sessions.handlers import Handlers
 from wbsp.ps.sessions.registry import SessionManager
 from wbsp.ps.sessions.replies import Replies
-from wbsp.ps.sessions.session import Returning, Sharing, WorkerSession
-from wbsp.ps.sharding.coordinator import Shards
+from wbsp.ps.sessions.session import Returning, WorkerSession
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import Arriving, Holds
 
@@ -30,10 +28,8 @@ class Requests:
     """
 
     def __init__(self, engine: Engine, sessions: SessionManager, replies: Replies,
-                 clock: Clock, shards: Shards | None = None):
-        """`shards`: None: floats come here."""
+                 clock: Clock):
         self.engine, self.sessions, self.replies = engine, sessions, replies
-        self._shards = shards
         self._clock = clock
         self.first_came = math.inf
         self.returned = False
@@ -48,7 +44,7 @@ class Requests:
     def join(self, session: WorkerSession) -> None:
         """A worker was admitted."""
         self.first_came = min(self._clock.now(), self.first_came)
-        self._tell(session.worker, f" joined over {session.way and session.way.name}")
+        self._tell(session.worker, f" joined over {session.plane and session.plane.name}")
         self.replies.send(self.engine.join(session.worker, self._clock.run()))
 
     def come_back(self, session: WorkerSession, reattach: m.Reattach) -> None:
@@ -76,8 +72,8 @@ class Requests:
         """A member's connection was broken, and its session was not: repeat what it may have
         missed."""
         self.sessions.queues.drop_transfer(session.identity)
-        if session.updates is not None:
-            self.sessions.share(session, session.updates.size, reattach.socket)
+        if session.plane is not None:
+            self.sessions.planes.attach(session, session.plane.size, reattach.socket)
         back = session.returning
         if back is not None and back.lacks is not None:
             self.sessions.send(session.identity,
@@ -88,7 +84,7 @@ class Requests:
     def kept(self, session: WorkerSession, kept: m.Kept, body: memoryview | None) -> None:
         """Take a chunk of what an earlier server had decided, or its head. Raises WireError."""
         back = session.returning
-        if session.updates is None or back is None:
+        if session.plane is None or back is None:
             raise m.WireError(f"worker {session.worker} resent pushes that were not requested")
         if back.lacks is None:
             return  # sent twice
@@ -99,31 +95,14 @@ class Requests:
             self.sessions.close(session)
             return
         session.check_kept(kept, back.request.answered)
-        if body is None:
-            self._headed(session, kept, kept.work.last)
-            return
-        vector = session.updates.add(kept.offset, body, kept.size, again=True)
-        if vector is None:
-            self.sessions.note_chunk(session)
-        else:
-            self._resend(session, back, kept, vector, 0.0)
-
-    def _resend(self, session: WorkerSession, back: Returning, kept: m.Kept,
-                vector: np.ndarray | None, most: float) -> None:
-        """All of it is here; `vector`: None: in the shards."""
-        try:
-            self.engine.resend(session.worker, kept.work, vector, self._clock.run(), most)
-        except ValueError as error:
-            raise m.Impossible(str(error)) from None
-        back.lacks = None
-        self._attach(session, back)
+        self._take(session, session.plane.put(kept, body, 0), body)
 
     def _attach(self, session: WorkerSession, back: Returning) -> None:
         """Nothing that this member was answered is lacking any more."""
         request, worker = back.request, session.worker
         self._tell(worker, " is back" + (", and has finished" if request.left
                                         else f" with version {request.version}")
-                   + f", over {session.way and session.way.name}")
+                   + f", over {session.plane and session.plane.name}")
         session.joined = not request.left
         # who is yet to hear that its push was decided waits from then on
         waits = request.waits or self.engine.ledger.next_seq(worker) > request.answered
@@ -132,42 +111,13 @@ class Requests:
 
     def update(self, session: WorkerSession, update: m.Update, body: memoryview | None) -> None:
         """Take a chunk of a push, or its head. Raises WireError for what no member can send."""
-        if not session.joined or session.updates is None:
+        if not session.joined or session.plane is None:
             raise m.WireError(f"worker {session.worker} pushed before it joined")
         session.check_push(update.push, self.engine.store.latest.version)
-        session.returned(update.returned)
+        session.plane.returned(update.returned)
         session.progress.held = update.held
-        if body is None:
-            if update.push.seq < self.engine.ledger.next_seq(session.worker):
-                self._push(session, update, None, 0.0)  # again: the shards have no part in it
-            else:
-                self._headed(session, update, update.push.seq)
-            return
-        vector = session.updates.add(update.offset, body, update.size)
-        if vector is None:
-            self.sessions.note_chunk(session)
-        else:
-            self._push(session, update, vector, session.updates.most)
-
-    def _push(self, session: WorkerSession, update: m.Update, vector: np.ndarray | None,
-              most: float) -> None:
-        """All of it is here; `vector`: None: in the shards."""
-        if update.push.seq >= self.engine.ledger.next_seq(session.worker):
-            session.note_push()  # a repeated one says nothing of what came after it
-        try:
-            answer = self.engine.push(update.push, vector, self._clock.run(), update.fetch,
-                                      most)
-        except ValueError as error:
-            raise m.Impossible(str(error)) from None
-        self.replies.send(answer)
-
-    # Where there are shards: heads come from workers, and floats are where the shards say.
-
-    def _headed(self, session: WorkerSession, head: m.Update | m.Kept, seq: int) -> None:
-        """The head of what goes to the shards; offset and size are unused here."""
-        if session.sharing is not None:
-            session.sharing.arriving(seq, isinstance(head, m.Kept)).head = head
-            self._decide_if_whole(session, session.sharing)
+        due = self.engine.ledger.next_seq(session.worker)
+        self._take(session, session.plane.put(update, body, due), body)
 
     def arriving(self, session: WorkerSession, notice: Arriving, shard: int) -> None:
         """A shard has more of its slice."""
@@ -176,28 +126,44 @@ class Requests:
     def held(self, session: WorkerSession, notice: Holds, shard: int) -> None:
         """A shard has all of its slice. Raises WireError as `update` does."""
         self.sessions.note_chunk(session)
-        if session.sharing is not None:
-            arrival = session.sharing.arriving(notice.seq, notice.again)
-            arrival.shards.add(shard)
-            arrival.most = max(arrival.most, notice.most)
-            self._decide_if_whole(session, session.sharing)
+        if session.plane is not None:
+            self._take(session, session.plane.held(shard, notice), None)
 
-    def _decide_if_whole(self, session: WorkerSession, sharing: Sharing) -> None:
-        arrival, back = sharing.arrival, session.returning
-        if arrival is None or self._shards is None or len(arrival.shards) < len(self._shards):
-            return
-        head = arrival.head
-        if isinstance(head, m.Update):
-            sharing.arrival = None
-            self._push(session, head, None, arrival.most)
-        elif isinstance(head, m.Kept) and back is not None and back.lacks is not None:
-            sharing.arrival = None
-            self._resend(session, back, head, None, arrival.most)
+    def _take(self, session: WorkerSession, arrived: Arrived | None,
+              body: memoryview | None) -> None:
+        """Tell the engine of a push, or of a sum that was sent again, if all of it is here."""
+        if arrived is None:
+            if body is not None:
+                self.sessions.note_chunk(session)
+        elif isinstance(arrived.head, m.Update):
+            self._push(session, arrived.head, arrived)
+        elif (back := session.returning) is not None and back.lacks is not None:
+            self._resend(session, back, arrived.head, arrived)
+
+    def _push(self, session: WorkerSession, update: m.Update, arrived: Arrived) -> None:
+        if update.push.seq >= self.engine.ledger.next_seq(session.worker):
+            session.note_push()  # a repeated one says nothing of what came after it
+        try:
+            answer = self.engine.push(update.push, arrived.vector, self._clock.run(), update.fetch,
+                                      arrived.most)
+        except ValueError as error:
+            raise m.Impossible(str(error)) from None
+        self.replies.send(answer)
+
+    def _resend(self, session: WorkerSession, back: Returning, kept: m.Kept,
+                arrived: Arrived) -> None:
+        try:
+            self.engine.resend(session.worker, kept.work, arrived.vector, self._clock.run(),
+                               arrived.most)
+        except ValueError as error:
+            raise m.Impossible(str(error)) from None
+        back.lacks = None
+        self._attach(session, back)
 
     def fetch(self, session: WorkerSession, fetch: m.Fetch) -> None:
-        if session.updates is None:
+        if session.plane is None:
             raise m.WireError(f"worker {session.worker} fetched before it joined")
-        session.returned(fetch.returned)
+        session.plane.returned(fetch.returned)
         session.progress.held = fetch.held
         answer = self.engine.fetch(session.worker, fetch.request)
         if session.returning:
@@ -205,7 +171,7 @@ class Requests:
         self.replies.send(answer)
 
     def query(self, session: WorkerSession, query: m.CutQuery) -> None:
-        if not session.joined or session.updates is None:
+        if not session.joined or session.plane is None:
             raise m.WireError(f"worker {session.worker} asked before it joined")
         session.check_query(query)
         if known := session.decided(query.number):
@@ -218,7 +184,7 @@ class Requests:
 
     def leave(self, session: WorkerSession, leaving: m.Leaving) -> None:
         self.sessions.note_report(session, leaving.report)
-        if session.updates is None:
+        if session.plane is None:
             self.sessions.close(session)
             return
         if not session.joined:  # a repetition, since Final is not there yet
@@ -239,7 +205,7 @@ class Requests:
 
     def lose(self, session: WorkerSession, reason: str) -> None:
         """End a session without a word from the worker."""
-        member = session.joined and session.updates is not None
+        member = session.joined and session.plane is not None
         self.sessions.close(session)
         if not member:
             return

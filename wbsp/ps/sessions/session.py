@@ -9,12 +9,11 @@ import zmq
 from wbsp.core.ledger import Ledger
 from wbsp.core.stats import PHASES, Report
 from wbsp.ps.checkpoint.state import Totals
+from wbsp.ps.sessions.data_plane import DataPlane
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec
-from wbsp.wire.assembly import Updates
 from wbsp.wire.liveness import Liveness
 from wbsp.wire.messages import codec as m
-from wbsp.wire.shm.lender import SharedLink
 from wbsp.wire.shm.link import check_name
 
 _MAX_COUNT = 1 << 40  # steps or samples in one push; sums of them stay 64-bit integers
@@ -55,40 +54,6 @@ class Returning:
 
 
 @dataclass
-class Arrival:
-    """A push, or a sum of pushes that is sent `again`, on its way to the shards."""
-
-    key: tuple[int, bool]  # seq, again: as in `wbsp.wire.messages.sharding.Slice`
-    head: m.Update | m.Kept | None = None  # once it is here
-    shards: set[int] = field(default_factory=set)  # that have all of their slice
-    most: float = 0.0  # as of `magnitude`, in these
-
-
-@dataclass
-class Sharing:
-    """A session's part in a server's shards."""
-
-    group: m.Group  # what the worker is sent of them
-    arrival: Arrival | None = None  # the newest that is not decided
-
-    def arriving(self, seq: int, again: bool) -> Arrival:
-        """What arrives; that of another number is void."""
-        if self.arrival is None or self.arrival.key != (seq, again):
-            self.arrival = Arrival((seq, again))
-        return self.arrival
-
-
-@dataclass
-class Way:
-    """How floats come from a worker and go there."""
-
-    name: str  # for a log
-    updates: Updates
-    link: SharedLink | None  # None: no memory is shared (any more)
-    failed: int = 0  # attempts to share that did; after some no other is made
-
-
-@dataclass
 class WorkerSession:
     """Session of one incarnation of a worker; times are the server's own."""
 
@@ -100,8 +65,7 @@ class WorkerSession:
     request: m.Join | m.Reattach | None = None  # as which it asked to be a member
     joined: bool = False  # it asked to join, and has not left
     ledger: Ledger | None = None  # of its pushes, once it is admitted
-    way: Way | None = None  # set for good when it is admitted
-    sharing: Sharing | None = None  # set when it is admitted, where there are shards
+    plane: DataPlane | None = None  # from its admission on
     answer: m.Joined | None = None  # to its wish to join
     returning: Returning | None = None  # it has attached again
     progress: Progress = field(default_factory=Progress)
@@ -116,16 +80,6 @@ class WorkerSession:
     def layout(self) -> list[TensorSpec] | None:
         """Of its model; None until it asks to join."""
         return self.request.layout if self.request else None
-
-    @property
-    def updates(self) -> Updates | None:
-        """Of what it sends; None until it is admitted."""
-        return self.way.updates if self.way else None
-
-    @property
-    def memory(self) -> SharedLink | None:
-        """What is shared with it; None: nothing is."""
-        return self.way.link if self.way else None
 
     def note_message(self, now: float) -> None:
         """A message came in: the worker is alive, and connected."""
@@ -152,17 +106,12 @@ class WorkerSession:
     @property
     def group(self) -> m.Group | None:
         """The shards, for the worker; None: there are none, or it is not a member yet."""
-        return self.sharing.group if self.sharing else None
+        return self.plane.group if self.plane else None
 
     @property
     def inbox(self) -> int:
         """The number of the shared segment, for the worker; 0: there is none."""
-        return self.memory.inbox if self.memory else 0
-
-    def returned(self, request: int) -> None:
-        """What answered the worker's fetches before this one is read no more."""
-        if self.memory is not None:
-            self.memory.returned(request)
+        return self.plane.inbox if self.plane else 0
 
     def check_push(self, push: Push, newest: int) -> None:
         """Raise Impossible for metadata that this worker cannot have; `newest` is a version."""
@@ -189,14 +138,19 @@ class WorkerSession:
 
 def body_of(message: m.Message, frames: list[zmq.Frame],
             session: WorkerSession | None) -> memoryview | None:
-    """What comes with a message; None: nothing. Raises WireError."""
-    if len(frames) == 2:
-        return frames[1].buffer
-    if not isinstance(message, m.Update | m.Kept) or message.place is None:
-        return None
-    if session is None or session.memory is None:
-        raise m.WireError("a place in memory that is not shared")
-    return session.memory.read(message.place)
+    """The floats that come with a message; None: it is one that has none. Raises WireError."""
+    plane = session.plane if session else None
+    body = frames[1].buffer if len(frames) == 2 else None
+    floats = isinstance(message, m.Initial)
+    if isinstance(message, m.Update | m.Kept):
+        floats = plane is None or not plane.heads
+        if body is None and message.place is not None:
+            if plane is None:
+                raise m.WireError("a place in memory that is not shared")
+            body = plane.read(message.place)
+    if (body is not None) != floats:
+        raise m.WireError(f"{type(message).__name__} with {len(frames)} frames")
+    return body
 
 
 def check_reattach(reattach: m.Reattach) -> None:

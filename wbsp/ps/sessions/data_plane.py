@@ -1,0 +1,307 @@
+"""How floats come from workers and go there: over sockets, in shared memory, or by way of shards.
+
+Each member has a data plane of one of these kinds. The server asks `DataPlanes` for it, and neither
+knows nor asks which one it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from wbsp.core.messages import Place
+from wbsp.core.store import Snapshot
+from wbsp.ps.sharding.coordinator import Shards
+from wbsp.tensors.buffers import BufferPool
+from wbsp.tensors.codecs import Codec
+from wbsp.wire.assembly import Updates, split
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages.sharding import Holds
+from wbsp.wire.queues import MOST_WAITING, PeerQueues
+from wbsp.wire.shm.lender import Lending, SharedLink
+from wbsp.wire.shm.link import TRIES
+
+
+class Arrived(NamedTuple):
+    """A push, or a sum of pushes that is sent again, all of which is here."""
+
+    head: m.Update | m.Kept
+    vector: np.ndarray | None  # float32 [size]; None: in the shards
+    most: float  # as of `magnitude`
+
+
+class DataPlane:
+    """How floats come from one worker and go there.
+
+    name:   for a log
+    size:   of the model, in floats
+    group:  of shards, for the worker; None: there are none
+    inbox:  number of the shared segment for what the worker sends; 0: there is none
+    heads:  what the worker sends here comes without floats
+    failed: attempts to share memory that did
+    """
+
+    group: m.Group | None = None
+    inbox = 0
+    heads = False
+    failed = 0
+
+    def __init__(self, name: str, size: int):
+        self.name, self.size = name, size
+
+    def put(self, message: m.Update | m.Kept, body: memoryview | None, due: int) -> Arrived | None:
+        """Take a chunk of a push or of a sum, or its head; return all of it, if nothing is missing
+        any more. Raises WireError.
+
+        due: number of the first push of this worker that is not decided
+        """
+        raise NotImplementedError
+
+    def held(self, shard: int, notice: Holds) -> Arrived | None:
+        """Note that a shard has all of its slice; return as `put`."""
+        raise m.WireError("a notice of a shard, and there are none")
+
+    def send_version(self, request: int, snapshot: Snapshot, held: int) -> None:
+        """Answer this fetch of the worker, which has version `held`, in place of what is left of
+        an earlier answer."""
+        raise NotImplementedError
+
+    def lend_version(self, request: int, snapshot: Snapshot) -> m.Model | None:
+        """The message that has a version in shared memory; None: there is none."""
+        return None
+
+    def read(self, place: Place) -> memoryview:
+        """What the worker has put there. Raises WireError."""
+        raise m.WireError("a place in memory that is not shared")
+
+    def returned(self, request: int) -> None:
+        """What answered the worker's fetches before this one is read no more."""
+
+    def post(self, message: m.Message) -> bool | None:
+        """Send a message beside the network; False: too many wait there; None: it is to go over the
+        network."""
+        return None
+
+    def unshared(self, failed: bool) -> DataPlane:
+        """End what is shared; return the plane that goes on."""
+        return self
+
+    def close(self) -> None:
+        """The session ends."""
+
+
+class SocketPlane(DataPlane):
+    """Floats are sent, in chunks, over the server's socket."""
+
+    def __init__(self, name: str, identity: bytes, updates: Updates, queues: PeerQueues,
+                 clock: Callable[[], float]):
+        """`identity`: of the worker's socket; `updates`: puts together what it sends."""
+        super().__init__(name, updates.size)
+        self._identity, self._updates, self._queues = identity, updates, queues
+        self._clock = clock
+
+    def put(self, message: m.Update | m.Kept, body: memoryview | None, due: int) -> Arrived | None:
+        assert body is not None
+        vector = self._updates.add(message.offset, body, message.size, isinstance(message, m.Kept))
+        return None if vector is None else Arrived(message, vector, self._updates.most)
+
+    def send_version(self, request: int, snapshot: Snapshot, held: int) -> None:
+        words, base = snapshot.sendable(held)
+        self._queues.transfer(self._identity, (
+            (m.encode(m.Model(request, snapshot.version, offset, words.size, base)), chunk)
+            for offset, chunk in split(words)), self._clock())
+
+
+class Member(Protocol):
+    """A session, as far as it concerns its plane."""
+
+    identity: bytes
+    worker: int
+    plane: DataPlane | None
+
+
+class MemoryPlane(SocketPlane):
+    """Floats lie in memory that is shared with a worker of this machine, and all messages go over
+    the link beside it."""
+
+    def __init__(self, session: Member, link: SharedLink, updates: Updates, network: DataPlane,
+                 planes: DataPlanes):
+        """`network`: the plane that goes on when the sharing ends."""
+        super().__init__("shared memory", session.identity, updates, planes.queues, planes.clock)
+        self._session, self.link, self._network, self._planes = session, link, network, planes
+        self.inbox = link.inbox
+
+    def read(self, place: Place) -> memoryview:
+        return self.link.read(place)
+
+    def returned(self, request: int) -> None:
+        self.link.returned(request)
+
+    def lend_version(self, request: int, snapshot: Snapshot) -> m.Model | None:
+        """None: the sharing has ended; the worker attaches again without, and repeats its fetch."""
+        vector = snapshot.vector
+        assert vector is not None
+        place = self.link.lend(request, vector)
+        if place is None:
+            self._session.plane = self.unshared(failed=True)
+            return None
+        return m.Model(request, snapshot.version, 0, vector.size, place=place)
+
+    def send_version(self, request: int, snapshot: Snapshot, held: int) -> None:
+        model = self.lend_version(request, snapshot)
+        if model is not None:
+            self._planes.send(self._identity, model)
+
+    def post(self, message: m.Message) -> bool | None:
+        if self.link.open:
+            waiting = self._planes.lending.post(self.link, m.encode(message), self._clock())
+            return waiting <= MOST_WAITING
+        # The worker reads this before anything that comes over the link.
+        self.link.open = isinstance(message, m.Joined | m.Resend | m.Reattached)
+        return None
+
+    def unshared(self, failed: bool) -> DataPlane:
+        self._planes.lending.end(self.link)
+        self._network.failed += failed
+        return self._network
+
+    def close(self) -> None:
+        self._planes.lending.end(self.link)
+
+
+@dataclass
+class _Arrival:
+    """A push, or a sum of pushes that is sent `again`, on its way to the shards."""
+
+    key: tuple[int, bool]  # seq, again: as in `wbsp.wire.messages.sharding.Slice`
+    head: m.Update | m.Kept | None = None  # once it is here
+    shards: set[int] = field(default_factory=set)  # that have all of their slice
+    most: float = 0.0  # as of `magnitude`, in these
+
+
+class ShardPlane(DataPlane):
+    """Heads come here; floats go to the shards and come from there, which say what they hold."""
+
+    heads = True
+
+    def __init__(self, name: str, size: int, worker: int, shards: Shards):
+        super().__init__(name, size)
+        self._worker = worker
+        self._shards = shards
+        self._arrival: _Arrival | None = None  # the newest that is not decided
+        self.group: m.Group = shards.admit(worker)
+
+    def put(self, message: m.Update | m.Kept, body: memoryview | None, due: int) -> Arrived | None:
+        if isinstance(message, m.Kept):
+            arrival = self._arriving(message.work.last, True)
+        elif message.push.seq < due:
+            return Arrived(message, None, 0.0)  # again: the shards have no part in it
+        else:
+            arrival = self._arriving(message.push.seq, False)
+        arrival.head = message
+        return self._whole(arrival)
+
+    def held(self, shard: int, notice: Holds) -> Arrived | None:
+        arrival = self._arriving(notice.seq, notice.again)
+        arrival.shards.add(shard)
+        arrival.most = max(arrival.most, notice.most)
+        return self._whole(arrival)
+
+    def send_version(self, request: int, snapshot: Snapshot, held: int) -> None:
+        # Effects follow on their records, before any other: the shards have that version now.
+        self._shards.send(self._worker, request, snapshot.version, held)
+
+    def close(self) -> None:
+        self._shards.dismiss(self._worker, self.group)
+
+    def _arriving(self, seq: int, again: bool) -> _Arrival:
+        """What arrives; that of another number is void."""
+        if self._arrival is None or self._arrival.key != (seq, again):
+            self._arrival = _Arrival((seq, again))
+        return self._arrival
+
+    def _whole(self, arrival: _Arrival) -> Arrived | None:
+        if arrival.head is None or len(arrival.shards) < len(self._shards):
+            return None
+        self._arrival = None
+        return Arrived(arrival.head, None, arrival.most)
+
+
+class DataPlanes:
+    """The planes of a server that keeps the floats itself; used by its event loop.
+
+    lending: what is shared, with workers and with a standby
+    """
+
+    def __init__(self, lending: Lending, queues: PeerQueues, clock: Callable[[], float],
+                 send: Callable[[bytes, m.Message], None], wire: Codec):
+        """`send`: sends a message to the worker with that socket; `wire`: the run's format."""
+        self.lending, self.queues, self.clock, self.send = lending, queues, clock, send
+        self._wire = wire
+        self._pool = BufferPool()  # of updates that are sent
+
+    def most(self, size: int) -> int:
+        """Floats of the largest vector that a worker of a model of this size sends here."""
+        return size
+
+    def attach(self, session: Member, size: int, name: str) -> None:
+        """Make ready for updates of `size` floats of a worker that is a member, or comes again over
+        a new connection: in new shared memory, if that can be.
+
+        name: of the worker's socket for that
+        """
+        self.unshare(session)
+        failed = session.plane.failed if session.plane else 0
+        link, way = self.lending.link(session.identity, "" if failed >= TRIES else name, size)
+        session.plane = SocketPlane(way, session.identity, Updates(size, self._pool, self._wire),
+                                    self.queues, self.clock)
+        session.plane.failed = failed
+        if link is not None:
+            session.plane = MemoryPlane(
+                session, link, Updates(size, self.lending.pool, self._wire, shared=True),
+                session.plane, self)
+
+    def unshare(self, session: Member, failed: bool = False) -> None:
+        """Share nothing with this worker any more: it is to attach again, or has ended."""
+        if session.plane is not None:
+            session.plane = session.plane.unshared(failed)
+
+    def close(self, session: Member) -> None:
+        """A session ends."""
+        self.queues.drop_transfer(session.identity)
+        if session.plane is not None:
+            session.plane.close()
+
+    def worker_of(self, secret: int) -> int | None:
+        """The worker of which a shard speaks; None: that one's session has ended."""
+        return None
+
+
+class ShardedPlanes(DataPlanes):
+    """The planes of a server that has shards."""
+
+    def __init__(self, shards: Shards, lending: Lending, queues: PeerQueues,
+                 clock: Callable[[], float], send: Callable[[bytes, m.Message], None], wire: Codec):
+        super().__init__(lending, queues, clock, send, wire)
+        self._shards = shards
+        self._workers: dict[int, int] = {}  # secret, as in `Group` -> worker
+
+    def most(self, size: int) -> int:
+        return 0
+
+    def attach(self, session: Member, size: int, name: str) -> None:
+        if session.plane is None:
+            _, way = self.lending.link(session.identity, "", size)
+            session.plane = plane = ShardPlane(way, size, session.worker, self._shards)
+            self._workers[plane.group.secret] = session.worker
+
+    def close(self, session: Member) -> None:
+        super().close(session)
+        if session.plane is not None and session.plane.group is not None:
+            self._workers.pop(session.plane.group.secret, None)
+
+    def worker_of(self, secret: int) -> int | None:
+        return self._workers.get(secret)
