@@ -8,13 +8,10 @@ from absl import flags
 import data
 import models
 from wbsp import heterogeneity, timeouts
-from wbsp.core.outer_optimizer import OUTER_OPTIMIZERS
-from wbsp.environment import TRANSPORTS
-from wbsp.ps.checkpoint.resume import resume_flag
+from wbsp.ps.flags import define_flags
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import sync_name
 from wbsp.sync import find, known_models, parse_options, with_batch_size
-from wbsp.tensors.codecs import FLOAT32, KNOWN
 
 FLAGS = flags.FLAGS
 RUN_WIDE = ("model", "dataset", "heterogeneity", "epochs", "target_accuracy", "lr", "lr_steps",
@@ -44,24 +41,14 @@ flags.DEFINE_integer("max_steps", 1_000_000, "steps after which this worker leav
                      "earlier processes in the run included", lower_bound=1)
 flags.DEFINE_float("sleep_time", 0.0, "seconds this worker sleeps before each step", lower_bound=0,
                    upper_bound=1e6)
-flags.DEFINE_float("band_width_limit", None, "MB/s in each direction for this process's traffic")
-flags.DEFINE_enum("transport", None, TRANSPORTS, "tcp: share no memory between server and workers "
-                  "of one machine; default: the environment variable WBSP_TRANSPORT, else auto")
 flags.DEFINE_integer("class_num", None, "classes of ImageNet's TFRecords (default: 1000); class "
                      "folders are counted", lower_bound=2)
 flags.DEFINE_integer("s", None, "how many steps a worker may be ahead of the slowest (ssp)")
 for name, default in KEPT.items():
     flags.DEFINE_float(name, default, "kept for compatibility; has no effect")
 # What the published runner did not have.
-flags.DEFINE_string("sync", None, f"synchronization model: {', '.join(known_models())}, or "
-                    "module:Class of your own; default: the last part of --base_dir (pcc: "
-                    "optimized WBSP)")
-flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the synchronization model")
-flags.DEFINE_enum("outer", "identity", list(OUTER_OPTIMIZERS), "what a version makes of the sum "
-                  "of its updates (ps)")
-flags.DEFINE_string("wire", FLOAT32.name, "format of updates and versions on the wire: "
-                    f"{KNOWN} (ps, standby)")
-flags.DEFINE_multi_string("outer_option", [], "key=value: an option of the outer step (ps)")
+define_flags(None, "; default: the last part of --base_dir", " (ps)", " (ps, standby)",
+             "--job_name=shard")
 flags.DEFINE_string("model", "cnn", f"{', '.join(models.KNOWN)}; of ImageNet "
                     f"{', '.join(models.IMAGENET)}; or module:function of your own")
 flags.DEFINE_enum("dataset", "cifar10", list(data.KNOWN), "training and test set")
@@ -84,23 +71,8 @@ flags.DEFINE_float("weight_decay", 0.0, "L2 on the dense layers (the published c
                    "without effect, for the CNN's convolutions too)", lower_bound=0)
 flags.DEFINE_integer("seed", 0, "of initial weights, shuffling and augmentation", lower_bound=0,
                      upper_bound=2**32 - 1)
-flags.DEFINE_flag(resume_flag(" (ps)"))
-flags.DEFINE_bool("fail_if_lost", False, "end with code 1, not 0, where a worker was lost and did "
-                  "not come back (ps, standby)")
-flags.DEFINE_string("standby_of", None, "host:port of the server whose place this process takes "
-                    "when that is gone (standby); all else as there, but for the port")
-flags.DEFINE_string("shards", "1", "how many processes share the model's floats, or the addresses, "
-                    "host:port,host:port, of those that --job_name=shard has started (ps, standby)")
-flags.DEFINE_integer("watch_port", 0, "where `python -m wbsp.watch HOST:PORT` gets the run's "
-                     "files; default: any free one (ps, standby)", lower_bound=0,
-                     upper_bound=65535)
 flags.DEFINE_string("server", None, "addresses of the server and its standby, host:port,host:port "
                     "(worker); default: --host and --port_base")
-flags.DEFINE_string("log_root", "runs", "where runs leave their files")
-flags.DEFINE_string("token_file", None, "file with a shared secret: encrypts, and keeps others out")
-flags.DEFINE_float("connect_timeout", timeouts.CONNECT, "seconds to wait for the other side: for "
-                   "workers and, where no run has begun yet, for the shards of --shards and the "
-                   "server of --standby_of (ps, standby); for the server (worker)", lower_bound=0)
 flags.DEFINE_float("patience", timeouts.WORKER_PATIENCE, "seconds for which a worker tries to "
                    "reach a server that is lost", lower_bound=0)
 

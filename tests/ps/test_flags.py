@@ -1,0 +1,25 @@
+"""The flags of a server, which `python -m wbsp.ps` and the launcher define by one function."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from jobs import ROOT
+
+OF_A_SERVER = {"sync", "sync_option", "outer", "outer_option", "wire", "log_root", "standby_of",
+               "shards", "watch_port", "connect_timeout", "band_width_limit", "transport",
+               "token_file", "[no]resume", "[no]fail_if_lost", "worker_num", "host", "port_base",
+               "base_dir", "check_period"}
+
+
+@pytest.mark.parametrize("command, default, others", [
+    (["-m", "wbsp.ps"], "(default: 'pcc')", "--shard has"),
+    (["runcifar10gpu.py"], "default: the last part of --base_dir", "--job_name=shard has")],
+    ids=["wbsp.ps", "launcher"])
+def test_help_shows_each_flag_of_a_server(command, default, others):
+    text = subprocess.run([sys.executable, *command, "--help"], cwd=ROOT, capture_output=True,
+                          text=True).stdout
+    assert set(re.findall(r"^  --([\w\[\]]+):", text, re.MULTILINE)) >= OF_A_SERVER
+    words = " ".join(text.split())
+    assert default in words and others in words

@@ -1,0 +1,81 @@
+"""The flags of a server, for `python -m wbsp.ps` and for launchers, and what is made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from absl import flags
+
+from wbsp import timeouts
+from wbsp.core.outer_optimizer import OUTER_OPTIMIZERS, create_outer
+from wbsp.environment import TRANSPORTS, shares_memory
+from wbsp.ps.checkpoint.resume import resume_flag
+from wbsp.ps.config import ServerConfig
+from wbsp.sync import known_models, parse_options
+from wbsp.tensors.codecs import FLOAT32, KNOWN, parse
+
+FLAGS = flags.FLAGS
+flags.disclaim_key_flags()  # they are flags of the module that defines them by `define_flags`
+
+
+def define_flags(sync: str | None = "pcc", sync_default: str = "", of_server: str = "",
+                 of_both: str = "", others: str = "--shard") -> None:
+    """Define the flags that every process of a server has.
+
+    sync, sync_default: the default model, and how its help names that
+    of_server, of_both: behind the help of flags of a server, and of those of its standby, too
+    others:             the flag that makes a process a shard
+    """
+    flags.DEFINE_string("sync", sync, f"synchronization model: {', '.join(known_models())}, or "
+                        f"module:Class of your own{sync_default} (pcc: optimized WBSP)")
+    flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the synchronization "
+                              "model")
+    flags.DEFINE_enum("outer", "identity", list(OUTER_OPTIMIZERS), "what a version makes of the "
+                      f"sum of its updates{of_server}")
+    flags.DEFINE_multi_string("outer_option", [], "key=value: an option of the outer step"
+                              f"{of_server}")
+    flags.DEFINE_string("wire", FLOAT32.name, "format of updates and versions on the wire: "
+                        f"{KNOWN}{of_both}")
+    flags.DEFINE_string("log_root", "runs", "where runs leave their files")
+    flags.DEFINE_flag(resume_flag(of_server))
+    flags.DEFINE_string("standby_of", None, "host:port of a server whose place this one takes "
+                        "when that is gone; every other flag as there, but for the port")
+    flags.DEFINE_string("shards", "1", "how many processes share the model's floats, or the "
+                        f"addresses, host:port,host:port, of those that {others} has started"
+                        f"{of_both}")
+    flags.DEFINE_integer("watch_port", 0, "where `python -m wbsp.watch HOST:PORT` gets the run's "
+                         f"files; default: any free one{of_both}", lower_bound=0,
+                         upper_bound=65535)
+    flags.DEFINE_bool("fail_if_lost", False, "end with code 1, not 0, where a worker was lost and "
+                      f"did not come back{of_both}")
+    flags.DEFINE_float("connect_timeout", timeouts.CONNECT, "seconds to wait for workers and, "
+                       "where no run has begun yet, for the shards of --shards and the server of "
+                       f"--standby_of{of_both}" + ("; for the server (worker)" if of_both else ""),
+                       lower_bound=0)
+    flags.DEFINE_float("band_width_limit", None, "MB/s in each direction for this process's "
+                       "traffic")
+    flags.DEFINE_enum("transport", None, TRANSPORTS, "tcp: share no memory between server and "
+                      "workers of one machine; default: the environment variable WBSP_TRANSPORT, "
+                      "else auto: with all of this user")
+    flags.DEFINE_string("token_file", None, "file with a shared secret: encrypts, and keeps "
+                        "others out; default: the environment variable WBSP_TOKEN_FILE")
+
+
+def bandwidth() -> float | None:
+    """Bytes a second each way; None: no limit."""
+    return FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit
+
+
+def server_config(workers: int, **more: Any) -> ServerConfig:
+    """What the flags say of a server for so many workers; `more` of its fields are given."""
+    return ServerConfig(
+        workers, check_period=FLAGS.check_period, connect_timeout=FLAGS.connect_timeout,
+        bandwidth=bandwidth(), share=shares_memory(FLAGS.transport),
+        outer=create_outer(FLAGS.outer, **parse_options(FLAGS.outer_option)),
+        wire=parse(FLAGS.wire), fail_if_lost=FLAGS.fail_if_lost, **more)
+
+
+def places() -> dict[str, Any]:
+    """Further arguments of `prepare_server` that are flags."""
+    return {name: FLAGS[name].value for name in ("token_file", "log_root", "resume", "standby_of",
+                                                 "shards", "watch_port")}
