@@ -70,6 +70,10 @@ class Reporter:
         """Tell the log."""
         self.log.event(self.clock.run(), kind, **facts)
 
+    def close(self) -> None:
+        self.log.close()
+        self.console.close()
+
 
 @dataclass(frozen=True)
 class RunInfo:

@@ -32,7 +32,6 @@ from wbsp.tensors.layout import TensorSpec, total_size
 from wbsp.wire.guard import no_file_left
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
-from wbsp.wire.rate import RateLimitedReceiver, RateLimiter
 from wbsp.wire.sockets import ServerSocket
 
 _WITH_FLOATS = m.Initial | m.Update | m.Kept  # these come with floats, or are heads of them
@@ -69,7 +68,6 @@ class Dispatcher:
         self._lobby = Lobby(info, self.sessions, self.roster, clock, self.replication, on_initial)
         self.entrance: Entrance = self._lobby
         self._handlers = self._handlers_of(self._lobby)
-        self._receiver = RateLimitedReceiver(socket.socket, RateLimiter(bandwidth))
         self._look_at = -math.inf  # own time of the next look at all workers
         self._full = False  # no file was left to open, at that look
 
@@ -90,20 +88,30 @@ class Dispatcher:
             handlers.add(part.handlers())
         return handlers
 
-    @property
-    def delay(self) -> float | None:
-        """Seconds until a message that has begun to come in is there; None: none has."""
-        return self._receiver.delay(self._clock.now())
+    def register(self, poller: zmq.Poller) -> None:
+        """Have `poller` wake up when a worker says something in memory that is shared with it."""
+        if self.sessions.lending.fd is not None:
+            poller.register(self.sessions.lending.fd, zmq.POLLIN)
+
+    def delay(self) -> float:
+        """Seconds until there may be something to send."""
+        return self.sessions.queues.delay(self._clock.now())
+
+    def serve(self) -> None:
+        """Send what may leave by now."""
+        now = self._clock.now()
+        self.sessions.queues.flush(now)
+        self.sessions.lending.flush(now)
+
+    def close(self) -> None:
+        """Say what is still to be said, and take back what was lent."""
+        self.sessions.errors.flush(self._clock.now(), at_once=True)
+        self.sessions.told.flush(at_once=True)
+        self.sessions.lending.close()
 
     def receive(self) -> None:
         """Take what has come in, but come back often enough for the timers."""
-        self._socket.guard.behind = True
-        for _ in range(64):
-            message = self._receiver.receive(self._clock.now())
-            if message is None:
-                self._socket.guard.behind = self.delay is not None  # a rate limit holds it back
-                return
-            identity, *frames = message
+        for identity, *frames in self._socket.messages():
             self._carefully(identity.bytes, partial(self._handle, identity.bytes, frames))
 
     def take_over(self, earlier: Iterable[tuple[Peer, m.Message]]) -> None:

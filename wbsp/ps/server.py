@@ -33,7 +33,7 @@ from wbsp.sync import known_models
 from wbsp.sync.base import ContractError, SyncModel
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.liveness import Nap
-from wbsp.wire.loop import POLL, Loop
+from wbsp.wire.loop import POLL, Loop, Part
 from wbsp.wire.messages import codec as m
 from wbsp.wire.sockets import ServerSocket
 
@@ -106,11 +106,14 @@ class Server:
         self._record = record
         self._clock = reporter.clock
         self._nap = Nap(self._clock.now())
+        socket.limit(config.bandwidth)
         self.dispatcher = Dispatcher(socket, info, reporter, config.bandwidth, record=record,
                                      on_initial=None if evaluator else self.begin, shards=shards,
                                      files=files)
         watch = None if evaluator is None else EvaluatorWatch(evaluator, reporter.say, socket.on)
         self.phase: Waiting | Run = Waiting(self, watch)
+        # In the order in which they are served, after the messages that have come.
+        self._parts: list[Part] = [*([] if shards is None else [shards]), self.dispatcher]
         self._failure: str | None = None  # what went wrong in the server itself
         self._alone_since = self._clock.now()  # no worker is there since then
         self._interrupts = interrupts
@@ -195,16 +198,13 @@ class Server:
 
     def close(self) -> None:
         """Release all resources; callable in any state."""
-        self.dispatcher.sessions.errors.flush(self._clock.now(), at_once=True)
-        self.dispatcher.sessions.told.flush(at_once=True)
         if self._evaluator is not None:
             self._evaluator.close()
         if self._shards is not None:
             self.phase.abandon()
-            self._shards.close()
-        self.reporter.log.close()
-        self.reporter.console.close()
-        self.dispatcher.sessions.lending.close()
+        for part in self._parts:
+            part.close()
+        self.reporter.close()
         self._socket.close(timeouts.SERVER_LINGER)
         if self._hold is not None:
             self._hold.close()
@@ -248,35 +248,25 @@ class Server:
         dispatcher = self.dispatcher
         for session in list(dispatcher.sessions):
             dispatcher.send_off(session, self._failure or "the server failed")
-        dispatcher.sessions.queues.flush(self._clock.now())
+        dispatcher.serve()
         return 1
 
     def _serve(self) -> int:
         """The event loop, until the run is over; return the exit code so far."""
         loop = Loop(self._socket, self.dispatcher.sessions.watch)
-        if self._shards is not None:
-            self._shards.register(loop.poller)
-        if (shared := self.dispatcher.sessions.lending.fd) is not None:
-            loop.register(shared)
-        return loop.run(self._timers, lambda now: self._step(loop, now))
+        for part in self._parts:
+            part.register(loop.poller)
+        return loop.run(self._timers, lambda: self._step(loop))
 
-    def _step(self, loop: Loop, now: float) -> None:
+    def _step(self, loop: Loop) -> None:
         """Wait for something to do, not for long, and do it."""
-        dispatcher, shards = self.dispatcher, self._shards
-        queues, lending = dispatcher.sessions.queues, dispatcher.sessions.lending
-        wait = min(queues.delay(now), POLL)
-        if shards is not None:
-            wait = min(wait, shards.delay())
-        ready = loop.wait(wait, dispatcher.delay)
+        ready = loop.wait(min(POLL, *(part.delay() for part in self._parts)))
         if self._socket.socket in ready:
-            dispatcher.receive()
-        if lending.fd in ready:
-            dispatcher.receive_shared()
-        if shards is not None:
-            shards.serve()
-        now = self._clock.now()
-        queues.flush(now)
-        lending.flush(now)
+            self.dispatcher.receive()
+        if self.dispatcher.sessions.lending.fd in ready:
+            self.dispatcher.receive_shared()
+        for part in self._parts:
+            part.serve()
 
     def _timers(self, now: float) -> int | None:
         """Do the periodic work; the exit code when the run is over."""
@@ -320,7 +310,7 @@ class Server:
         """While the last files are made: answer those who ask; False once a signal has come."""
         self.dispatcher.sessions.watch()
         self.dispatcher.receive()
-        self.dispatcher.sessions.queues.flush(self._clock.now())
+        self.dispatcher.serve()
         return self._interrupts.first is None
 
     def _say(self, text: str) -> None:

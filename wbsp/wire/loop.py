@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import zmq
 
@@ -12,6 +12,18 @@ from wbsp.wire.sockets import ServerSocket
 
 POLL = 0.05  # seconds between two looks at the timers
 _LOOK = 0.005  # the same at connections, while there are some that no member speaks through
+
+
+class Part(Protocol):
+    """What a loop serves beside the messages of its socket."""
+
+    def register(self, poller: zmq.Poller) -> None: ...
+
+    def delay(self) -> float: ...
+
+    def serve(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Loop:
@@ -34,7 +46,7 @@ class Loop:
         """Wake up when that can be read, too."""
         self.poller.register(source, zmq.POLLIN)
 
-    def run(self, timers: Callable[[float], int | None], step: Callable[[float], None]) -> int:
+    def run(self, timers: Callable[[float], int | None], step: Callable[[], None]) -> int:
         """Take one step after another, until `timers`, which looks at the time every so many
         seconds, has an exit code."""
         due = -math.inf
@@ -44,18 +56,16 @@ class Loop:
                 due = now + POLL
                 if (code := timers(now)) is not None:
                     return code
-            step(now)
+            step()
 
-    def wait(self, most: float, message: float | None = None) -> dict[Any, int]:
-        """What can be read, in `most` seconds at the latest.
-
-        message: seconds until a message that has begun to come in is there; None: none has
-        """
+    def wait(self, most: float) -> dict[Any, int]:
+        """What can be read, in `most` seconds at the latest."""
+        arriving = self._socket.delay
         strangers = self._socket.guard.strangers
         if strangers:
             most = min(most, self._look)
-        if message is not None:
-            self._clock.sleep(min(message, most))
+        if arriving is not None:
+            self._clock.sleep(min(arriving, most))
             return {self._socket.socket: zmq.POLLIN}
         ready = dict(self.poller.poll(math.ceil(1000 * most)))
         if strangers or self._socket.monitor in ready:

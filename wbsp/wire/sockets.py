@@ -24,6 +24,7 @@ from wbsp.wire.addresses import endpoint, is_loopback, plain_address
 from wbsp.wire.guard import ROOM, ConnectionGuard
 from wbsp.wire.messages.codec import MAX_MESSAGE
 from wbsp.wire.proof import Challenges, mac
+from wbsp.wire.rate import RateLimitedReceiver, RateLimiter
 
 TURN = 64  # messages that are read in one go
 # Size in bytes of a send buffer within one machine: small enough for the processor's caches. Over a
@@ -105,6 +106,7 @@ class ServerSocket:
             self.socket.curve_server = True
             self.socket.curve_publickey = keys.server_public
             self.socket.curve_secretkey = keys.server_secret
+        self.limit(None)
         self.challenges = Challenges(on.scheduler.random)
         self.guard = ConnectionGuard(members, on.network)
         self._strangers: Counter[str] = Counter()  # peers that failed, by the reason
@@ -141,16 +143,24 @@ class ServerSocket:
         return worker_socket(self.context, [host], self.on.scheduler.random(16),
                              self._token)
 
+    def limit(self, bandwidth: float | None) -> None:
+        """Have messages come at so many bytes per second at most; None: as fast as they can."""
+        self._receiver = RateLimitedReceiver(self.socket, RateLimiter(bandwidth))
+
+    @property
+    def delay(self) -> float | None:
+        """Seconds until a message that has begun to come in is there; None: none has."""
+        return self._receiver.delay(self.on.clock.monotonic())
+
     def messages(self) -> Iterator[list[zmq.Frame]]:
         """The messages that have come, but not more than a turn of them: others wait, too."""
         self.guard.behind = True
         for _ in range(TURN):
-            try:
-                frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                self.guard.behind = False
+            message = self._receiver.receive(self.on.clock.monotonic())
+            if message is None:
+                self.guard.behind = self.delay is not None  # a rate limit holds it back
                 return
-            yield frames
+            yield message
 
     def received(self, frame: zmq.Frame, from_member: bool,
                  more: Sequence[zmq.Frame] = ()) -> object:

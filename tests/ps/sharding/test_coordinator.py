@@ -234,7 +234,7 @@ def test_a_shard_says_what_it_is_to_who_takes_it_for_a_server(message):
     end = HOST.clock.monotonic() + 20
     while not asks.poll(0):
         assert HOST.clock.monotonic() < end
-        shard._step(loop, HOST.clock.monotonic())
+        shard._step(loop)
     assert m.decode(m.FromServer, asks.recv()) == m.NotServing(
         f"the process at port {socket.port} is a shard, and no server")
     asks.close(0)

@@ -30,7 +30,7 @@ from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import SIZE, attachment
 from wbsp.wire.queues import PeerQueues
-from wbsp.wire.rate import Frames, RateLimitedReceiver, RateLimiter
+from wbsp.wire.rate import Frames, RateLimiter
 from wbsp.wire.sockets import ServerSocket
 
 _WAITING = 256  # workers that may be here before the log speaks of them
@@ -66,7 +66,7 @@ class ShardServer:
         self._socket, self._interrupts, self._lifeline = socket, interrupts, lifeline
         self._clock = socket.on.clock
         self._queues = PeerQueues(socket.socket, RateLimiter(bandwidth))
-        self._receiver = RateLimitedReceiver(socket.socket, RateLimiter(bandwidth))
+        socket.limit(bandwidth)
         self._leader: _Leader | None = None
         self._waiting: dict[int, tuple[bytes, s.Present]] = {}  # name -> of which no log has spoken
         self._alone_since = self._clock.monotonic()
@@ -80,13 +80,13 @@ class ShardServer:
         loop = Loop(self._socket, self._watch)
         if self._lifeline is not None:
             loop.register(self._lifeline)
-        code = loop.run(self._timers, lambda now: self._step(loop, now))
+        code = loop.run(self._timers, lambda: self._step(loop))
         self._socket.close(1.0)
         return code
 
-    def _step(self, loop: Loop, now: float) -> None:
+    def _step(self, loop: Loop) -> None:
         """Wait for something to do, not for long, and do it."""
-        ready = loop.wait(min(POLL, self._queues.delay(now)), self._receiver.delay(now))
+        ready = loop.wait(min(POLL, self._queues.delay(self._clock.monotonic())))
         if self._lifeline in ready:
             # the server is gone: nothing here is of use to anybody
             self._socket.on.scheduler.exit(0)
@@ -133,14 +133,7 @@ class ShardServer:
     # Messages.
 
     def _receive(self) -> None:
-        self._socket.guard.behind = True
-        for _ in range(64):
-            message = self._receiver.receive(self._clock.monotonic())
-            if message is None:  # a rate limit may hold it back
-                self._socket.guard.behind = (
-                    self._receiver.delay(self._clock.monotonic()) is not None)
-                return
-            identity, *frames = message
+        for identity, *frames in self._socket.messages():
             try:
                 self._handle(identity.bytes, frames)
             except m.WireError as error:
