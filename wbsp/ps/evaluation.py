@@ -73,7 +73,9 @@ class EvaluatorWatch:
     """
 
     def __init__(self, evaluator: Evaluator, say: Callable[[str], None], on: Host = HOST):
-        self._evaluator, self._say, self._on = evaluator, say, on
+        self._evaluator = evaluator
+        self._say = say
+        self._on = on
         self._signs: int | None = None
         self._silent = 0.0
         self._notice = Throttle(_NOTICE, _NOTICE)  # in seconds of silence
@@ -91,10 +93,13 @@ class EvaluatorWatch:
 
         Time between two looks does not count: this process, too, may have been stopped.
         """
-        now, signs = self._on.clock.monotonic(), self._evaluator.signs()
-        passed, self._looked = min(now - self._looked, _LOOK), now
+        now = self._on.clock.monotonic()
+        signs = self._evaluator.signs()
+        passed = min(now - self._looked, _LOOK)
+        self._looked = now
         if signs is None or signs != self._signs:
-            self._signs, self._silent = signs, 0.0
+            self._signs = signs
+            self._silent = 0.0
             self._notice.rest(0.0)
             return
         self._silent += passed
@@ -133,7 +138,9 @@ class Evaluations:
         self._evaluator = evaluator
         self._period = period
         self._ready = False  # its network is there
-        self._take, self._lost, self._on = take, lost, on
+        self._take = take
+        self._lost = lost
+        self._on = on
         self.newest: Evaluation | None = None
         self.missing: str | None = None  # why the final version is not evaluated and saved
         self._pool = on.scheduler.pool("wbsp-evaluation")
@@ -206,14 +213,16 @@ class Evaluations:
 
     def _start(self, evaluator: Evaluator, now: float) -> _UnderWay:
         store = self._engine.store
-        whole, version = store.whole(), store.latest.version
+        whole = store.whole()
+        version = store.latest.version
         self._under_way = _UnderWay(now, version, self._pool.submit(
             lambda: evaluator.evaluate(whole.result().snapshot)))
         return self._under_way
 
     def _finish(self, under_way: _UnderWay) -> None:
         self._under_way = None
-        self.newest, self._evaluated = under_way.result.result(), under_way.version
+        self.newest = under_way.result.result()
+        self._evaluated = under_way.version
         self._take(under_way.time, self._evaluated, self.newest)
 
     def _wait(self, future: Future, work: str, wanted: Callable[[], bool]) -> None:
@@ -244,7 +253,8 @@ class EvaluatorProcess:
         self.pid = self._process.pid
         atexit.register(self.close)  # the process ignores the signal by which Python would end it
         self._initial: tuple[np.ndarray, list[TensorSpec]] | None = None
-        self._busy, self._signs = True, 0  # at first with its network
+        self._busy = True  # at first with its network
+        self._signs = 0
 
     def initial(self) -> tuple[np.ndarray, list[TensorSpec]] | None:
         """(W_0, layout) once the network is built, None before. Raises EvaluatorError."""

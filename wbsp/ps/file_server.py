@@ -67,7 +67,8 @@ class Folder:
     def _piece(self, name: str, have: Have | None, most: int) -> Piece | None:
         """What is new of one file; None: nothing is, or it is no regular file."""
         status = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
-        file, size = _file(name, status), status.st_size
+        file = _file(name, status)
+        size = status.st_size
         if name == SETTINGS and self._shown[0] == file:
             size = self._shown[1]
         if not stat.S_ISREG(status.st_mode) or have == Have(name, file, size):
@@ -77,7 +78,8 @@ class Folder:
                      dir_fd=self._fd)
         try:
             status = os.fstat(fd)
-            file, size = _file(name, status), status.st_size
+            file = _file(name, status)
+            size = status.st_size
             if not stat.S_ISREG(status.st_mode):
                 return None
             content = None if name != SETTINGS else _without_secret(os.pread(fd, _LARGEST, 0))
@@ -129,8 +131,11 @@ class FileServer:
 
     def __init__(self, socket: ServerSocket, folder: Folder, about: tuple[str, str, int],
                  lifeline: int):
-        self._socket, self._folder, self._about = socket, folder, about
-        self._lifeline, self._clock = lifeline, socket.on.clock
+        self._socket = socket
+        self._folder = folder
+        self._about = about
+        self._lifeline = lifeline
+        self._clock = socket.on.clock
         self._server = "lives"  # as in News
         self._asked: dict[bytes, bytes] = {}  # a watcher's newest request, oldest watcher first
         self._next = 0.0  # time of the next answer, at the earliest
@@ -240,10 +245,12 @@ class RunFiles:
             return FilesAt(0)
         if self._process is not None and self._process.ended() is None:
             return self._at
-        now, problem = self._on.clock.monotonic(), self._at.problem
+        now = self._on.clock.monotonic()
+        problem = self._at.problem
         if now - self._started < timeouts.FILES_AGAIN:
             return FilesAt(0, problem)
-        self._started, self._at = now, FilesAt(0)
+        self._started = now
+        self._at = FilesAt(0)
         self._starting = self._on.scheduler.thread(self._start, "wbsp-files")
         self._starting.start()
         return FilesAt(0)

@@ -76,7 +76,8 @@ class Records:
     """The settings of a run in its folder, run.json."""
 
     def __init__(self, folder: pathlib.Path, run: dict[str, Any]):
-        self._folder, self._run = folder, run
+        self._folder = folder
+        self._run = run
 
     def __call__(self, **changes: Any) -> dict[str, Any]:
         """Note changes; return all. Raises OSError where they cannot be written; then nothing has
@@ -133,7 +134,8 @@ class _Plan:
         Raises ValueError or OSError in one line; it may be tried again then.
         """
         run = dict(before) if saved else self._now(folder)
-        wire, ranges = self.settings["wire"], self.settings.get("ranges")
+        wire = self.settings["wire"]
+        ranges = self.settings.get("ranges")
         if saved and before.get("wire", FLOAT32.name) != wire:
             raise ValueError(f"--wire={wire}: this run was begun with --wire="
                              f"{before.get('wire', FLOAT32.name)}, and its workers go on so; give "
@@ -158,7 +160,8 @@ class _Plan:
 
         Raises ValueError or OSError in one line; it may be tried again then.
         """
-        model, config = deepcopy(self.model), self.config  # a server may be followed by another
+        model = deepcopy(self.model)  # a server may be followed by another
+        config = self.config
         settings = {**self.settings, "workers": str(config.worker_num),
                     "folder": str(self._place(folder)), "id": str(run["id"])}
         console = Console(f"{model.name} {folder}", self.on.stderr)
@@ -198,7 +201,8 @@ class _Plan:
         """In what the settings of a run differ from those of one that begins now."""
         changes = [f"{name} {run[name]!r}, now {value!r}" for name, value in now.items()
                    if name not in ("command", "folder", "outer") and run.get(name, value) != value]
-        then, outer = run.get("outer", _IDENTITY), now.get("outer", _IDENTITY)
+        then = run.get("outer", _IDENTITY)
+        outer = now.get("outer", _IDENTITY)
         return changes if then == outer else [*changes, f"outer {then!r}, now {outer!r}"]
 
     def _reached(self, folder: pathlib.Path, saved: Checkpoint) -> str | None:
@@ -227,7 +231,8 @@ class _Plan:
         Raises ValueError or OSError in one line.
         """
         earlier = self.runs.to_resume()
-        folder, resume = earlier or self.runs.new(), earlier is not None
+        folder = earlier or self.runs.new()
+        resume = earlier is not None
         hold = hold_folder(folder, _me(socket))
         beside_of(folder / CHECKPOINT).unlink(missing_ok=True)  # of one killed while writing
         saved = load(folder / CHECKPOINT) if resume and (folder / CHECKPOINT).exists() else None
@@ -275,7 +280,9 @@ class _TakeOver:
 
     def __init__(self, plan: _Plan, socket: ServerSocket, other: str | None = None):
         """`other`: address of the server that this process has followed."""
-        self._plan, self._socket, self._other = plan, socket, other
+        self._plan = plan
+        self._socket = socket
+        self._other = other
         self._folder: pathlib.Path | None = None
         self._hold: IO | None = None
         self._finished = False

@@ -172,7 +172,8 @@ class Run:
         newest = self.version
         log = self._reporter.log
         self._reporter.console.close()
-        reason, missing = self._reason, self.missing if well else {}
+        reason = self._reason
+        missing = self.missing if well else {}
         if missing and self.engine.stop_reason is None:
             reason = f"the others finished, without {_some(missing)}"
         say(log.summary(now, self.engine.members, self._dispatcher.sessions.reports, newest,
@@ -218,14 +219,16 @@ class Run:
 
     def _state(self, now: float) -> RunState:
         """All but the tensors of a checkpoint or copy made at `now`."""
-        log, roster = self._reporter.log, self._dispatcher.roster
+        log = self._reporter.log
+        roster = self._dispatcher.roster
         return RunState(**self.engine.state(), elapsed=now, over=self._over,
                         staleness=log.staleness, failures=dict(log.failures),
                         reports=dict(self._dispatcher.sessions.reports),
                         places=dict(roster.owners), layers=roster.layers)
 
     def _start_or_tick(self, now: float, run_time: float) -> None:
-        engine, config = self.engine, self._config
+        engine = self.engine
+        config = self._config
         alarm = engine.model.alarm
         if not engine.started and engine.stop_reason is None:
             patience = timeouts.REATTACH if self._requests.returned else config.connect_timeout
@@ -285,7 +288,8 @@ class Run:
         self._stopping_since = self._clock.now()
 
     def _show(self, time_: float) -> None:
-        engine, evaluation = self.engine, self.evaluations.newest
+        engine = self.engine
+        evaluation = self.evaluations.newest
         sessions = self._dispatcher.sessions
         if self.evaluations.missing:
             evaluation = None  # an old one would look like the newest
@@ -326,7 +330,8 @@ class Run:
             return
         self._reporter.log.event(t, kind, **fields)
         if kind == "reject" and fields["reason"] in UNFIT and self._unfit.due(t):
-            worker, reason = fields["worker"], fields["reason"]
+            worker = fields["worker"]
+            reason = fields["reason"]
             self._reporter.say(f"worker {worker}: push {fields['seq']} was rejected: {reason} "
                       f"({self.engine.members[worker].rejected[reason]:,} so far)")
 

@@ -72,7 +72,7 @@ def load(path: pathlib.Path) -> Checkpoint:
             tensors = [file.get_tensor(name) for name in names]
             outer = {name.removeprefix(_OUTER): tensor for name, tensor
                      in zip(names, tensors, strict=True) if name.startswith(_OUTER)}
-            names, tensors = names[:len(names) - len(outer)], tensors[:len(names) - len(outer)]
+            del names[len(names) - len(outer):], tensors[len(tensors) - len(outer):]
         if not (isinstance(said, dict) and isinstance(said.get("version"), int)):
             raise ValueError("its state names no version")
         for name, tensor in zip(names, tensors, strict=True):

@@ -92,7 +92,10 @@ class Runs:
     """
 
     def __init__(self, base_dir: str, log_root: str | Path, port: int, resume: bool | str = False):
-        self._base_dir, self._log_root, self._port, self._resume = base_dir, log_root, port, resume
+        self._base_dir = base_dir
+        self._log_root = log_root
+        self._port = port
+        self._resume = resume
         self._experiment = disk_of(log_root).path(log_root) / base_dir
         self.current: Path | None = None
         self.passed_over: Path | None = None

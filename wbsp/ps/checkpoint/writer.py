@@ -33,9 +33,15 @@ class Checkpoints:
                  period: float, state: Callable[[float], RunState],
                  say: Callable[[str], None], alone: Callable[[], bool] = lambda: True,
                  on: Host = HOST):
-        self._alone, self.wanted, self._on = alone, False, on
-        self._folder, self._layout, self._engine = folder, layout, engine
-        self._period, self._state, self._say = period, state, say
+        self._alone = alone
+        self.wanted = False
+        self._on = on
+        self._folder = folder
+        self._layout = layout
+        self._engine = engine
+        self._period = period
+        self._state = state
+        self._say = say
         self._pool = on.scheduler.pool("wbsp-checkpoint")
         self._writing: Future | None = None
         # as of `Engine.newest`
@@ -114,24 +120,28 @@ class Checkpoints:
         self._submit(now)
 
     def _submit(self, now: float) -> None:
-        self._mark, self._written_next = self._engine.ledger.mark, self._engine.newest
+        self._mark = self._engine.ledger.mark
+        self._written_next = self._engine.newest
         self._writing = self._pool.submit(self._write, self._engine.store.whole(),
                                           self._state(now))
 
     def _take_written(self, writing: Future, now: float) -> None:
         """What became of the checkpoint that was begun; the previous one stays if it failed."""
-        path, self._writing = self._folder / CHECKPOINT, None
+        path = self._folder / CHECKPOINT
+        self._writing = None
         try:
             took = writing.result()
         except OSError as error:
             if not self.failed:
                 self._say(f"cannot write {path}: {error.strerror}; the one before it stays, trying "
                           f"again every {self._period:g} s")
-            self.failed, took = True, 0.0
+            self.failed = True
+            took = 0.0
         else:
             if self.failed:
                 self._say(f"{path} is written again")
-            self.failed, self._written = False, self._written_next
+            self.failed = False
+            self._written = self._written_next
             if self._alone():
                 self._engine.ledger.saved(self._mark)
         self._write_at = now + max(self._period, took / CHECKPOINT_SHARE)
