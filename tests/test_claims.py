@@ -10,9 +10,10 @@ import os
 from functools import cache
 
 import pytest
+from quadratic import QuadraticWorkload
 
 from wbsp.simulate.nodes.cluster import Cluster
-from wbsp.simulate.workloads.base import QuadraticWorkload, TimingWorkload
+from wbsp.simulate.workloads.base import TimingWorkload
 from wbsp.simulate.workloads.keras import Experiment
 from wbsp.simulate.world.machine import Machine, constant, lognormal
 from wbsp.sync import create

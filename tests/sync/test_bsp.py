@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from clusters import Witness, many, plans
 from hypothesis import given
+from quadratic import QuadraticWorkload
 
 from wbsp.simulate.nodes.cluster import Cluster
-from wbsp.simulate.workloads.base import QuadraticWorkload
 from wbsp.simulate.world.machine import Machine, constant
 from wbsp.sync import Accept, Commit, Grant, Push, create
 

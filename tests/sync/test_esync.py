@@ -5,9 +5,9 @@ import pytest
 from clusters import Witness, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
+from quadratic import QuadraticWorkload
 
 from wbsp.simulate.nodes.cluster import Cluster
-from wbsp.simulate.workloads.base import QuadraticWorkload
 from wbsp.simulate.world.machine import Machine, constant
 from wbsp.sync import Accept, Commit, Direct, Grant, Push, create
 from wbsp.sync.esync import ESync

@@ -4,9 +4,9 @@ import pytest
 from clusters import Witness, answer_in, granted_in, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
+from quadratic import QuadraticWorkload
 
 from wbsp.simulate.nodes.cluster import Cluster
-from wbsp.simulate.workloads.base import QuadraticWorkload
 from wbsp.simulate.world.machine import Machine, constant, lognormal
 from wbsp.sync import Accept, Commit, Grant, Push, Reject, create
 from wbsp.sync.ksync import LATE, KSync

@@ -3,10 +3,10 @@
 import pytest
 from clusters import Witness, many, plans
 from hypothesis import given
+from quadratic import QuadraticWorkload
 from test_wbsp import Judge
 
 from wbsp.simulate.nodes.cluster import Cluster
-from wbsp.simulate.workloads.base import QuadraticWorkload
 from wbsp.simulate.world.machine import Machine, constant, lognormal
 from wbsp.sync import Accept, Commit, Direct, Grant, Push, create
 from wbsp.sync.late import JustInTime

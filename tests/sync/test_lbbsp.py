@@ -5,9 +5,9 @@ import pytest
 from clusters import Witness, granted_in, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
+from quadratic import QuadraticWorkload
 
 from wbsp.simulate.nodes.cluster import Cluster
-from wbsp.simulate.workloads.base import QuadraticWorkload
 from wbsp.simulate.world.machine import Machine, constant
 from wbsp.sync.base import Accept, Commit, Direct, Grant, Push
 from wbsp.sync.bsp import BSP

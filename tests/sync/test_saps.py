@@ -7,10 +7,10 @@ import pytest
 from clusters import INF, IntegerWorkload, Witness, answer_in, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
+from quadratic import QuadraticWorkload
 
 from wbsp.core.messages import Directed
 from wbsp.simulate.nodes.cluster import Cluster
-from wbsp.simulate.workloads.base import QuadraticWorkload
 from wbsp.simulate.world.machine import Machine, constant, trace
 from wbsp.sync import Accept, Commit, Direct, Grant, Push, Reject, create
 from wbsp.sync.saps import SaPS

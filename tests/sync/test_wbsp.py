@@ -5,11 +5,11 @@ import pytest
 from clusters import Witness, granted_in, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
+from quadratic import QuadraticWorkload
 
 from wbsp.core.engine import Engine
 from wbsp.core.store import Store
 from wbsp.simulate.nodes.cluster import Cluster
-from wbsp.simulate.workloads.base import QuadraticWorkload
 from wbsp.simulate.world.machine import Machine, constant
 from wbsp.sync import Accept, Commit, Grant, Push, create
 

@@ -14,11 +14,11 @@ import sys
 
 import numpy as np
 import pytest
+from quadratic import QuadraticWorkload
 
 from wbsp.core.outer_optimizer import create_outer
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.nodes.compute import Observer
-from wbsp.simulate.workloads.base import QuadraticWorkload
 from wbsp.simulate.world.machine import Incarnation, Machine, changing, constant, lognormal
 from wbsp.sync import create
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from quadratic import QuadraticWorkload
 
 from wbsp.core.messages import Model
 from wbsp.core.store import UNSENT
 from wbsp.simulate.nodes.cluster import Cluster
-from wbsp.simulate.workloads.base import QuadraticWorkload
 from wbsp.simulate.world.links import Interface
 from wbsp.simulate.world.machine import Machine, constant
 from wbsp.simulate.world.shards import Shard, Shards

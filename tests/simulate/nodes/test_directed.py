@@ -1,9 +1,10 @@
 """Directions of the server, in closed form: which examples, when to cut, what to fetch."""
 
 import pytest
+from quadratic import QuadraticWorkload
 
 from wbsp.simulate.nodes.cluster import Cluster
-from wbsp.simulate.workloads.base import QuadraticWorkload, TimingWorkload
+from wbsp.simulate.workloads.base import TimingWorkload
 from wbsp.simulate.world.machine import Incarnation, Machine, constant
 from wbsp.sync.asp import ASP
 from wbsp.sync.base import Accept, Commit, Direct, Grant, WorkerRule
