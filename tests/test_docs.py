@@ -1,5 +1,7 @@
 """The documentation: its links lead somewhere, and what it says of the code is so."""
 
+import ast
+import importlib
 import re
 import runpy
 
@@ -44,6 +46,32 @@ def test_every_page_is_listed():
 def test_the_published_commands_are_word_for_word():
     assert [line.strip() for line in (ROOT / "README.md").read_text().splitlines()
             if "nohup" in line] == PUBLISHED
+
+
+def imports():
+    """Import statements of wbsp in the pages."""
+    for page in PAGES:
+        for line in re.findall(r"^ *((?:from|import) wbsp\b.*)$", page.read_text(), re.MULTILINE):
+            yield pytest.param(line.strip(), id=f"{page.name}: {line.strip()}")
+
+
+@pytest.mark.parametrize("line", list(imports()))
+def test_what_a_page_imports_is_public(line):
+    [statement] = ast.parse(line).body
+    if isinstance(statement, ast.ImportFrom):
+        module = importlib.import_module(statement.module)
+        assert {alias.name for alias in statement.names} <= set(module.__all__)
+    else:
+        assert importlib.import_module(statement.names[0].name).__all__
+
+
+@pytest.mark.parametrize("name", ["wbsp", "wbsp.sync", "wbsp.testing", "wbsp.simulate", "wbsp.ray",
+                                  "wbsp.cluster", "wbsp.runlog.reader"])
+def test_what_a_module_declares_public_is_there(name):
+    if name == "wbsp.ray":
+        pytest.importorskip("ray")
+    module = importlib.import_module(name)
+    assert [one for one in module.__all__ if not getattr(module, one, None)] == []
 
 
 def timeouts():

@@ -71,7 +71,7 @@ WALLS = {
     "ray": "runlog limits timeouts worker.comm.connection",
     "testing": "core sync simulate",
     "cluster": "environment",
-    "__init__": "worker.keras.callback",
+    "__init__": "worker.keras.callback runlog.reader",
 }
 BY_NAME = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
            for path in LIBRARY}

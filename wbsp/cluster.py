@@ -1,3 +1,5 @@
 """`Task` by the name under which it is documented: see `wbsp.environment`."""
 
-from wbsp.environment import Task as Task
+from wbsp.environment import Task
+
+__all__ = ["Task"]

@@ -26,6 +26,8 @@ from wbsp.simulate.nodes.compute import Observer
 from wbsp.simulate.world.machine import Incarnation, Machine, StepTime, trace
 from wbsp.sync.base import Push, SyncModel
 
+__all__ = ["laws"]
+
 INF = float("inf")
 SIZE = 3  # floats of the trained vector
 MAX_EVENTS = 20_000  # of a run that comes to its end

@@ -18,6 +18,8 @@ from wbsp.runlog.files import from_json, read_document
 from wbsp.runlog.folder import read_settings
 from wbsp.runlog.worker import Lane
 
+__all__ = ["Evaluations", "Event", "Run", "read_run"]
+
 
 class Event(TypedDict):
     """What every event has."""

@@ -12,7 +12,7 @@ The cluster, which drives the real engine and the real agents in that world:
     nodes/worker.py       a worker's side: the compute thread, and the agent's commands carried out
 
 What the workers train:
-    workloads/base.py     the protocol; no tensors, for studies of time; least squares, for tests
+    workloads/base.py     the protocol; no tensors, for studies of time
     workloads/keras.py    Keras networks; the only module that needs TensorFlow
 
 The command, `python -m wbsp.simulate`:
@@ -25,3 +25,12 @@ The command, `python -m wbsp.simulate`:
     study/progress.py     the display while it runs
     study/compare.py      the table and the ranking at the end
 """
+
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.nodes.compute import Observer
+from wbsp.simulate.workloads.base import TimingWorkload, Workload
+from wbsp.simulate.world.machine import Incarnation, Machine, changing, constant, lognormal, trace
+from wbsp.simulate.world.shards import Shard
+
+__all__ = ["Cluster", "Incarnation", "Machine", "Observer", "Shard", "TimingWorkload", "Workload",
+           "changing", "constant", "lognormal", "trace"]
