@@ -229,7 +229,7 @@ class _Member:
                 if not message.accepted or message.granted is None:
                     raise RuntimeError(f"a push was answered by {message}")
                 self._answered += 1
-            case m.Model() | s.Version():
+            case m.Model():
                 if message.request == self._fetches:
                     self._version = message.version
                     self._floats -= floats

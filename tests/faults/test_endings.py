@@ -175,14 +175,6 @@ def test_a_signal_ends_the_wait_for_the_final_evaluation(tmp_path, blocks, accur
              "] no model.keras: interrupted")
 
 
-def test_more_shards_than_floats_are_refused_in_one_line(tmp_path):
-    run = Run(tmp_path)
-    run.server._shards = range(6)
-    with pytest.raises(ValueError, match="a model of 5 floats has no part for each of 6 shards"):
-        run.server.begin(*Judge().initial())
-    run.server._shards = None
-    run.server.close()
-
 
 # What a checkpoint says of the end.
 

@@ -140,8 +140,8 @@ FROM_SHARD = [
     s.Misuse(3, "not a wbsp message"),
     s.Beat(4),
     s.Ready(1 << 62),
-    s.Version(5, 8, 5, 20),
-    s.Version(5, 8, 5, 7, 6),
+    m.Model(5, 8, 5, 20),
+    m.Model(5, 8, 5, 7, 6),
 ]
 BOTH = [(m.FromWorker, message) for message in FROM_WORKER] + [
     (m.FromServer, message) for message in FROM_SERVER] + [
@@ -154,7 +154,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {13: "5402eac3ef9c6f758ea9be57eb4946a16cdc8b6d0c0d9f4fb5c098b37a65c3e3"}
+BYTES = {14: "8b25301215091a9a48cf23585b727a6708019726f63cbc9b6c66a0fba9afdffe"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

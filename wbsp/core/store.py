@@ -120,6 +120,12 @@ class Store:
         future.set_result(Whole(self.latest, self.state()))
         return future
 
+    def settle(self) -> None:
+        """Wait until the newest version is here, whole."""
+
+    def give_up(self) -> None:
+        """Fail all requests for a version that is not here, whole."""
+
     def state(self) -> dict[str, np.ndarray]:
         """What the next version depends on beside the newest and what is accepted; as
         `OuterOptimizer.state`."""

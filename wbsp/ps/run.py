@@ -11,7 +11,6 @@ import numpy as np
 
 from wbsp import timeouts
 from wbsp.core.engine import Engine
-from wbsp.core.store import Store
 from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.state import RunState
 from wbsp.ps.checkpoint.writer import CHECKPOINT, Checkpoints
@@ -19,7 +18,6 @@ from wbsp.ps.config import Reporter, ServerConfig
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.evaluation import Evaluation, Evaluations, Evaluator
 from wbsp.ps.replication.snapshot import Source
-from wbsp.ps.sharding.store import ShardedStore
 from wbsp.runlog.console import Status, say
 from wbsp.sync.base import UNFIT, SyncModel
 from wbsp.tensors.layout import TensorSpec
@@ -56,10 +54,8 @@ class Run:
         self._unfit = Throttle(_NOTICE)
         self._over = state is not None and state.over  # all who wanted the final version have it
         version = 0 if state is None else state.version
-        shards = dispatcher.shards
-        self._sharded = shards and ShardedStore(vector, version, config.outer, shards,
-                                                config.wire, unsent)
-        store = self._sharded or Store(vector, version, config.outer, config.wire, unsent)
+        self._planes = dispatcher.sessions.planes
+        store = self._planes.store(vector, version, config.outer, unsent)
         self.engine = Engine(model, store, config.worker_num, config.stop_samples,
                              log=self._log, on_fault=on_fault)
         if state is not None:
@@ -160,12 +156,10 @@ class Run:
             self.engine.leave(worker, now, "the server failed")
         if well:
             self._reporter.say("saving the final version")
-        if self._sharded:
-            self._sharded.settle()
+        self.engine.store.settle()
         if not self._over or self.checkpoints.failed:
             self.checkpoints.finish(now)
-        if self._dispatcher.shards is not None:
-            self._dispatcher.shards.end(self._reason)
+        self._planes.end(self._reason)
         if well:
             self._complete(now, wanted)
         self._replication.end(self._reason)
@@ -197,8 +191,7 @@ class Run:
 
     def abandon(self) -> None:
         """End everything that works on versions; whatever is not written stays so."""
-        if self._sharded:
-            self._sharded.give_up()
+        self.engine.store.give_up()
         self.checkpoints.abandon()
 
     def _go_on(self, state: RunState) -> None:
@@ -278,8 +271,7 @@ class Run:
         """All have the final version: a server that goes on from here, after a death, waits for
         no worker, and makes the last files."""
         self._over = True
-        if self._sharded:
-            self._sharded.settle()
+        self.engine.store.settle()
         self.checkpoints.finish(self._clock.run())
         self._replication.all_have_it()
 

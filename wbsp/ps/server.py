@@ -130,9 +130,7 @@ class Server:
               outer: dict[str, np.ndarray] | None = None) -> None:
         """Take W_0 (float32 [size]), or a checkpoint's version, state and what is beside it. Raises
         ValueError, in one line, for a model that cannot be served."""
-        if self._shards is not None and len(self._shards) > vector.size:
-            raise ValueError(f"a model of {vector.size} floats has no part for each of "
-                             f"{len(self._shards)} shards; start the server with fewer: --shards")
+        self.dispatcher.sessions.planes.check(vector.size)
         self.config.outer.restore(outer or {})
         if state is not None:
             self._clock.go_on(state.elapsed)

@@ -98,7 +98,7 @@ def test_a_fetch_is_of_the_version_at_its_place_in_the_log():
     shard.follow(s.Apply(0, 1, False, 1.0))
     shard.follow(s.Commit(2))
     ((header, chunk),) = frames
-    assert identity == WORKER and m.decode(s.FromShard, header) == s.Version(3, 1, 0, 10)
+    assert identity == WORKER and m.decode(s.FromShard, header) == m.Model(3, 1, 0, 10)
     assert np.frombuffer(chunk, "<f4").tolist() == [1.0] * 5
     with pytest.raises(RuntimeError, match="speaks of version 1, and here is 2"):
         shard.version(s.Send(0, 4, 1))

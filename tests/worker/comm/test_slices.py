@@ -66,7 +66,7 @@ class Server:
         for message in messages:
             self.socket.socket.send_multipart(
                 [self.peer, m.encode(message),
-                 *([bytes(20)] if isinstance(message, s.Version) else [])])
+                 *([bytes(20)] if isinstance(message, m.Model) else [])])
 
     def close(self):
         self.socket.close()
@@ -88,9 +88,9 @@ def test_a_process_in_a_shard_s_place_is_sent_no_slice_and_its_version_is_not_ta
     until(lambda: member.polls() or heard.extend(stranger.hears()) or heard, "a worker", 20)
     (present,) = heard
     assert present == s.Present(NAME, present.nonce), "and the secret is not in it"
-    lies = [s.Ready(NAME), s.Ready(SECRET), s.Version(1, 1, 0, 5),
+    lies = [s.Ready(NAME), s.Ready(SECRET), m.Model(1, 1, 0, 5),
             stranger.socket.challenges.challenge(stranger.peer, present.nonce, b"no key of it"),
-            s.Ready(NAME), s.Version(1, 1, 0, 5)]
+            s.Ready(NAME), m.Model(1, 1, 0, 5)]
     stranger.says(*lies)
     received = [member.polls() for _ in range(40)]
     assert received == [None] * 40 and not member.slices.ready
@@ -112,7 +112,7 @@ def test_the_shard_proves_itself_and_then_all_goes_over_the_connection(opened):
                 shard.says(s.Ready(NAME) if proven else shard.socket.challenges.challenge(
                     shard.peer, message.nonce, KEY))
             else:
-                shard.says(s.Version(1, 1, 0, 5))
+                shard.says(m.Model(1, 1, 0, 5))
         return received
     until(lambda: turn() or member.slices.ready, "the shard", 20)
     member.slices.post(np.ones(5, np.float32), 0, again=False)

@@ -13,8 +13,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from wbsp.core.messages import Place
-from wbsp.core.store import Snapshot
+from wbsp.core.outer_optimizer import OuterOptimizer
+from wbsp.core.store import Snapshot, Store
 from wbsp.ps.sharding.coordinator import Shards
+from wbsp.ps.sharding.store import ShardedStore
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import Codec
 from wbsp.wire.assembly import Updates, split
@@ -247,6 +249,17 @@ class DataPlanes:
         """Floats of the largest vector that a worker of a model of this size sends here."""
         return size
 
+    def check(self, size: int) -> None:
+        """Raise ValueError, in one line, for a model of a size that cannot be served."""
+
+    def store(self, initial: np.ndarray, version: int, outer: OuterOptimizer,
+              unsent: np.ndarray | None) -> Store:
+        """What has the versions; as of `Store`."""
+        return Store(initial, version, outer, self._wire, unsent)
+
+    def end(self, reason: str) -> None:
+        """The run has ended in good order."""
+
     def attach(self, session: Member, size: int, name: str) -> None:
         """Make ready for updates of `size` floats of a worker that is a member, or comes again over
         a new connection: in new shared memory, if that can be.
@@ -291,6 +304,18 @@ class ShardedPlanes(DataPlanes):
 
     def most(self, size: int) -> int:
         return 0
+
+    def check(self, size: int) -> None:
+        if len(self._shards) > size:
+            raise ValueError(f"a model of {size} floats has no part for each of "
+                             f"{len(self._shards)} shards; start the server with fewer: --shards")
+
+    def store(self, initial: np.ndarray, version: int, outer: OuterOptimizer,
+              unsent: np.ndarray | None) -> Store:
+        return ShardedStore(initial, version, outer, self._shards, self._wire, unsent)
+
+    def end(self, reason: str) -> None:
+        self._shards.end(reason)
 
     def attach(self, session: Member, size: int, name: str) -> None:
         if session.plane is None:

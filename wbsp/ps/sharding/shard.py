@@ -176,8 +176,8 @@ class Shard:
         words, base = snapshot.sendable(held)
         size = self._whole if base == m.NONE else words.size
         for offset, chunk in split(words):
-            yield m.encode(s.Version(request, snapshot.version, self.start + offset, size,
-                                     base)), chunk
+            yield m.encode(m.Model(request, snapshot.version, self.start + offset, size,
+                                   base)), chunk
 
     def _forget(self, worker: int) -> None:
         if (old := self._of.pop(worker, None)) is not None:

@@ -82,7 +82,8 @@ class ShardedStore(Store):
         state = outer.state() | ({} if unsent is None else {UNSENT: unsent})
         whole = Whole(Snapshot(version, vector), state)
         self.reach = Reach(outer, vector, state, wire.lossless)
-        self._vector_size, self._shards = vector.size, shards
+        self._size = vector.size
+        self._shards = shards
         shards.begin(whole, outer, wire)
         shards.take = self._take
         # the newest that was asked for; kept, so that it is requested once
@@ -91,6 +92,14 @@ class ShardedStore(Store):
         outer.restore({})
         self._collections: dict[int, _Collection] = {}  # number -> those under way
         self._number = 0
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def check(self, update: np.ndarray | None) -> None:
+        if update is not None:
+            raise ValueError("there is an update, and the shards have its tensors")
 
     def apply(self, record: Record, update: np.ndarray | None) -> None:
         self._shards.log(record)
@@ -104,7 +113,7 @@ class ShardedStore(Store):
         if version == self.latest.version:
             return future
         self._number += 1
-        one = _Collection(self.latest.version, self._vector_size, len(self._shards), self.outer,
+        one = _Collection(self.latest.version, self._size, len(self._shards), self.outer,
                           self._shards.on.scheduler.future())
         self._collections[self._number] = one
         self.reach.since = 0.0

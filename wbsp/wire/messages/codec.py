@@ -1,7 +1,7 @@
 """All messages between workers and servers, and their encoding.
 
 A message is one frame of MessagePack. Those with floats (Initial, Update, Kept, Model, CopyChunk,
-Floats, Slice, Version) have a second one of raw little-endian float32 values: a chunk of the
+Floats, Slice) have a second one of raw little-endian float32 values: a chunk of the
 model's flat vector or, in an Update and a Model, of the words of the run's format, in which sizes
 and offsets count then. Where memory is shared, an Update, Kept or Model names a place in it; with
 shards, Update and Kept are the heads, without floats, of what goes there. Nothing is ever

@@ -2,12 +2,14 @@
 `wbsp.wire.messages.codec` has their encoding.
 
 A shard hears all that the server says in order: that is the log which it follows. `Floats` and
-`Slice` have a second frame, as a chunk of a vector has.
+`Slice` have a second frame, as a chunk of a vector has. A version comes from a shard as from a
+server: as `Model`, with offsets that begin with the shard's range, and the size of all floats of
+the version or of the words that make this range of another one.
 """
 
 from __future__ import annotations
 
-from wbsp.core.messages import NONE, Message
+from wbsp.core.messages import NONE, Message, Model
 from wbsp.limits import (
     Count,
     Id,
@@ -195,17 +197,7 @@ class Slice(Message, frozen=True):
     offset: Size  # floats or words of this slice before this chunk
 
 
-class Version(Message, frozen=True):
-    """Chunk of a shard's range of a version; as `messages.Model`."""
-
-    request: Count  # number of the fetch
-    version: Count
-    offset: Size  # float at which the range begins, and floats or words of it before this chunk
-    size: Size  # of all floats of the version, or of the words that make this range of another one
-    base: OrNone = NONE
-
-
 ToShard = (Lead | Begin | Floats | Admit | Dismiss | Apply | Drop | Commit | Send | Collect | Beat
            | Over | Present | Slice)
 FromShard = (Led | Denied | Challenge | Holds | Arriving | Collected | Floats | Misuse | Beat
-             | Ready | Version)
+             | Ready | Model)

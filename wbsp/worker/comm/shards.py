@@ -128,9 +128,9 @@ class Slices:
                     self._meet(shard, message)
                 elif shard.claim.bond is None:
                     continue  # any process may say it
-                elif isinstance(message, s.Version) and len(frames) == 2:
-                    return m.Model(message.request, message.version, message.offset,
-                                   message.size, message.base), frames[1].buffer
+                elif (isinstance(message, m.Model) and message.place is None
+                        and len(frames) == 2):
+                    return message, frames[1].buffer
                 elif isinstance(message, s.Ready) and message.name == self._name:
                     if shard.ready:  # something came too early for it: all is repeated
                         self._unready(self._on.clock.monotonic())

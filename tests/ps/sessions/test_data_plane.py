@@ -1,0 +1,107 @@
+"""A worker's floats: over sockets in chunks, or by way of shards, which say what they hold."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from wbsp.core.store import Snapshot
+from wbsp.ps.sessions.data_plane import DataPlanes, ShardedPlanes
+from wbsp.sync.base import Push
+from wbsp.tensors.codecs import FLOAT32
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages import sharding as s
+from wbsp.wire.shm.lender import Lending
+
+SIZE = m.CHUNK + 3
+MODEL = np.arange(SIZE, dtype=np.float32)
+
+
+class Shards:
+    """Two shards; notes what they are told."""
+
+    def __init__(self):
+        self.told = []
+
+    def __len__(self):
+        return 2
+
+    def admit(self, worker):
+        return m.Group(77, [("", 1), ("", 2)])
+
+    def __getattr__(self, name):
+        return lambda *facts: self.told.append((name, *facts))
+
+
+def planes(shards=None):
+    """With queues that note what they send."""
+    queues = SimpleNamespace(sent=[], transfer=lambda *facts: queues.sent.append(facts),
+                             drop_transfer=lambda identity: None)
+    parts = Lending("a test"), queues, lambda: 3.0, None, FLOAT32
+    return DataPlanes(*parts) if shards is None else ShardedPlanes(shards, *parts)
+
+
+def member(of):
+    session = SimpleNamespace(identity=b"w", worker=4, plane=None)
+    of.attach(session, SIZE, "wbsp-" + 32 * "0")
+    return session
+
+
+def update(seq=0, offset=0):
+    return m.Update(Push(4, seq, 0, 1, 1, 0.5), offset, SIZE)
+
+
+def test_over_sockets_an_update_comes_and_a_version_goes_in_chunks():
+    of = planes()
+    plane = member(of).plane
+    assert (plane.name, plane.group, plane.inbox) == ("TCP (a test)", None, 0)
+    data = MODEL.data.cast("B")
+    assert plane.put(update(), data[:4 * m.CHUNK], 0) is None
+    arrived = plane.put(update(offset=m.CHUNK), data[4 * m.CHUNK:], 0)
+    assert np.array_equal(arrived.vector, MODEL) and arrived.most >= SIZE - 1
+    assert plane.lend_version(1, Snapshot(7, MODEL)) is None, "no memory is shared"
+    plane.send_version(1, Snapshot(7, MODEL), m.NONE)
+    ((identity, messages, now),) = of.queues.sent
+    assert (identity, now) == (b"w", 3.0)
+    assert [m.decode(m.FromServer, head) for head, _ in messages] == [
+        m.Model(1, 7, offset, SIZE) for offset in (0, m.CHUNK)]
+    with pytest.raises(m.WireError):
+        plane.held(0, s.Holds(77, 0, False, 1.0))
+
+
+def test_with_shards_a_push_is_here_when_its_head_is_and_all_shards_hold_their_slice():
+    plane = member(planes(Shards())).plane
+    assert plane.heads and plane.group.secret == 77
+    assert plane.held(0, s.Holds(77, 0, False, 1.0)) is None
+    assert plane.put(update(), None, 0) is None
+    assert plane.held(0, s.Holds(77, 0, False, 1.0)) is None, "the same one again"
+    arrived = plane.held(1, s.Holds(77, 0, False, 2.0))
+    assert (arrived.head, arrived.vector, arrived.most) == (update(), None, 2.0)
+    assert plane.put(update(), None, 1).head == update(), "decided: the shards have no part in it"
+
+
+def test_what_shards_hold_of_another_push_counts_for_none():
+    plane = member(planes(Shards())).plane
+    assert plane.put(update(1), None, 0) is None
+    assert plane.held(0, s.Holds(77, 1, False, 1.0)) is None
+    assert plane.held(1, s.Holds(77, 2, False, 1.0)) is None
+    assert plane.put(update(1), None, 0) is None
+    assert plane.held(1, s.Holds(77, 1, False, 1.0)) is None
+
+
+def test_shards_send_versions_and_are_told_of_the_end_of_a_session():
+    shards = Shards()
+    of = planes(shards)
+    session = member(of)
+    assert of.worker_of(77) == 4
+    session.plane.send_version(5, Snapshot(7, None), 6)
+    of.close(session)
+    assert shards.told == [("send", 4, 5, 7, 6), ("dismiss", 4, session.plane.group)]
+    assert of.worker_of(77) is None
+
+
+def test_more_shards_than_floats_are_refused_in_one_line():
+    with pytest.raises(ValueError, match="a model of 1 floats has no part for each of 2 shards"):
+        planes(Shards()).check(1)
+    planes(Shards()).check(2)
+    planes().check(1)
