@@ -144,7 +144,8 @@ class Nap:
 
     def over(self, now: float) -> bool:
         """True at the first look after one."""
-        self.seconds, self._last = now - self._last, now
+        self.seconds = now - self._last
+        self._last = now
         return self.seconds > _NAP
 
 

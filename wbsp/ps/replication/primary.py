@@ -144,7 +144,8 @@ class Replication:
     def settled(self) -> bool:
         """True if the newest version is held by the standby, or there is none; and if it is the
         last, that it is."""
-        standby, source = self._standby, self._source
+        standby = self._standby
+        source = self._source
         return self.alone or bool(
             standby and source and not standby.receiving and self._election is None
             and standby.held in self._copies
@@ -198,8 +199,11 @@ class Replication:
         contact where it is told that. Raises WireError.
         """
         check_name(request.socket)
-        identity, host = peer.identity, peer.host
-        now, old, info = self._clock.now(), self._standby, self._info
+        identity = peer.identity
+        host = peer.host
+        now = self._clock.now()
+        old = self._standby
+        info = self._info
         if reason := other_protocol("the standby", request.protocol):
             self._sessions.answer(identity, m.Refused(reason))
             self._sessions.errors.count(reason, now)
@@ -251,7 +255,8 @@ class Replication:
 
     def held(self, peer: Peer, held: m.Held) -> None:
         """The standby lives, and holds a copy. Raises WireError for one that was never made."""
-        standby, now = self._standby, self._clock.now()
+        standby = self._standby
+        now = self._clock.now()
         if (standby is None or standby.identity != peer.identity
                 or not standby.bond.proves(held.proof, "held", held.number, held.beat,
                                            held.answered)):
@@ -290,7 +295,8 @@ class Replication:
 
     def ask(self, peer: Peer, ask: m.Ask) -> None:
         """A server that has lost its standby asks who serves."""
-        epoch, serves = self._roster.epoch, self._source is not None
+        epoch = self._roster.epoch
+        serves = self._source is not None
         self._sessions.answer(peer.identity, m.Leading(
             epoch, proof=answer(self._info.secret, ask.nonce, "leading", epoch))
             if serves and ask.run == self._info.run
@@ -325,7 +331,9 @@ class Replication:
 
     def poll(self) -> None:
         """Do the periodic work: connection, copies, election."""
-        standby, source, now = self._standby, self._source, self._clock.now()
+        standby = self._standby
+        source = self._source
+        now = self._clock.now()
         self._told.flush()
         if self.superseded is not None:
             return
@@ -384,7 +392,8 @@ class Replication:
 
     def _begin_copy(self, now: float) -> None:
         """Copy the newest version; nothing is pending. `now` is of the run."""
-        source, standby = self._source, self._standby
+        source = self._source
+        standby = self._standby
         if (source is None or standby is None or standby.receiving or self._election is not None
                 or (self.alone and source.checkpoints.writing)):
             return

@@ -28,7 +28,8 @@ def messages(number: int, layout: list[TensorSpec], state: RunState,
              whole: Whole, segment: int = 0) -> Iterator[Frames]:
     """A copy's messages: its head, and the chunks of one vector after another, each with its offset
     in all of them. `segment`: as of `messages.Copy`."""
-    vector, outer = whole.snapshot.vector, whole.outer
+    vector = whole.snapshot.vector
+    outer = whole.outer
     assert vector is not None, "what is whole has its tensors"
     vectors = [*([] if segment else [vector]), *outer.values()]
     text = json.dumps({"state": state.to_json(),
@@ -69,7 +70,8 @@ class _Arriving:
             self._state = RunState.from_json(content["state"])
             self._outer = content["outer"]
             self._layout = [TensorSpec(name, tuple(shape)) for name, shape in content["layout"]]
-            size, sizes = total_size(self._layout), [*self._outer.values()]
+            size = total_size(self._layout)
+            sizes = [*self._outer.values()]
             if vector is None:
                 sizes.insert(0, size)
             elif vector.size != size:
@@ -78,7 +80,8 @@ class _Arriving:
                 raise ValueError(f"{head.size} floats for {sizes}")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise m.WireError(f"malformed head of a copy: {error!r}") from None
-        self.number, self._vector = head.number, vector
+        self.number = head.number
+        self._vector = vector
         self._reader = VectorStream(sizes, pool)
 
     def add(self, chunk: m.CopyChunk, body: memoryview) -> Checkpoint | None:
@@ -124,7 +127,8 @@ class CopyReader:
 
     def follow(self, run: dict[str, Any]) -> None:
         """Copies will come of a server with these settings of the run."""
-        self._run, self._arriving = run, None
+        self._run = run
+        self._arriving = None
         if self.newest is not None and self.newest.run["epoch"] != run["epoch"]:
             self.newest = None  # the server has gone on alone since
 

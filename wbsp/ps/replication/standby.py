@@ -28,13 +28,13 @@ from wbsp.runlog.console import say
 from wbsp.runlog.folder import SECRET
 from wbsp.wire.addresses import split_address
 from wbsp.wire.liveness import PRIMARY, Beats, Liveness, Nap
+from wbsp.wire.loop import POLL, Loop
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import Denied, Lead
 from wbsp.wire.proof import answer, ticket
 from wbsp.wire.server_link import ServerLink
 from wbsp.wire.sockets import ServerSocket
 
-_POLL = 0.05  # seconds between two looks at the timers
 _NOTICE = 10.0  # seconds between two lines about a silent server
 
 
@@ -255,7 +255,9 @@ class Standby:
                  own: Standing | None = None, share: bool = True,
                  first: float = timeouts.PRIMARY_MISSING):
         """Raises ValueError for a bad address."""
-        self._socket, self._serve, self._interrupts = socket, serve, interrupts
+        self._socket = socket
+        self._serve = serve
+        self._interrupts = interrupts
         self._own = own
         self._first = first
         self._primary = PrimaryLink(socket, *split_address(follow), m.Follow(
@@ -303,8 +305,7 @@ class Standby:
         code. What was held stays in memory meanwhile."""
         said = ""
         clock = self._socket.on.clock
-        poller = self._socket.on.network.poller()
-        poller.register(self._socket.socket, zmq.POLLIN)
+        loop = Loop(self._socket, self._socket.watch, POLL)
         while True:
             try:
                 return self._serve(self._primary.copy)
@@ -316,7 +317,7 @@ class Standby:
                         f"again every {timeouts.SERVE_AGAIN:g} s")
             again = clock.monotonic() + timeouts.SERVE_AGAIN
             while clock.monotonic() < again:
-                poller.poll(int(1000 * _POLL))
+                loop.wait(POLL)
                 self._socket.watch()
                 self._receive()
                 if self._interrupts.first is not None:
@@ -357,11 +358,10 @@ class Standby:
 
     def _wait(self) -> int | str:
         """Follow until it is time to serve: why, in one line; or an exit code."""
-        poller = self._socket.on.network.poller()
-        for one in (self._socket.socket, self._socket.monitor, self._primary.socket):
-            poller.register(one, zmq.POLLIN)
+        loop = Loop(self._socket, self._socket.watch, POLL)
+        loop.register(self._primary.socket)
         while True:
-            poller.poll(int(1000 * _POLL))
+            loop.wait(POLL)
             self._socket.watch()
             now = self._socket.on.clock.monotonic()
             if self._nap.over(now):
@@ -382,7 +382,8 @@ class Standby:
 
     def _verdict(self, now: float) -> int | str | None:
         """Why to serve now, or the exit code; None: wait on."""
-        primary, state = self._primary, self._state
+        primary = self._primary
+        state = self._state
         if primary.over is not None:
             say(f"the run has ended: {primary.over}")
             return 0
@@ -446,7 +447,8 @@ class Standby:
     def _wait_on(self, now: float) -> int | None:
         """Nobody serves, as far as can be seen; not for ever."""
         waited = now - self._silent_since
-        state, epoch = self._state, self._primary.epoch
+        state = self._state
+        epoch = self._primary.epoch
         patience = self._first if state is None and not epoch else timeouts.PRIMARY_MISSING
         missing = ("this process holds nothing" if state is None else
                    f"the state here is of epoch {state.epoch}, and that one had epoch {epoch}"
@@ -520,7 +522,8 @@ class Standby:
         """A worker takes this process for the server: it has a say once it has proven who it is.
         Raises WireError."""
         check_reattach(request)
-        state, candidate = self._state, self._candidate
+        state = self._state
+        candidate = self._candidate
         if (state is not None and state.secret is not None and request.run == state.run
                 and request.protocol == m.PROTOCOL):
             key = ticket(state.secret, request.worker, request.owner, request.epoch)
@@ -552,7 +555,8 @@ class Standby:
         if identity == self._identity:
             self._itself = True
             return
-        state, contact = self._state, self._socket.contact
+        state = self._state
+        contact = self._socket.contact
         if reason := other_protocol("the standby", follow.protocol):
             self._send(identity, m.Refused(reason))
             return
