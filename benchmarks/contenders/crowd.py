@@ -143,7 +143,7 @@ class _Member:
         self.joined = self.began = self.left = self._granted = False
         self._loop, self._update = loop, update
         self._host, port = split_address(address)
-        self._group: m.Group | None = None
+        self._group: m.ShardGroup | None = None
         self._shards: list[Link] = []
         self._name = 0  # of the attachment to them
         self._claims: dict[Link, Claim] = {}

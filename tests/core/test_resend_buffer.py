@@ -39,15 +39,15 @@ def test_the_newest_push_counts_at_once_and_is_added_later():
     kept = ResendBuffer()
     update = np.full(2, 4.0, np.float32)
     kept.add(Push(3, 0, 10, 2, 64, 0.5), update, 0.5, 1, 0)
-    assert kept.answered == 1 and kept.late and update.tolist() == [4.0, 4.0]
+    assert kept.answered == 1 and kept.unsettled and update.tolist() == [4.0, 4.0]
     kept.settle()
-    assert not kept.late and update.tolist() == [2.0, 2.0], "its memory is the sum's"
+    assert not kept.unsettled and update.tolist() == [2.0, 2.0], "its memory is the sum's"
     for ask, told in ((lambda: kept.first, 0), (lambda: kept.vectors, 1),
                       (lambda: kept_since(kept, 0)[1], [5.0, 5.0])):
         add(kept, kept.answered, 2.0, 1)
-        assert kept.late
+        assert kept.unsettled
         assert ask() == told
-        assert not kept.late
+        assert not kept.unsettled
     assert kept_since(kept, 0) == (work(0, 3), [5.0, 5.0])
 
 

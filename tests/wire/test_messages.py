@@ -100,7 +100,7 @@ FROM_SERVER = [
     m.FilesAt(2607),
     m.FilesAt(0, "no"),
 ]
-GROUP = m.Group(1 << 62, [("", 2701), ("10.0.0.2", 2702)])
+GROUP = m.ShardGroup(1 << 62, [("", 2701), ("10.0.0.2", 2702)])
 FROM_SERVER += [
     m.Joined(4, 40, False, 2.5, 1, GROUP),
     m.Joined(4, 40, False, 2.5, 1, None, 1 << 62, 90),

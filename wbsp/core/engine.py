@@ -109,7 +109,7 @@ class Engine:
         if self.stop_reason is not None:
             return [Outgoing(worker, Stop(self.stop_reason))]
         if self.started:
-            self.rendezvous.late(worker, self.members, self._here)
+            self.rendezvous.enter_round(worker, self.members, self._here)
             return self._carry_out(lambda model: joined(
                 model, worker, model.join(worker, now)), now)
         return self.start(now) if self.rendezvous.complete(self._here) else []
@@ -182,7 +182,7 @@ class Engine:
             return self.start(now) if due else []
         if left:
             return [answer, *([self._final(worker)] if self.done else [])]
-        self.rendezvous.late(worker, self.members, self._here)
+        self.rendezvous.enter_round(worker, self.members, self._here)
         self._raise_version(newest + 1, now)
         stop = [] if self.stop_reason is None else [Outgoing(worker, Stop(self.stop_reason))]
         return [answer, *self._carry_out(lambda model: joined(

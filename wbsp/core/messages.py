@@ -32,7 +32,7 @@ class Place(NamedTuple):
     nbytes: Bytes
 
 
-class Group(NamedTuple):
+class ShardGroup(NamedTuple):
     """Whom a member sends its floats to, and who sends it versions, in the order of the ranges.
 
     secret:    of this member and its shards, which were told the same number; by it each proves
@@ -83,7 +83,7 @@ class Reattached(Message, frozen=True):
     safe: Count  # pushes below this number are durable
     mark: Count  # of the sum that was sent again
     ack: Ack | None  # answer to the worker's newest push, which may have been lost
-    group: Group | None = None
+    group: ShardGroup | None = None
     memory: Random = 0  # as in Joined
     ticket: Mac = b""  # as in Joined, of this epoch
     since: Count = 0  # epoch with which this server, and its ledger, began; 0: this one

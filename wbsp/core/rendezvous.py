@@ -107,7 +107,7 @@ class Rendezvous:
         return actions
 
     @staticmethod
-    def late(worker: int, members: Mapping[int, Member], here: Iterable[int]) -> None:
+    def enter_round(worker: int, members: Mapping[int, Member], here: Iterable[int]) -> None:
         """A worker comes when the others have gone on: it begins with the last of them."""
         others = [members[other].rounds for other in here if other != worker]
         members[worker].rounds = min(others, default=members[worker].rounds)

@@ -58,20 +58,20 @@ class ResendBuffer:
     none is; so one sum a mark is enough. Between the newest checkpoint that is written and the one
     that is being written no other can come to be: so there are two sums at most.
 
-    answered: number behind the newest push that was answered
-    late:     the newest was not added yet, which takes a while, and best another time: `settle`
+    answered:  number behind the newest push that was answered
+    unsettled: the newest was not added yet, which takes a while, and best another time: `settle`
     """
 
     def __init__(self, first: int = 0):
         """`first`: number of this process's first push."""
         self.answered = self._begin = first
         self._sums: list[_Sum] = []
-        self._late: _Answered | None = None
+        self._unsettled: _Answered | None = None
         self._pool = BufferPool()  # of sums: with a standby, each version begins one
 
     @property
-    def late(self) -> bool:
-        return self._late is not None
+    def unsettled(self) -> bool:
+        return self._unsettled is not None
 
     @property
     def vectors(self) -> int:
@@ -100,13 +100,13 @@ class ResendBuffer:
         self.drop(durable)
         self.answered = push.seq + 1
         if mark >= durable:
-            self._late = _Answered(push, update, weight, mark, reason)
+            self._unsettled = _Answered(push, update, weight, mark, reason)
 
     def settle(self) -> None:
         """Add the newest answered push, if that was not done."""
-        if self._late is None:
+        if self._unsettled is None:
             return
-        (push, update, weight, mark, reason), self._late = self._late, None
+        (push, update, weight, mark, reason), self._unsettled = self._unsettled, None
         work = AnsweredWork(push.seq, push.seq, push.steps, push.samples, push.seconds,
                             push.base_version, {} if reason is None else {reason: 1})
         if not (self._sums and self._sums[-1].mark >= mark):

@@ -61,7 +61,7 @@ def ticket(secret: bytes, worker: int, owner: str, epoch: int) -> bytes:
 
 
 def attachment(secret: int) -> tuple[int, bytes]:
-    """Name and key of a member's attachment to a shard, of the secret in `Group`.
+    """Name and key of a member's attachment to a shard, of the secret in `ShardGroup`.
 
     The name is all that the two say of it: a process that has taken a shard's port, and reads what
     was on its way, can prove itself to no worker, and to no shard.

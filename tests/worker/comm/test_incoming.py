@@ -9,7 +9,7 @@ from wbsp.wire.assembly import split
 from wbsp.wire.messages import codec as m
 from wbsp.worker.comm.incoming import Membership
 
-OLD, NEW = m.Group(1, [("", 1), ("", 2)]), m.Group(2, [("", 3), ("", 4)])
+OLD, NEW = m.ShardGroup(1, [("", 1), ("", 2)]), m.ShardGroup(2, [("", 3), ("", 4)])
 
 
 def chunk(version, offset, request=5):

@@ -29,7 +29,7 @@ class Member:
     def __init__(self, port, secret=SECRET):
         self.context, self.said = zmq.Context(), []
         limiters = RateLimiter(None), RateLimiter(None)
-        self.slices = Slices(self.context, m.Group(secret, [("localhost", port)]), "localhost",
+        self.slices = Slices(self.context, m.ShardGroup(secret, [("localhost", port)]), "localhost",
                              None, limiters, 60.0, self.said.append)
 
     def polls(self):

@@ -46,7 +46,7 @@ class DataPlane:
     failed: attempts to share memory that did
     """
 
-    group: m.Group | None = None
+    group: m.ShardGroup | None = None
     inbox = 0
     heads = False
     failed = 0
@@ -194,7 +194,7 @@ class ShardPlane(DataPlane):
         self._worker = worker
         self._shards = shards
         self._arrival: _Arrival | None = None  # the newest that is not decided
-        self.group: m.Group = shards.admit(worker)
+        self.group: m.ShardGroup = shards.admit(worker)
 
     def put(self, message: m.Update | m.Kept, body: memoryview | None, due: int) -> Arrived | None:
         if isinstance(message, m.Kept):
@@ -300,7 +300,7 @@ class ShardedPlanes(DataPlanes):
                  clock: Callable[[], float], send: Callable[[bytes, m.Message], None], wire: Codec):
         super().__init__(lending, queues, clock, send, wire)
         self._shards = shards
-        self._workers: dict[int, int] = {}  # secret, as in `Group` -> worker
+        self._workers: dict[int, int] = {}  # secret, as in `ShardGroup` -> worker
 
     def most(self, size: int) -> int:
         return 0

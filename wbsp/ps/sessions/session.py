@@ -104,7 +104,7 @@ class WorkerSession:
         self.retained.pop(m.Directed, None)
 
     @property
-    def group(self) -> m.Group | None:
+    def group(self) -> m.ShardGroup | None:
         """The shards, for the worker; None: there are none, or it is not a member yet."""
         return self.plane.group if self.plane else None
 

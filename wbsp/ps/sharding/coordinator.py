@@ -357,13 +357,13 @@ class Shards:
             for frames in floats_of(0, vector[start:stop], *part.values()):
                 link.post(frames, now)
 
-    def admit(self, worker: int) -> m.Group:
+    def admit(self, worker: int) -> m.ShardGroup:
         """A new attachment of a worker: what it needs to know."""
-        group = m.Group(self.on.scheduler.number(), [link.address for link in self._links])
+        group = m.ShardGroup(self.on.scheduler.number(), [link.address for link in self._links])
         self._tell(s.Admit(worker, group.secret))
         return group
 
-    def dismiss(self, worker: int, group: m.Group) -> None:
+    def dismiss(self, worker: int, group: m.ShardGroup) -> None:
         """The end of an attachment."""
         self._tell(s.Dismiss(worker, group.secret))
 

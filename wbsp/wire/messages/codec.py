@@ -23,10 +23,10 @@ from wbsp.core.messages import (
     Fetch,
     Final,
     Granted,
-    Group,
     Message,
     Model,
     Reattached,
+    ShardGroup,
     Stop,
 )
 from wbsp.wire.messages.base import (
@@ -75,7 +75,7 @@ from wbsp.wire.messages.replication import (
 from wbsp.wire.messages.sharding import FromShard, Lead, ToShard
 from wbsp.wire.messages.watch import FilesAt, News, Read, Watch
 
-__all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "NONE", "PROTOCOL", "Group", "Impossible",
+__all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "NONE", "PROTOCOL", "ShardGroup", "Impossible",
            "WireError"]
 
 FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | Leaving

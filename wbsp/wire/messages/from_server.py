@@ -3,7 +3,7 @@ the connection. `wbsp.wire.messages.codec` has their encoding."""
 
 from __future__ import annotations
 
-from wbsp.core.messages import Group, Message
+from wbsp.core.messages import Message, ShardGroup
 from wbsp.limits import Count, Id, Line, Mac, Random, Seconds, Settings
 from wbsp.sync.base import WorkerRule
 
@@ -28,7 +28,7 @@ class Joined(Message, frozen=True):
     send_initial: bool  # W_0 is expected of this worker; another Joined follows
     now: Seconds  # since the run's time zero
     epoch: Count  # number of this start of the run's server
-    group: Group | None = None  # of shards, where the run has some
+    group: ShardGroup | None = None  # of shards, where the run has some
     memory: Random = 0  # number of the segment that is shared for what the worker sends; 0: none is
     run_steps: Count = 0  # of all workers in the run so far
     owner: Id = ""  # names this process, in what the server keeps of the worker
@@ -48,7 +48,7 @@ class Resend(Message, frozen=True):
     """Answer to Reattach: pushes from `seq` on are lost with an earlier server; send their sum."""
 
     seq: Count
-    group: Group | None = None
+    group: ShardGroup | None = None
     memory: Random = 0  # as in Joined
 
 

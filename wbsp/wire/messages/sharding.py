@@ -65,7 +65,7 @@ class Admit(Message, frozen=True):
     """A worker's new attachment; what was there of an older one is void."""
 
     worker: Worker
-    secret: Random  # see Group
+    secret: Random  # see ShardGroup
 
 
 class Dismiss(Message, frozen=True):
@@ -138,7 +138,7 @@ class Denied(Message, frozen=True):
 class Holds(Message, frozen=True):
     """A slice is here, whole; it is kept until the log says what becomes of it."""
 
-    secret: Random  # see Group
+    secret: Random  # see ShardGroup
     seq: Count  # see Slice
     again: bool
     # A number that no value is above, or below the negative of; infinite where one is not finite.

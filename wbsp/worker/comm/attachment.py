@@ -164,7 +164,7 @@ class Attachment:
 
     def patience(self, seconds: float) -> float:
         """For how long of these seconds of silence not to call `settle`."""
-        return _SETTLE if self.kept is not None and self.kept.late else seconds
+        return _SETTLE if self.kept is not None and self.kept.unsettled else seconds
 
     def settle(self) -> None:
         """Add up what is kept, which takes a while."""

@@ -106,7 +106,7 @@ class ServerChannel:
         return self.memory.returned
 
     @property
-    def group(self) -> m.Group | None:
+    def group(self) -> m.ShardGroup | None:
         """The shards; None: there are none."""
         return None if self.slices is None else self.slices.group
 
@@ -153,7 +153,7 @@ class ServerChannel:
         """
         return now - self._let_go_at > timeouts.SHARING_ENDED
 
-    def _arrange_slices(self, group: m.Group | None) -> None:
+    def _arrange_slices(self, group: m.ShardGroup | None) -> None:
         if self.group == group:
             return
         if self.slices is not None:

@@ -40,10 +40,10 @@ class Membership:
         self.listener = listener
         self.chunks = 0
         self._models = VectorAssembly(size, wire)
-        self._group: m.Group | None = None  # of shards, that send the models' ranges
-        self._early: list[tuple[m.Model, memoryview | None, m.Group]] = []
+        self._group: m.ShardGroup | None = None  # of shards, that send the models' ranges
+        self._early: list[tuple[m.Model, memoryview | None, m.ShardGroup]] = []
 
-    def put_by(self, model: m.Model, chunk: memoryview | None, group: m.Group | None) -> None:
+    def put_by(self, model: m.Model, chunk: memoryview | None, group: m.ShardGroup | None) -> None:
         """Keep a chunk that was not waited for: a shard may be faster than the server's answer that
         grants it."""
         if group is not None:
@@ -51,14 +51,14 @@ class Membership:
             self._early.append((model, chunk, group))
 
     def early(self, request: int | None,
-              group: m.Group | None) -> list[tuple[m.Model, memoryview | None]]:
+              group: m.ShardGroup | None) -> list[tuple[m.Model, memoryview | None]]:
         """What was put by of the answer to this request, and of these shards."""
         early, self._early = self._early, []
         return [(model, chunk) for model, chunk, origin in early
                 if model.request == request and origin == group]
 
     def take(self, model: m.Model, chunk: memoryview | None,
-             group: m.Group | None) -> tuple[np.ndarray, int] | None:
+             group: m.ShardGroup | None) -> tuple[np.ndarray, int] | None:
         """The whole model, float32 [size], and the number of bytes in which it came, if this chunk
         was the last of them. Raises WireError."""
         if chunk is None:

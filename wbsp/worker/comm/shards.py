@@ -72,7 +72,7 @@ class Slices:
     ready: all shards know this worker
     """
 
-    def __init__(self, context: zmq.Context, group: m.Group, here: str, token: bytes | None,
+    def __init__(self, context: zmq.Context, group: m.ShardGroup, here: str, token: bytes | None,
                  limiters: tuple[RateLimiter, RateLimiter], patience: float,
                  say: Callable[[str], None], on: Host = HOST):
         """`here`: the host at which the server was reached.
