@@ -66,7 +66,8 @@ class Cuts:
 
     def replaced(self, seq: int) -> None:
         """x was replaced; the next push will be `seq`."""
-        self.lost, self.sound_from = False, seq
+        self.lost = False
+        self.sound_from = seq
 
 
 @dataclass(slots=True)
@@ -129,7 +130,10 @@ class Agent:
     """
 
     def __init__(self, worker: int, rule: WorkerRule, seq: int = 0, run_steps: int = 0):
-        self.worker, self.rule, self.seq, self.run_steps = worker, rule, seq, run_steps
+        self.worker = worker
+        self.rule = rule
+        self.seq = seq
+        self.run_steps = run_steps
         self.version: int | None = None
         self.waiting: Literal["model", "ack", "decision", None] = "model"
         self.stopped: str | None = None
@@ -250,7 +254,8 @@ class Agent:
         joined: this worker has joined the model anew, and what that had granted or directed is void
         """
         if joined:
-            self._grant, self._cut_due = None, self.rule.push == "when_idle"
+            self._grant = None
+            self._cut_due = self.rule.push == "when_idle"
         return []
 
     def fetched(self, version: int) -> list[Command]:
@@ -319,7 +324,8 @@ class Agent:
 
     def _adopt(self, version: int) -> Adopt:
         """Adopt the fetched version."""
-        self.version, self._inbox = version, None
+        self.version = version
+        self._inbox = None
         if not self._progress.steps:
             self._progress.base = version
         rebase = self.rule.adopt == "rebase" and self._progress.steps and not self.finished

@@ -1,4 +1,5 @@
-"""A synchronization model's decisions as records: complete, in order, and without tensors.
+"""A synchronization model's decisions: held against its contract, and made records, which are
+complete, in order, and without tensors.
 
 A record says what becomes of the global model, or what a worker is told; carrying it out is a
 second step that cannot refuse. So all that follow the records (the store, a log) come to the same
@@ -28,6 +29,7 @@ from wbsp.sync.base import (
 )
 
 _MOST = 1 << 53  # examples
+FAILED = "the synchronization model has failed"
 
 
 class Accepted(NamedTuple):
@@ -62,6 +64,50 @@ class Committed(NamedTuple):
 
 
 Record = Accepted | Resent | Rejected | Committed | Outgoing
+
+
+class Failed(SyncModel):
+    """In the place of a model that has failed, until the workers have finished: what they still
+    push is rejected, and no one waits."""
+
+    name = "failed"
+
+    def __init__(self, model: SyncModel, here: Iterable[int]):
+        """`here`: the active workers."""
+        super().__init__()
+        self.rule = model.rule
+        self.active = set(here)
+
+    def push(self, push: Push, now: float) -> list[Action]:
+        return [Reject(push, FAILED), Grant(push.worker)]
+
+    def query(self, worker: int, steps: int, seconds: float, now: float) -> list[Action]:
+        return [Direct(worker, cut=False)]
+
+
+def joined(model: SyncModel, worker: int, answer: Iterable[Action]) -> Iterable[Action]:
+    """The answer to a join. Raises ContractError where the model does not know the worker then."""
+    answer = list(answer)
+    if worker not in model.active:
+        raise ContractError(f"{model.name} does not have worker {worker} in `active` after its "
+                            "join; a method join or rejoin of one's own calls the base's")
+    return answer
+
+
+def left(model: SyncModel, worker: int, answer: Iterable[Action]) -> Iterable[Action]:
+    """The answer to a leave. Raises ContractError where the model still has the worker then."""
+    answer = list(answer)
+    if worker in model.active:
+        raise ContractError(f"{model.name} still has worker {worker} in `active` after it has "
+                            "left; a method leave of one's own calls the base's")
+    return answer
+
+
+def check_alarm(model: SyncModel) -> None:
+    """Raises ContractError for an alarm that is no time."""
+    if model.alarm is not None and not isinstance(model.alarm, Real):
+        raise ContractError(f"{model.name} has set `alarm` to {model.alarm!r}, which is neither "
+                            "seconds nor None")
 
 
 def decide(model: SyncModel, actions: Iterable[Action], version: int, members: Container[int],
@@ -171,8 +217,11 @@ def acknowledge(push: Push, records: Iterable[Record], mark: int,
 
     A grant to the pusher and an order to hold travel in the answer.
     """
-    accepted, reason, weight = False, None, 0.0
-    granted, hold = None, False
+    accepted = False
+    reason = None
+    weight = 0.0
+    granted = None
+    hold = False
     others: list[Outgoing] = []
     for record in records:
         if isinstance(record, Accepted):

@@ -19,16 +19,19 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec.structs import replace
 
-from wbsp.core.contract import Failed, check_alarm, joined, left
 from wbsp.core.decisions import (
     Accepted,
     Committed,
+    Failed,
     Record,
     Rejected,
     Resent,
     acknowledge,
+    check_alarm,
     decide,
     decide_cut,
+    joined,
+    left,
     outgoing_of,
 )
 from wbsp.core.ledger import Ledger
@@ -71,9 +74,12 @@ class Engine:
                  on_fault: Callable[[BaseException], bool] = lambda error: False):
         if expected < 1:
             raise ValueError(f"worker_num must be at least 1, not {expected}")
-        self.model, self.store, self.ledger = model, store, Ledger()
+        self.model = model
+        self.store = store
+        self.ledger = Ledger()
         self.rendezvous = Rendezvous(expected)
-        self.stop_samples, self.log = stop_samples, log or (lambda *_, **__: None)
+        self.stop_samples = stop_samples
+        self.log = log or (lambda *_, **__: None)
         self.on_fault = on_fault
         self.members: dict[int, Member] = {}
         self._here: set[int] = set()  # the active workers: counting them must not cost O(N)
@@ -103,7 +109,8 @@ class Engine:
         member = self.members.setdefault(worker, Member())
         if member.active:
             raise ValueError(f"worker {worker} has joined already")
-        member.active, member.finished = True, False
+        member.active = True
+        member.finished = False
         self._here.add(worker)
         self.log(now, "join", worker=worker, version=self.store.latest.version)
         if self.stop_reason is not None:
@@ -164,7 +171,8 @@ class Engine:
         member = self.members.setdefault(worker, Member())
         if member.active or (self.done and not left):
             raise ValueError(f"worker {worker} attached again, but is here, or comes too late")
-        member.active, member.finished = not left, left
+        member.active = not left
+        member.finished = left
         if not left:
             self._here.add(worker)
         if self.model.rule.wait == "model" and not (left or waits):
@@ -192,7 +200,8 @@ class Engine:
     def leave(self, worker: int, now: float, reason: str, finished: bool = False) -> list[Outgoing]:
         """A worker finished (in good order) or was lost; the others go on without it."""
         member = self.members[worker]
-        member.active, member.finished = False, finished
+        member.active = False
+        member.finished = finished
         member.gone = "" if finished else reason
         self._here.discard(worker)
         self.rendezvous.leave(worker)
@@ -294,7 +303,8 @@ class Engine:
 
     def state(self) -> dict[str, Any]:
         """What to go on from beside the newest version's tensors, fit for JSON."""
-        ledger, members = self.ledger, self.members
+        ledger = self.ledger
+        members = self.members
         awaited = self.rendezvous.awaited
         if self.started:
             awaited = {w for w, m in members.items() if not self.done and (m.active or m.finished)}
@@ -310,18 +320,17 @@ class Engine:
                    for name in COUNTED}}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a `state` that may have been JSON, or lack what an older release left out."""
-        next_seq = {int(worker): seq for worker, seq in state["next_seq"].items()}
-        answers = {int(worker): Ack(seq, accepted, reason, weight=weight, mark=mark)
+        """Go on from a `state`, which may lack what an older release left out."""
+        answers = {worker: Ack(seq, accepted, reason, weight=weight, mark=mark)
                    for worker, (seq, accepted, reason, weight, mark)
                    in state.get("answers", {}).items()}
-        self.ledger = Ledger(next_seq, answers, state.get("mark", 0))
+        self.ledger = Ledger(state["next_seq"], answers, state.get("mark", 0))
         self.rendezvous = Rendezvous(self.rendezvous.expected, state.get("awaited"),
                                      state.get("ended", False), state.get("owed"))
         self.steps, self.samples = state["totals"]
         for name in COUNTED:
-            for key, value in state.get(name, {}).items():
-                member = self.members.setdefault(int(key), Member())
+            for worker, value in state.get(name, {}).items():
+                member = self.members.setdefault(worker, Member())
                 setattr(member, name, Counter(value) if name == "rejected" else value)
 
     def _given(self, rejected: dict[str, int]) -> dict[str, int]:
@@ -336,7 +345,8 @@ class Engine:
     def _rest(self, now: float) -> None:
         """An event has ended: do what waits for a moment at which nothing is pending."""
         if self._at_rest and not self.store.accepted:
-            acts, self._at_rest = self._at_rest, []
+            acts = self._at_rest
+            self._at_rest = []
             for act in acts:
                 act(now)
 

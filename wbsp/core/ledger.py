@@ -73,7 +73,8 @@ class Ledger:
 
     def replay(self, worker: int, last: int) -> None:
         """The decisions up to push `last` of `worker` are those of an earlier ledger."""
-        self._next[worker], self._replayed[worker] = last + 1, self.mark
+        self._next[worker] = last + 1
+        self._replayed[worker] = self.mark
 
     def skip_to(self, worker: int, seq: int) -> None:
         """The pushes before `seq` are lost with the process that made them."""

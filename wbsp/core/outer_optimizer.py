@@ -126,13 +126,16 @@ class DelayedNesterov(OuterOptimizer):
         if self._versions == self.delay:
             old = self._velocity
             m = self._sum if old is None else self.momentum * old + self._sum
-            self._velocity, self._sum, self._versions = m, None, 0
+            self._velocity = m
+            self._sum = None
+            self._versions = 0
             pending += np.float32(self.momentum) * m
         pending *= np.float32(self.rate)
         return pending
 
     def reach(self, pending: float, state: dict[str, float]) -> tuple[float, dict[str, float]]:
-        velocity, total = state.get("velocity", 0.0), state.get("sum", 0.0) + pending
+        velocity = state.get("velocity", 0.0)
+        total = state.get("sum", 0.0) + pending
         versions = state.get("versions", 0.0) + 1
         if versions < self.delay:
             return max(1.0, self.rate) * pending, {"velocity": velocity, "sum": total,
@@ -146,7 +149,8 @@ class DelayedNesterov(OuterOptimizer):
         return found | {"versions": np.array([self._versions], np.float32)}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        self._velocity, self._sum = state.get("velocity"), state.get("sum")
+        self._velocity = state.get("velocity")
+        self._sum = state.get("sum")
         self._versions = int(state["versions"][0]) if "versions" in state else 0
 
 

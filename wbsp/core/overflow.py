@@ -27,7 +27,8 @@ class Reach:
                  state: dict[str, np.ndarray], lossless: bool):
         """`vector`: of the version, float32 [size]; `state`: as of a `Whole`; `lossless`: what is
         sent of a change is all of it."""
-        self._outer, self._lossless = outer, lossless
+        self._outer = outer
+        self._lossless = lossless
         # what is unsent belongs to a later version
         self.version = largest(vector) + largest(state.get("unsent"))
         self._state = {name: largest(values) for name, values in state.items() if name != "unsent"}

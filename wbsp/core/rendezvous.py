@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from wbsp.core.contract import joined
+from wbsp.core.decisions import joined
 from wbsp.core.messages import Outgoing
 from wbsp.core.stats import Member
 from wbsp.sync.base import Action, Direct, Grant, Push, SyncModel
@@ -33,7 +33,8 @@ class Rendezvous:
 
     def __init__(self, expected: int, awaited: Iterable[int] | None = None, ended: bool = False,
                  owed: Iterable[int] | None = None):
-        self.expected, self.ended = expected, ended
+        self.expected = expected
+        self.ended = ended
         self.owed = range(expected) if owed is None else set(owed)
         self.awaited = None if awaited is None else set(awaited)
         self.left: set[int] = set()

@@ -34,7 +34,8 @@ class _Sum:
 
     def add(self, mark: int, work: AnsweredWork, total: np.ndarray | None) -> None:
         """The next pushes of the same worker; `total` is this object's from here on."""
-        self.mark, self.work = mark, self.work.then(work)
+        self.mark = mark
+        self.work = self.work.then(work)
         if self.total is None:
             self.total = total
         elif total is not None:

@@ -33,13 +33,15 @@ class PhaseTimer:
 
     def __init__(self, start: float, phase: Phase = "wait"):
         self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
-        self.phase, self.since = phase, start
+        self.phase = phase
+        self.since = start
 
     def switch(self, phase: Phase, now: float) -> float:
         """Book the seconds since the last switch, and enter `phase`; return the booked seconds."""
         spent = now - self.since
         self.seconds[self.phase] += spent
-        self.phase, self.since = phase, now
+        self.phase = phase
+        self.since = now
         return spent
 
     def at(self, now: float) -> dict[str, float]:

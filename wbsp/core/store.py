@@ -185,7 +185,8 @@ class Store:
     def commit(self, version: int | None = None) -> Snapshot:
         """Make a version from all that was accepted since the last: the next, or `version`."""
         base, vector, _ = self.latest
-        words, share = _NOTHING, 0.0
+        words = _NOTHING
+        share = 0.0
         if vector is None:
             share = self._sending.wire.words(_TYPICAL, self.accepted) / _TYPICAL
         elif self._pending is not None:

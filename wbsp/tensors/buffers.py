@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of <malloc.h>
+_TRIM_THRESHOLD = -1  # this and the next are of <malloc.h>
+_MMAP_THRESHOLD = -3
 _KEPT = 64 << 20  # bytes that a heap keeps: many chunks, and little beside a training process
 _MAPPED = 32 << 20  # bytes from which on memory is mapped separately; the most that glibc takes
 

@@ -73,7 +73,8 @@ class BFloat16(Codec):
 
     def encode(self, vector: np.ndarray) -> np.ndarray:
         words = np.zeros(self.words(vector.size), np.float32)
-        halves, bits = words.view("<u2"), np.ascontiguousarray(vector, "<f4").view("<u4")
+        halves = words.view("<u2")
+        bits = np.ascontiguousarray(vector, "<f4").view("<u4")
         for start in range(0, vector.size, _PASS):
             part = bits[start:start + _PASS]
             rounded = part >> 16
@@ -178,7 +179,8 @@ class TopK(Codec):
 
     def __init__(self, share: float, dense: bool = False):
         """`share`: part of the values that is sent; `dense`: of a version's difference."""
-        self.share, self._dense = share, dense
+        self.share = share
+        self._dense = dense
         self.name = f"topk:{share:g}"
 
     @property
@@ -242,8 +244,11 @@ class Ranges(Codec):
 
     def __init__(self, wire: Codec, ends: Sequence[int]):
         """`ends`: where the ranges begin, and where the last one ends."""
-        self.wire, self.name, self.lossless = wire, wire.name, wire.lossless
-        self._ends, self._sizes = ends, [b - a for a, b in zip(ends, ends[1:], strict=False)]
+        self.wire = wire
+        self.name = wire.name
+        self.lossless = wire.lossless
+        self._ends = ends
+        self._sizes = [b - a for a, b in zip(ends, ends[1:], strict=False)]
 
     @property
     def versions(self) -> Codec:
@@ -270,7 +275,8 @@ class Ranges(Codec):
         return at
 
     def parts(self, words: np.ndarray) -> list[np.ndarray]:
-        found, at = [], 0
+        found = []
+        at = 0
         for part in self._sizes:
             found.append(words[at:at + self.wire.length(words[at:], part)])
             at += found[-1].size

@@ -19,7 +19,8 @@ def advanced(wire: Codec, vector: np.ndarray, words: np.ndarray) -> np.ndarray:
     while words.size:
         length = wire.length(words, vector.size)
         change = wire.decode(words[:length], vector.size)
-        vector, words = np.add(vector, change, out=change), words[length:]
+        vector = np.add(vector, change, out=change)
+        words = words[length:]
     return vector
 
 
@@ -45,7 +46,8 @@ class ErrorFeedback:
     """
 
     def __init__(self, wire: Codec, unsent: np.ndarray | None = None):
-        self.wire, self.unsent = wire, unsent
+        self.wire = wire
+        self.unsent = unsent
 
     def send(self, vector: np.ndarray) -> Sent:
         """`vector`: float32 [size], this object's from here on.

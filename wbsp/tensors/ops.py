@@ -52,7 +52,8 @@ def add_weighted(total: np.ndarray, update: np.ndarray, weight: float) -> None:
     if weight == 1.0:
         np.add(total, update, out=total)
         return
-    factor, product = np.float32(weight), np.empty(min(_BLOCK, update.size), np.float32)
+    factor = np.float32(weight)
+    product = np.empty(min(_BLOCK, update.size), np.float32)
     for start in range(0, update.size, _BLOCK):
         part = update[start:start + _BLOCK]
         weighted = np.multiply(part, factor, out=product[:part.size])

@@ -164,9 +164,10 @@ def test_the_engines_state_comes_back_through_json():
         run.join(worker, 0.0)
     for seq, value in enumerate((1.0, np.nan, 1.0)):
         run.push(Push(1, seq, seq // 2, 3, 24, 0.25), np.full(2, value, np.float32), 1.0)
-    state = json.loads(json.dumps(run.state()))
-    again = Engine(create("asp"), Store(run.store.latest.vector, state["version"]), 2)
-    again.restore(state)
+    text = json.dumps(RunState(**run.state(), elapsed=1.0).to_json())
+    state = RunState.from_json(json.loads(text))
+    again = Engine(create("asp"), Store(run.store.latest.vector, state.version), 2)
+    again.restore(vars(state))
     assert again.state() == run.state()
     member = again.members[1]
     assert (member.steps, member.samples, member.seconds, member.pushes, member.base) == (
