@@ -78,15 +78,16 @@ class Spy(Member):
             def passed(message, chunk, now):
                 if isinstance(message, m.Model) and message.offset in self.starts:
                     self.came.append(message)
-                handle(message, chunk, now)
+                fetch = handle(message, chunk, now)
                 if isinstance(message, m.Model) and self.runtime._shared._newest == message.version:
                     vector = communication._membership._models._floats
                     self.versions[message.version] = hash(vector.tobytes())
+                return fetch
 
-            def told(cut, ack):
-                self.counted = self.counted + ack.weight * cut[1].astype(float)
+            def told(push, sent, ack):
+                self.counted = self.counted + ack.weight * sent.astype(float)
                 self.told += 1
-                answered(cut, ack)
+                answered(push, sent, ack)
 
             sending.send, communication._pass_on = sent, passed
             communication.attachment.answered = told

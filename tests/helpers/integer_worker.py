@@ -58,7 +58,7 @@ class NotingTransport(Transport):
 
             def acked(self, ack, seconds, record=self._record):
                 print(json.dumps([ack.seq, ack.weight]), file=record, flush=True)
-                listener.acked(ack, seconds)
+                return listener.acked(ack, seconds)
 
         super().listen(Noting(), layout)
 

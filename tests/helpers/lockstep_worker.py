@@ -6,14 +6,14 @@ from collections import deque
 
 import numpy as np
 
-from wbsp.core.agent import Adopt, Agent, Cut, Expect, Leave
+from wbsp.core.agent import Adopt, Agent, Cut, Leave
 from wbsp.process.host import HOST
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.assembly import split
 from wbsp.wire.messages import codec as m
 from wbsp.wire.shm.borrower import SharedMemory
 from wbsp.worker.comm.connection import TransportError
-from wbsp.worker.comm.thread import Communication
+from wbsp.worker.comm.thread import Communication, SendUpdate
 from wbsp.worker.metrics import Recorder
 from wbsp.worker.shared_agent import SharedAgent
 
@@ -29,7 +29,11 @@ class Calls(deque):
 
     def make(self):
         while self:
-            self.popleft()()
+            call, arguments = self.popleft()
+            call(*arguments)
+
+    def append(self, call, *arguments):
+        super().append((call, arguments))
 
 
 class Plain:
@@ -97,7 +101,7 @@ class Worker:
         self.adopted = []  # versions
         self.final = self.refused = None
         self.most_kept = 0
-        self.communication.hello(m.Hello(m.PROTOCOL, index, {}))
+        self.communication.request(m.Hello(m.PROTOCOL, index, {}))
 
     @property
     def agent(self):
@@ -106,13 +110,6 @@ class Worker:
     @property
     def ended(self):
         return self.final is not None or self.refused is not None
-
-    # The transport, as the agent's listener and the compute thread see it.
-
-    def fetch(self, fetch, carried=False):
-        self.calls.append(lambda: self.communication.request(
-            m.Model, lambda: self.line.post(m.Fetch(
-                fetch.request, self.communication.attachment.held)), fetch.request, carried))
 
     # The compute thread.
 
@@ -138,7 +135,7 @@ class Worker:
             match command:
                 case Cut():
                     update, self.anchor = self.x - self.anchor, self.x
-                    self.calls.append(lambda c=command, u=update: self.push(c, u))
+                    self.calls.append(self.push, command, update)
                 case Adopt():
                     vector = self.shared.take_version(command.version)
                     assert not self.adopted or command.version >= self.adopted[-1]
@@ -147,24 +144,20 @@ class Worker:
                     self.x, self.anchor = vector + rest, vector
                     if self.agent.finished:
                         self.final = vector
-                case m.CutQuery():
-                    self.calls.append(lambda c=command: self.communication.request(
-                        m.CutDecision, lambda: self.line.post(c), c.number))
                 case Leave():
-                    self.calls.append(lambda: self.communication.leave("finished", True))
-                case Expect():
-                    self.fetch(command.fetch, carried=True)
+                    self.calls.append(self.communication.request,
+                                      m.Leaving("finished", True, None))
                 case _:
-                    self.fetch(command)
+                    self.calls.append(self.communication.request, command)
         self.calls.make()
 
     # The communication thread.
 
     def push(self, command, update):
         self.made += update
-        self.communication.push(command.push, update, command.fetch)
+        self.communication.request(SendUpdate(command.push, update, command.fetch))
         assert command.push.seq == len(self.cuts)
-        self.cuts.append(np.array(self.communication._pending.cut[1]))
+        self.cuts.append(np.array(self.communication._pending.request.sent))
 
     @property
     def unsent(self):
@@ -186,9 +179,9 @@ class Worker:
             return
         self.calls.make()
         if isinstance(message, m.Welcome) and self.shared is None:
-            self.communication.join(m.Join(LAYOUT))
+            self.communication.request(m.Join(LAYOUT))
         if isinstance(message, m.Joined) and self.shared is None:
-            self.shared = SharedAgent(Agent(self.index, self.world.model().rule, message.seq), self,
+            self.shared = SharedAgent(Agent(self.index, self.world.model().rule, message.seq),
                                       Recorder(0.0), self.world.said.append, None)
             self.communication.listen(Noting(self), SIZE)
         kept = self.communication.attachment.kept
@@ -213,4 +206,4 @@ class Noting:
     def acked(self, ack, seconds):
         assert ack.seq not in self._worker.weights, "the agent heard of a push twice"
         self._worker.weights[ack.seq] = ack.weight
-        self._worker.shared.acked(ack, seconds)
+        return self._worker.shared.acked(ack, seconds)

@@ -5,7 +5,6 @@ import threading
 import numpy as np
 
 from wbsp.core.agent import Adopt, Agent
-from wbsp.process.host import HOST
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync import WorkerRule
 from wbsp.wire.messages import codec as m
@@ -19,8 +18,8 @@ W = np.zeros(2, np.float32)
 def test_each_report_writes_the_log_off_the_compute_thread(tmp_path):
     log = WorkerLog(tmp_path, 0, "asp")
     recorder = Recorder(0.0, log)
-    shared = SharedAgent(Agent(0, WorkerRule("every_step", "model", "replace")), Transport(),
-                         recorder, print, None)
+    shared = SharedAgent(Agent(0, WorkerRule("every_step", "model", "replace")), recorder, print,
+                         None)
     for step in range(3):  # the first line of a log is written at once
         recorder.step_done(1, 8, 0.5)
         recorder.log_step(step, 0.1)
@@ -32,20 +31,11 @@ def test_each_report_writes_the_log_off_the_compute_thread(tmp_path):
     log.close()
 
 
-class Transport:
-    """Takes requests."""
-
-    on, fetches = HOST, 0
-
-    def fetch(self, fetch, carried=False):
-        self.fetches += 1
-
-
 def test_the_compute_thread_sleeps_on_until_there_is_something_to_do():
-    recorder, transport = Recorder(0.0), Transport()
+    recorder = Recorder(0.0)
     agent = Agent(0, WorkerRule("every_step", "model", "replace"))
-    shared = SharedAgent(agent, transport, recorder, print, None)
-    shared.received(m.Granted(0))
+    shared = SharedAgent(agent, recorder, print, None)
+    assert shared.received(m.Granted(0)) == m.Fetch(1)
     shared.fetched(0, W, W.nbytes, 0.1)
     with shared.changed:
         assert shared.commands == [Adopt(0, "replace")]
@@ -69,8 +59,7 @@ def test_the_compute_thread_sleeps_on_until_there_is_something_to_do():
     shared.acked(m.Ack(0, True, None, None, False, 1.0, 0, 1, 0), 0.1)
     with shared.changed:
         assert agent.waiting == "model" and recorder.enter("wait") == 0.0
-    shared.received(m.Granted(1))
-    assert transport.fetches == 2
+    assert isinstance(shared.received(m.Granted(1)), m.Fetch)
     with shared.changed:
         assert recorder.enter("pull") == 0.0
     shared.fetched(1, W, W.nbytes, 0.1)

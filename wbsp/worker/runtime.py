@@ -18,8 +18,9 @@ from wbsp.sync.base import WorkerRule
 from wbsp.tensors.layout import total_size
 from wbsp.wire.messages import codec as m
 from wbsp.worker.assignments import Assignments
-from wbsp.worker.comm.client import Shares, Transport
+from wbsp.worker.comm.client import Transport
 from wbsp.worker.comm.connection import TransportError
+from wbsp.worker.comm.thread import SendUpdate, Shares
 from wbsp.worker.metrics import Recorder
 from wbsp.worker.shared_agent import SharedAgent
 
@@ -47,14 +48,18 @@ class WorkerRuntime:
         usage:       of the machine; called by the communication thread, for each push
         assignments: takes the server's choice of examples, under a model that makes one
         """
-        self.transport, self.replica = transport, replica
+        self.transport = transport
+        self.replica = replica
         self.steps_before = joined.steps
-        self._say, self._interrupted, self._usage = say, interrupted, usage
+        self._say = say
+        self._interrupted = interrupted
+        self._usage = usage
         self._recorder = Recorder(joined.now, log, transport.on)
         self._update_bytes = transport.update_bytes(total_size(replica.layout))
         self._shared = SharedAgent(Agent(transport.worker, rule, joined.seq, joined.run_steps),
-                                   transport, self._recorder, say, assignments, replica.bring)
-        self._reason, self._wants_final = "finished", True
+                                   self._recorder, say, assignments, replica.bring, transport.on)
+        self._reason = "finished"
+        self._wants_final = True
         self.has_final = False
         self._trains = False  # the variables are what steps have made of them
         self._computes = False  # a step has begun, and not ended
@@ -140,7 +145,8 @@ class WorkerRuntime:
         """
         self._recorder.enter("push")
         self._shared.end_assignments()
-        self._reason, self._wants_final = reason, final
+        self._reason = reason
+        self._wants_final = final
         with self._shared.changed:
             commands = self.agent.finish()
         self._carry_out(commands)
@@ -148,7 +154,8 @@ class WorkerRuntime:
         if final:
             self._recorder.enter("wait")
             self._wait("the other workers to finish", lambda: self.has_final)
-            self.transport.goodbye()
+            self.transport.request(m.Goodbye())
+            self.transport.wake()
 
     def _carry_out(self, commands: Sequence[Command]) -> None:
         for command in commands:
@@ -159,12 +166,8 @@ class WorkerRuntime:
                     self._recorder.enter("pull")
                     self.replica.adopt(self._shared.take_version(command.version), command.how)
                     self.has_final = self.agent.finished
-                case Fetch():
-                    self.transport.fetch(command)
-                case Expect():
-                    self.transport.fetch(command.fetch, carried=True)
-                case CutQuery():
-                    self.transport.query(command)
+                case Fetch() | Expect() | CutQuery():
+                    self.transport.request(command)
                 case Leave():
                     self._recorder.close()
                     self.transport.leave(self._reason, self._wants_final)
@@ -173,7 +176,7 @@ class WorkerRuntime:
         self._recorder.enter("push")
         update = self.replica.cut()
         self._recorder.cut(self._update_bytes)
-        self.transport.push(command.push, update, command.fetch, self._usage)
+        self.transport.request(SendUpdate(command.push, update, command.fetch, self._usage))
 
     def _wait(self, what: str, until: Callable[[], bool] = lambda: True) -> None:
         """Carry out commands until the agent waits for nothing and `until` holds.

@@ -11,10 +11,11 @@ from wbsp.core.agent import Agent, Command, Expect
 from wbsp.core.messages import Fetch
 from wbsp.core.stats import Report
 from wbsp.limits import one_line
+from wbsp.process.host import HOST, Host
 from wbsp.process.throttle import Throttle
 from wbsp.wire.messages import codec as m
 from wbsp.worker.assignments import Assignments
-from wbsp.worker.comm.client import Transport
+from wbsp.worker.comm.incoming import Next
 from wbsp.worker.metrics import Recorder
 
 _NOTICE = 15.0  # seconds between two lines about rejected pushes
@@ -24,26 +25,29 @@ class SharedAgent:
     """An agent under a lock, and its commands for the compute thread.
 
     This object is the transport's Listener: in the communication thread it makes each message an
-    event of the agent. A Fetch that the agent commands is requested at once; all other commands
-    touch the model, and wait in `commands` for the compute thread.
+    event of the agent. A Fetch that the agent commands is for that thread; all other commands touch
+    the model, and wait in `commands` for the compute thread.
 
     agent:    guarded by `changed`
     changed:  notified when there are commands, nothing is waited for, or the server is lost
     commands: guarded by `changed`
     """
 
-    def __init__(self, agent: Agent, transport: Transport, recorder: Recorder,
-                 say: Callable[[str], None], assignments: Assignments | None,
-                 bring: Callable[[np.ndarray], Any] = lambda vector: vector):
+    def __init__(self, agent: Agent, recorder: Recorder, say: Callable[[str], None],
+                 assignments: Assignments | None,
+                 bring: Callable[[np.ndarray], Any] = lambda vector: vector, on: Host = HOST):
         """`assignments`: of examples to this worker; None: the worker chooses its own.
 
         bring: the replica's, which takes a version to where the model lives
         """
         self.agent = agent
-        self.changed = transport.on.scheduler.condition()
+        self.changed = on.scheduler.condition()
         self.commands: list[Command] = []
-        self._transport, self._recorder, self._say = transport, recorder, say
-        self._assignments, self._bring = assignments, bring
+        self._clock = on.clock
+        self._recorder = recorder
+        self._say = say
+        self._assignments = assignments
+        self._bring = bring
         self._versions: dict[int, Any] = {}  # that were brought and may be adopted
         self._newest = -1  # version that was fetched
         self._final_received = False
@@ -78,15 +82,16 @@ class SharedAgent:
 
     # The Listener, used by the communication thread.
 
-    def acked(self, ack: m.Ack, seconds: float) -> None:
+    def acked(self, ack: m.Ack, seconds: float) -> Next:
         """The newest push was acknowledged, `seconds` after the cut."""
         self._recorder.acked(ack.seq, seconds, len(m.encode(ack)))
         if not ack.accepted:
             self._say_rejected(ack)
         with self.changed:
-            self._follow(self.agent.received(ack))
+            return self._follow(self.agent.received(ack))
 
-    def fetched(self, version: int, vector: np.ndarray, nbytes: int, seconds: float) -> None:
+    def fetched(self, version: int, vector: np.ndarray, nbytes: int,
+                seconds: float) -> Next:
         """The requested version (float32 [size]) is here, `seconds` after the request."""
         self._recorder.fetched(version, seconds, nbytes)
         if self._adopted_again:
@@ -95,15 +100,15 @@ class SharedAgent:
         with self.changed:
             self._newest = version
             self._versions[version] = brought
-            self._follow(self.agent.fetched(version))
+            return self._follow(self.agent.fetched(version))
 
-    def received(self, message: m.Message) -> None:
+    def received(self, message: m.Message) -> Next:
         """Another message to a member came in."""
         with self.changed:
             match message:
                 case m.Granted():
                     if message.version <= self._newest:
-                        return  # repeated
+                        return None  # repeated
                 case m.Directed():
                     direct = message.direct
                     if direct.batch is not None and self._assignments is not None:
@@ -113,9 +118,9 @@ class SharedAgent:
                         self._assignments.start_again()
                 case m.Final():
                     if self._final_received:
-                        return  # repeated
+                        return None  # repeated
                     self._final_received = True
-            self._follow(self.agent.received(message))
+            return self._follow(self.agent.received(message))
 
     def failed(self) -> None:
         """The server is lost, or this worker has left the run."""
@@ -139,19 +144,19 @@ class SharedAgent:
         """True if the rule may have a version adopted more than once."""
         return self.agent.rule.push == "on_adopt"
 
-    def _follow(self, commands: Sequence[Command]) -> None:
-        """Make ready what the agent commands."""
+    def _follow(self, commands: Sequence[Command]) -> Next:
+        """Make ready what the agent commands; the fetch among that."""
+        fetch: Next = None
         for command in commands:
-            if isinstance(command, Fetch):
-                self._transport.fetch(command)
-            elif isinstance(command, Expect):
-                self._transport.fetch(command.fetch, carried=True)
+            if isinstance(command, Fetch | Expect):
+                fetch = command
             else:
                 self.commands.append(command)
         if self.commands or self.agent.waiting is None:
             self.changed.notify_all()
         elif self._idle:  # to wake the compute thread for this takes as long as half a push
             self._enter_waiting()
+        return fetch
 
     def _enter_waiting(self) -> None:
         """Enter the phase of what the compute thread waits for."""
@@ -165,6 +170,6 @@ class SharedAgent:
     def _say_rejected(self, ack: m.Ack) -> None:
         """Say now and then that pushes were rejected: some models reject by rule, and often."""
         self._rejected += 1
-        if self._rejections.due(self._transport.on.clock.monotonic()):
+        if self._rejections.due(self._clock.monotonic()):
             self._say(f"worker {self.agent.worker}: push {ack.seq} was rejected: "
                       f"{one_line(ack.reason or '')} ({self._rejected} so far)")

@@ -87,11 +87,11 @@ class NotingTransport(Transport):
 
             def acked(self, ack, seconds):
                 member.acked(ack)
-                listener.acked(ack, seconds)
+                return listener.acked(ack, seconds)
 
             def fetched(self, version, vector, nbytes, seconds):
                 member.fetched(version, vector)
-                listener.fetched(version, vector, nbytes, seconds)
+                return listener.fetched(version, vector, nbytes, seconds)
         super().listen(Noting(), layout)
 
 

@@ -9,6 +9,7 @@ import pytest
 from lockstep_worker import Calls, Plain
 from msgspec import structs
 
+from wbsp.core.agent import Expect
 from wbsp.core.resend_buffer import ResendBuffer
 from wbsp.core.stats import AnsweredWork
 from wbsp.process.host import HOST
@@ -18,9 +19,10 @@ from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Challenges, answer
 from wbsp.worker.comm.channel import Ready
 from wbsp.worker.comm.connection import TransportError
-from wbsp.worker.comm.thread import Communication, PendingRequest
+from wbsp.worker.comm.thread import Communication, PendingRequest, SendUpdate
 
 PUSH = Push(0, 4, 0, 1, 1, 1.0)
+PUSHING = ["push", PUSH, np.ones(1, np.float32), 0]
 ACK = m.Ack(4, True, None, None, False, 0.5, 0, 0, 0)
 # Among the events of a channel: the connection is a new one; the server shares its memory no more.
 BREAK, UNSHARED = object(), object()
@@ -122,12 +124,14 @@ class Listener:
 def communicate(events):
     """Run a communication thread in this one; return it and its channel.
 
-    events: of the channel; a pair (name, arguments) is a call of that method of Communication
+    events: of the channel; a list is a method of Communication and its arguments, or a push
     """
     made = []
     for event in events:
         if isinstance(event, list):
             name, *arguments = event
+            if name == "push":
+                name, arguments = "request", [SendUpdate(*arguments)]
             made.append(lambda name=name, arguments=arguments:
                         getattr(thread, name)(*arguments))
         else:
@@ -144,23 +148,21 @@ def listener():
     return Listener()
 
 
-@pytest.fixture
-def sent():
-    """Requests that were sent."""
-    return []
+def sent(channel, kind=m.Update):
+    """How often such a message was sent."""
+    return sum(isinstance(one, kind) for one in channel.posted)
 
 
-def test_an_answer_counts_once_and_only_for_its_request(listener, sent):
-    request = ["request", m.Ack, lambda: sent.append("push"), PUSH.seq]
+def test_an_answer_counts_once_and_only_for_its_request(listener):
     old = m.Ack(3, True, None, None, False, 0.5, 0, 0, 0)
-    communicate([["listen", listener, 1], request, old, ACK, ACK])
-    assert sent == ["push"] and listener.log == [ACK]
+    _, channel = communicate([["listen", listener, 1], PUSHING, old, ACK, ACK])
+    assert sent(channel) == 1 and listener.log == [ACK]
 
 
 WELCOME = m.Welcome({"id": "ab12"}, 0.0, WorkerRule("every_step", "model", "replace"))
 JOIN = m.Join([TensorSpec("x", (2,))])
 # What makes this worker a member, whose next push is number 4.
-JOINING = [["hello", m.Hello(m.PROTOCOL, 0, {})], WELCOME, ["join", JOIN],
+JOINING = [["request", m.Hello(m.PROTOCOL, 0, {})], WELCOME, ["request", JOIN],
            m.Joined(4, 40, False, 2.5, 1, owner="one", ticket=TICKET)]
 SAME = m.Reattached(1, False, 0, 0, None, ticket=TICKET)  # from a server that knows the worker
 
@@ -171,11 +173,10 @@ def attempts(channel):
             if isinstance(message, m.Reattach) and message.proof]
 
 
-def test_a_pending_request_is_repeated_after_a_break(listener, sent):
-    request = ["request", m.Ack, lambda: sent.append("push"), PUSH.seq]
-    _, channel = communicate([*JOINING, ["listen", listener, 1], request, BREAK, SAME, ACK, BREAK,
+def test_a_pending_request_is_repeated_after_a_break(listener):
+    _, channel = communicate([*JOINING, ["listen", listener, 1], PUSHING, BREAK, SAME, ACK, BREAK,
                               SAME])
-    assert sent == ["push", "push"], "answered at the second break"
+    assert sent(channel) == 2, "answered at the second break"
     assert listener.log == [SAME, ACK, SAME]
     assert len(attempts(channel)) == 2
     assert attempts(channel)[0] == m.Reattach(
@@ -183,12 +184,12 @@ def test_a_pending_request_is_repeated_after_a_break(listener, sent):
         ledger=1)
 
 
-def test_what_a_broken_connection_has_left_comes_too_late(listener, sent):
+def test_what_a_broken_connection_has_left_comes_too_late(listener):
     """The worker has said what it waits for, and a server acts on that."""
-    request = ["request", m.Ack, lambda: sent.append("push"), PUSH.seq]
-    communicate([*JOINING, ["listen", listener, 1], request, BREAK, ACK, m.Granted(7), SAME, ACK])
+    _, channel = communicate([*JOINING, ["listen", listener, 1], PUSHING, BREAK, ACK, m.Granted(7),
+                              SAME, ACK])
     assert listener.log == [SAME, ACK]
-    assert sent == ["push", "push"]
+    assert sent(channel) == 2
 
 
 def test_who_shares_memory_no_more_attaches_again_also_where_that_is_under_way(listener):
@@ -206,12 +207,11 @@ def test_a_worker_says_whether_it_waits_for_a_version(listener, waits):
     assert [attempt.waits for attempt in attempts(channel)] == [waits]
 
 
-def test_nothing_is_sent_before_a_server_knows_the_worker_again(listener, sent):
-    request = ["request", m.Ack, lambda: sent.append("push"), PUSH.seq]
-    communicate([*JOINING, ["listen", listener, 1], BREAK, request])
-    assert sent == []
-    communicate([*JOINING, ["listen", listener, 1], BREAK, request, SAME])
-    assert sent == ["push"]
+def test_nothing_is_sent_before_a_server_knows_the_worker_again(listener):
+    _, channel = communicate([*JOINING, ["listen", listener, 1], BREAK, PUSHING])
+    assert sent(channel) == 0
+    _, channel = communicate([*JOINING, ["listen", listener, 1], BREAK, PUSHING, SAME])
+    assert sent(channel) == 1
 
 
 def test_a_new_server_gets_what_the_old_one_had_decided(listener):
@@ -277,7 +277,7 @@ def test_an_answer_that_was_lost_with_the_server_comes_from_its_checkpoint(liste
     assert sum(isinstance(one, m.Update) for one in channel.posted) == 1, "not repeated"
 
 
-def test_a_worker_that_is_no_member_introduces_itself_anew(sent):
+def test_a_worker_that_is_no_member_introduces_itself_anew():
     _, channel = communicate([*JOINING[:3], BREAK])
     assert channel.posted == [m.Hello(m.PROTOCOL, 0, {}), JOIN] * 2
 
@@ -290,25 +290,31 @@ def test_a_server_of_another_run_is_not_joined():
         thread._handle(other, None, 0.0)
 
 
-def test_a_server_that_forgot_the_worker_is_told_who_it_is(listener, sent):
-    request = ["request", m.Ack, lambda: sent.append("push"), PUSH.seq]
-    _, channel = communicate([*JOINING, ["listen", listener, 1], request, m.Unknown(), m.Unknown(),
+def test_a_server_that_forgot_the_worker_is_told_who_it_is(listener):
+    _, channel = communicate([*JOINING, ["listen", listener, 1], PUSHING, m.Unknown(), m.Unknown(),
                               SAME])
-    assert len(attempts(channel)) == 1 and sent == ["push", "push"]
+    assert len(attempts(channel)) == 1 and sent(channel) == 2
 
 
-def test_the_server_hears_nothing_but_hello_before_its_welcome(sent):
-    hello = ["request", m.Welcome, lambda: sent.append("hello")]
-    _, channel = communicate([hello, BREAK])
-    assert sent == ["hello", "hello"] and channel.posted == []
+def test_the_server_hears_nothing_but_hello_before_its_welcome():
+    hello = m.Hello(m.PROTOCOL, 0, {})
+    _, channel = communicate([["request", hello], BREAK])
+    assert channel.posted == [hello, hello]
 
 
-def test_a_carried_fetch_is_sent_only_after_a_break(listener, sent):
-    fetch = ["request", m.Model, lambda: sent.append("fetch"), 7, True]
-    communicate([["listen", listener, 1], fetch])
-    assert sent == []
-    communicate([*JOINING, ["listen", listener, 1], fetch, BREAK, SAME])
-    assert sent == ["fetch"]
+def test_a_carried_fetch_is_sent_only_after_a_break(listener):
+    fetch = ["request", Expect(m.Fetch(7))]
+    _, channel = communicate([["listen", listener, 1], fetch])
+    assert channel.posted == []
+    _, channel = communicate([*JOINING, ["listen", listener, 1], fetch, BREAK, SAME])
+    assert sent(channel, m.Fetch) == 1
+
+
+def test_a_fetch_that_the_listener_wants_is_requested_once_also_after_a_break(listener):
+    listener.acked = lambda ack, seconds: m.Fetch(7)
+    _, channel = communicate([*JOINING, ["listen", listener, 1], PUSHING, BREAK,
+                              structs.replace(SAME, ack=ACK)])
+    assert channel.posted[-1] == m.Fetch(7, m.NONE, 0) and sent(channel, m.Fetch) == 1
 
 
 def test_messages_to_a_member_wait_for_its_listener(listener):
@@ -317,7 +323,7 @@ def test_messages_to_a_member_wait_for_its_listener(listener):
 
 
 def test_a_model_of_an_older_fetch_is_ignored(listener):
-    fetch = ["request", m.Model, lambda: None, 7]
+    fetch = ["request", m.Fetch(7)]
     values = memoryview(np.array([1.5, 2.5], "<f4")).cast("B")
     communicate([["listen", listener, 2], fetch, (m.Model(6, 3, 0, 2), values),
                  (m.Model(7, 4, 0, 2), values)])
@@ -334,21 +340,20 @@ def test_the_handshake_ends_with_the_reason_of_a_refusal():
 def test_the_answers_to_hello_and_join_come_out_in_order():
     welcome = m.Welcome({}, 0.0, WorkerRule("every_step", "model", "replace"))
     joined = m.Joined(0, 0, False, 0.0, 1)
-    thread, _ = communicate([["request", m.Welcome, lambda: None], welcome, welcome,
-                             ["request", m.Joined, lambda: None], joined])
+    thread, _ = communicate([["request", m.Hello(m.PROTOCOL, 0, {})], welcome, welcome,
+                             ["request", JOIN], joined])
     answers = [thread.handshake.get_nowait() for _ in range(2)]
     assert answers == [welcome, joined]
 
 
-def test_a_request_without_progress_is_sent_again(listener, sent, monkeypatch):
+def test_a_request_without_progress_is_sent_again(listener, monkeypatch):
     monkeypatch.setattr("wbsp.timeouts.REQUEST_STALLED", -1.0)
-    request = ["request", m.Ack, lambda: sent.append("push"), PUSH.seq]
-    communicate([["listen", listener, 1], request])
-    assert sent == ["push", "push"]
+    _, channel = communicate([["listen", listener, 1], PUSHING])
+    assert sent(channel) == 2
 
 
 def test_progress_puts_off_the_repetition():
-    request = PendingRequest(m.Ack, 4, lambda: None, (0, 0), 10.0, 10.0, 10.0)
+    request = PendingRequest(m.Fetch(4), (0, 0), 10.0, 10.0, 10.0)
     request.observe((0, 0), 20.0)
     assert request.idle(25.0) == 15.0
     request.observe((1, 0), 30.0)
@@ -457,8 +462,9 @@ def test_a_loop_that_has_slept_says_so(monkeypatch):
 def test_what_is_sent_again_is_not_summed_up_in_place():
     """It may be on its way to a shard when the answer to its first sending comes."""
     update = np.ones(3, np.float32)
-    request = PendingRequest(m.Ack, 4, lambda: None, (0, 0), 10.0, 10.0, 10.0, (PUSH, update))
-    request.send_again(11.0)
+    thread = Communication(Channel([]), Calls(), "localhost:1")
+    thread.request(SendUpdate(PUSH, update))
+    thread._send_again(thread._pending, 11.0)
     kept = ResendBuffer(4)
     kept.add(PUSH, update, weight=0.5, mark=1, durable=0)
     kept.settle()

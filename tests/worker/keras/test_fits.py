@@ -17,6 +17,7 @@ from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.replica.model import open_replica
 from wbsp.replica.states import states
 from wbsp.tensors.layout import TensorSpec
+from wbsp.wire.messages import codec as m
 from wbsp.worker.comm.connection import TransportError
 
 pytestmark = [
@@ -91,8 +92,8 @@ def lingers(address, worker, over):
     """A worker for which the server waits, when the run has ended, until `over` is set."""
     def stay(step):
         transport = member.runtime.transport
-        goodbye = transport.goodbye
-        transport.goodbye = lambda: (over.wait(60), goodbye())
+        request = transport.request
+        transport.request = lambda one: (isinstance(one, m.Goodbye) and over.wait(60), request(one))
 
     member = other(address, worker, steps=1, after_step=stay)
     return member

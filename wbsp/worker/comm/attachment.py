@@ -156,10 +156,10 @@ class Attachment:
         self._ledger = max(self._ledger, answer.epoch)
         self.leads(answer.epoch, answer.ticket)
 
-    def answered(self, cut: tuple[Push, np.ndarray] | None, ack: m.Ack) -> None:
+    def answered(self, push: Push, sent: np.ndarray, ack: m.Ack) -> None:
         """Keep what an answered push has handed over, until it is durable."""
-        if cut is not None and self.kept is not None:
-            self.kept.add(*cut, ack.weight, ack.mark, ack.durable,
+        if self.kept is not None:
+            self.kept.add(push, sent, ack.weight, ack.mark, ack.durable,
                           None if ack.accepted else ack.reason or "")
 
     def patience(self, seconds: float) -> float:

@@ -16,8 +16,6 @@ import numpy as np
 from wbsp import timeouts
 from wbsp.process.host import HOST, Host, Thread
 from wbsp.process.throttle import Throttle
-from wbsp.replica.base import Vector
-from wbsp.sync.base import Push
 from wbsp.tensors.codecs import FLOAT32
 from wbsp.tensors.layout import LayerState, TensorSpec, check_layout, total_size
 from wbsp.wire.messages import codec as m
@@ -25,12 +23,11 @@ from wbsp.worker.comm.attachment import codec_of
 from wbsp.worker.comm.channel import ServerChannel
 from wbsp.worker.comm.connection import TransportError
 from wbsp.worker.comm.incoming import Listener
-from wbsp.worker.comm.thread import CallQueue, Communication
+from wbsp.worker.comm.thread import CallQueue, Communication, Request, SendInitial
 
 _GRAIN = 0.5  # seconds between two looks for an interrupt while waiting
 _FIRST_NOTICE, _NEXT_NOTICE = 2.0, 10.0  # seconds of waiting for the server until a line says so
 Answer = TypeVar("Answer", bound=m.Message)
-Shares = tuple[float | None, float | None]  # 0..1, of processors and memory in use; None: not known
 
 
 class Transport:
@@ -49,8 +46,11 @@ class Transport:
         patience: seconds for which to try to reach a server that is lost
         share:    memory is shared with a server of this machine and user, if there is no bandwidth
         """
-        self.address, self.worker = address, worker
-        self._say, self._interrupted, self.on = say, interrupted, on
+        self.address = address
+        self.worker = worker
+        self.on = on
+        self._say = say
+        self._interrupted = interrupted
         told = lambda text: say(f"worker {worker}: {text}")  # noqa: E731
         self._channel = ServerChannel(address, token, bandwidth, patience, told, share, on)
         self._calls = CallQueue(on)
@@ -77,9 +77,8 @@ class Transport:
 
         Raises TransportError when no server answers within `timeout` seconds, or it refuses.
         """
-        hello = m.Hello(m.PROTOCOL, self.worker, expected,
-                        own=self.on.scheduler.random(16))
-        self._calls.append(lambda: self._communication.hello(hello))
+        self.request(m.Hello(m.PROTOCOL, self.worker, expected,
+                             own=self.on.scheduler.random(16)))
         self._thread = self.on.scheduler.thread(self._communication.run, "wbsp-communication")
         self._thread.start()  # after the request: no heartbeat may precede Hello
         start = self.on.clock.monotonic()
@@ -114,11 +113,11 @@ class Transport:
             check_layout(layout)
         except ValueError as error:
             raise TransportError(str(error)) from None
-        self._calls.append(lambda: self._communication.join(join))
+        self.request(join)
         try:
             joined = self._await(m.Joined, timeout)
             while joined.send_initial:  # again, where the server was restarted meanwhile
-                self._send_initial(initial())
+                self.request(SendInitial(initial()))
                 joined = self._await(m.Joined, timeout)
         except TimeoutError as error:
             raise TransportError(str(error)) from None
@@ -127,46 +126,17 @@ class Transport:
     def listen(self, listener: Listener, layout: Sequence[TensorSpec]) -> None:
         """Have all messages to this member passed on to `listener`, the earlier ones as well."""
         size = total_size(layout)
-        self._calls.append(lambda: self._communication.listen(listener, size))
+        self._calls.append(self._communication.listen, listener, size)
         self.wake()
 
-    def push(self, push: Push, update: Vector, fetch: int,
-             usage: Callable[[], Shares] = lambda: (None, None)) -> None:
-        """Send an update at the next `wake`; it must not be written to any more.
-
-        update: the communication thread waits for it, and brings it to the host
-        fetch:  number of the fetch that the push carries; 0: it carries none
-        usage:  called by that thread, too: of the machine, as the push is to say
-        """
-        def send() -> None:
-            cpu, memory = usage()
-            self._communication.push(push._replace(cpu=cpu, memory=memory), np.asarray(update),
-                                     fetch)
-
-        self._calls.append(send)
-
-    def fetch(self, fetch: m.Fetch, carried: bool = False) -> None:
-        """Request the newest version, at the next `wake`, or at once if the listener calls.
-
-        carried: a push carried the request, and its answer has granted it
-        """
-        communication = self._communication
-        self._request(m.Model, lambda: self._channel.post(m.Fetch(
-            fetch.request, communication.attachment.held, self._channel.returned)),
-            fetch.request, carried)
-
-    def query(self, query: m.CutQuery) -> None:
-        """Ask, at the next `wake`, whether to cut; the listener receives the decision."""
-        self._request(m.CutDecision, lambda: self._channel.post(query), query.number)
+    def request(self, request: Request) -> None:
+        """Have this sent at the next `wake`, and again until it is answered; the listener receives
+        the answer."""
+        self._calls.append(self._communication.request, request)
 
     def leave(self, reason: str, finished: bool) -> None:
         """Announce that this worker's training ends; the listener receives Final if `finished`."""
-        self._calls.append(lambda: self._communication.leave(reason, finished))
-        self.wake()
-
-    def goodbye(self) -> None:
-        """End the session with the server."""
-        self._calls.append(lambda: self._channel.post(m.Goodbye()))
+        self.request(m.Leaving(reason, finished, None))
         self.wake()
 
     def close(self, patience: float = 1.0) -> None:
@@ -174,7 +144,7 @@ class Transport:
         thread, self._thread = self._thread, None
         if thread is not None:
             deadline = self.on.clock.monotonic() + patience
-            self._calls.append(lambda: self._communication.close(deadline))
+            self._calls.append(self._communication.close, deadline)
             self.wake()
             thread.join(patience + 2)
             if not thread.is_alive():
@@ -192,16 +162,6 @@ class Transport:
     def wake(self) -> None:
         """Have the communication thread send what was requested; see `CallQueue`."""
         self._calls.wake()
-
-    def _request(self, answer: type[m.Message], send: Callable[[], None],
-                 number: int | None = None, carried: bool = False) -> None:
-        self._calls.append(lambda: self._communication.request(answer, send, number, carried))
-
-    def _send_initial(self, vector: np.ndarray) -> None:
-        def header(offset: int) -> m.Initial:
-            return m.Initial(offset, vector.size)
-
-        self._request(m.Joined, lambda: self._channel.post_chunks(vector, header))
 
     def _await(self, answer: type[Answer], timeout: float) -> Answer:
         """Wait for the answer to Hello or Join, `timeout` seconds from the last progress.

@@ -6,23 +6,28 @@ from typing import Protocol
 
 import numpy as np
 
+from wbsp.core.agent import Expect
 from wbsp.core.stats import Report
 from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.wire.assembly import VectorAssembly
 from wbsp.wire.messages import codec as m
 
+Next = m.Fetch | Expect | None  # what is requested once a message was handled
+
 
 class Listener(Protocol):
     """Receiver of a member's messages, called in the communication thread.
 
-    `seconds` is the time from the request to the last byte of the answer, of `nbytes`.
+    `seconds` is the time from the request to the last byte of the answer, of `nbytes`. What is
+    returned is requested next.
     """
 
-    def acked(self, ack: m.Ack, seconds: float) -> None: ...
+    def acked(self, ack: m.Ack, seconds: float) -> Next: ...
 
-    def fetched(self, version: int, vector: np.ndarray, nbytes: int, seconds: float) -> None: ...
+    def fetched(self, version: int, vector: np.ndarray, nbytes: int,
+                seconds: float) -> Next: ...
 
-    def received(self, message: m.Message) -> None: ...
+    def received(self, message: m.Message) -> Next: ...
 
     def failed(self) -> None: ...
 

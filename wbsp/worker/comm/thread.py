@@ -15,13 +15,17 @@ import queue
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from wbsp import timeouts
+from wbsp.core.agent import Expect
 from wbsp.core.stats import Report
 from wbsp.limits import one_line
 from wbsp.process.host import HOST, Host
+from wbsp.replica.base import Vector
 from wbsp.sync.base import Push
 from wbsp.wire.liveness import Nap
 from wbsp.wire.messages import codec as m
@@ -29,11 +33,49 @@ from wbsp.wire.proof import answer
 from wbsp.worker.comm.attachment import Attachment
 from wbsp.worker.comm.channel import ServerChannel
 from wbsp.worker.comm.connection import TransportError, refused
-from wbsp.worker.comm.incoming import Listener, Membership
+from wbsp.worker.comm.incoming import Listener, Membership, Next
 
 # Seconds for which a member that is refused without proof looks for its run's server: that may be
 # started again, or its standby may take over.
 _DOUBT = 60.0
+Shares = tuple[float | None, float | None]  # 0..1, of processors and memory in use; None: not known
+
+
+@dataclass(eq=False)
+class SendUpdate:
+    """Push an update, which must not be written to any more.
+
+    update: the communication thread waits for it, and brings it to the host
+    fetch:  number of the fetch that the push carries; 0: it carries none
+    usage:  called by that thread, too: of the machine, as the push is to say
+    words:  of the update, in the run's format, once it is ready to be sent
+    sent:   what these words are worth: what the push hands over
+    """
+
+    push: Push
+    update: Vector
+    fetch: int = 0
+    usage: Callable[[], Shares] = lambda: (None, None)
+    words: np.ndarray | None = None
+    sent: np.ndarray | None = None
+
+
+class SendInitial(NamedTuple):
+    """Give the server its W_0, float32 [size]."""
+
+    vector: np.ndarray
+
+
+class Attach(NamedTuple):
+    """Introduce a member over a new connection."""
+
+
+Request = SendUpdate | SendInitial | Attach | Expect | m.Message
+# The type of the message that answers a request; all other messages are not answered.
+_ANSWERS: dict[type, type[m.Message]] = {
+    m.Hello: m.Welcome, m.Join: m.Joined, SendInitial: m.Joined, Attach: m.Reattached,
+    SendUpdate: m.Ack, m.Fetch: m.Model, Expect: m.Model, m.CutQuery: m.CutDecision,
+    m.Leaving: m.Final}
 
 
 @dataclass
@@ -42,49 +84,42 @@ class PendingRequest:
 
     Times are seconds of the monotonic clock.
 
-    answer: type of the message that answers the request
-    number: of the push, fetch or query, which the answer names; None: the answer names none
-    send:   queues the request, for the first time and again
     counts: of messages and chunks that went out or came in; a change is progress
     """
 
-    answer: type[m.Message]
-    number: int | None
-    send: Callable[[], None]
+    request: Request
     counts: tuple[int, ...]
     requested_at: float
     sent_at: float  # for the last time
     progress_at: float  # when a part of the request or of its answer last went through
-    cut: tuple[Push, np.ndarray] | None = None  # that a push hands over
 
     def is_answered_by(self, message: m.Message) -> bool:
         """True if the message is the answer to this request, and not to an earlier one."""
-        return type(message) is self.answer and _number(message) == self.number
+        return (type(message) is _ANSWERS[type(self.request)]
+                and _number(message) == _number(self.request))
 
     def observe(self, counts: tuple[int, ...], now: float) -> None:
         """Note progress if a count has changed."""
         if counts != self.counts:
             self.counts, self.progress_at = counts, now
 
-    def send_again(self, now: float) -> None:
-        self.sent_at = now
-        if self.cut is not None:  # it may be on its way yet when the first sending is answered
-            self.cut[1].flags.writeable = False
-        self.send()
-
     def idle(self, now: float) -> float:
         """Seconds since the request was sent, or since the last progress."""
         return now - max(self.sent_at, self.progress_at)
 
 
-def _number(message: m.Message) -> int | None:
-    """Number of the request that a message answers; None if the message names none."""
+def _number(message: Request) -> int | None:
+    """Number of a request, and of that which a message answers; None if it has none."""
     match message:
+        case SendUpdate():
+            return message.push.seq
         case m.Ack():
             return message.seq
-        case m.Model():
+        case m.Fetch() | m.Model():
             return message.request
-        case m.CutDecision():
+        case Expect():
+            return message.fetch.request
+        case m.CutQuery() | m.CutDecision():
             return message.number
     return None
 
@@ -101,7 +136,7 @@ class CallQueue:
     """
 
     def __init__(self, on: Host = HOST):
-        self._calls: deque[Callable[[], None]] = deque()
+        self._calls: deque[tuple[Callable[..., None], Any]] = deque()
         self._waker, self._woken = on.network.pair()
         for end in (self._waker, self._woken):
             end.setblocking(False)
@@ -113,9 +148,9 @@ class CallQueue:
 
     # Used by the compute thread.
 
-    def append(self, call: Callable[[], None]) -> None:
+    def append(self, call: Callable[..., None], *arguments: Any) -> None:
         """Have the communication thread make this call, at the next `wake` or earlier."""
-        self._calls.append(call)
+        self._calls.append((call, arguments))
 
     def wake(self) -> None:
         """Wake the communication thread, if there are calls for it."""
@@ -137,7 +172,8 @@ class CallQueue:
     def make(self) -> None:
         """Make all calls."""
         while self._calls:
-            self._calls.popleft()()
+            call, arguments = self._calls.popleft()
+            call(*arguments)
 
 
 class Communication:
@@ -191,55 +227,74 @@ class Communication:
 
     # Calls of the compute thread.
 
-    def hello(self, hello: m.Hello) -> None:
-        """Introduce this worker."""
-        self.attachment.hello = hello
-        self.request(m.Welcome, lambda: self._channel.post(self.attachment.introduction))
+    def request(self, request: Request) -> None:
+        """Send a request, and again until it is answered; or a message that is not answered.
 
-    def join(self, join: m.Join) -> None:
-        """Ask for membership."""
-        self.attachment.join = join
-        self.request(m.Joined, lambda: self._channel.post(join))
-
-    def push(self, push: Push, update: np.ndarray, fetch: int) -> None:
-        """Send an update, and keep it when it is answered."""
-        sending = self.attachment.sending
-        words, sent = sending.send(update)
-        self.request(m.Ack, lambda: self._channel.hand_over(words, lambda offset: m.Update(
-            push, offset, words.size, fetch, self.attachment.held, self._channel.returned),
-            sending.wire.parts(words)), push.seq, cut=(push, sent))
-
-    def request(self, answer: type[m.Message], send: Callable[[], None],
-                number: int | None = None, carried: bool = False,
-                cut: tuple[Push, np.ndarray] | None = None) -> None:
-        """Send a request, and again until it is answered.
-
-        carried: an earlier message stands for the request; it is sent only if that is lost
-        cut:     that the request hands over
+        What a push has carried is expected, and sent only if that is lost.
         """
+        if type(request) not in _ANSWERS:
+            self._send(request)
+            return
+        match request:
+            case SendUpdate():
+                cpu, memory = request.usage()
+                request.push = request.push._replace(cpu=cpu, memory=memory)
+                request.words, request.sent = self.attachment.sending.send(
+                    np.asarray(request.update))
+            case m.Hello():
+                self.attachment.hello = request
+            case m.Join():
+                self.attachment.join = request
+            case m.Leaving():
+                self.attachment.left = request.finished
+                request = structs.replace(request, report=self._report())
         now = self._channel.on.clock.monotonic()
-        self._pending = PendingRequest(answer, number, send, self._counts(), now, now, now, cut)
-        if carried and self._membership:  # a part of the answer may have come before
-            for early in self._membership.early(number, self._channel.group):
-                self._pass_on(*early, now)
+        self._pending = PendingRequest(request, self._counts(), now, now, now)
+        if isinstance(request, Expect) and self._membership:
+            # a part of the answer may have come before
+            for early in self._membership.early(request.fetch.request, self._channel.group):
+                self._fetch(self._pass_on(*early, now))
         elif not self.cut_off:
-            send()
+            self._send(request)
 
     def listen(self, listener: Listener, size: int) -> None:
         """Pass on all messages to this member, whose model has `size` floats."""
         self._membership = Membership(listener, size, self.attachment.wire.versions)
-        for message in self._early:
-            listener.received(message)
-        self._early.clear()
-
-    def leave(self, reason: str, finished: bool) -> None:
-        """Announce that the training ends; see `messages.Leaving`."""
-        report, self.attachment.left = self._report(), finished
-        self.request(m.Final, lambda: self._channel.post(m.Leaving(reason, finished, report)))
+        early, self._early = self._early, []
+        for message in early:
+            self._fetch(listener.received(message))
 
     def close(self, deadline: float) -> None:
         """End the thread when all messages are sent, or at `deadline` (monotonic seconds)."""
         self._closes_by = deadline
+
+    def _send(self, request: Request) -> None:
+        """Queue a request, for the first time or again, as it is to be said now."""
+        channel, attachment = self._channel, self.attachment
+        match request:
+            case SendUpdate(push=push, words=words, fetch=fetch) if words is not None:
+                channel.hand_over(words, lambda offset: m.Update(
+                    push, offset, words.size, fetch, attachment.held, channel.returned),
+                    attachment.sending.wire.parts(words))
+            case m.Fetch(number) | Expect(m.Fetch(number)):
+                channel.post(m.Fetch(number, attachment.held, channel.returned))
+            case SendInitial(vector):
+                channel.post_chunks(vector, lambda offset: m.Initial(offset, vector.size))
+            case Attach():
+                member = self._membership
+                attachment.reattach(channel, member is None or member.listener.waits)
+            case m.Hello():
+                channel.post(attachment.introduction)
+            case m.Message():
+                channel.post(request)
+
+    def _send_again(self, pending: PendingRequest, now: float) -> None:
+        pending.sent_at = now
+        request = pending.request
+        if isinstance(request, SendUpdate) and request.sent is not None:
+            # it may be on its way yet when the first sending is answered
+            request.sent.flags.writeable = False
+        self._send(request)
 
     # The loop.
 
@@ -280,7 +335,6 @@ class Communication:
         try:
             while (received := self._channel.receive()) is not None:
                 self._handle(*received, self._channel.on.clock.monotonic())
-                self._calls.make()  # the listener may have requested a fetch
         except m.WireError as error:
             if self.attachment.kept is None or self._trusted:
                 raise TransportError(f"the server at {self._address} sent {error}") from None
@@ -333,7 +387,7 @@ class Communication:
                         self._channel.arrange(message)
             case _:
                 if self._attaching is None:  # else: left by the broken connection; it comes again
-                    self._pass_on(message, chunk, now)
+                    self._fetch(self._pass_on(message, chunk, now))
 
     def _turned_away(self, epoch: int, now: float) -> bool:
         """True for a server of a lower epoch than one that this worker knows: it is left."""
@@ -376,57 +430,67 @@ class Communication:
                 f"the process at {self._address} has not proven that it is of this worker's run",
                 now)
         elif met and attaching is not None:
-            attaching.send()
+            self._send(attaching.request)
 
-    def _pass_on(self, message: m.Message, chunk: memoryview | None, now: float) -> None:
-        """Pass a message to a member on, now or when it listens."""
+    def _pass_on(self, message: m.Message, chunk: memoryview | None, now: float) -> Next:
+        """Pass a message to a member on, now or when it listens; the fetch that it then wants."""
         member = self._membership
         if member is None:
             self._early.append(message)
-            return
+            return None
         match message:
             case m.Ack():
-                if request := self._take_answered(message):  # else: answered twice
-                    member.listener.acked(message, now - request.requested_at)
-                    self.attachment.answered(request.cut, message)
+                if pending := self._take_answered(message):  # else: answered twice
+                    fetch = member.listener.acked(message, now - pending.requested_at)
+                    request = pending.request
+                    if isinstance(request, SendUpdate) and request.sent is not None:
+                        self.attachment.answered(request.push, request.sent, message)
+                    return fetch
             case m.Model():
-                request, group = self._pending, self._channel.group
-                if request is None or not request.is_answered_by(message):
+                pending, group = self._pending, self._channel.group
+                if pending is None or not pending.is_answered_by(message):
                     member.put_by(message, chunk, group)
                 elif (whole := member.take(message, chunk, group)) is not None:
                     self._pending = None
                     self.attachment.received(message.version)
-                    member.listener.fetched(message.version, *whole, now - request.requested_at)
+                    return member.listener.fetched(message.version, *whole,
+                                                   now - pending.requested_at)
             case _:
                 self._take_answered(message)
-                member.listener.received(message)
+                return member.listener.received(message)
+        return None
+
+    def _fetch(self, fetch: Next) -> None:
+        """Request what the listener wants, behind all that the compute thread has requested."""
+        if fetch is not None:
+            self._calls.make()
+            self.request(fetch)
 
     def _take_answered(self, message: m.Message) -> PendingRequest | None:
         """The request that this message answers, which is pending no more; None: no request."""
-        request = self._pending
-        if request is None or not request.is_answered_by(message):
+        pending = self._pending
+        if pending is None or not pending.is_answered_by(message):
             return None
         self._pending = None
-        return request
+        return pending
 
     # A connection that was made again.
 
     def _introduce_again(self, now: float) -> None:
         """Say who this worker is; a member's pending request waits for the answer."""
         self._channel.detach()
-        attachment, member = self.attachment, self._membership
+        attachment = self.attachment
         if attachment.kept is not None:
             attachment.claim.renew()
-            self._attaching = PendingRequest(
-                m.Reattached, None, lambda: attachment.reattach(
-                    self._channel, member is None or member.listener.waits),
-                self._counts(), now, now, now)
-            self._attaching.send()
+            self._attaching = PendingRequest(Attach(), self._counts(), now, now, now)
+            self._send(self._attaching.request)
             return
         if self._introduced and attachment.hello is not None:
             self._channel.post(attachment.introduction)
-        if self._pending and self._pending.answer is m.Joined and attachment.join is not None:
-            self.join(attachment.join)  # also where W_0 was under way: another may be asked for it
+        if (self._pending and isinstance(self._pending.request, m.Join | SendInitial)
+                and attachment.join is not None):
+            # also where W_0 was under way: another may be asked for it
+            self.request(attachment.join)
         else:
             self._repeat_request(now)
 
@@ -437,10 +501,11 @@ class Communication:
         self._channel.connection.served()
         self._refused_at = None
         self.attachment.reattached(answer)
-        self._pass_on(answer, None, now)
+        fetch = self._pass_on(answer, None, now)
         if answer.ack is not None:
-            self._pass_on(answer.ack, None, now)
+            fetch = self._pass_on(answer.ack, None, now)
         self._repeat_request(now)
+        self._fetch(fetch)
 
     # Signs of life.
 
@@ -452,13 +517,13 @@ class Communication:
             return
         if self._channel.let_go(now):
             self._introduce_again(now)
-        if request := self._attaching or self._pending:
-            request.observe(self._counts(), now)
+        if pending := self._attaching or self._pending:
+            pending.observe(self._counts(), now)
             if self._channel.transferring(now):
-                request.progress_at = now
+                pending.progress_at = now
             if (self._channel.ready and self._channel.all_sent
-                    and request.idle(now) > timeouts.REQUEST_STALLED):
-                request.send_again(now)
+                    and pending.idle(now) > timeouts.REQUEST_STALLED):
+                self._send_again(pending, now)
         if (now >= self._heartbeat_at and self._closes_by is None and self._introduced
                 and self._attaching is None):
             self._heartbeat_at = now + timeouts.WORKER_BEAT
@@ -467,7 +532,7 @@ class Communication:
     @property
     def _introduced(self) -> bool:
         """True once the server knows this session; before, it accepts nothing but Hello."""
-        return self._pending is None or self._pending.answer is not m.Welcome
+        return self._pending is None or not isinstance(self._pending.request, m.Hello)
 
     def _counts(self) -> tuple[int, ...]:
         models = self._membership.chunks if self._membership else 0
@@ -479,4 +544,4 @@ class Communication:
     def _repeat_request(self, now: float) -> None:
         """Send the pending request again; the server counts no push twice."""
         if self._pending and (self._attaching is None and self._channel.ready):
-            self._pending.send_again(now)
+            self._send_again(self._pending, now)
