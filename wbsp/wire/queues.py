@@ -216,10 +216,11 @@ class Duplex:
     """
 
     def __init__(self, socket: zmq.Socket | Stream, upstream: RateLimiter, downstream: RateLimiter,
-                 on: Host = HOST):
-        self._socket, self._clock = socket, on.clock
-        # by which a poller names it
-        self._polled = getattr(socket, "polled", socket)
+                 on: Host = HOST, polled: int | None = None):
+        """`polled`: the file descriptor by which a poller names the peer's end; None: it names the
+        socket itself."""
+        self._clock = on.clock
+        self._polled: Any = socket if polled is None else polled
         self.queue = SendQueue(socket, upstream)
         self._receiver = RateLimitedReceiver(socket, downstream)
 

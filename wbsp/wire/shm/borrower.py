@@ -56,7 +56,8 @@ class SharedMemory:
             self._fail()
             raise SharingEnded(f"segment {number} did not come")
         self._link, self._outbox = link, number
-        self.duplex = Duplex(link, RateLimiter(None), RateLimiter(None), self._on)
+        self.duplex = Duplex(link, RateLimiter(None), RateLimiter(None), self._on,
+                             link.fileno())
 
     def detach(self, number: int = 0) -> None:
         """Share nothing but the memory of this number, until `attach`."""

@@ -54,12 +54,8 @@ class Link:
         self._gone: set[int] = set()  # of these, that the other end has given up
         self._taken = 0  # segments and words on them
 
-    @property
-    def polled(self) -> int:
-        """By which a poller names it."""
-        return self._peer.fileno()
-
     def fileno(self) -> int:
+        """By which a poller names it."""
         return self._peer.fileno()
 
     def send_multipart(self, frames: Sequence[bytes | memoryview], flags: int = zmq.NOBLOCK,
