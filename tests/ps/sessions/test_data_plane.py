@@ -27,7 +27,7 @@ class Shards:
         return 2
 
     def admit(self, worker):
-        return m.Group(77, [("", 1), ("", 2)])
+        return m.ShardGroup(77, [("", 1), ("", 2)])
 
     def __getattr__(self, name):
         return lambda *facts: self.told.append((name, *facts))
