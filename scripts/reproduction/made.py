@@ -1,4 +1,4 @@
-"""With what the runs of the report were made: processor, TensorFlow, CIFAR-10's files.
+"""Jobs of the reproduction, and with what their runs were made: processor, TensorFlow, CIFAR-10.
 
 A run's own folder names none of it, so that the same command leaves the same bytes everywhere; it
 is written beside the runs of a job, when they are made.
@@ -15,18 +15,38 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from wbsp.runlog.files import write_whole
 from wbsp.simulate.study.compare import markdown
-
-if TYPE_CHECKING:
-    from reproduction.work import Job
 
 sys.path.append(str(Path(__file__).parents[2]))  # data of the checkout
 
 FILE = "made.json"  # in a job's folder: part -> name of a thing -> what it was
 NOT_RECORDED = "not recorded"
+
+
+class Job(Protocol):
+    """A job: one process that does several parts in their order.
+
+    cost:  estimated seconds of a part
+    alone: no other job may run at the same time
+    parts: all of them
+    uses:  names of what its results depend on, as in `_FIND`
+    """
+
+    name: str
+    cost: float
+    alone: bool
+    folder: Path
+    parts: Sequence[str]
+    uses: Sequence[str]
+
+    def left(self) -> list[str]:
+        """The parts that are still to be done."""
+
+    def command(self, parts: Sequence[str]) -> list[str]:
+        """The command line of a process that does `parts`."""
 
 
 def record(job: Job, parts: Iterable[str]) -> None:

@@ -14,9 +14,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from reproduction import made
+from reproduction.made import Job
 from reproduction.settings import Setting
 
 from wbsp.runlog.reader import Run, read_run
@@ -27,29 +28,6 @@ TABLE = "table.md"  # in a job's folder: what its last process printed, if all w
 PRINTED = "printed.txt"  # the output of a process that has not ended
 PATIENCE = 20.0  # seconds for a process to end when it is asked to
 LOOK_SECONDS = 1.0  # between two looks at what runs
-
-
-class Job(Protocol):
-    """A job: one process that does several parts in their order.
-
-    cost:  estimated seconds of a part
-    alone: no other job may run at the same time
-    parts: all of them
-    uses:  names of what its results depend on, as in `made`
-    """
-
-    name: str
-    cost: float
-    alone: bool
-    folder: Path
-    parts: Sequence[str]
-    uses: Sequence[str]
-
-    def left(self) -> list[str]:
-        """The parts that are still to be done."""
-
-    def command(self, parts: Sequence[str]) -> list[str]:
-        """The command line of a process that does `parts`."""
 
 
 @dataclass(frozen=True)
