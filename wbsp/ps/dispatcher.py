@@ -22,7 +22,7 @@ from wbsp.ps.file_server import RunFiles
 from wbsp.ps.replication.primary import Replication
 from wbsp.ps.sessions.admission import Admission, Entrance, Lobby
 from wbsp.ps.sessions.handlers import Handlers, Peer
-from wbsp.ps.sessions.registry import SessionManager
+from wbsp.ps.sessions.registry import SessionRegistry
 from wbsp.ps.sessions.replies import Replies
 from wbsp.ps.sessions.requests import Requests
 from wbsp.ps.sessions.roster import Roster
@@ -62,7 +62,7 @@ class Dispatcher:
             self.shards.hear = self.hear_shard
         alone = ("a rate limit" if bandwidth else "shards" if self.shards
                  else info.alone if info.wire.lossless else f"--wire={info.wire.name}")
-        self.sessions = SessionManager(socket, bandwidth, reporter, shards, info.wire, alone)
+        self.sessions = SessionRegistry(socket, bandwidth, reporter, shards, info.wire, alone)
         self.roster = Roster(info)
         self.replication = Replication(info, record, socket, self.sessions, self.roster, reporter)
         self._lobby = Lobby(info, self.sessions, self.roster, clock, self.replication, on_initial)
@@ -105,8 +105,7 @@ class Dispatcher:
 
     def close(self) -> None:
         """Say what is still to be said, and take back what was lent."""
-        self.sessions.errors.flush(self._clock.now(), at_once=True)
-        self.sessions.told.flush(at_once=True)
+        self.sessions.log.flush(at_once=True)
         self.sessions.lending.close()
 
     def receive(self) -> None:
@@ -139,8 +138,7 @@ class Dispatcher:
     def hear_shard(self, shard: int, message: m.Message) -> None:
         """A shard says something of a worker, or of strangers."""
         if isinstance(message, s.Misuse):
-            self.sessions.errors.count(f"at a shard: {one_line(message.reason)}", self._clock.now(),
-                                       message.count)
+            self.sessions.log.count(f"at a shard: {one_line(message.reason)}", message.count)
             return
         if not isinstance(message, s.Holds | s.Arriving):
             return
@@ -156,15 +154,14 @@ class Dispatcher:
         except m.Impossible as error:
             self._give_up(identity, str(error))
         except m.WireError as error:
-            self.sessions.errors.count(str(error), self._clock.now())
+            self.sessions.log.count(str(error))
         except Exception as error:  # internal error: drop this worker, keep the run
             self._fail(identity, error)
 
     def check_silence(self) -> None:
         """Give up workers that are gone, and count peers that never spoke properly."""
         self.sessions.watch()
-        self.sessions.errors.flush(self._clock.now())
-        self.sessions.told.flush()
+        self.sessions.log.flush()
         if self.entrance is self._lobby:
             self._lobby.check()
         if (now := self._clock.now()) >= self._look_at:
@@ -176,7 +173,7 @@ class Dispatcher:
     def _look_at_files(self) -> None:
         full, self._full = self._full, no_file_left()
         if self._full and not full:
-            self.sessions.told.tell("open files", (
+            self.sessions.log.tell("open files", (
                 "this process can open no more files: it accepts no connection, and new peers "
                 "wait; raise the limit (ulimit -n) and start this server again with --resume"
                 ), "no_file_left")
@@ -186,7 +183,7 @@ class Dispatcher:
         try:
             self.replication.poll()
         except Exception as error:
-            self.sessions.told.tell(
+            self.sessions.log.tell(
                 "faults of the server", f"looking after the standby failed: {error!r}; trying "
                 "again (events.jsonl has the traceback)", "error",
                 traceback=traceback.format_exception(error)[-_FRAMES:])
@@ -273,18 +270,18 @@ class Dispatcher:
 
     def _give_up(self, identity: bytes, reason: str) -> None:
         """A member has said what cannot be, and would wait for an answer for ever."""
-        self.sessions.errors.count(reason, self._clock.now())
+        self.sessions.log.count(reason)
         if session := self.sessions.get(identity):
             self.send_off(session, reason)
 
     def _fail(self, identity: bytes, error: Exception) -> None:
         """A message was one too many for the server: go on without the worker that sent it."""
         reason = one_line(f"handling its message failed: {error!r}")
-        self.sessions.told.tell("faults of the server", kind="error",
+        self.sessions.log.tell("faults of the server", kind="error",
                                 traceback=traceback.format_exception(error)[-_FRAMES:])
         if session := self.sessions.get(identity):
             reason = f"worker {session.worker}: {reason} (events.jsonl has the traceback)"
             self.sessions.refuse(identity, session.worker, reason)
             self.lose(session, reason)
         else:
-            self.sessions.errors.count(reason, self._clock.now())
+            self.sessions.log.count(reason)

@@ -317,8 +317,8 @@ class Run:
         """An event of the engine, for the run's log; people are told of updates with NaN, and of
         those that are too large."""
         if kind == "duplicate":
-            self._dispatcher.sessions.told.tell(f"worker {fields['worker']}, repeated pushes",
-                                                kind=kind, **fields)
+            self._dispatcher.sessions.log.tell(f"worker {fields['worker']}, repeated pushes",
+                                               kind=kind, **fields)
             return
         self._reporter.log.event(t, kind, **fields)
         if kind == "reject" and fields["reason"] in UNFIT and self._unfit.due(t):

@@ -18,6 +18,7 @@ from wbsp.ps.replication import primary as follower
 from wbsp.ps.replication.primary import Replication
 from wbsp.ps.replication.snapshot import Source
 from wbsp.ps.sessions.handlers import Peer
+from wbsp.ps.sessions.peer_log import PeerLog
 from wbsp.sync import create
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec
@@ -56,12 +57,13 @@ class World:
         self.checkpoints.write_soon = lambda: self.events.append("checkpoint soon")
         self.challenges, self.contact = Challenges(os.urandom), bytes([7]) * 32
         self.claims = {}  # of each identity
+        reporter = SimpleNamespace(clock=self.clock, say=self.said.append,
+                                   event=lambda kind, **fields: self.events.append(kind))
+        self.log = PeerLog(reporter)
         self.replication = Replication(
             info, self.record, SimpleNamespace(reaches=lambda identity, message: True,
                                                contact=self.contact, challenges=self.challenges),
-            self, self.roster, SimpleNamespace(
-                clock=self.clock, say=self.said.append,
-                event=lambda kind, **fields: self.events.append(kind)))
+            self, self.roster, reporter)
         self.replication.begin(Source(self.engine, [TensorSpec("x", (2,))],
                                       lambda now: RunState(
                                           **self.engine.state(), elapsed=now,

@@ -7,7 +7,7 @@ import pytest
 from wbsp.core.engine import BEFORE, Engine
 from wbsp.core.stats import OTHERS, REASONS, AnsweredWork, Member
 from wbsp.core.store import Store
-from wbsp.ps.sessions.peer_log import AT_ONCE, PeerLog, ProtocolErrors
+from wbsp.ps.sessions.peer_log import AT_ONCE, PeerLog
 from wbsp.ps.sessions.session import WorkerSession
 from wbsp.sync import create
 from wbsp.wire.liveness import WORKER, Liveness
@@ -19,7 +19,8 @@ FORGED = "\x1b[2J\n[    1.0s] worker 0: this line is of no server\u2028"
 class Told:
     def __init__(self):
         self.now, self.lines, self.events = 0.0, [], []
-        self.log = PeerLog(self.lines.append, self.event, lambda: self.now)
+        self.log = PeerLog(SimpleNamespace(say=self.lines.append, event=self.event,
+                                           clock=SimpleNamespace(now=lambda: self.now)))
 
     def event(self, kind, **facts):
         self.events.append((kind, facts))
@@ -41,10 +42,11 @@ def test_a_flood_of_one_cause_leaves_the_others_their_lines_and_is_counted():
 
 
 def test_whatever_a_peer_says_is_one_line_of_what_can_be_printed():
-    told, errors = Told(), []
+    told = Told()
     told.log.tell("a peer", FORGED + 5000 * "x")
-    ProtocolErrors(errors.append, lambda *_, **__: None).count(FORGED, 0.0)
-    for line in (*told.lines, *errors):
+    told.log.count(FORGED)
+    assert len(told.lines) == 2
+    for line in told.lines:
         assert line.isprintable() and len(line) < 500
 
 

@@ -25,8 +25,7 @@ from wbsp.ps.config import Reporter, RunInfo
 from wbsp.ps.replication.election import SERVER_STEP, STANDBY_STEP, Election, Inquiry, Votes
 from wbsp.ps.replication.snapshot import Source, messages
 from wbsp.ps.sessions.handlers import Handlers, Peer
-from wbsp.ps.sessions.peer_log import PeerLog
-from wbsp.ps.sessions.registry import SessionManager
+from wbsp.ps.sessions.registry import SessionRegistry
 from wbsp.ps.sessions.roster import Roster
 from wbsp.ps.sessions.session import WorkerSession, disagreement, other_protocol
 from wbsp.wire.liveness import STANDBY, Beats, Liveness
@@ -100,7 +99,7 @@ class Replication:
     """
 
     def __init__(self, info: RunInfo, record: Callable[..., dict[str, Any]], socket: ServerSocket,
-                 sessions: SessionManager, roster: Roster, reporter: Reporter):
+                 sessions: SessionRegistry, roster: Roster, reporter: Reporter):
         self._info = info
         self._run_settings = record
         self._socket = socket
@@ -109,7 +108,6 @@ class Replication:
         self._clock = reporter.clock
         self._say = reporter.say
         self._event = reporter.event
-        self._told = PeerLog(reporter.say, reporter.event, self._clock.now)
         self._source: Source | None = None
         self._standby: StandbySession | None = None
         self._copies: dict[int, SentCopy] = {}  # number -> copy that the standby may hold
@@ -178,7 +176,6 @@ class Replication:
 
     def end(self, reason: str) -> None:
         """The run has ended in good order."""
-        self._told.flush(at_once=True)
         if self._standby is not None and self._election is None:
             self._send(m.Over(reason))
 
@@ -206,7 +203,7 @@ class Replication:
         info = self._info
         if reason := other_protocol("the standby", request.protocol):
             self._sessions.answer(identity, m.Refused(reason))
-            self._sessions.errors.count(reason, now)
+            self._sessions.log.count(reason)
             return
         keys = info.secret, self._socket.contact
         bond = self._socket.challenges.proven(identity, request, *keys)
@@ -334,7 +331,6 @@ class Replication:
         standby = self._standby
         source = self._source
         now = self._clock.now()
-        self._told.flush()
         if self.superseded is not None:
             return
         if self._beside is not None:
@@ -536,7 +532,7 @@ class Replication:
                 self._sessions.send(session.identity, message(session.worker))
 
     def _tell(self, text: str, kind: str = "", **facts: Any) -> None:
-        self._told.tell("the standby", text, kind, **facts)
+        self._sessions.log.tell("the standby", text, kind, **facts)
 
     def _send(self, message: m.Message) -> None:
         assert self._standby is not None

@@ -14,7 +14,7 @@ from wbsp.ps.checkpoint.state import IndexOwner
 from wbsp.ps.clock import Clock
 from wbsp.ps.config import RunInfo
 from wbsp.ps.sessions.handlers import Handlers, Peer
-from wbsp.ps.sessions.registry import SessionManager
+from wbsp.ps.sessions.registry import SessionRegistry
 from wbsp.ps.sessions.requests import Requests
 from wbsp.ps.sessions.roster import Roster
 from wbsp.ps.sessions.session import WorkerSession, check_reattach, disagreement, other_protocol
@@ -48,7 +48,7 @@ class Entrance(ABC):
     There is a `Lobby` until there is a model, and then there is `Admission`.
     """
 
-    def __init__(self, info: RunInfo, sessions: SessionManager, roster: Roster, clock: Clock,
+    def __init__(self, info: RunInfo, sessions: SessionRegistry, roster: Roster, clock: Clock,
                  other: OtherServer):
         self._info = info
         self._sessions = sessions
@@ -189,7 +189,7 @@ class Entrance(ABC):
     def _put_off(self, identity: bytes, worker: int) -> None:
         """This worker comes and goes too fast."""
         reason = f"worker {worker} has come too often in the last seconds: once more in a moment"
-        self._sessions.told.tell(f"worker {worker}, too often here", reason)
+        self._sessions.log.tell(f"worker {worker}, too often here", reason)
         self._sessions.send(identity, m.NotServing(reason))
 
     def _objection(self, identity: bytes, hello: m.Hello | m.Reattach) -> str | None:
@@ -242,7 +242,7 @@ class Lobby(Entrance):
     bringer: the worker that was asked, and has not failed to send it
     """
 
-    def __init__(self, info: RunInfo, sessions: SessionManager, roster: Roster, clock: Clock,
+    def __init__(self, info: RunInfo, sessions: SessionRegistry, roster: Roster, clock: Clock,
                  other: OtherServer, begin: Callable[[np.ndarray, list[TensorSpec]], None] | None):
         super().__init__(info, sessions, roster, clock, other)
         self._begin = begin

@@ -3,42 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 from wbsp.limits import one_line
 from wbsp.process.throttle import Throttle
+from wbsp.ps.config import Reporter
 
-_PERIOD = 1.0  # seconds between two lines
+_PERIOD = 1.0  # seconds between two lines on protocol errors
 AT_ONCE = 32  # lines and events of one cause; more come one a second
-_SUMMED = 10.0  # the same on what was left out
-
-
-class ProtocolErrors:
-    """Counter of protocol errors; at most one line a second is logged.
-
-    `line` and `event` are the server's; `flush` must be called now and then.
-    """
-
-    def __init__(self, line: Callable[[str], None], event: Callable[..., None]):
-        self._line, self._event = line, event
-        self.total = 0
-        self._unlogged, self._last = 0, ""
-        self._lines = Throttle(_PERIOD)
-
-    def count(self, reason: str, now: float, times: int = 1) -> None:
-        self.total += times
-        self._unlogged += times
-        self._last = one_line(reason, 200)
-        self.flush(now)
-
-    def flush(self, now: float, at_once: bool = False) -> None:
-        if self._unlogged and (self._lines.due(now) or at_once):
-            self._line(f"rejected {self._unlogged} malformed messages or connections "
-                       f"({self.total} in all); the last: {self._last}")
-            self._event("malformed", count=self._unlogged, total=self.total,
-                        reason=self._last)
-            self._unlogged = 0
+_SUMMED = 10.0  # seconds between two lines on what was left out
 
 
 class TokenBucket:
@@ -61,33 +34,51 @@ class TokenBucket:
 class PeerLog:
     """Lines and events that peers bring about: each in one line, and not without end.
 
-    Each cause has a bucket of its own. What it leaves out is counted, and that is said now and
-    then. Causes are few: a worker's index, the standby. `line` and `event` are the server's, and
-    `clock` its own time; `flush` must be called now and then.
+    Protocol errors are counted, and their number is said. Each other cause has a bucket of its own;
+    what that leaves out is counted, and that is said, too. Causes are few: a worker's index, the
+    standby. `flush` must be called now and then.
     """
 
-    def __init__(self, line: Callable[[str], None], event: Callable[..., None],
-                 clock: Callable[[], float]):
-        self._line, self._event, self._clock = line, event, clock
+    def __init__(self, reporter: Reporter):
+        self._reporter = reporter
+        self._errors = 0
+        self._unlogged, self._last = 0, ""
+        self._lines = Throttle(_PERIOD)
         self._buckets: dict[str, TokenBucket] = {}
         self._left: Counter[str] = Counter()  # cause -> what was left out
         self._sums = Throttle(_SUMMED)
 
+    def count(self, reason: str, times: int = 1) -> None:
+        """Count a message or connection that no correct peer makes."""
+        self._errors += times
+        self._unlogged += times
+        self._last = one_line(reason, 200)
+        self._tell_errors(at_once=False)
+
     def tell(self, cause: str, text: str = "", kind: str = "", **facts: Any) -> None:
         """Print a line and log an event, or one of these, on what `cause` names."""
-        if self._buckets.setdefault(cause, TokenBucket(AT_ONCE)).may(self._clock()):
-            if text:
-                self._line(one_line(text))
-            if kind:
-                self._event(kind, **facts)
-        else:
+        bucket = self._buckets.setdefault(cause, TokenBucket(AT_ONCE))
+        if not bucket.may(self._reporter.clock.now()):
             self._left[cause] += 1
+            return
+        if text:
+            self._reporter.say(one_line(text))
+        if kind:
+            self._reporter.event(kind, **facts)
 
     def flush(self, at_once: bool = False) -> None:
-        """Say how much was left out since the last time."""
-        now = self._clock()
-        if self._left and (self._sums.due(now) or at_once):
+        """Say how much was counted, and left out, since the last time."""
+        self._tell_errors(at_once)
+        if self._left and (self._sums.due(self._reporter.clock.now()) or at_once):
             left, self._left = self._left, Counter()
             for cause, count in left.items():
-                self._line(f"{cause}: {count:,} more of such lines or events were left out")
-                self._event("left_out", cause=cause, count=count)
+                self._reporter.say(f"{cause}: {count:,} more of such lines or events were left out")
+                self._reporter.event("left_out", cause=cause, count=count)
+
+    def _tell_errors(self, at_once: bool) -> None:
+        if self._unlogged and (self._lines.due(self._reporter.clock.now()) or at_once):
+            self._reporter.say(f"rejected {self._unlogged} malformed messages or connections "
+                               f"({self._errors} in all); the last: {self._last}")
+            self._reporter.event("malformed", count=self._unlogged, total=self._errors,
+                                 reason=self._last)
+            self._unlogged = 0

@@ -13,7 +13,7 @@ from wbsp.ps.checkpoint.state import Totals
 from wbsp.ps.config import Reporter
 from wbsp.ps.sessions.data_plane import DataPlanes, ShardedPlanes
 from wbsp.ps.sessions.handlers import Handlers
-from wbsp.ps.sessions.peer_log import AT_ONCE, PeerLog, ProtocolErrors, TokenBucket
+from wbsp.ps.sessions.peer_log import AT_ONCE, PeerLog, TokenBucket
 from wbsp.ps.sessions.session import WorkerSession, check_report
 from wbsp.ps.sharding.coordinator import Shards
 from wbsp.tensors.codecs import FLOAT32, Codec
@@ -28,7 +28,7 @@ from wbsp.wire.sockets import ServerSocket
 _TURNED_AWAY = 64  # reasons that are remembered, so that each is said once
 
 
-class SessionManager:
+class SessionRegistry:
     """One session a worker, told apart by the identity of its socket; used by the event loop.
 
     It decides nothing about the run.
@@ -37,9 +37,8 @@ class SessionManager:
     def __init__(self, socket: ServerSocket, bandwidth: float | None, reporter: Reporter,
                  shards: Shards | None = None, wire: Codec = FLOAT32, alone: str | None = None):
         """`alone`: why no memory is shared with workers; None: it is, with those that can."""
-        self.errors = ProtocolErrors(reporter.say, reporter.event)
         self._clock = reporter.clock.now
-        self.told = PeerLog(reporter.say, reporter.event, self._clock)
+        self.log = PeerLog(reporter)
         self._comings: dict[int, TokenBucket] = {}  # worker -> sessions that it may open
         self.queues = PeerQueues(socket.socket, RateLimiter(bandwidth))
         self._socket = socket
@@ -120,7 +119,7 @@ class SessionManager:
     def watch(self) -> None:
         """Hold all connections to their limits, and count those that were cut or have no owner."""
         for reason, count in self._socket.watch().items():
-            self.errors.count(reason, self._clock(), count)
+            self.log.count(reason, count)
 
     def woke(self, now: float) -> None:
         """This process has slept until `now`: silence counts from here on."""
@@ -212,10 +211,10 @@ class SessionManager:
             self._turn_down(answer, identity, worker)
 
     def _turn_down(self, answer: m.Refused | m.NotServing, identity: bytes, worker: int) -> None:
-        reason, now = answer.reason, self._clock()
+        reason = answer.reason
         self.send(identity, answer)
-        if self._refusals.may(now):
+        if self._refusals.may(self._clock()):
             self._reporter.say(f"refused: {reason}")
             self._reporter.event("refused", worker=worker, reason=reason)
         else:
-            self.errors.count(reason, now)
+            self.log.count(reason)

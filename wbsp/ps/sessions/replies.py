@@ -9,7 +9,7 @@ import msgspec
 
 from wbsp.core.engine import Engine
 from wbsp.core.messages import Outgoing
-from wbsp.ps.sessions.registry import SessionManager
+from wbsp.ps.sessions.registry import SessionRegistry
 from wbsp.ps.sessions.roster import Roster
 from wbsp.ps.sessions.session import WorkerSession
 from wbsp.wire.messages import codec as m
@@ -18,7 +18,7 @@ from wbsp.wire.messages import codec as m
 class Replies:
     """Sends each worker what an engine has for it; used by the event loop."""
 
-    def __init__(self, engine: Engine, sessions: SessionManager, roster: Roster):
+    def __init__(self, engine: Engine, sessions: SessionRegistry, roster: Roster):
         self._engine, self._sessions = engine, sessions
         self._roster = roster
         self._finals: list[Outgoing] | None = []  # held back; None: they no longer are

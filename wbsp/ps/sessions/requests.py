@@ -13,7 +13,7 @@ from wbsp.limits import one_line
 from wbsp.ps.clock import Clock
 from wbsp.ps.sessions.data_plane import Arrived
 from wbsp.ps.sessions.handlers import Handlers
-from wbsp.ps.sessions.registry import SessionManager
+from wbsp.ps.sessions.registry import SessionRegistry
 from wbsp.ps.sessions.replies import Replies
 from wbsp.ps.sessions.session import Returning, WorkerSession
 from wbsp.wire.messages import codec as m
@@ -27,7 +27,7 @@ class Requests:
     returned:   a worker has attached again
     """
 
-    def __init__(self, engine: Engine, sessions: SessionManager, replies: Replies,
+    def __init__(self, engine: Engine, sessions: SessionRegistry, replies: Replies,
                  clock: Clock):
         self.engine, self.sessions, self.replies = engine, sessions, replies
         self._clock = clock
@@ -198,7 +198,7 @@ class Requests:
         self.replies.send(answer)
 
     def _tell(self, worker: int, text: str) -> None:
-        self.sessions.told.tell(f"worker {worker}", f"worker {worker}{text}")
+        self.sessions.log.tell(f"worker {worker}", f"worker {worker}{text}")
 
     def goodbye(self, session: WorkerSession, goodbye: m.Goodbye) -> None:
         self.lose(session, "said goodbye in mid-run")
