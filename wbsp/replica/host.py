@@ -30,14 +30,16 @@ class _Difference:
     def __init__(self, x: np.ndarray, anchor: np.ndarray, out: np.ndarray):
         """All float32 [size]; the difference is made in `out`, which may be `anchor`."""
         self._of: tuple[np.ndarray, np.ndarray] | None = (x, anchor)
-        self._out, self._writeable = out, x.flags.writeable
+        self._out = out
+        self._writeable = x.flags.writeable
         x.flags.writeable = False
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray:
         if self._of is not None:
             x, anchor = self._of
             np.subtract(x, anchor, out=self._out)
-            self._of, x.flags.writeable = None, self._writeable
+            self._of = None
+            x.flags.writeable = self._writeable
         return self._out
 
 
@@ -45,7 +47,8 @@ class HostVariables(ABC):
     """See `base.Variables`; a subclass says how the variables are read and written."""
 
     def __init__(self, layout: Sequence[TensorSpec], pool: BufferPool):
-        self._layout, self._pool = layout, pool
+        self._layout = layout
+        self._pool = pool
         self._size = total_size(layout)
         ends = accumulate((spec.size for spec in layout), initial=0)
         self._ranges = [slice(*pair) for pair in pairwise(ends)]  # of the variables in a vector
@@ -113,7 +116,9 @@ class OneByOne(HostVariables):
                  pool: BufferPool, view: Callable[[Any], np.ndarray],
                  write: Callable[[Any, np.ndarray], object]):
         super().__init__(layout, pool)
-        self._chosen, self._view, self._write = chosen, view, write
+        self._chosen = chosen
+        self._view = view
+        self._write = write
 
     def views(self) -> Iterator[np.ndarray]:
         return map(self._view, self._chosen)

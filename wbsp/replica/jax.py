@@ -43,7 +43,8 @@ class OnDevices:
     """Variables on an accelerator, or on several devices under a `keras.distribution`."""
 
     def __init__(self, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec]):
-        self._chosen, self._layout = chosen, layout
+        self._chosen = chosen
+        self._layout = layout
         self._gather = jax.jit(_join)
         self._cut = jax.jit(_difference)
         self._part = jax.jit(self._split)

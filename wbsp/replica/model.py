@@ -32,7 +32,8 @@ class ModelReplica:
 
     def __init__(self, variables: Variables, layout: Sequence[TensorSpec], rounds: bool = False):
         """`rounds`: there are variables that hold fewer digits than float32."""
-        self.layout, self._rounds = layout, rounds
+        self.layout = layout
+        self._rounds = rounds
         self._variables = variables
         self._anchor = variables.gather()
         self._x = self._anchor  # None: not known, since a step has changed it

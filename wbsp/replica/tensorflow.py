@@ -118,7 +118,8 @@ class OnDevices:
 
     def __init__(self, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
                  strategy: tf.distribute.Strategy):
-        self._chosen, self._layout = chosen, layout
+        self._chosen = chosen
+        self._layout = layout
         flat = tf.TensorSpec([total_size(layout)], tf.float32)
         with strategy.scope():
             self.gather, self.scatter, self.cut, self.rebase = (

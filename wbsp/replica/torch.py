@@ -39,7 +39,8 @@ class OnDevices:
     """Variables on a GPU. All that is computed here is put into PyTorch's one queue of it."""
 
     def __init__(self, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec]):
-        self._chosen, self._layout = chosen, layout
+        self._chosen = chosen
+        self._layout = layout
         self._device = chosen[0].value.device
 
     @torch.no_grad()

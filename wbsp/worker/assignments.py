@@ -44,9 +44,11 @@ class Assignments:
     def begin(self, batch: int | None) -> None:
         """Training begins, on the own stream with `batch` examples a step, until `assign`."""
         with self._changed:
-            self._run, self._iterated = object(), False
+            self._run = object()
+            self._iterated = False
             self._pieces.clear()
-            self._newest, self._own = (-1, 1), batch
+            self._newest = (-1, 1)
+            self._own = batch
 
     def assign(self, batch: int, start: int | None) -> None:
         """Train this piece, unless it was assigned before.

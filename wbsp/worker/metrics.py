@@ -138,7 +138,8 @@ class Usage:
         passed, idled = total - self._total, idle - self._idle
         if passed <= 0:  # the counters have not moved
             return self._shares[0]
-        self._total, self._idle = total, idle
+        self._total = total
+        self._idle = idle
         return min(max(1 - idled / passed, 0.0), 1.0)  # the counters are not read at one moment
 
 

@@ -42,7 +42,8 @@ class Signals:
         self.caught = None
         if threading.current_thread() is not threading.main_thread():
             return
-        self._needed, self._process = needed, os.getpid()
+        self._needed = needed
+        self._process = os.getpid()
         for signum, usual in _USUAL.items():
             owner = getattr(signal.getsignal(signum), "__self__", None)
             if isinstance(owner, Signals) and owner is not self and not owner._holds:
@@ -63,7 +64,8 @@ class Signals:
 
     def raise_again(self) -> None:
         """Give a signal that was held back its usual effect; to be called after `release`."""
-        signum, self.caught = self.caught, None
+        signum = self.caught
+        self.caught = None
         if signum is not None:
             signal.raise_signal(signum)
 

@@ -51,7 +51,8 @@ class Attachment:
 
     def __init__(self, say: Callable[[str], None] = lambda text: None, on: Host = HOST) -> None:
         """`say`: prints one line for a person."""
-        self._say, self._on = say, on
+        self._say = say
+        self._on = on
         self.hello: m.Hello | None = None
         self.join: m.Join | None = None
         self.kept: ResendBuffer | None = None
@@ -106,7 +107,8 @@ class Attachment:
             ends = bounds(total_size(self.join.layout), len(joined.group.addresses))
             self.sending = ErrorFeedback(Ranges(self.wire, ends))
         self._zero = self._on.clock.monotonic() - joined.now
-        self.kept, self._ledger = ResendBuffer(joined.seq), joined.epoch
+        self.kept = ResendBuffer(joined.seq)
+        self._ledger = joined.epoch
 
     def reattach(self, channel: ServerChannel, waits: bool) -> None:
         """Introduce a member over a new connection.
@@ -150,7 +152,8 @@ class Attachment:
     def reattached(self, answer: m.Reattached) -> None:
         """The server knows this worker again."""
         assert self.kept is not None
-        self.lacks, self.held = None, m.NONE  # another server knows its own versions alone
+        self.lacks = None
+        self.held = m.NONE  # another server knows its own versions alone
         if answer.joined and (answer.since or answer.epoch) > self._ledger:
             self.kept.replayed(answer.safe, answer.mark)
         self._ledger = max(self._ledger, answer.epoch)
@@ -176,7 +179,8 @@ class Attachment:
         is one. A promise that was made to the other one that follows on the epoch before is void.
         """
         if epoch > self._epoch:
-            self._epoch, self._promised = epoch, 0
+            self._epoch = epoch
+            self._promised = 0
             self._doubted.clear()
         if ticket and epoch == self._epoch:
             self.claim.keys = ticket,

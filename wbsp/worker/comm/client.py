@@ -141,7 +141,8 @@ class Transport:
 
     def close(self, patience: float = 1.0) -> None:
         """Send what is queued, for at most `patience` seconds, and end the thread."""
-        thread, self._thread = self._thread, None
+        thread = self._thread
+        self._thread = None
         if thread is not None:
             deadline = self.on.clock.monotonic() + patience
             self._calls.append(self._communication.close, deadline)

@@ -33,7 +33,8 @@ class Route:
 
     def __init__(self, socket: zmq.Socket, address: str, on: Host = HOST):
         """`address`: host:port, or several of them, with commas between. Raises ValueError."""
-        self._socket, self._network = socket, on.network
+        self._socket = socket
+        self._network = on.network
         self._servers = split_addresses(address)
         self._endpoint: str | None = None  # which is tried at the moment
         self._left = False  # that one is not connected any more
@@ -88,7 +89,8 @@ class Route:
         """End the connection, and try the next address soon."""
         if self._endpoint and not self._left:
             self._disconnect(self._endpoint)
-        self._left, self._turn_at = True, now + timeouts.NOT_SERVING
+        self._left = True
+        self._turn_at = now + timeouts.NOT_SERVING
 
     def refused(self, now: float) -> None:
         """Note that no process listens at this address: the next one is tried soon."""
@@ -153,7 +155,9 @@ class ConnectionMonitor:
 
     def __init__(self, socket: zmq.Socket, address: str, patience: float,
                  say: Callable[[str], None], on: Host = HOST):
-        self._address, self._patience, self._say = address, patience, say
+        self._address = address
+        self._patience = patience
+        self._say = say
         self._network = on.network
         self._route = Route(socket, address, on)
         self.monitor = socket.get_monitor_socket(
@@ -190,7 +194,8 @@ class ConnectionMonitor:
                 self._lost = True
                 self._broken_since = self._notice.next = now
         else:
-            again, self.made = self.made, True
+            again = self.made
+            self.made = True
             self._broken_since = None
             self._refusal = ""
             self.liveness.hear(now)

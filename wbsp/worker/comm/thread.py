@@ -101,7 +101,8 @@ class PendingRequest:
     def observe(self, counts: tuple[int, ...], now: float) -> None:
         """Note progress if a count has changed."""
         if counts != self.counts:
-            self.counts, self.progress_at = counts, now
+            self.counts = counts
+            self.progress_at = now
 
     def idle(self, now: float) -> float:
         """Seconds since the request was sent, or since the last progress."""
@@ -190,7 +191,9 @@ class Communication:
         self.error: TransportError | None = None
         self.handshake: queue.SimpleQueue[m.Message | TransportError] = (
             channel.on.scheduler.queue())
-        self._channel, self._calls, self._address = channel, calls, address
+        self._channel = channel
+        self._calls = calls
+        self._address = address
         self._pending: PendingRequest | None = None
         self.attachment = Attachment(say, channel.on)
         self._attaching: PendingRequest | None = None  # Reattach, while it is not answered
@@ -260,7 +263,8 @@ class Communication:
     def listen(self, listener: Listener, size: int) -> None:
         """Pass on all messages to this member, whose model has `size` floats."""
         self._membership = Membership(listener, size, self.attachment.wire.versions)
-        early, self._early = self._early, []
+        early = self._early
+        self._early = []
         for message in early:
             self._fetch(listener.received(message))
 

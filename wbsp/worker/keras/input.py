@@ -63,7 +63,8 @@ class Batches(keras.utils.PyDataset):
     def __init__(self, assignments: Assignments, examples: Callable[[int, int], Any]):
         super().__init__()
         assignments.on_demand = True
-        self._assignments, self._examples = assignments, examples
+        self._assignments = assignments
+        self._examples = examples
         self._pieces: Iterator[tuple[int, int]] = iter(())
 
     @property

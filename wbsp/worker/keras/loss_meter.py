@@ -37,7 +37,8 @@ class LossMeter:
     def reset(self) -> None:
         """Begin an epoch."""
         self.batches = 0
-        self._samples, self._total = 0, 0.0
+        self._samples = 0
+        self._total = 0.0
         self._updates = self._updated()
 
     def step(self, batch: int, planned: int | None, logs: dict) -> Step:
@@ -55,7 +56,8 @@ class LossMeter:
         new, loss = samples - self._samples, math.nan
         if new > 0:
             loss = (total - self._total) / new
-        self._samples, self._total = samples, total
+        self._samples = samples
+        self._total = total
         return Step(batches, max(new, 1), loss)
 
     def _updated(self) -> int:
