@@ -37,13 +37,17 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
     (Plan("ssp", wire="int8", standby=True, shards=2, kills=1, kill_shards=2, cuts=1, sleeps=1,
           naps=(6.0, 65.0), strangers=2, aimed=(("take-over", "isolate"),)),
      [152]),  # waits for shards that follow a later server, until that has ended: law 2
+    (Plan("asp", standby=True, kills=1, victims=("server",), cuts=1, sleeps=1, naps=(6.0, 20.0),
+          speeds=(0.1,), aimed=(("take-over", "isolate"),)),
+     [23, 58, 74, 81, 100]),  # is cut off when it takes over, and another is elected: law 2
     (BOTH, [930, 943]),  # a run that has ended without a worker goes on with it: law 2
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
         "shards follow a later server", "none of no workers", "epoch before the answer",
         "elected beside one that waits for a shard", "elected by who loses nothing",
         "ends without a worker", "folder without a checkpoint",
-        "shards have followed a later server", "goes on when it has ended"])
+        "shards have followed a later server", "another is elected meanwhile",
+        "goes on when it has ended"])
 def test_it_stays_mended(plan, seeds):
     with scratch() as folder:
         for seed in seeds:

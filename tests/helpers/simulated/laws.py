@@ -67,7 +67,8 @@ class Laws:
         self.farewell = self._rendezvous = self._begun = False
         self._holders, self._unsaved, self._taking = set(), set(), set()
         self._last_unsaved = False  # the final version was handed out, and is on no disk as that
-        self.two_deaths = False  # of a server, and of its standby before that has saved its copy
+        # Of a server, and of its standby before that has saved its copy, or had most workers back.
+        self.two_deaths = False
         cluster.world.on_send, cluster.world.on_disk = self.sent, self.writes
         self.lent = Lent(self, cluster.world) if cluster.plan.memory else None
 
@@ -397,6 +398,9 @@ class Laws:
 
     def said(self, name, text):
         """A line for a person, or a summary."""
+        if "has taken over (epoch" in text and self._settings.get(name, {}).get("beside"):
+            # Another was elected while workers did not reach this one: what it alone held is lost.
+            self.two_deaths = True
         if "\n[" in text or not text.replace("\n", "").isprintable():
             self.broken(15, f"{name} prints {text!r}")
 

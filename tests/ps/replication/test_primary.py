@@ -591,7 +591,8 @@ def test_who_has_come_back_may_promise_anew_once_the_standby_follows(world):
 
 
 @pytest.mark.parametrize("place", ["ab", "later"])
-def test_who_has_taken_over_asks_the_other_one_until_most_workers_are_here(world, place):
+def test_who_has_taken_over_asks_the_other_one_until_most_workers_are_here(world, place,
+                                                                             inquiries):
     """A process that was started again since has no vote, and takes none away."""
     world.record(beside="127.0.0.1:2606")
     world.replication.begin(world.replication._source)
@@ -608,6 +609,22 @@ def test_who_has_taken_over_asks_the_other_one_until_most_workers_are_here(world
     world.full = False
     world.replication.poll()
     assert (world.noted["beside"] is None) == (place == "ab")
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_who_has_taken_over_gives_way_to_one_that_was_elected_until_it_trains(world, inquiries,
+                                                                              monkeypatch, trains):
+    """It was out of the workers' reach meanwhile, and has decided nothing."""
+    world.record(beside="127.0.0.1:2606")
+    world.replication.begin(world.replication._source)
+    world.replication.poll()
+    assert world.replication.superseded is None, "nobody says that the other one serves"
+    if trains:
+        world.engine.start(0.0)
+        world.replication.poll()
+    monkeypatch.setattr(Inquiry, "epoch", lambda self, now: 3)
+    world.replication.poll()
+    assert (world.replication.superseded is None) == trains
 
 
 def test_workers_are_asked_with_what_this_server_has_of_them(world, inquiries):

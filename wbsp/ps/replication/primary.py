@@ -28,6 +28,7 @@ from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.registry import SessionRegistry
 from wbsp.ps.sessions.roster import Roster
 from wbsp.ps.sessions.session import WorkerSession, disagreement, other_protocol
+from wbsp.wire.addresses import split_address
 from wbsp.wire.liveness import STANDBY, Beats, Liveness
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Bond, answer
@@ -114,6 +115,7 @@ class Replication:
         self._election: Election | None = None
         # Promises to another process that could serve in this one's place: what it lacks.
         self._beside: Votes | None = None
+        self._inquiry: Inquiry | None = None  # at that process, until this one trains
         self._number = 0  # of the newest copy
         self._full = False  # the disk
         self._lost_at = -math.inf
@@ -170,9 +172,11 @@ class Replication:
     def begin(self, source: Source) -> None:
         """There is a version to be copied."""
         self._source = source
-        if self._run_settings().get("beside") is not None:
+        if (beside := self._run_settings().get("beside")) is not None:
             workers = source.state(self._clock.run()).voters(self._info.worker_num)
             self._beside = Votes(self._roster.epoch, STANDBY_STEP, [workers])
+            self._inquiry = Inquiry(self._socket, *split_address(beside), self._info.run,
+                                    self._info.secret)
 
     def end(self, reason: str) -> None:
         """The run has ended in good order."""
@@ -335,6 +339,10 @@ class Replication:
             return
         if self._beside is not None:
             self._rule_out(self._beside)
+        if self._inquiry is not None:
+            self._look_beside(self._inquiry, now)
+            if self.superseded is not None:
+                return
         if standby is None:
             return
         if self._election is not None:
@@ -426,6 +434,17 @@ class Replication:
             and (session.returning is None or session.returning.answer is not None)}
         if votes.won and self._record(beside=None):
             self._beside = None
+
+    def _look_beside(self, inquiry: Inquiry, now: float) -> None:
+        """Until it trains, this server gives way to the other process where workers have elected
+        that: this one was out of their reach meanwhile, and has decided nothing."""
+        epoch = inquiry.epoch(now)
+        if epoch is not None and epoch > self._roster.epoch:
+            self._supersede(epoch, inquiry.address)
+        elif self._beside is not None and not (self._source and self._source.engine.started):
+            return
+        inquiry.close()
+        self._inquiry = None
 
     # A standby that is out of reach.
 
