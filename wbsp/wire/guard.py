@@ -200,6 +200,7 @@ class ConnectionGuard:
         read, self._read = self._read, set()
         if not self._behind:
             self._drains += 1
+            self._left = 0  # the server reads nothing where no message comes over the network
         for fd in due:
             if member := self._members.get(fd):
                 # Of a thousand members each sends a sign of life a second; to look at one takes as
