@@ -43,7 +43,7 @@ from wbsp.sync import SyncModel
 from wbsp.tensors.codecs import FLOAT32
 from wbsp.wire.addresses import is_loopback, split_address
 from wbsp.wire.guard import too_few_files
-from wbsp.wire.messages.base import PROTOCOL
+from wbsp.wire.messages.codec import PROTOCOL
 from wbsp.wire.messages.sharding import Lead
 from wbsp.wire.proof import SIZE, key_of_shards
 from wbsp.wire.sockets import ServerSocket

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from wbsp.core.agent import Adopt, Agent, Command, Cut, Expect, Leave
-from wbsp.core.messages import CutQuery, Fetch
+from wbsp.core.messages import Message
 from wbsp.core.stats import Report
 from wbsp.process.throttle import Throttle
 from wbsp.replica.base import Replica
@@ -166,7 +166,7 @@ class WorkerRuntime:
                     self._recorder.enter("pull")
                     self.replica.adopt(self._shared.take_version(command.version), command.how)
                     self.has_final = self.agent.finished
-                case Fetch() | Expect() | CutQuery():
+                case Expect() | Message():
                     self.transport.request(command)
                 case Leave():
                     self._recorder.close()

@@ -9,13 +9,13 @@ workers to push has the version first, and the speeds are not equal any more.)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from wbsp.core.agent import Agent
 from wbsp.core.engine import Engine
-from wbsp.core.messages import Ack, CutQuery, Fetch, Model, Outgoing, ToWorker
+from wbsp.core.messages import Ack, CutQuery, Fetch, Message, Model, Outgoing, ToWorker
 from wbsp.core.store import Snapshot
 from wbsp.simulate.world.clock import Clock, Turns
 from wbsp.simulate.world.links import Interface, Transfer
@@ -93,6 +93,8 @@ class SimulatedServer:
         self._evaluator = evaluator
         self._alarm: float | None = None  # the newest that was set
         self._joined: dict[int, Worker] = {}  # worker -> newest incarnation that joined
+        self._requests: dict[type[Message], Callable[[Worker, Any], None]] = {
+            Fetch: self._fetch, CutQuery: self._query}
 
     # Messages of workers.
 
@@ -105,13 +107,9 @@ class SimulatedServer:
         """An update has arrived whole; `fetch` as in `Engine.push`."""
         self._turns.take(self._apply_seconds, self._push, push, update, fetch)
 
-    def fetch(self, worker: Worker, fetch: Fetch) -> None:
-        """A worker asks for the newest version."""
-        self._turns.take(0.0, self._fetch, worker, fetch)
-
-    def query(self, worker: Worker, query: CutQuery) -> None:
-        """A worker asks whether to cut."""
-        self._turns.take(0.0, self._query, worker, query)
+    def request(self, worker: Worker, request: Message) -> None:
+        """A worker asks for something that the engine answers."""
+        self._turns.take(0.0, self._requests[type(request)], worker, request)
 
     def leave(self, worker: Worker) -> None:
         """A worker has finished."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from wbsp.core.agent import Adopt, Agent, Command, Cut, Expect, Leave
-from wbsp.core.messages import Ack, CutQuery, Directed, Fetch, Model, ToWorker
+from wbsp.core.messages import Ack, Directed, Fetch, Message, Model, ToWorker
 from wbsp.core.stats import Phase, Report
 from wbsp.core.store import Snapshot
 from wbsp.simulate.nodes.compute import ClusterContext, ComputeThread
@@ -131,13 +131,12 @@ class SimulatedWorker:
                 self.outgoing = context.interface.push(
                     self.machine, context.payload.update, self._deliver, context.server.push,
                     command.push, update, command.fetch)
-            elif isinstance(command, Fetch):
-                self.fetch_since = context.clock.now
-                self.send(context.server.fetch, command)
             elif isinstance(command, Expect):
                 self.fetch_since = context.clock.now
-            elif isinstance(command, CutQuery):
-                self.send(context.server.query, command)
+            elif isinstance(command, Message):
+                if isinstance(command, Fetch):
+                    self.fetch_since = context.clock.now
+                self.send(context.server.request, command)
             elif isinstance(command, Adopt):
                 if context.observer is not None:
                     context.observer.adopt(self.index, context.clock.now, command.version,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from wbsp.limits import MAX_FLOATS
 
-PROTOCOL = 14  # to be raised when a message, or a type that a message embeds, changes
 # Floats in one message (1 MiB): a unit for rate limits and turns, and a bound on a peer's messages.
 CHUNK = 1 << 18
 MAX_MESSAGE = 4 * CHUNK + (1 << 20)  # bytes; libzmq drops a peer that sends more

@@ -33,7 +33,6 @@ from wbsp.wire.messages.base import (
     CHUNK,
     MAX_MESSAGE,
     MAX_MODEL,
-    PROTOCOL,
     Impossible,
     WireError,
 )
@@ -78,6 +77,7 @@ from wbsp.wire.messages.watch import FilesAt, News, Read, Watch
 __all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "NONE", "PROTOCOL", "ShardGroup", "Impossible",
            "WireError"]
 
+PROTOCOL = 14  # to be raised when a message, or a type that a message embeds, changes
 FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | Leaving
               | Reattach | Kept | Goodbye | Elected | Follow | Held | Ask | Watch
               | Lead)
