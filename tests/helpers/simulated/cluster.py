@@ -684,6 +684,10 @@ def alone(cluster):
     world, here = cluster.world, threading.get_ident()
     logger, collecting = logging.getLogger("wbsp"), gc.isenabled()
     handlers, logger.handlers = logger.handlers, [_Handler(cluster)]
+    # A library that has configured logging in this process may have switched others' loggers off.
+    quiet = logger.disabled, logger.level, logging.root.manager.disable
+    logger.disabled, logging.root.manager.disable = False, 0
+    logger.setLevel(logging.INFO)
     parts = {name: getattr(HOST, name) for name in ("clock", "scheduler", "network", "disk",
                                                 "memory")}
     for name in parts:
@@ -716,5 +720,7 @@ def alone(cluster):
         for name, part in parts.items():
             object.__setattr__(HOST, name, part)
         logger.handlers = handlers
+        logger.disabled, level, logging.root.manager.disable = quiet
+        logger.setLevel(level)
         if collecting:
             gc.enable()
