@@ -1,4 +1,6 @@
-"""Who is who in a run: what arguments do not say, the environment says. Only this module reads it.
+"""Server address and worker index from the environment, where no argument gives them.
+
+Only this module reads these variables.
 
 WBSP_SERVER        the server's address, as SyncCallback takes it
 WBSP_WORKER_INDEX  which worker this process is: 0 ... worker_num - 1

@@ -1,9 +1,8 @@
 """A synchronization model's decisions: held against its contract, and made records, which are
 complete, in order, and without tensors.
 
-A record says what becomes of the global model, or what a worker is told; carrying it out is a
-second step that cannot refuse. So all that follow the records (the store, a log) come to the same
-versions.
+A record changes the global model, or instructs a worker; carrying it out is a second step
+that cannot refuse. So all that follow the records (the store, a log) come to the same versions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a server is told, what a worker joins, and what is remembered of one that has."""
+"""A server's settings, what a worker joins, and where the server reports."""
 
 from __future__ import annotations
 

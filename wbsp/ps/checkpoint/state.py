@@ -1,5 +1,5 @@
-"""What a server keeps beside the floats to go on from: its state in a checkpoint or snapshot, and
-the settings in run.json.
+"""What a server resumes from, beside the floats: its state in a checkpoint or snapshot, and the
+settings in run.json.
 
 Both may have been edited by a person, or come from another program: they are checked once, where
 they are read.

@@ -214,7 +214,7 @@ class Inquiry:
         return self._link.refused(now)
 
     def epoch(self, now: float) -> int | None:
-        """The epoch that is served there; None: nobody says so (yet)."""
+        """The epoch that is served there; None: no answer has come (yet)."""
         if now - self._asked_at >= timeouts.INQUIRE_AGAIN:
             self._asked_at = now
             self._link.send(self._question)

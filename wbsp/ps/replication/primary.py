@@ -197,7 +197,7 @@ class Replication:
         """A process wants to be the standby.
 
         It is challenged until it has proven that it knows the run's secret, or the key of a first
-        contact where it is told that. Raises WireError.
+        contact. Raises WireError.
         """
         check_name(request.socket)
         identity = peer.identity

@@ -1,4 +1,4 @@
-"""What each server of a run must know of its workers' processes, whoever has a session now."""
+"""What each server of a run must know of its workers' processes, with or without a session."""
 
 from __future__ import annotations
 
