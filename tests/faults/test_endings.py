@@ -539,17 +539,34 @@ FAILED = "stopping: the synchronization model own failed: "
 def test_a_model_of_ones_own_that_fails_ends_the_run_and_no_worker_waits(tmp_path, event, wrong,
                                                                          says):
     run = Run(tmp_path, sync=Own(event, wrong), workers=2).starts()
-    members = [run.member(worker, steps=3 if event == "leave" else 100_000) for worker in range(2)]
+    members = [run.member(0, steps=3 if event == "leave" else 100_000)]
+    told = threading.Event()  # who leaves is alone in it: what the run ends for is drawn by no race
+    members.append(run.member(1, steps=4 if event == "leave" else 100_000, after_step=lambda step: (
+        event == "leave" and step == 3 and told.wait(PATIENCE))))
+    run.says(says)
+    told.set()
     all_end(members)
     assert run.ends() == 1
-    run.says(says)
     assert ("Traceback" in run.output.getvalue()) == (FAILED in says)
     assert run.output.getvalue().count("stopping: the synchronization model") == 1
     summary = json.loads((tmp_path / "summary.json").read_text())
-    ended = "all workers finished" if event == "leave" else "interrupted: the synchronization mod"
-    assert summary["reason"].startswith(ended)
+    assert summary["reason"].startswith("interrupted: the synchronization mod")
     model = checkpoint.load(tmp_path / CHECKPOINT).vector.tobytes()
     assert all(member.replica.x.tobytes() == model for member in members)
+
+
+@pytest.mark.parametrize("wrong, says", [(lambda *_: [], BROKE + "still has worker 0"),
+                                         (fails, FAILED + "ZeroDiv")])
+def test_a_model_that_fails_as_the_last_worker_leaves_ends_the_run_as_failed(tmp_path, wrong, says):
+    run = Run(tmp_path, sync=Own("leave", wrong)).starts()
+    member = run.member(steps=3)
+    member.ends()
+    assert run.ends() == 1
+    run.says(says)
+    summary = run.left()
+    assert summary["version"] == 3
+    assert summary["reason"].startswith("interrupted: the synchronization model ")
+    assert member.replica.x.tobytes() == checkpoint.load(tmp_path / CHECKPOINT).vector.tobytes()
 
 
 def test_workers_are_told_of_a_fault_that_comes_again_and_again(tmp_path):

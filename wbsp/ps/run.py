@@ -79,13 +79,19 @@ class Run:
             self._reporter.say("the run has come to its end, but for its last files")
             self._requests.replies.send(self.engine.start(clock.run()))
 
-    def hasten(self, reason: str) -> None:
-        """End early: a checkpoint first, no more evaluations, and everyone finishes."""
+    def hasten(self, reason: str, failed: bool) -> None:
+        """End early: a checkpoint first, no more evaluations, and everyone finishes.
+
+        A run that `failed` says so even where its workers had finished by then: the last pushes may
+        have been rejected for it.
+        """
         self.hasty = True
         self.checkpoints.hurry()
         self.evaluations.stop(reason)
         if not self.engine.done:
             self._stop(reason)
+        elif failed:
+            self.engine.stop_reason = self.engine.stop_reason or reason
 
     def woke(self, seconds: float) -> None:
         """This process has slept, or waited for its shards: others get that time anew."""

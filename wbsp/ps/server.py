@@ -53,7 +53,8 @@ class Waiting:
         self._server, self._watch = server, watch
         self.hasty = False
 
-    def hasten(self, reason: str) -> None:
+    def hasten(self, reason: str, failed: bool) -> None:
+        """As of `Run`."""
         self.hasty = True
         self._server.dispatcher.entrance.dismiss(f"the run has ended before it began ({reason})")
 
@@ -287,7 +288,7 @@ class Server:
             name = signal.Signals(self._interrupts.first).name
             reason = f"interrupted by {name}"
             self._say(f"{name}: asking the workers to finish; press Ctrl-C again to end at once")
-        self.phase.hasten(reason)
+        self.phase.hasten(reason, failed=self._failure is not None)
 
     @property
     def _code(self) -> int:
