@@ -1,0 +1,70 @@
+"""Which example a position of the shared data is: one seeded permutation for each epoch.
+
+Generalised Feistel network for any n (Black and Rogaway, "Ciphers with Arbitrary Finite Domains",
+CT-RSA 2002) with the finalizer of splitmix64 as its round function. Integers only: the same on
+every machine, back end and version of numpy. It needs no memory, whatever n is.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+
+import numpy as np
+
+NAME = "feistel-1"  # in the run's settings: whoever permutes otherwise is refused
+LARGEST = 2**62  # n up to here
+_ROUNDS = 6
+_STEP = 0x9E3779B97F4A7C15  # splitmix64's
+_WORD = 2**64 - 1
+
+
+def examples(start: int, stop: int, n: int, seed: int) -> np.ndarray:
+    """The examples, 0 ... n - 1, at positions start ... stop - 1 of the run: int64 [stop - start].
+
+    Position g is example `g % n` of epoch `g // n`, in that epoch's order. The positions are of one
+    epoch. Raises ValueError where they are not, or n is out of range.
+    """
+    if not 0 < n <= LARGEST:
+        raise ValueError(f"n={n} examples: it must be 1 ... {LARGEST}")
+    epoch = start // n
+    if not epoch * n <= start <= stop <= epoch * n + n:
+        raise ValueError(f"positions {start} ... {stop - 1} are not of one epoch of {n}")
+    return _permuted(np.arange(start - epoch * n, stop - epoch * n, dtype=np.uint64), n,
+                     _keys(seed, epoch)).astype(np.int64)
+
+
+def _permuted(x: np.ndarray, n: int, keys: list[np.uint64]) -> np.ndarray:
+    """Where x, uint64, is in the permutation; walks on while that is not below n."""
+    rows = isqrt(n)
+    columns = -(-n // rows)
+    outside = np.arange(x.size)
+    out = x.copy()
+    while outside.size:
+        left, right = np.divmod(out[outside], np.uint64(columns))
+        for number, key in enumerate(keys):
+            if number % 2:
+                right = (right + _below(columns, left ^ key)) % np.uint64(columns)
+            else:
+                left = (left + _below(rows, right ^ key)) % np.uint64(rows)
+        out[outside] = left * np.uint64(columns) + right
+        outside = outside[out[outside] >= np.uint64(n)]
+    return out
+
+
+def _below(bound: int, x: np.ndarray) -> np.ndarray:
+    """A number below `bound`, at most 2**32, from each x, uint64."""
+    return ((_mixed(x) >> np.uint64(32)) * np.uint64(bound)) >> np.uint64(32)
+
+
+def _mixed(x: np.ndarray) -> np.ndarray:
+    """Finalizer of splitmix64."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _keys(seed: int, epoch: int) -> list[np.uint64]:
+    """A key for each round: splitmix64's numbers from a state that seed and epoch make."""
+    state = int(_mixed(np.array([seed & _WORD], np.uint64))[0]) ^ (epoch * _STEP & _WORD)
+    states = [(state + _STEP * (number + 1)) & _WORD for number in range(_ROUNDS)]
+    return list(_mixed(np.array(states, np.uint64)))
