@@ -33,6 +33,8 @@ Mac = Annotated[bytes, Meta(max_length=32)]  # or a nonce, or a key; empty: ther
 Macs = Annotated[list[Mac], Meta(max_length=4)]
 Line = Annotated[str, Meta(max_length=4096)]  # for people
 Reason = Annotated[str, Meta(max_length=400)]  # by which rejections are counted
+# Of the Unix socket at which a process takes shared memory; "": it takes none.
+SocketName = Annotated[str, Meta(max_length=37, pattern=r"^(wbsp-[0-9a-f]{32})?\Z")]
 FileName = Annotated[str, Meta(max_length=255)]
 State = Annotated[str, Meta(max_length=1 << 21)]  # JSON; a message is no longer
 Settings = Annotated[dict[Annotated[str, Meta(max_length=100)],

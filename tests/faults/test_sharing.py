@@ -19,13 +19,15 @@ from peers import Peer
 from proxy import Proxy
 
 from wbsp.core.messages import Place
+from wbsp.process.host import HOST
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.sync.base import Push
 from wbsp.wire.messages import codec as m
-from wbsp.wire.shm.link import Door, accept, listen
-from wbsp.wire.shm.segments import PIECE, available
+from wbsp.wire.shm.link import Door
+from wbsp.wire.shm.segments import PIECE
 
-pytestmark = pytest.mark.skipif(not available(), reason="no shared memory on this system")
+pytestmark = pytest.mark.skipif(not HOST.memory.available(),
+                                reason="no shared memory on this system")
 MANY = PIECE + 7  # floats: more than lie at one place
 
 
@@ -221,15 +223,15 @@ class Neighbour(Peer):
     """A peer of the server's own machine and user, with what is shared with it."""
 
     def joins(self, worker):
-        name, listener = listen()
+        door = Door(True)
         self.send(m.Hello(m.PROTOCOL, worker, {}))
         self.hears(m.Welcome)
-        self.send(m.Join(IntegerReplica(worker).layout, name))
+        self.send(m.Join(IntegerReplica(worker).layout, door.name))
         if self.hears(m.Joined).send_initial:
             self.send(m.Initial(0, 5), bytes(20))
             joined = self.hears(m.Joined)
-        self.link, self.segment = accept(listener), joined.memory
-        listener.close()
+        self.link, self.segment = door.accept(), joined.memory
+        door.close()
         self.next(m.Granted)
         return joined
 

@@ -17,8 +17,8 @@ import pytest
 from jobs import until
 from pairs import NEVER, Pair
 
+from wbsp.process.host import HOST
 from wbsp.runlog.reader import read_run
-from wbsp.wire.shm.segments import available
 
 KILLS = int(os.environ.get("WBSP_KILLS", "2"))
 SEED = int(os.environ.get("WBSP_KILLS_SEED", "0"))
@@ -29,7 +29,7 @@ SEED = int(os.environ.get("WBSP_KILLS_SEED", "0"))
 def test_a_standby_takes_over_and_nothing_is_lost(jobs, sync, transport):
     pair = Pair(jobs, sync, flags=(NEVER, f"--transport={transport}"))
     pair.trains()
-    shares = transport == "auto" and available()
+    shares = transport == "auto" and HOST.memory.available()
     pair.server.until("standby at .*, over " + ("shared memory" if shares else "TCP"))
     pair.server.kill()
     pair.standby.until("taking over from the server at .*: its process has ended")

@@ -48,7 +48,7 @@ FROM_WORKER = [
     m.Elected(3),
     m.Follow(m.PROTOCOL, {"sync": "wbsp"}, 2607),
     m.Follow(m.PROTOCOL, {}, 2607, "ab12", 5),
-    m.Follow(m.PROTOCOL, {}, 2607, socket="wbsp-ab12"),
+    m.Follow(m.PROTOCOL, {}, 2607, socket="wbsp-" + 32 * "a"),
     m.Follow(m.PROTOCOL, {}, 2607, "ab12", 5, "", bytes(32), bytes(32)),
     m.Held(4, 9),
     m.Held(4, 9, 8, bytes(32)),
@@ -154,7 +154,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {14: "8b25301215091a9a48cf23585b727a6708019726f63cbc9b6c66a0fba9afdffe"}
+BYTES = {14: "4686ca5da5cc6b76aa1261ca64a8e5f2ec4325e2b70e47a5821a13ad7ef79aa3"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

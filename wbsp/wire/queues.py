@@ -12,7 +12,7 @@ from typing import Any
 import zmq
 
 from wbsp.process.host import HOST, Host
-from wbsp.wire.rate import Frames, Line, RateLimitedReceiver, RateLimiter, Stream
+from wbsp.wire.rate import Frames, Line, RateLimitedReceiver, RateLimiter
 
 MOST_WAITING = 256  # messages, beside the transfer, that may wait for a peer
 _FIRST_RETRY, _LAST_RETRY = 0.001, 0.05  # seconds until a blocked peer is tried again
@@ -146,7 +146,8 @@ class SendQueue:
     One urgent message, the newest, goes ahead of all that wait.
     """
 
-    def __init__(self, socket: zmq.Socket | Stream, limiter: RateLimiter):
+    def __init__(self, socket: Any, limiter: RateLimiter):
+        """`socket`: of ZeroMQ, or what has its methods, a `wire.shm.link.Link`."""
         self._socket = socket
         self._line: Line[Frames] = Line(limiter)
         self._waiting: deque[Frames] = deque()
@@ -215,10 +216,10 @@ class Duplex:
     queue: of messages that have not been sent
     """
 
-    def __init__(self, socket: zmq.Socket | Stream, upstream: RateLimiter, downstream: RateLimiter,
+    def __init__(self, socket: Any, upstream: RateLimiter, downstream: RateLimiter,
                  on: Host = HOST, polled: int | None = None):
-        """`polled`: the file descriptor by which a poller names the peer's end; None: it names the
-        socket itself."""
+        """`socket`: as of `SendQueue`; `polled`: the file descriptor by which a poller names it, if
+        it does not take the socket itself."""
         self._clock = on.clock
         self._polled: Any = socket if polled is None else polled
         self.queue = SendQueue(socket, upstream)

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import zmq
 
 Frames = tuple[bytes | memoryview, ...]  # of one message to be sent
 Carried = TypeVar("Carried")
-
-
-class Stream(Protocol):
-    """Where messages go and come from: a socket of ZeroMQ, or a link of shared memory."""
-
-    def send_multipart(self, frames: Sequence[Any], flags: int, copy: bool) -> Any: ...
-
-    def recv_multipart(self, flags: int, copy: bool) -> Any: ...
 
 
 class RateLimiter:
@@ -71,7 +62,7 @@ class Line(Generic[Carried]):
 class RateLimitedReceiver:
     """Receiving end of a socket: each message is there once the line has carried all of it."""
 
-    def __init__(self, socket: zmq.Socket | Stream, limiter: RateLimiter):
+    def __init__(self, socket: Any, limiter: RateLimiter):
         self._socket = socket
         self._line: Line[list[zmq.Frame]] = Line(limiter)
 

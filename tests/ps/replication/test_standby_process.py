@@ -26,14 +26,14 @@ from wbsp.wire.messages.sharding import FromShard, Lead
 from wbsp.wire.proof import Claim, answer, ticket
 from wbsp.wire.shm.lender import Lending
 from wbsp.wire.shm.link import TRIES
-from wbsp.wire.shm.segments import available
 from wbsp.wire.sockets import ServerSocket
 
 SECRET = bytes(32)
 OWN = Standing("ab12", 1, frozenset({(0, "a"), (1, "b")}), SERVER_STEP, secret=SECRET)
 LAYOUT = [TensorSpec("x", (3,))]
 COPY = Whole(Snapshot(7, np.arange(3, dtype=np.float32)), {})
-needs_memory = pytest.mark.skipif(not available(), reason="no shared memory on this system")
+needs_memory = pytest.mark.skipif(not HOST.memory.available(),
+                                  reason="no shared memory on this system")
 
 
 class Server:

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
+from wbsp.process.host import HOST
 from wbsp.wire.shm.borrower import SharedMemory
 from wbsp.wire.shm.lender import Lending
-from wbsp.wire.shm.segments import available
 
-pytestmark = pytest.mark.skipif(not available(), reason="no shared memory on this system")
+pytestmark = pytest.mark.skipif(not HOST.memory.available(),
+                                reason="no shared memory on this system")
 SIZE = 1000
 
 

@@ -3,7 +3,7 @@
 import zmq
 
 from wbsp.wire.shm.lender import Lending
-from wbsp.wire.shm.link import Link, accept, listen
+from wbsp.wire.shm.link import Door, Link
 
 
 def test_what_a_worker_does_not_take_waits_and_comes_in_order():
@@ -36,12 +36,12 @@ def test_what_waits_for_a_worker_ends_with_its_link():
 
 def _linked(lending: Lending, ends: list[Link], identity: bytes):
     """The server's end of a new link; the worker's is appended to `ends`."""
-    name, listener = listen()
-    link, how = lending.link(identity, name, 1)
+    door = Door(True)
+    link, how = lending.link(identity, door.name, 1)
     assert link is not None, how
-    end = accept(listener)
-    assert end is not None and end.has(link.inbox)
-    listener.close()
+    end = door.link(link.inbox)
+    assert end is not None
+    door.close()
     ends.append(end)
     return link
 
@@ -85,12 +85,16 @@ def test_who_takes_no_word_hears_later_what_is_given_up():
     del version
     while not lending.post(stays, b"full", 0.0):
         pass
+    waiting = len(stays.queue)
     stays.returned(1)
     lending.end(goes)
     lending.flush(0.0)
-    assert stays.owes
+    assert len(stays.queue) == waiting + 1
     _read(ends[0])
     lending.flush(0.0)
+    _read(ends[0])
     lending.flush(0.0)
-    assert not stays.owes
+    assert not stays.queue
+    ends[0].catch_up()
+    assert list(ends[0].segments) == [stays.inbox]
     lending.close()

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 import zmq
 
+from wbsp.process.host import HOST
+from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.base import WireError
-from wbsp.wire.shm.link import accept, check_name, connect, listen
-from wbsp.wire.shm.segments import Segment, available, create
+from wbsp.wire.shm.link import Door, connect, gone
+from wbsp.wire.shm.segments import Segment, create
 
-pytestmark = pytest.mark.skipif(not available(), reason="no shared memory on this system")
+pytestmark = pytest.mark.skipif(not HOST.memory.available(),
+                                reason="no shared memory on this system")
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 
@@ -20,11 +23,11 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be anot
 @pytest.fixture
 def ends():
     """The server's end and the worker's."""
-    name, listener = listen()
-    server = connect(name)
-    worker = accept(listener)
+    door = Door(True)
+    server = connect(door.name)
+    worker = door.accept()
     yield server, worker
-    for one in (server, worker, listener):
+    for one in (server, worker, door):
         one.close()
 
 
@@ -85,10 +88,11 @@ def test_files_that_a_worker_hands_over_are_not_taken(ends):
                                   "wbsp-" + 32 * "g", "/tmp/.X11-unix/X0",
                                   "wbsp-" + 31 * "0" + "\n"])
 def test_a_name_that_no_worker_gives_is_refused(name):
-    check_name("")
-    check_name("wbsp-" + 32 * "0")
-    with pytest.raises(WireError):
-        check_name(name)
+    for good in ("", "wbsp-" + 32 * "0"):
+        assert m.decode(m.FromWorker, m.encode(m.Join([], good))).socket == good
+    for message in (m.Join([], name), m.Follow(m.PROTOCOL, {}, 1, socket=name)):
+        with pytest.raises(WireError):
+            m.decode(m.FromWorker, m.encode(message))
 
 
 def test_a_name_without_a_worker_behind_it_leads_nowhere():
@@ -99,14 +103,14 @@ def test_a_name_without_a_worker_behind_it_leads_nowhere():
 def as_nobody(code):
     """Start this code as another user; it runs until its standard input ends."""
     return subprocess.Popen([sys.executable, "-c", "import sys, os, socket\n"
-                             "from wbsp.wire.shm.link import listen, connect\n"
+                             "from wbsp.wire.shm.link import Door\n"
                              f"os.seteuid({NOBODY})\n{code}\nprint(flush=True)\nsys.stdin.read()"],
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 @needs_root
 def test_a_server_does_not_speak_to_another_user():
-    with as_nobody("name, s = listen(); print(name, flush=True)") as other:
+    with as_nobody("door = Door(True); print(door.name, flush=True)") as other:
         with pytest.raises(PermissionError, match=f"user {NOBODY}"):
             connect(other.stdout.readline().strip())
         other.stdin.close()
@@ -114,13 +118,13 @@ def test_a_server_does_not_speak_to_another_user():
 
 @needs_root
 def test_a_worker_does_not_speak_to_another_user():
-    name, listener = listen()
-    reach = f"s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.connect('\\0{name}')"
+    door = Door(True)
+    reach = f"s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.connect('\\0{door.name}')"
     with as_nobody(reach) as other:
         other.stdout.readline()
-        assert accept(listener) is None
+        assert door.accept() is None
         other.stdin.close()
-    listener.close()
+    door.close()
 
 
 def test_what_is_taken_back_is_unmapped_once_nobody_reads_it(ends):
@@ -134,7 +138,8 @@ def test_what_is_taken_back_is_unmapped_once_nobody_reads_it(ends):
     server.send_multipart((b"they are there",))
     assert worker.has(given[2])
     view = worker.segments[given[1]][1:]
-    assert all(map(server.take_back, [given[0], given[1]]))
+    for number in given[:2]:
+        server.send_multipart((gone(number),))
     assert received(worker) == [b"they are there"]
     for _ in range(2):
         with pytest.raises(zmq.Again):
@@ -148,9 +153,9 @@ def test_what_is_taken_back_is_unmapped_once_nobody_reads_it(ends):
 
 def test_what_no_server_takes_back_changes_nothing(ends):
     server, worker = ends
-    server.take_back(77)
+    server.send_multipart((gone(77),))
     with pytest.raises(zmq.Again):
         worker.recv_multipart()
     assert worker.segments == {}
-    worker.take_back(77)
+    worker.send_multipart((gone(77),))
     assert len(received(server)[0]) == 12, "a server is given no memory: it is a wrong message"

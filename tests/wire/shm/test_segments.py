@@ -10,9 +10,10 @@ import pytest
 from wbsp.core.messages import Place
 from wbsp.process.host import HOST
 from wbsp.wire.messages.base import WireError
-from wbsp.wire.shm.segments import SharedPool, available, bytes_at, create
+from wbsp.wire.shm.segments import SharedPool, bytes_at, create
 
-pytestmark = pytest.mark.skipif(not available(), reason="no shared memory on this system")
+pytestmark = pytest.mark.skipif(not HOST.memory.available(),
+                                reason="no shared memory on this system")
 
 
 @pytest.fixture

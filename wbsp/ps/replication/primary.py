@@ -32,7 +32,6 @@ from wbsp.wire.addresses import split_address
 from wbsp.wire.liveness import STANDBY, Beats, Liveness
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Bond, answer
-from wbsp.wire.shm.link import check_name
 from wbsp.wire.sockets import ServerSocket
 
 
@@ -199,7 +198,6 @@ class Replication:
         It is challenged until it has proven that it knows the run's secret, or the key of a first
         contact. Raises WireError.
         """
-        check_name(request.socket)
         identity = peer.identity
         host = peer.host
         now = self._clock.now()

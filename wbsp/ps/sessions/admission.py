@@ -22,7 +22,6 @@ from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import TensorSpec, difference, other_state, total_size
 from wbsp.wire.assembly import VectorStream
 from wbsp.wire.messages import codec as m
-from wbsp.wire.shm.link import check_name
 
 # How far workers may be ahead of the checkpoint that this server began with: seconds of the run's
 # time, pushes and versions. No claim goes beyond, or a few would use up what numbers there are.
@@ -141,7 +140,6 @@ class Entrance(ABC):
         """A worker has built its model. Raises WireError for a layout that cannot be."""
         try:
             size = total_size(join.layout)
-            check_name(join.socket)
         except ValueError as error:
             raise m.WireError(str(error)) from None
         if not 0 < size <= m.MAX_MODEL:

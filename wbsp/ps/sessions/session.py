@@ -14,7 +14,6 @@ from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.liveness import Liveness
 from wbsp.wire.messages import codec as m
-from wbsp.wire.shm.link import check_name
 
 _MAX_COUNT = 1 << 40  # steps or samples in one push; sums of them stay 64-bit integers
 _MAX_SECONDS = 1e9  # thirty years; what models make of it stays finite
@@ -157,7 +156,6 @@ def check_reattach(reattach: m.Reattach) -> None:
     """Raise WireError for numbers that no worker can have."""
     if max(reattach.first, reattach.kept) > reattach.answered:
         raise m.WireError(f"worker {reattach.worker} attached again with impossible numbers")
-    check_name(reattach.socket)
 
 
 def check_report(report: Report, worker: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from wbsp.core.messages import NONE, Message, Place
 from wbsp.core.stats import AnsweredWork, Report
-from wbsp.limits import Count, Id, Line, Mac, OrNone, Seconds, Settings, Size, Worker
+from wbsp.limits import Count, Id, Line, Mac, OrNone, Seconds, Settings, Size, SocketName, Worker
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import LayerStates, Layout
 
@@ -25,7 +25,7 @@ class Join(Message, frozen=True):
     """Request to become a member, once the worker's model is built."""
 
     layout: Layout  # of the flat vector
-    socket: Id = ""  # at which this worker takes shared memory; "": it takes none
+    socket: SocketName = ""  # at which this worker takes shared memory; "": it takes none
     # What its layers have and no version carries; None: not known, since the model is not Keras's.
     layers: LayerStates | None = None
 
@@ -80,7 +80,7 @@ class Reattach(Message, frozen=True):
     left: bool  # it has finished, and waits for the final version
     waits: bool  # for a version, with nothing of its own to push first
     now: Seconds  # since the run's time zero, as the worker knows it
-    socket: Id = ""  # as in Join
+    socket: SocketName = ""  # as in Join
     owner: Id = ""  # as in Joined
     nonce: Mac = b""  # this and the next: see `wbsp.wire.proof`; the key is the ticket
     proof: Mac = b""

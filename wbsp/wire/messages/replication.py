@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wbsp.core.messages import Message
-from wbsp.limits import Count, Id, Line, Mac, Macs, Port, Random, Settings, State, Total
+from wbsp.limits import Count, Id, Line, Mac, Macs, Port, Random, Settings, SocketName, State, Total
 
 # From a standby, or from a server that was restarted and whose standby may serve.
 
@@ -17,7 +17,7 @@ class Follow(Message, frozen=True):
     run: Id = ""  # of the run of which it holds a state
     # Of that state: twice its epoch, and one more for a standby's; 0: it holds none.
     rank: Count = 0
-    socket: Id = ""  # at which it takes shared memory; "": it takes none
+    socket: SocketName = ""  # at which it takes shared memory; "": it takes none
     nonce: Mac = b""  # this and the next: see `wbsp.wire.proof`
     proof: Mac = b""
 

@@ -110,15 +110,14 @@ class SharedMemory:
         self._lent.append((request, place.segment))
         return there.toreadonly()
 
-    def _reads(self, number: int) -> bool:
-        """Whether anything here holds a view of this segment."""
-        segments = self._link.segments if self._link else {}
-        return number in segments and is_held(segments, number)
-
     @property
     def returned(self) -> int:
         """What answered the fetches below this number is held no more."""
-        while self._link and self._lent and not self._reads(self._lent[0][1]):
-            self._returned = self._lent.popleft()[0] + 1
+        while self._link and self._lent:
+            request, number = self._lent[0]
+            if number in self._link.segments and is_held(self._link.segments, number):
+                break
+            self._lent.popleft()
+            self._returned = request + 1
             self._link.let_go()
         return self._returned

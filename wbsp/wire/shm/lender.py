@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import select
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,8 @@ from wbsp.process.host import HOST, Host
 from wbsp.wire.messages.base import WireError
 from wbsp.wire.queues import SendQueue
 from wbsp.wire.rate import RateLimiter
-from wbsp.wire.shm.link import connect
-from wbsp.wire.shm.segments import SharedPool, available, bytes_at, create
+from wbsp.wire.shm.link import connect, gone
+from wbsp.wire.shm.segments import SharedPool, bytes_at, create
 
 _MOST_LENT = 4  # versions that a worker may read: its anchor, one to adopt, and one on its way
 
@@ -23,14 +23,16 @@ _MOST_LENT = 4  # versions that a worker may read: its anchor, one to adopt, and
 class Handover:
     """A connection over which a pool's segments are handed over, each once.
 
+    queue: of messages that the other end has not taken
+
     Raises OSError where no process of this machine and user listens on that socket.
     """
 
     def __init__(self, name: str, pool: SharedPool, on: Host = HOST):
         self._pool = pool
         self._given: set[int] = set()  # numbers of segments
-        self._gone: set[int] = set()  # of these, that the other end is to hear are used no more
         self._link = connect(name, on)
+        self.queue = SendQueue(self._link, RateLimiter(None))
 
     def hand(self, vector: np.ndarray, copies: bool) -> tuple[np.ndarray, int] | None:
         """A vector with the same floats, and the number of its segment, which the other end has
@@ -49,19 +51,11 @@ class Handover:
             self._given.add(segment.number)
         return shared, segment.number
 
-    def take_back(self, numbers: Iterable[int] = ()) -> None:
-        """Have the other end let these segments go, where it has them; now, or at the next call."""
-        self._gone.update(self._given.intersection(numbers))
-        for number in [*self._gone]:
-            if not self._link.take_back(number):
-                return
-            self._gone.discard(number)
+    def take_back(self, number: int, now: float) -> None:
+        """Have the other end let a segment go, if it has it."""
+        if number in self._given:
             self._given.discard(number)
-
-    @property
-    def owes(self) -> bool:
-        """True while the other end has not taken word of all that is given up."""
-        return bool(self._gone)
+            self.queue.post(gone(number), now=now)
 
     def close(self) -> None:
         """End it; the other end keeps what it has mapped until it unmaps it."""
@@ -73,7 +67,6 @@ class SharedLink(Handover):
 
     identity: of the worker's ZeroMQ socket
     inbox:    number of the segment in which the worker puts what it sends
-    queue:    of messages that the worker has not taken
     open:     the worker has been told; all messages to it go here
     """
 
@@ -96,7 +89,6 @@ class SharedLink(Handover):
             self._link.close()
             raise
         self.inbox, self.open = segment.number, False
-        self.queue = SendQueue(self._link, RateLimiter(None))
 
     def fileno(self) -> int:
         return self._link.fileno()
@@ -148,12 +140,11 @@ class Lending:
     def __init__(self, why_not: str | None, on: Host = HOST):
         """`why_not`: the reason for which nothing is shared; None: there is none."""
         self._on, self._why_not = on, why_not
-        if not available(on):
+        if not on.memory.available():
             self._why_not = why_not or "this system cannot share memory"
         self.pool = SharedPool(on)
         self._links: dict[int, SharedLink] = {}
-        self._waiting: set[SharedLink] = set()  # those with messages that were not taken
-        self._owing: set[Handover] = set()  # those that could not be told what is given up
+        self._waiting: set[Handover] = set()  # those with messages that were not taken
         self._epoll: Any = None
         self._standby: Handover | None = None
 
@@ -204,14 +195,13 @@ class Lending:
     def _end_standby(self) -> None:
         if self._standby is not None:
             self._standby.close()
-            self._owing.discard(self._standby)
+            self._waiting.discard(self._standby)
         self._standby = None
 
     def end(self, link: SharedLink) -> None:
         """A session ends, or goes on without that link."""
         if self._links.pop(link.fileno(), None) is not None:
             self._waiting.discard(link)
-            self._owing.discard(link)
             link.close()
 
     def readable(self) -> Iterator[SharedLink]:
@@ -230,16 +220,11 @@ class Lending:
 
     def flush(self, now: float) -> None:
         """Send what waits, to workers that take it again."""
-        if gone := self.pool.gone:
-            numbers = [gone.popleft() for _ in range(len(gone))]
+        while self.pool.gone:
+            number = self.pool.gone.popleft()
             for one in (*self._links.values(), *([self._standby] if self._standby else [])):
-                one.take_back(numbers)
-                if one.owes:
-                    self._owing.add(one)
-        for one in [*self._owing]:
-            one.take_back()
-            if not one.owes:
-                self._owing.discard(one)
+                one.take_back(number, now)
+                self._waiting.add(one)
         for link in [*self._waiting]:  # nearly always none, of a thousand links
             link.queue.flush(now)
             if not link.queue:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import socket
 import struct
 from collections.abc import Sequence
@@ -23,10 +22,8 @@ import zmq
 
 from wbsp.process.host import HOST, Host
 from wbsp.tensors.buffers import is_held
-from wbsp.wire.messages.base import WireError
-from wbsp.wire.shm.segments import Segment, available
+from wbsp.wire.shm.segments import Segment
 
-_NAME = re.compile(r"wbsp-[0-9a-f]{32}")
 _NUMBER = struct.Struct("<Q")  # of a segment, beside its file descriptor
 _GONE = struct.Struct("<4sQ")  # word that a segment is given up: the text below, and its number
 _GIVEN_UP = b"\0\0\0\0"  # no encoded message begins with it
@@ -38,6 +35,11 @@ _CLOEXEC, _TRUNCATED = (int(getattr(socket, name, 0))
 _PEER = struct.Struct("=iII")  # process, user, group
 _MOST = 1 << 16  # bytes of a message
 TRIES = 3  # attempts in a row to share memory, of which none comes to anything
+
+
+def gone(number: int) -> bytes:
+    """Word that the segment of this number is given up."""
+    return _GONE.pack(_GIVEN_UP, number)
 
 
 class Link:
@@ -52,7 +54,6 @@ class Link:
         self._buffer = memoryview(bytearray(_MOST))
         self.segments: dict[int, np.ndarray] = {}
         self._gone: set[int] = set()  # of these, that the other end has given up
-        self._taken = 0  # segments and words on them
 
     def fileno(self) -> int:
         """By which a poller names it."""
@@ -75,6 +76,13 @@ class Link:
         Raises zmq.Again: there is no message yet, or none before that word; ConnectionError at the
         end; OSError for a segment that cannot be had.
         """
+        data = self._next()
+        if data is None:
+            raise zmq.Again
+        return [zmq.Frame(data)]
+
+    def _next(self) -> bytes | None:
+        """As `recv_multipart`; None in place of a message: a segment was taken, or let go."""
         try:
             if self._takes:
                 size, given, flags, _ = self._peer.recvmsg_into([self._buffer], _ROOM, _CLOEXEC)
@@ -87,20 +95,19 @@ class Link:
         if flags & _TRUNCATED:
             raise OSError("a segment was lost: this process can open no more files")
         data = bytes(self._buffer[:size])
-        gone = size == _GONE.size and data.startswith(_GIVEN_UP)
-        if not (given or (self._takes and gone)):
-            return [zmq.Frame(data)]
-        self._taken += 1
+        word = size == _GONE.size and data.startswith(_GIVEN_UP)
+        if not (given or (self._takes and word)):
+            return data
         if not given:
             self._gone.add(_GONE.unpack(data)[1])
             self.let_go()
-            raise zmq.Again
+            return None
         (fd,) = _FD.unpack(given[0][2])
         try:
             self.segments[_NUMBER.unpack(data)[0]] = self._memory.mapped(fd)
         finally:
             self._memory.close(fd)
-        raise zmq.Again
+        return None
 
     def has(self, number: int) -> bool:
         """Whether this segment has been handed over, ahead of whatever messages there are."""
@@ -114,11 +121,9 @@ class Link:
         self.let_go()
 
     def _take_until(self, number: int | None) -> None:
-        taken = -1
-        while number not in self.segments and taken != self._taken:
-            taken = self._taken
-            with contextlib.suppress(zmq.Again, OSError):
-                self.recv_multipart()
+        with contextlib.suppress(zmq.Again, OSError):
+            while number not in self.segments and self._next() is None:
+                pass
 
     def let_go(self) -> None:
         """Unmap what the other end has given up and this process no longer reads."""
@@ -130,17 +135,6 @@ class Link:
     def give(self, segment: Segment) -> None:
         """Hand a segment over, ahead of the next message. Raises OSError."""
         socket.send_fds(self._peer, [_NUMBER.pack(segment.number)], [segment.fd])
-
-    def take_back(self, number: int) -> bool:
-        """Have the other end unmap a segment that is of no use any more; False: it takes no word
-        now."""
-        try:
-            self._peer.send(_GONE.pack(_GIVEN_UP, number))
-        except BlockingIOError:
-            return False
-        except OSError:
-            pass  # it is gone, and so is the mapping
-        return True
 
     def close(self) -> None:
         """End it; the peer can still read what was sent."""
@@ -154,17 +148,35 @@ class Door:
     """
 
     def __init__(self, wanted: bool, on: Host = HOST):
-        self.name, self._listener, self._on = "", None, on
-        if wanted and available(on):
+        self._listener: socket.socket | None = None
+        self.name, self._on = "", on
+        if wanted and on.memory.available():
             with contextlib.suppress(OSError):
-                self.name, self._listener = listen(on)
+                self._listener = _unix_socket(on)
+                name = f"wbsp-{on.scheduler.random(16).hex()}"
+                self._listener.bind(f"\0{name}")
+                self._listener.listen()
+                self.name = name
+
+    def accept(self) -> Link | None:
+        """The next connection; None: it is of another user. Raises OSError where there is none."""
+        if self._listener is None:
+            raise ConnectionError("nobody listens here")
+        peer, _ = self._listener.accept()
+        peer.setblocking(False)
+        try:
+            _check_user(peer)
+        except OSError:
+            peer.close()
+            return None
+        return Link(peer, True, self._on)
 
     def link(self, number: int) -> Link | None:
         """The connection over which this segment has come; None: there is none. Those that came
         before it, of an earlier server or of another user, are ended."""
         with contextlib.suppress(OSError):  # no more connections
-            while self._listener is not None:
-                link = accept(self._listener, self._on)
+            while True:
+                link = self.accept()
                 if link is not None and link.has(number):
                     return link
                 if link is not None:
@@ -176,39 +188,6 @@ class Door:
         if self._listener is not None:
             self._listener.close()
         self.name, self._listener = "", None
-
-
-def listen(on: Host = HOST) -> tuple[str, socket.socket]:
-    """A worker's socket, and its name. Raises OSError."""
-    listener, name = _unix_socket(on), f"wbsp-{on.scheduler.random(16).hex()}"
-    try:
-        listener.bind(f"\0{name}")
-        listener.listen()
-    except OSError:
-        listener.close()
-        raise
-    return name, listener
-
-
-def accept(listener: socket.socket, on: Host = HOST) -> Link | None:
-    """The worker's end of the next connection; None: it is of another user.
-
-    Raises OSError where there is none.
-    """
-    peer, _ = listener.accept()
-    peer.setblocking(False)
-    try:
-        _check_user(peer)
-    except OSError:
-        peer.close()
-        return None
-    return Link(peer, True, on)
-
-
-def check_name(name: str) -> None:
-    """Raise WireError for a name that no worker gives its socket; "" stands for none."""
-    if name and not _NAME.fullmatch(name):
-        raise WireError(f"a socket named {name[:80]!r}")
 
 
 def connect(name: str, on: Host = HOST) -> Link:

@@ -39,11 +39,6 @@ def bytes_at(place: Place, vector: np.ndarray) -> memoryview:
     return vector.data.cast("B")[place.offset:end]
 
 
-def available(on: Host = HOST) -> bool:
-    """Whether this system has such memory."""
-    return on.memory.available()
-
-
 def create(size: int, read_only: bool, on: Host = HOST) -> tuple[Segment, np.ndarray]:
     """A new segment of `size` floats, all of which have their memory, and its mapping.
 
