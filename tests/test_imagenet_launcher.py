@@ -10,8 +10,8 @@ import os
 import keras
 import numpy as np
 import pytest
-from drawn import CLASSES, COUNTS, draw, write_records
 from jobs import ROOT, ServerJob, free_port
+from small_imagenet import CLASSES, COUNTS, draw, write_records
 
 import data
 import models

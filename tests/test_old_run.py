@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-from integers import conserved, read_result, recorded
+from integer_replica import conserved, read_result, recorded
 
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.runlog.folder import SECRET, read_settings

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
-from drawn import CLASSES, COUNTS, draw, record, write_records
+from small_imagenet import CLASSES, COUNTS, draw, record, write_records
 
 import data
 from data import imagenet, pictures

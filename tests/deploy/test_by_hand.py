@@ -3,8 +3,8 @@
 import signal
 
 import pytest
+from docs_code import commands_of, python_of
 from jobs import free_port
-from pages import commands_of, python_of
 
 from wbsp.ps.checkpoint import format as checkpoint
 

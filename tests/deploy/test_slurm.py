@@ -9,8 +9,8 @@ import signal
 
 import pytest
 import slurm
+from docs_code import python_of
 from jobs import ROOT, surroundings, until
-from pages import python_of
 
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.runlog.reader import read_run

@@ -12,9 +12,9 @@ import random
 import signal
 
 import pytest
-from dying import OF_SERVER, OF_SHARD
 from jobs import free_port
-from pairs import Pair
+from kill_points import OF_SERVER, OF_SHARD
+from server_and_standby import ServerAndStandby
 
 from wbsp.sync import MODELS
 
@@ -39,8 +39,8 @@ def test_nothing_is_lost_and_nothing_counts_twice(jobs, sync, shards, standby, p
     elsewhere = [jobs.shard(port, dies=(point, number) if port == ports[-1] else None)
                  for port in ports]
     where = ",".join(f"localhost:{port}" for port in ports) or str(shards)
-    pair = Pair(jobs, sync, shards=where, standby=standby, flags=flags,
-                dies=None if ports else (point, number))
+    pair = ServerAndStandby(jobs, sync, shards=where, standby=standby, flags=flags,
+                            dies=None if ports else (point, number))
     pair.worker(90, seconds=0.004)
     if standby:  # which holds W_0 before there are two workers, and so before anybody pushes
         pair.standby.until("holding version")

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from crew import Member, all_end
-from integers import IntegerReplica
+from fake_worker import FakeWorker, all_end
+from integer_replica import IntegerReplica
 from jobs import PATIENCE, until
 
 from wbsp.core.outer_optimizer import create_outer
@@ -95,7 +95,7 @@ class Run:
         self.code = self.server.run()
 
     def member(self, worker=0, steps=100_000, **more):
-        return Member(self.address, worker, steps, seconds=0.002, **more)
+        return FakeWorker(self.address, worker, steps, seconds=0.002, **more)
 
     def ends(self):
         self._thread.join(PATIENCE)

@@ -14,11 +14,11 @@ import time
 
 import psutil
 import pytest
-from integers import IntegerReplica
+from hostile_peer import Peer, RawPeer
+from integer_replica import IntegerReplica
 from jobs import until
-from pairs import Pair
-from peers import Peer, RawPeer
 from proxy import Proxy
+from server_and_standby import ServerAndStandby
 
 from wbsp.wire.messages import codec as m
 
@@ -53,7 +53,7 @@ def flood(port, draw):
 @pytest.mark.timeout(60 * MINUTES + 900)
 def test_faults_of_all_kinds(jobs):
     draw = random.Random(SEED)
-    pair = Pair(jobs, workers=WORKERS, shards=2, flags=["--check_period=1"])
+    pair = ServerAndStandby(jobs, workers=WORKERS, shards=2, flags=["--check_period=1"])
     known, proxies = pair.addresses, [Proxy(port) for port in pair.ports]
     with contextlib.ExitStack() as stack:
         for proxy in proxies:
@@ -114,7 +114,7 @@ def test_faults_of_all_kinds(jobs):
 def test_a_million_malformed_messages(jobs):
     """None counts, and the server grows by none."""
     draw = random.Random(SEED)
-    pair = Pair(jobs, standby=False, flags=["--check_period=1"])
+    pair = ServerAndStandby(jobs, standby=False, flags=["--check_period=1"])
     for seconds in (0.02, 0.05):
         pair.worker(10**9, seconds=seconds, stop_when_told=True)
     pair.workers[0].until("step 50 done")

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from integers import UNIT, pattern, read_result, recorded
+from integer_replica import UNIT, pattern, read_result, recorded
 from jobs import ROOT, Jobs, until
 
 from wbsp.ps.checkpoint import format as checkpoint

@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from crew import Member, all_end
-from integers import IntegerReplica
+from fake_worker import FakeWorker, all_end
+from hostile_peer import Peer
+from integer_replica import IntegerReplica
 from jobs import until
-from pairs import NEVER, Pair
-from peers import Peer
+from server_and_standby import NEVER, ServerAndStandby
 
 from wbsp.core.store import UNSENT
 from wbsp.ps.checkpoint import format as checkpoint
@@ -51,7 +51,7 @@ class Random(IntegerReplica):
         self.anchor = vector
 
 
-class Spy(Member):
+class Spy(FakeWorker):
     """A member that notes what is sent of each of its cuts, and what comes of versions."""
 
     def __init__(self, address, worker, size, steps=STEPS):
@@ -166,7 +166,7 @@ def test_a_run_goes_on_in_the_format_in_which_it_was_begun(jobs):
 
 @pytest.mark.parametrize("name, shards", [("int8", 1), ("topk:0.02", 1), ("int8", 2)])
 def test_what_was_sent_counts_once_where_a_standby_takes_over(jobs, name, shards):
-    pair = Pair(jobs, flags=(NEVER, f"--wire={name}"), shards=str(shards))
+    pair = ServerAndStandby(jobs, flags=(NEVER, f"--wire={name}"), shards=str(shards))
     members = [Spy(",".join(pair.addresses), worker, SMALL, steps=100_000) for worker in range(2)]
     pair.standby.until("holding version")
     until(lambda: all(len(member.came) > 5 for member in members), "some versions")
@@ -226,8 +226,8 @@ def impossible(name):
 @pytest.mark.parametrize("name", LOSSY)
 def test_bytes_that_no_encoder_makes_change_nothing(jobs, name):
     server = jobs.server("--connect_timeout=1", f"--wire={name}", sync="asp").listens()
-    member = Member(server.address, 0, steps=100_000, seconds=0.002,
-                    replica=Random(0, SMALL))
+    member = FakeWorker(server.address, 0, steps=100_000, seconds=0.002,
+                        replica=Random(0, SMALL))
     until(lambda: member.agent and member.agent.seq > 5, "the first to push")
     with Peer(server.address) as liar:
         liar.send(m.Hello(m.PROTOCOL, 1, {}))

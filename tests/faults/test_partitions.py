@@ -12,7 +12,7 @@ import time
 import hosts
 import pytest
 from jobs import until
-from pairs import TOKEN, Pair
+from server_and_standby import TOKEN, ServerAndStandby
 
 pytestmark = pytest.mark.skipif(hosts.why_not() is not None, reason=str(hosts.why_not()))
 
@@ -26,7 +26,7 @@ def network():
 def test_a_server_that_was_cut_off_finds_another_in_its_place(jobs, network):
     """Both workers can reach the standby, which takes over; the first server knows nothing of it
     until it is back, and then ends without a word in the run's history."""
-    pair = Pair(jobs, hosts=network)
+    pair = ServerAndStandby(jobs, hosts=network)
     workers = [pair.worker(60, seconds=0.01, hold_at=30), pair.worker(60, seconds=0.01)]
     pair.standby.until("holding version")
     workers[0].until("step 30 done")
@@ -44,7 +44,7 @@ def test_a_server_that_was_cut_off_finds_another_in_its_place(jobs, network):
 def test_a_standby_that_was_cut_off_is_not_needed(jobs, network):
     """The workers stay with the server, which goes on alone as soon as half of them have said so;
     the standby comes back, and follows again."""
-    pair = Pair(jobs, hosts=network)
+    pair = ServerAndStandby(jobs, hosts=network)
     for _ in range(2):
         pair.worker(1_000_000, seconds=0.02, stop_when_told=True)
     pair.standby.until("holding version")
@@ -68,7 +68,7 @@ CUTS = list(itertools.product(("server", "standby", "w0"), (3, 12, 60), ("both",
 @pytest.mark.parametrize(("host", "seconds", "way"), CUTS)
 def test_a_cut_and_its_end(jobs, network, host, seconds, way):
     """Whoever serves after it, both workers go on, and end with the same model."""
-    pair = Pair(jobs, hosts=network)
+    pair = ServerAndStandby(jobs, hosts=network)
     for pace in (0.01, 0.02):
         pair.worker(1_000_000, seconds=pace, stop_when_told=True, patience=300.0)
     pair.standby.until("holding version")
@@ -103,7 +103,8 @@ def test_a_shard_that_is_cut_off_and_comes_back(jobs, seconds, way, standby):
         for name in names:
             jobs.shard(2706, "--host=0.0.0.0", f"--token_file={token}", space=network.space(name))
         at = ",".join(f"{network.address[name]}:2706" for name in names)
-        pair = Pair(jobs, hosts=network, shards=at, standby=standby, flags=["--check_period=1"])
+        pair = ServerAndStandby(jobs, hosts=network, shards=at, standby=standby,
+                                flags=["--check_period=1"])
         for pace in (0.01, 0.02):
             pair.worker(1_000_000, seconds=pace, stop_when_told=True, patience=300.0)
         for worker in pair.workers:

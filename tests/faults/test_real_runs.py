@@ -10,8 +10,8 @@ import time
 import numpy as np
 import pytest
 import zmq
-from crew import Member, all_end
-from integers import IntegerReplica, conserved, pattern
+from fake_worker import FakeWorker, all_end
+from integer_replica import IntegerReplica, conserved, pattern
 from jobs import free_port, until
 from proxy import Proxy
 
@@ -49,7 +49,7 @@ def check(server, members):
 @pytest.mark.parametrize("sync", SYNCS)
 def test_every_push_counts_once_and_all_end_with_the_same_bytes(jobs, sync, workers):
     server = jobs.server(sync=sync, workers=workers).listens()
-    members = [Member(server.address, worker, steps=15 + worker, seconds=0.002 * worker)
+    members = [FakeWorker(server.address, worker, steps=15 + worker, seconds=0.002 * worker)
                for worker in range(workers)]
     all_end(members)
     saved = check(server, members)
@@ -66,7 +66,7 @@ def test_every_push_counts_once_and_all_end_with_the_same_bytes(jobs, sync, work
 def test_a_model_of_many_chunks(jobs, sync):
     size = 2 * CHUNK + 7
     server = jobs.server(sync=sync).listens()
-    members = [Member(server.address, worker, steps=4, replica=IntegerReplica(worker, size))
+    members = [FakeWorker(server.address, worker, steps=4, replica=IntegerReplica(worker, size))
                for worker in range(2)]
     all_end(members)
     check(server, members)
@@ -85,7 +85,7 @@ class Descent(IntegerReplica):
 
 def test_bsp_is_gradient_descent_on_all_batches_bit_for_bit(jobs):
     server = jobs.server(sync="bsp").listens()
-    members = [Member(server.address, worker, steps=20, replica=Descent(worker))
+    members = [FakeWorker(server.address, worker, steps=20, replica=Descent(worker))
                for worker in range(2)]
     all_end(members)
     server.ends_well()
@@ -103,9 +103,9 @@ def test_optimized_wbsp_never_waits(jobs):
     """Steps of 20 ms beside a worker of 100 ms: nearly all time is compute."""
     server = jobs.server(sync="pcc").listens()
     reports = []
-    fast = Member(server.address, 0, steps=60, seconds=0.02,
-                  after_step=lambda step: reports.append(fast.runtime.report()))
-    slow = Member(server.address, 1, steps=15, seconds=0.1)
+    fast = FakeWorker(server.address, 0, steps=60, seconds=0.02,
+                      after_step=lambda step: reports.append(fast.runtime.report()))
+    slow = FakeWorker(server.address, 1, steps=15, seconds=0.1)
     all_end([fast, slow])
     check(server, [fast, slow])
     booked = {kind: reports[-1].seconds[kind] - reports[0].seconds[kind]
@@ -118,8 +118,8 @@ def test_optimized_wbsp_never_waits(jobs):
 
 def test_bsp_books_the_wait_for_the_slow_worker(jobs):
     server = jobs.server(sync="bsp").listens()
-    fast = Member(server.address, 0, steps=10)
-    slow = Member(server.address, 1, steps=10, seconds=0.05)
+    fast = FakeWorker(server.address, 0, steps=10)
+    slow = FakeWorker(server.address, 1, steps=10, seconds=0.05)
     all_end([fast, slow])
     check(server, [fast, slow])
     assert fast.runtime.report().seconds["wait"] > 0.3
@@ -129,7 +129,7 @@ def test_a_bandwidth_limit_holds_in_each_direction(jobs):
     size, rate, steps = CHUNK + 1, 2e6, 3
     server = jobs.server(sync="asp", workers=1).listens()
     start = time.monotonic()
-    member = Member(server.address, 0, steps, replica=IntegerReplica(0, size), bandwidth=rate)
+    member = FakeWorker(server.address, 0, steps, replica=IntegerReplica(0, size), bandwidth=rate)
     member.ends()
     check(server, [member])
     chunk = 4 * CHUNK  # what may pass unpaid at the end
@@ -148,8 +148,8 @@ def test_a_lost_connection_costs_nothing(jobs, cuts):
     server = jobs.server(sync="wbsp").listens()
     port = int(server.address.rpartition(":")[2])
     with Proxy(port, cuts) as proxy:
-        near = Member(server.address, 0, steps=6, replica=IntegerReplica(0, size))
-        far = Member(proxy.address, 1, steps=6, share=False, replica=IntegerReplica(1, size))
+        near = FakeWorker(server.address, 0, steps=6, replica=IntegerReplica(0, size))
+        far = FakeWorker(proxy.address, 1, steps=6, share=False, replica=IntegerReplica(1, size))
         all_end([near, far])
         assert proxy.cuts_left == 0 and proxy.connections == 1 + len(cuts)
     assert [text for text in far.said if "connected again" in text]
@@ -166,11 +166,11 @@ def test_any_message_may_be_lost_with_its_connection(jobs, way, kind):
     server = jobs.server("--connect_timeout=30", sync="wbsp", workers=2).listens()
     port = int(server.address.rpartition(":")[2])
     with Proxy(port, [(way, kind)]) as proxy:
-        far = Member(proxy.address, 0, steps=6, share=False)
+        far = FakeWorker(proxy.address, 0, steps=6, share=False)
         if kind in (b"Initial", b"Joined"):
             while proxy.cuts_left and not far.error:  # the first to join is the one to bring W_0
                 time.sleep(0.01)
-        near = Member(server.address, 1, steps=6)
+        near = FakeWorker(server.address, 1, steps=6)
         for member in (far, near):
             member.ends(40)
         until(lambda: not proxy.cuts_left, f"a {kind.decode()}")  # it may pass as the member ends
@@ -181,7 +181,7 @@ def test_a_push_whose_acknowledgement_was_lost_is_not_counted_twice(jobs):
     server = jobs.server(sync="asp", workers=1).listens()
     port = int(server.address.rpartition(":")[2])
     with Proxy(port, 3 * [("down", b"Ack")]) as proxy:
-        member = Member(proxy.address, 0, steps=6, share=False)
+        member = FakeWorker(proxy.address, 0, steps=6, share=False)
         member.ends()
         assert not proxy.cuts_left
     check(server, [member])
@@ -192,9 +192,9 @@ def test_a_worker_that_was_given_up_and_comes_back_goes_on(jobs):
     server = jobs.server(sync="asp").listens()
     port = int(server.address.rpartition(":")[2])
     with Proxy(port) as proxy:
-        away = Member(proxy.address, 1, steps=30, seconds=0.01, share=False,
-                      after_step=lambda step: (proxy.closed.set(), proxy.cut()) if step == 5 else 0)
-        here = Member(server.address, 0, steps=10_000, seconds=0.01)
+        away = FakeWorker(proxy.address, 1, steps=30, seconds=0.01, share=False,
+                          after_step=lambda step: step == 5 and (proxy.closed.set(), proxy.cut()))
+        here = FakeWorker(server.address, 0, steps=10_000, seconds=0.01)
         server.until("worker 1 was lost")
         proxy.closed.clear()
         away_is_back = server.until("worker 1 is back with version")
@@ -211,9 +211,9 @@ def test_a_grant_to_a_worker_that_is_cut_off_reaches_it_later(jobs):
     port = int(server.address.rpartition(":")[2])
     gate = threading.Event()
     with Proxy(port) as proxy:
-        cut_off = Member(proxy.address, 0, steps=8, share=False)
-        slow = Member(server.address, 1, steps=8,
-                      after_step=lambda step: step != 3 or gate.wait(60))
+        cut_off = FakeWorker(proxy.address, 0, steps=8, share=False)
+        slow = FakeWorker(server.address, 1, steps=8,
+                          after_step=lambda step: step != 3 or gate.wait(60))
         until(lambda: cut_off.agent and cut_off.agent.seq == 4
               and cut_off.agent.idle, "worker 0 to wait for the round's end")
         proxy.closed.set()
@@ -235,7 +235,7 @@ def test_a_second_worker_of_the_same_index_is_refused(jobs):
         if step == 3:
             refused.append(_refusal(server.address, 0))
 
-    first = Member(server.address, 0, steps=6, after_step=try_again)
+    first = FakeWorker(server.address, 0, steps=6, after_step=try_again)
     first.ends()
     check(server, [first])
     assert "worker 0 is already connected" in refused[0] and "worker_index" in refused[0]
@@ -245,7 +245,7 @@ def test_a_second_worker_of_the_same_index_is_refused(jobs):
 def _refusal(address, worker, **kwargs):
     """The one line with which the server refuses this worker."""
     with pytest.raises(TransportError) as caught:
-        Member(address, worker, steps=1, **kwargs).ends(60)
+        FakeWorker(address, worker, steps=1, **kwargs).ends(60)
     text = str(caught.value)
     assert text.startswith("the server refused: ") and "\n" not in text
     return text
@@ -260,7 +260,7 @@ def test_what_does_not_fit_is_refused_on_both_sides_and_the_rest_go_on(jobs):
             settled.set()
             assert go_on.wait(60)
 
-    first = Member(server.address, 0, steps=4, after_step=hold)
+    first = FakeWorker(server.address, 0, steps=4, after_step=hold)
     server.until("worker 0 joined")
     other_shape = _refusal(server.address, 1, replica=IntegerReplica(1, size=6))
     assert "worker 1 has another model than the server: variable 0 is kernel[5] here and "\
@@ -270,7 +270,7 @@ def test_what_does_not_fit_is_refused_on_both_sides_and_the_rest_go_on(jobs):
     assert "worker -1 does not exist" in _refusal(server.address, -1, replica=IntegerReplica(0))
     expected = _refusal(server.address, 1, expected={"sync": "bsp", "unknown to the server": "x"})
     assert "sync is 'bsp' on the worker and 'asp' on the server" in expected
-    second = Member(server.address, 1, steps=4, expected={"sync": "asp"})
+    second = FakeWorker(server.address, 1, steps=4, expected={"sync": "asp"})
     assert settled.wait(60)
     go_on.set()
     all_end([first, second])
@@ -285,8 +285,8 @@ def test_whose_layers_have_other_values_is_refused_also_after_the_servers_death(
     flags, port = ["--base_dir=run", "--check_period=0.2"], free_port()
     server = jobs.server(*flags, sync="asp", workers=3, port=port).listens()
     go_on = threading.Event()
-    first = Member(server.address, 0, steps=2, layers=mine,
-                   after_step=lambda step: step < 1 or go_on.wait(60))
+    first = FakeWorker(server.address, 0, steps=2, layers=mine,
+                       after_step=lambda step: step < 1 or go_on.wait(60))
     server.until("worker 0 joined")
     told = _refusal(server.address, 1, layers=other)
     assert "worker 1 has another model than the others: layer words has other values " in told
@@ -295,8 +295,8 @@ def test_whose_layers_have_other_values_is_refused_also_after_the_servers_death(
     again = jobs.server(*flags, "--resume", sync="asp", workers=3, port=port).listens()
     again.until("worker 0 is back")
     assert "layer words has other" in _refusal(again.address, 1, layers=other)
-    members = [Member(again.address, 1, steps=1, layers=mine),
-               Member(again.address, 2, steps=1)]  # of a framework whose layers are not known
+    members = [FakeWorker(again.address, 1, steps=1, layers=mine),
+               FakeWorker(again.address, 2, steps=1)]  # of a framework whose layers are not known
     go_on.set()
     all_end([first, *members])
     again.ends_well()
@@ -304,7 +304,7 @@ def test_whose_layers_have_other_values_is_refused_also_after_the_servers_death(
 
 def test_the_server_starts_with_those_who_came(jobs):
     server = jobs.server("--connect_timeout=2", sync="bsp", workers=3).listens()
-    members = [Member(server.address, worker, steps=5) for worker in range(2)]
+    members = [FakeWorker(server.address, worker, steps=5) for worker in range(2)]
     all_end(members)
     check(server, members)
     assert server.find(r"starting with 2 of 3 workers: no other came within 2 s")
@@ -318,7 +318,7 @@ def test_nobody_comes(jobs):
 
 
 def test_no_server(jobs):
-    member = Member(f"localhost:{free_port()}", 0, steps=1, timeout=0.5)
+    member = FakeWorker(f"localhost:{free_port()}", 0, steps=1, timeout=0.5)
     with pytest.raises(TransportError, match=r"no server answered at localhost:\d+ within 0.5 s"):
         member.ends()
 
@@ -328,7 +328,7 @@ def test_a_server_that_says_welcome_and_no_more_is_given_up():
     context = zmq.Context()
     router = context.socket(zmq.ROUTER)
     port = router.bind_to_random_port("tcp://127.0.0.1")
-    member = Member(f"localhost:{port}", 0, steps=1, timeout=1.0)
+    member = FakeWorker(f"localhost:{port}", 0, steps=1, timeout=1.0)
     try:
         identity, _ = router.recv_multipart()
         router.send_multipart([identity, m.encode(m.Welcome({}, 0.0, BSP.rule))])
@@ -358,10 +358,10 @@ def test_a_layout_agrees_by_names_without_the_numbers_of_the_process(jobs):
     renamed, other = IntegerReplica(1), IntegerReplica(1)
     renamed.layout = [TensorSpec("kernel_1", (4,)), TensorSpec("bias_1", ())]
     other.layout = [TensorSpec("scale", (4,)), TensorSpec("bias", ())]
-    first = Member(server.address, 0, steps=3)
+    first = FakeWorker(server.address, 0, steps=3)
     server.until("worker 0 joined")
     assert "variable 0 is scale[4] here and kernel[4] there" in _refusal(
         server.address, 1, replica=other)
-    members = [first, Member(server.address, 1, 3, replica=renamed)]
+    members = [first, FakeWorker(server.address, 1, 3, replica=renamed)]
     all_end(members)
     check(server, members)

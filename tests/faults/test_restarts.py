@@ -8,7 +8,7 @@ import json
 
 import numpy as np
 import pytest
-from integers import answered, pattern, read_result
+from integer_replica import answered, pattern, read_result
 from jobs import free_port, until
 
 from wbsp.ps.checkpoint import format as checkpoint

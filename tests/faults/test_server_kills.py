@@ -9,7 +9,7 @@ import random
 
 import numpy as np
 import pytest
-from integers import conserved, read_result, recorded
+from integer_replica import conserved, read_result, recorded
 from jobs import Jobs, free_port, until
 
 from wbsp.ps.checkpoint import format as checkpoint

@@ -18,11 +18,11 @@ import time
 import numpy as np
 import psutil
 import pytest
-from crew import Member, all_end
-from integers import IntegerReplica
+from fake_worker import FakeWorker, all_end
+from hostile_peer import Peer
+from integer_replica import IntegerReplica
 from jobs import ROOT, free_port, until
-from pairs import Pair, told
-from peers import Peer
+from server_and_standby import ServerAndStandby, run_json
 
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.runlog.reader import read_run
@@ -52,10 +52,10 @@ def test_versions_are_the_same_bytes_with_and_without_shards(jobs):
     for count in (1, 2, 4):
         server = jobs.server(f"--shards={count}", f"--base_dir=run{count}", "--outer=nesterov",
                              sync="asp", workers=1).listens()
-        member = Member(server.address, 0, 12, replica=FloatReplica(0, 600_001))
+        member = FakeWorker(server.address, 0, 12, replica=FloatReplica(0, 600_001))
         all_end([member])
         server.ends_well()
-        assert told(server)["shards"] == count
+        assert run_json(server)["shards"] == count
         saved = checkpoint.load(server.folder / "checkpoint.safetensors")
         assert saved.vector.tobytes() == member.replica.x.tobytes()
         final[count] = saved.vector.tobytes(), saved.outer["velocity"].tobytes()
@@ -65,7 +65,7 @@ def test_versions_are_the_same_bytes_with_and_without_shards(jobs):
 @pytest.mark.parametrize("sync, shards", [
     ("pcc", 2), pytest.param("bsp", 4, marks=when_asked)])
 def test_a_shard_may_die(jobs, sync, shards):
-    run = Pair(jobs, sync, shards=shards, standby=False, flags=[OFTEN])
+    run = ServerAndStandby(jobs, sync, shards=shards, standby=False, flags=[OFTEN])
     run.trains()
     victims = run.shards()
     assert len(victims) == shards
@@ -83,7 +83,7 @@ def test_a_shard_may_die(jobs, sync, shards):
 
 @when_asked
 def test_the_server_of_shards_may_die_and_come_back_with_more(jobs):
-    run = Pair(jobs, shards=2, standby=False, flags=[OFTEN])
+    run = ServerAndStandby(jobs, shards=2, standby=False, flags=[OFTEN])
     run.trains()
     orphans = run.shards()
     run.server.kill()
@@ -102,7 +102,7 @@ def test_the_server_of_shards_may_die_and_come_back_with_more(jobs):
 @pytest.mark.parametrize("victim", [
     "shard", pytest.param("server", marks=when_asked), pytest.param("standby", marks=when_asked)])
 def test_shards_and_a_standby_go_together(jobs, victim):
-    pair = Pair(jobs, shards=2)
+    pair = ServerAndStandby(jobs, shards=2)
     pair.trains()
     if victim == "shard":
         until(lambda: pair.held({}), "the server to know that")
@@ -121,8 +121,8 @@ def test_shards_and_a_standby_go_together(jobs, victim):
 def test_shards_elsewhere_wait_for_one_server_after_the_other(jobs):
     ports = free_port(), free_port()
     shards = [jobs.shard(port) for port in ports]
-    run = Pair(jobs, shards=",".join(f"localhost:{port}" for port in ports), standby=False,
-               flags=[OFTEN])
+    run = ServerAndStandby(jobs, shards=",".join(f"localhost:{port}" for port in ports),
+                           standby=False, flags=[OFTEN])
     run.trains()
     shards[0].kill()
     run.server.until("is gone; going back to the newest checkpoint")
@@ -143,7 +143,7 @@ def test_who_follows_a_server_that_waits_for_a_shard_waits_with_it(jobs):
     """For longer than silence is taken for life; and it is told of an end that comes at once."""
     ports = free_port(), free_port()
     shards = [jobs.shard(port) for port in ports]
-    run = Pair(jobs, shards=",".join(f"localhost:{port}" for port in ports))
+    run = ServerAndStandby(jobs, shards=",".join(f"localhost:{port}" for port in ports))
     run.trains()
     until(lambda: run.held({}), "the server to know that")
     shards[0].kill()
@@ -193,13 +193,14 @@ def test_a_wrong_number_is_said_in_one_line(jobs):
 def test_fit_goes_on_whoever_dies(jobs, shards, victim):
     """Two workers with Keras, on the public interface."""
     victim, _, standby = victim.partition(" with ")
-    run = Pair(jobs, shards=shards, standby=bool(standby) or victim == "standby", flags=[OFTEN])
+    run = ServerAndStandby(jobs, shards=shards, standby=bool(standby) or victim == "standby",
+                           flags=[OFTEN])
     steps = [120, 60]
     workers = [jobs.start(f"keras{index}", ROOT / "tests/helpers/keras_worker.py", "--plan",
                           json.dumps({"address": ",".join(run.addresses), "worker": index,
                                       "steps": planned, "pause": 0.03}))
                for index, planned in enumerate(steps)]
-    path = told(run.server)["folder"] / "checkpoint.safetensors"
+    path = run_json(run.server)["folder"] / "checkpoint.safetensors"
     until(lambda: path.exists() and checkpoint.load(path).state.version >= 3, "versions")
     if run.standby is not None:
         until(lambda: run.held({}), "the server to know what the standby holds")
@@ -220,7 +221,7 @@ def test_fit_goes_on_whoever_dies(jobs, shards, victim):
     served.ends_well()
     (_, digest), (_, other) = [job.find("RESULT")[0].rsplit(maxsplit=1) for job in workers]
     assert digest == other, "both hold the final version"
-    saved = checkpoint.load(told(served)["folder"] / "checkpoint.safetensors")
+    saved = checkpoint.load(run_json(served)["folder"] / "checkpoint.safetensors")
     assert [saved.state.steps[worker] for worker in range(2)] == steps
     if victim != "standby":
         assert {e["worker"] for e in served.events("reattach")} == {0, 1}
@@ -234,8 +235,8 @@ def test_fit_goes_on_whoever_dies(jobs, shards, victim):
 def test_any_of_them_dies_again_and_again(jobs, shards, standby):
     """A server or standby that was killed is started again by the same command."""
     draw = random.Random(f"{shards} {standby} {SEED}")
-    pair = Pair(jobs, draw.choice(["pcc", "wbsp", "asp"]), shards=shards, standby=standby,
-                flags=[OFTEN])
+    pair = ServerAndStandby(jobs, draw.choice(["pcc", "wbsp", "asp"]), shards=shards,
+                            standby=standby, flags=[OFTEN])
     for seconds in (0.004, 0.01):
         pair.worker(1_000_000, seconds=seconds, stop_when_told=True)
     pair.workers[0].until("step 5 done")

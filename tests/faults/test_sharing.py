@@ -12,11 +12,11 @@ import numpy as np
 import psutil
 import pytest
 import zmq
-from crew import Member, all_end
-from integers import IntegerReplica, conserved
-from pairs import Pair
-from peers import Peer
+from fake_worker import FakeWorker, all_end
+from hostile_peer import Peer
+from integer_replica import IntegerReplica, conserved
 from proxy import Proxy
+from server_and_standby import ServerAndStandby
 
 from wbsp.core.messages import Place
 from wbsp.process.host import HOST
@@ -47,8 +47,8 @@ def check(server, members):
 @pytest.mark.parametrize("sync, size", [("asp", 5), ("bsp", MANY), ("pcc", MANY), ("nbsync", 5)])
 def test_every_push_counts_once_and_all_end_with_the_same_bytes(jobs, sync, size):
     server = jobs.server(sync=sync, workers=3).listens()
-    members = [Member(server.address, worker, steps=6 + worker, seconds=0.002 * worker,
-                      replica=IntegerReplica(worker, size)) for worker in range(3)]
+    members = [FakeWorker(server.address, worker, steps=6 + worker, seconds=0.002 * worker,
+                          replica=IntegerReplica(worker, size)) for worker in range(3)]
     all_end(members)
     check(server, members)
     assert len(server.find("joined over shared memory")) == 3
@@ -56,8 +56,8 @@ def test_every_push_counts_once_and_all_end_with_the_same_bytes(jobs, sync, size
 
 def test_one_worker_by_shared_memory_and_one_by_tcp(jobs):
     server = jobs.server(sync="pcc").listens()
-    members = [Member(server.address, worker, steps=8, replica=IntegerReplica(worker, MANY),
-                      share=not worker) for worker in range(2)]
+    members = [FakeWorker(server.address, worker, steps=8, replica=IntegerReplica(worker, MANY),
+                          share=not worker) for worker in range(2)]
     all_end(members)
     check(server, members)
     server.until("worker 0 joined over shared memory")
@@ -73,7 +73,7 @@ def test_one_worker_by_shared_memory_and_one_by_tcp(jobs):
 ])
 def test_there_is_tcp_where_memory_is_not_to_be_shared(jobs, flags, variables, plan, reason):
     server = jobs.server(*flags, workers=1, sync="asp", **variables).listens()
-    Member(server.address, 0, steps=3, **plan).ends()
+    FakeWorker(server.address, 0, steps=3, **plan).ends()
     server.ends_well()
     server.until(f"worker 0 joined over TCP .{reason}.")
 
@@ -85,10 +85,10 @@ def test_another_user_is_served_over_tcp(jobs):
     helpers = Path(__file__).parents[1] / "helpers"
     subprocess.run([sys.executable, "-c", "import os, sys\n"
                     f"sys.path.append({str(helpers)!r})\n"
-                    "from crew import IntegerReplica, Member\n"
+                    "from fake_worker import IntegerReplica, FakeWorker\n"
                     "replica = IntegerReplica(0)\n"  # all that is needed is imported
                     "os.seteuid(65534)\n"
-                    f"Member({server.address!r}, 0, steps=4, replica=replica).ends()"],
+                    f"FakeWorker({server.address!r}, 0, steps=4, replica=replica).ends()"],
                    check=True, timeout=60)
     server.ends_well()
     server.until("worker 0 joined over TCP .the process at the other end is of user 65534.")
@@ -97,7 +97,7 @@ def test_another_user_is_served_over_tcp(jobs):
 @pytest.mark.skipif(hosts.why_not() is not None, reason=str(hosts.why_not()))
 def test_a_worker_in_another_network_namespace_is_served_over_tcp(jobs):
     with hosts.Hosts("server", "standby", "w0", "w1") as network:
-        pair = Pair(jobs, hosts=network, standby=False, flags=())
+        pair = ServerAndStandby(jobs, hosts=network, standby=False, flags=())
         for _ in range(2):
             pair.worker(5)
         pair.ends(pair.server)
@@ -140,7 +140,7 @@ def test_workers_that_are_killed_leave_nothing_behind(jobs):
 def test_workers_share_the_memory_of_the_server_that_follows_on_one_that_was_killed(jobs):
     """No cut is lost or counted twice, and no worker keeps what the first server shared."""
     before = left_behind(jobs)
-    pair = Pair(jobs, sync="pcc", standby=False)
+    pair = ServerAndStandby(jobs, sync="pcc", standby=False)
     pair.trains()
     pair.kill("server")
     pair.server.until("worker 0 is back with version .* over shared memory")
@@ -154,7 +154,7 @@ def test_workers_share_the_memory_of_the_server_that_follows_on_one_that_was_kil
 
 
 def test_a_standby_that_takes_over_shares_its_own_memory(jobs):
-    pair = Pair(jobs, sync="wbsp")
+    pair = ServerAndStandby(jobs, sync="wbsp")
     pair.trains()
     pair.server.kill()
     pair.standby.until("worker 0 is back with version .* over shared memory")
@@ -168,8 +168,8 @@ def test_a_worker_that_cannot_open_more_files_goes_on_over_tcp(jobs):
     code = f"""
 import os, resource, sys
 sys.path.append({str(Path(__file__).parents[1] / "helpers")!r})
-from crew import Member
-from integers import IntegerReplica
+from fake_worker import FakeWorker
+from integer_replica import IntegerReplica
 class Tight(IntegerReplica):
     opened = []
     def adopt(self, vector, how):
@@ -178,7 +178,7 @@ class Tight(IntegerReplica):
             self.opened += [os.open("/dev/null", os.O_RDONLY) for _ in range(20)]
             _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (max(self.opened) + 1, hard))
-member = Member({server.address!r}, 0, steps=20, replica=Tight(0, {MANY}))
+member = FakeWorker({server.address!r}, 0, steps=20, replica=Tight(0, {MANY}))
 member.ends()
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
@@ -207,7 +207,7 @@ def test_memory_that_did_not_come_is_shared_from_the_next_connection_on(jobs, mo
                 over_tcp.append(step)
                 if len(over_tcp) == 1:
                     proxy.cut()
-        member = Member(proxy.address, 0, steps=1000, seconds=0.005, after_step=after_step)
+        member = FakeWorker(proxy.address, 0, steps=1000, seconds=0.005, after_step=after_step)
         member.ends()
     server.ends_well()
     said = [line for line in member.said if "shared memory did not come through" in line]

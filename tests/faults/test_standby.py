@@ -15,7 +15,7 @@ import time
 
 import pytest
 from jobs import until
-from pairs import NEVER, Pair
+from server_and_standby import NEVER, ServerAndStandby
 
 from wbsp.process.host import HOST
 from wbsp.runlog.reader import read_run
@@ -27,7 +27,7 @@ SEED = int(os.environ.get("WBSP_KILLS_SEED", "0"))
 @pytest.mark.parametrize(("sync", "transport"), [
     ("pcc", "auto"), ("wbsp", "auto"), ("bsp", "auto"), ("asp", "auto"), ("pcc", "tcp")])
 def test_a_standby_takes_over_and_nothing_is_lost(jobs, sync, transport):
-    pair = Pair(jobs, sync, flags=(NEVER, f"--transport={transport}"))
+    pair = ServerAndStandby(jobs, sync, flags=(NEVER, f"--transport={transport}"))
     pair.trains()
     shares = transport == "auto" and HOST.memory.available()
     pair.server.until("standby at .*, over " + ("shared memory" if shares else "TCP"))
@@ -44,7 +44,7 @@ def test_a_standby_takes_over_and_nothing_is_lost(jobs, sync, transport):
 
 
 def test_the_standby_may_die(jobs):
-    pair = Pair(jobs)
+    pair = ServerAndStandby(jobs)
     pair.trains()
     pair.standby.kill()
     pair.server.until("the standby at .* has ended; going on without one")
@@ -54,7 +54,7 @@ def test_the_standby_may_die(jobs):
 
 
 def test_all_end_well_where_nobody_dies(jobs):
-    pair = Pair(jobs)
+    pair = ServerAndStandby(jobs)
     for _ in range(2):
         pair.worker(60, seconds=0.005)
     pair.ends(pair.server, pair.standby)
@@ -66,7 +66,7 @@ def test_all_end_well_where_nobody_dies(jobs):
 @pytest.mark.parametrize("sync", ["bsp", "wbsp", "pcc", "asp"])
 def test_one_of_the_two_dies_again_and_again(jobs, sync):
     """Who was killed is started again by the same command, and becomes the other's standby."""
-    draw, pair, waits = random.Random(f"{sync} {SEED}"), Pair(jobs, sync), []
+    draw, pair, waits = random.Random(f"{sync} {SEED}"), ServerAndStandby(jobs, sync), []
     for seconds in (0.004, 0.01):
         pair.worker(1_000_000, seconds=seconds, stop_when_told=True)
     pair.workers[0].until("step 5 done")
@@ -90,7 +90,7 @@ def test_one_of_the_two_dies_again_and_again(jobs, sync):
 
 def test_what_a_frozen_standby_holds_stays_as_it_is(jobs):
     """Versions that it has not heard of are made meanwhile, in whatever memory is free."""
-    pair = Pair(jobs, "asp")
+    pair = ServerAndStandby(jobs, "asp")
     pair.trains()
     pair.standby.signal(signal.SIGSTOP)
     known = pair.newest()
@@ -104,7 +104,7 @@ def test_what_a_frozen_standby_holds_stays_as_it_is(jobs):
 
 def test_a_server_that_is_started_again_at_once_yields_to_its_standby(jobs):
     """Its checkpoint is older than what the standby holds."""
-    pair = Pair(jobs)
+    pair = ServerAndStandby(jobs)
     pair.trains()
     pair.standby.signal(signal.SIGSTOP)
     pair.server.kill()
@@ -118,7 +118,7 @@ def test_a_server_that_is_started_again_at_once_yields_to_its_standby(jobs):
 
 def test_who_began_with_an_older_state_is_not_overtaken_for_it(jobs):
     """A server that was replaced is the standby now; it holds more than its own checkpoint."""
-    pair = Pair(jobs)
+    pair = ServerAndStandby(jobs)
     for pace in (0.01, 0.015):  # one that waits may keep a version from being made
         pair.worker(1_000_000, seconds=pace, stop_when_told=True)
     pair.standby.until("holding version")
@@ -137,7 +137,7 @@ def test_who_began_with_an_older_state_is_not_overtaken_for_it(jobs):
 
 
 def test_who_cannot_be_the_standby_is_told_so(jobs):
-    pair = Pair(jobs)
+    pair = ServerAndStandby(jobs)
     pair.server.until("standby at")
     other = pair.jobs.server("--base_dir=other", f"--standby_of={pair.addresses[0]}", sync="bsp")
     assert other.ends() == 1

@@ -5,7 +5,7 @@ import signal
 
 import numpy as np
 import pytest
-from integers import conserved, read_result, recorded
+from integer_replica import conserved, read_result, recorded
 from jobs import interrupted, until
 
 from wbsp.ps.checkpoint import format as checkpoint

@@ -163,7 +163,7 @@ def _become(order: dict) -> None:
 
 
 def _import(what: str) -> None:
-    for module in ("absl.app", "integers", "wbsp.ps.sharding.process", "wbsp.ps.launch",
+    for module in ("absl.app", "integer_replica", "wbsp.ps.sharding.process", "wbsp.ps.launch",
                    "wbsp.worker.runtime", "wbsp.worker.comm.client"):
         importlib.import_module(module)
     if what == KERAS:

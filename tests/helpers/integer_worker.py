@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from integers import IntegerReplica, forget_cuts, write_result
+from integer_replica import IntegerReplica, forget_cuts, write_result
 
 from wbsp.environment import read_token
 from wbsp.worker.comm.client import Transport, TransportError

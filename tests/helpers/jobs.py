@@ -20,7 +20,7 @@ import forked
 ROOT = Path(__file__).parents[2]
 PATIENCE = 300.0  # seconds; only there so that nothing hangs for ever
 INTEGER_WORKER = Path(__file__).with_name("integer_worker.py")
-DYING = Path(__file__).with_name("dying.py")
+KILL_POINTS = Path(__file__).with_name("kill_points.py")
 
 
 def _ports() -> Iterator[int]:
@@ -187,7 +187,7 @@ class Jobs(contextlib.AbstractContextManager):
                **environment: str) -> ServerJob:
         """Start `python -m wbsp.ps`; relative files of its run lie in this folder's runs/.
 
-        `dies`: at which point of the protocol, and which time it comes there, see `dying.py`
+        `dies`: at which point of the protocol, and which time it comes there, see `kill_points.py`
         """
         port = port or free_port()
         fork = "" if environment else forked.WBSP  # its imports may be what a test looks at
@@ -213,7 +213,7 @@ class Jobs(contextlib.AbstractContextManager):
 
 
 def _program(dies: tuple[str, int] | None) -> list[object]:
-    return ["-m", "wbsp.ps"] if dies is None else [DYING, *dies]
+    return ["-m", "wbsp.ps"] if dies is None else [KILL_POINTS, *dies]
 
 
 def interrupted(job: Job, signum: signal.Signals, patience: float = PATIENCE) -> None:

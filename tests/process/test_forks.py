@@ -6,7 +6,7 @@ import socket
 import time
 
 import pytest
-from crew import Member
+from fake_worker import FakeWorker
 from jobs import until
 
 from wbsp.process import forks
@@ -101,7 +101,7 @@ def connections(port):
 def test_a_child_holds_none_of_the_workers_connections_and_the_worker_goes_on(jobs, share):
     server = jobs.server(workers=1).listens()
     port = int(server.address.rpartition(":")[2])
-    member = Member(server.address, 0, 100_000, seconds=0.002, share=share)
+    member = FakeWorker(server.address, 0, 100_000, seconds=0.002, share=share)
     until(lambda: member.agent and member.agent.seq > 5, "some pushes")
     transport = member.runtime.transport
     forks.in_child(transport.forked)

@@ -10,9 +10,9 @@ import time
 import psutil
 import pytest
 import zmq
+from hostile_peer import Peer, RawPeer
 from jobs import free_port, until
-from peers import Peer, RawPeer
-from watching import file_processes
+from watch_page import file_processes
 
 from wbsp.ps import file_server as file_process
 from wbsp.ps.file_server import MOST, Folder, RunFiles

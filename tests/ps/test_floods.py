@@ -8,10 +8,10 @@ from threading import Thread
 import psutil
 import pytest
 import zmq
-from crew import Member, all_end
-from integers import IntegerReplica
+from fake_worker import FakeWorker, all_end
+from hostile_peer import Peer, RawPeer
+from integer_replica import IntegerReplica
 from jobs import free_port, until
-from peers import Peer, RawPeer
 
 from wbsp.wire.messages import codec as m
 
@@ -64,8 +64,8 @@ def member(port, end):
 @pytest.mark.parametrize("flood, most", [(endless, 60e6), (refused, 20e6), (member, 60e6)])
 def test_memory_stays_flat_under_a_flood(jobs, flood, most):
     server = jobs.server("--connect_timeout=1", sync="pcc", workers=2).listens()
-    worker = Member(server.address, 0, steps=100_000, seconds=0.02,
-                    replica=IntegerReplica(0, m.CHUNK))
+    worker = FakeWorker(server.address, 0, steps=100_000, seconds=0.02,
+                        replica=IntegerReplica(0, m.CHUNK))
     until(lambda: server.events("commit"), "a version")  # what is allocated once is there
     process = psutil.Process(server.process.pid)
     before = peak = process.memory_info().rss

@@ -7,10 +7,10 @@ import stat
 
 import pytest
 import zmq
-from crew import Member, all_end
-from integers import IntegerReplica
+from fake_worker import FakeWorker, all_end
+from hostile_peer import Peer
+from integer_replica import IntegerReplica
 from jobs import free_port, until
-from peers import Peer
 
 from wbsp.process.signals import Interrupts
 from wbsp.ps.sharding.process import ShardServer
@@ -44,7 +44,7 @@ def training(request, jobs):
         (jobs.folder / "token").write_bytes(token)
         flags = [f"--token_file={jobs.folder / 'token'}"]
     server = jobs.server(*flags, sync="asp").listens()
-    members = [Member(server.address, worker, steps=100_000, seconds=0.002, token=token)
+    members = [FakeWorker(server.address, worker, steps=100_000, seconds=0.002, token=token)
                for worker in range(2)]
     until(lambda: all(one.agent and one.agent.seq > 5 for one in members), "both to push")
     run = read_settings(server.folder)["id"]
@@ -116,7 +116,7 @@ def test_the_secret_is_in_no_hands_but_the_server_s(training):
 
 def test_a_run_of_a_release_without_a_secret_goes_on(jobs):
     server = jobs.server("--check_period=0.05", workers=1, sync="asp").listens()
-    member = Member(server.address, 0, steps=100_000, seconds=0.002)
+    member = FakeWorker(server.address, 0, steps=100_000, seconds=0.002)
     until(lambda: len(server.events("checkpoint")) > 2, "a checkpoint")
     server.kill()
     member._transport.close(0.0)
@@ -126,7 +126,7 @@ def test_a_run_of_a_release_without_a_secret_goes_on(jobs):
     path.write_text(json.dumps(run))
     path.chmod(0o644)
     again = jobs.server("--connect_timeout=1", "--resume=run-001", workers=1, sync="asp").listens()
-    all_end([Member(again.address, 0, steps=2)])
+    all_end([FakeWorker(again.address, 0, steps=2)])
     again.ends_well()
     told = json.loads(path.read_text())
     assert len(bytes.fromhex(told[SECRET])) == 32 and told["id"] == run["id"]

@@ -6,10 +6,10 @@ The limits are made short for these tests, in the server's own process.
 import time
 
 import pytest
-from crew import Member, all_end
-from integers import IntegerReplica, conserved
+from fake_worker import FakeWorker, all_end
+from hostile_peer import Peer
+from integer_replica import IntegerReplica, conserved
 from jobs import ServerJob, free_port
-from peers import Peer
 from proxy import Proxy
 
 from wbsp.ps.checkpoint import format as checkpoint
@@ -42,7 +42,7 @@ def impatient(jobs, *flags, workers, patience=1.0, sync="asp", fault=""):
 def test_a_final_version_may_take_longer_than_the_patience(jobs):
     server = impatient(jobs, "--band_width_limit=1", workers=1, patience=6.0)
     replica = IntegerReplica(0, 8 * m.CHUNK)  # 8 s each way
-    Member(server.address, 0, steps=0, replica=replica).ends()
+    FakeWorker(server.address, 0, steps=0, replica=replica).ends()
     server.ends_well()
     assert not server.find("ending without")
     assert len(replica.adopted) == 2, "W_0 and the final version"
@@ -64,8 +64,8 @@ def test_a_worker_that_does_not_fetch_the_final_version_ends_nothing(jobs):
 @pytest.mark.slow
 def test_an_initial_model_may_take_longer_than_the_workers_wait_for_the_server(jobs):
     server = impatient(jobs, workers=2, patience=8.0)
-    waiting = [Member(server.address, worker, steps=1, timeout=8.0, bandwidth=5e5,
-                      replica=IntegerReplica(worker, 6 * m.CHUNK))  # 2 s a chunk
+    waiting = [FakeWorker(server.address, worker, steps=1, timeout=8.0, bandwidth=5e5,
+                          replica=IntegerReplica(worker, 6 * m.CHUNK))  # 2 s a chunk
                for worker in range(2)]
     for worker in range(2):
         server.until(f"worker {worker} joined")
@@ -77,14 +77,14 @@ def test_a_worker_that_is_asked_for_the_initial_model_and_sends_none(jobs):
     server = impatient(jobs, workers=2)
     with Peer(server.address) as silent:
         assert silent.joins(1).send_initial
-        honest = Member(server.address, 0, steps=3)
+        honest = FakeWorker(server.address, 0, steps=3)
         for _ in range(600):
             silent.send(m.Heartbeat(None))
             if isinstance(reply := silent.hears(m.Alive, m.Refused), m.Refused):
                 break
             time.sleep(0.05)
         assert "asked for the initial model and sent nothing of it for" in reply.reason
-        other = Member(server.address, 1, steps=3)
+        other = FakeWorker(server.address, 1, steps=3)
         all_end([honest, other])
     server.ends_well()
 
@@ -94,7 +94,7 @@ def test_a_run_that_ends_while_a_worker_builds_its_model_tells_it(jobs):
     with Peer(server.address) as builder:
         builder.send(m.Hello(m.PROTOCOL, 1, {}))
         builder.hears(m.Welcome)
-        Member(server.address, 0, steps=3).ends()
+        FakeWorker(server.address, 0, steps=3).ends()
         reason = builder.hears(m.Refused).reason
         assert reason == "worker 1 comes too late: the run has ended (done)"
         server.ends_well()
@@ -110,8 +110,8 @@ def test_a_connection_that_breaks_on_a_limited_line(jobs, way):
     initial = replica.x
     cuts = [(way, int(mib * (1 << 20))) for mib in (2.5, 9.5)]
     with Proxy(int(server.address.rpartition(":")[2]), cuts) as proxy:
-        member = Member(proxy.address, 0, steps=3, replica=replica, share=False,
-                        bandwidth=limited if way == "up" else None)
+        member = FakeWorker(proxy.address, 0, steps=3, replica=replica, share=False,
+                            bandwidth=limited if way == "up" else None)
         member.ends()
         assert proxy.connections == 3 and not proxy.cuts_left
     server.ends_well()
@@ -133,8 +133,8 @@ def faulty(self, update, now):
     return push(self, update, now)
 wbsp.sync.asp.ASP.push = faulty
 """)
-    members = [Member(server.address, worker, steps=50, seconds=0.01) for worker in range(2)]
-    unlucky = Member(server.address, 2, steps=5)
+    members = [FakeWorker(server.address, worker, steps=50, seconds=0.01) for worker in range(2)]
+    unlucky = FakeWorker(server.address, 2, steps=5)
     with pytest.raises(TransportError, match="handling its message failed: ZeroDivisionError"):
         unlucky.ends()
     all_end(members)

@@ -9,10 +9,10 @@ import socket
 
 import numpy as np
 import pytest
-from crew import Member, all_end
-from integers import IntegerReplica, conserved
+from fake_worker import FakeWorker, all_end
+from hostile_peer import Peer
+from integer_replica import IntegerReplica, conserved
 from jobs import free_port, until
-from peers import Peer
 
 from wbsp.core.stats import Report
 from wbsp.ps.checkpoint import format as checkpoint
@@ -84,7 +84,8 @@ def training(jobs):
     Yields (server, members, newest version); the members go on until the test ends.
     """
     server = jobs.server("--connect_timeout=1", sync="asp", workers=3).listens()
-    members = [Member(server.address, worker, steps=100_000, seconds=0.002) for worker in range(2)]
+    members = [FakeWorker(server.address, worker, steps=100_000, seconds=0.002)
+               for worker in range(2)]
     until(lambda: all(m.agent and m.agent.seq > 5 for m in members), "both to push")
     yield server, members
 
@@ -245,7 +246,7 @@ def test_a_first_worker_that_claims_too_much(jobs, claim):
         liar.send(m.Heartbeat(None))
         liar.hears(m.Alive, m.Refused)
         liar.send(m.Leaving("never mind", False, None))
-    members = [Member(server.address, worker, steps=5) for worker in range(2)]
+    members = [FakeWorker(server.address, worker, steps=5) for worker in range(2)]
     all_end(members)
     server.ends_well()
     server.was_clean()
@@ -258,7 +259,7 @@ def test_a_worker_that_brings_nan_is_refused_and_the_next_is_asked(jobs):
         peer.send(m.Initial(0, SIZE), np.full(SIZE, np.nan, np.float32).tobytes())
         assert "NaN or infinite" in peer.hears(m.Refused).reason
         peer.send(m.Goodbye())
-    member = Member(server.address, 0, steps=3)
+    member = FakeWorker(server.address, 0, steps=3)
     member.ends()
     server.ends_well()
 
@@ -275,7 +276,7 @@ def token_file(tmp_path):
 
 def test_with_the_token_the_run_is_as_without(jobs, token_file):
     server = jobs.server(f"--token_file={token_file}", sync="wbsp").listens()
-    members = [Member(server.address, worker, steps=10, token=TOKEN) for worker in range(2)]
+    members = [FakeWorker(server.address, worker, steps=10, token=TOKEN) for worker in range(2)]
     all_end(members)
     server.ends_well()
     vector = checkpoint.load(server.folder / "checkpoint.safetensors").vector
@@ -288,13 +289,13 @@ def test_with_the_token_the_run_is_as_without(jobs, token_file):
 def test_another_token_is_refused_and_the_run_goes_on(jobs, token_file, ours, theirs):
     flags = [f"--token_file={token_file}"] if ours else []
     server = jobs.server(*flags, sync="asp", workers=1).listens()
-    intruder = Member(server.address, 0, steps=1, token=theirs)
+    intruder = FakeWorker(server.address, 0, steps=1, token=theirs)
     with pytest.raises(TransportError) as caught:
         intruder.ends(20)
     assert "token" in str(caught.value) and "--token_file" in str(caught.value)
     assert "\n" not in str(caught.value)
     server.until("rejected .* does not speak the protocol or know the token")
-    member = Member(server.address, 0, steps=5, token=ours)
+    member = FakeWorker(server.address, 0, steps=5, token=ours)
     member.ends()
     server.ends_well()
     assert sum(event["count"] for event in server.events("malformed")) >= 1
@@ -303,7 +304,7 @@ def test_another_token_is_refused_and_the_run_goes_on(jobs, token_file, ours, th
 
 def test_the_secret_is_told_to_nobody(jobs, token_file):
     server = jobs.server(f"--token_file={token_file}", sync="asp", workers=1).listens()
-    Member(server.address, 0, steps=3, token=TOKEN).ends()
+    FakeWorker(server.address, 0, steps=3, token=TOKEN).ends()
     server.ends_well()
     files = [path for path in server.folder.rglob("*") if path.is_file()]
     assert files and not [path for path in files if TOKEN in path.read_bytes()]

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from integers import answered, conserved, pattern, read_result, recorded
+from docs_code import python_of
+from integer_replica import answered, conserved, pattern, read_result, recorded
 from jobs import ROOT, free_port, until
-from pages import python_of
 
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.runlog.reader import read_run

@@ -5,9 +5,9 @@ from heapq import heappop, heappush
 from unittest.mock import patch
 
 import pytest
-from clusters import Witness, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
+from random_clusters import Witness, many, plans
 
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.world.machine import Machine, trace

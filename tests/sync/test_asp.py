@@ -1,9 +1,9 @@
 """ASP: nobody waits for anybody."""
 
 import pytest
-from clusters import Witness, answer_in, events, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
+from random_clusters import Witness, answer_in, events, many, plans
 
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.world.machine import Machine, constant

@@ -3,9 +3,9 @@
 from itertools import pairwise, product
 
 import pytest
-from clusters import many
 from hypothesis import given
 from hypothesis import strategies as st
+from random_clusters import many
 
 from wbsp.sync.balance import Shifter, fastest, greedy
 from wbsp.sync.base import Push

@@ -1,9 +1,9 @@
 """DSSP: a bound between s_l and s_u, where the fastest worker is predicted to wait least."""
 
 import pytest
-from clusters import Witness, events, granted_in, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
+from random_clusters import Witness, events, granted_in, many, plans
 
 from wbsp.sync import Grant, Push, create
 from wbsp.sync.dssp import DSSP, extra_steps

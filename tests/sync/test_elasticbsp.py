@@ -1,9 +1,9 @@
 """ElasticBSP: quotas that end at about the same moment, and a barrier for all of them."""
 
 import pytest
-from clusters import INF, Incarnation, Witness, granted_in, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
+from random_clusters import INF, Incarnation, Witness, granted_in, many, plans
 
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.world.machine import Machine, constant

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from clusters import Witness, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 from quadratic import QuadraticWorkload
+from random_clusters import Witness, many, plans
 
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.world.machine import Machine, constant

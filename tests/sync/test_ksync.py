@@ -1,10 +1,10 @@
 """K-sync: the first N - b pushes make a version; later ones of that round are rejected."""
 
 import pytest
-from clusters import Witness, answer_in, granted_in, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 from quadratic import QuadraticWorkload
+from random_clusters import Witness, answer_in, granted_in, many, plans
 
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.world.machine import Machine, constant, lognormal

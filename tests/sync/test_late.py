@@ -1,10 +1,9 @@
 """Pushes just in time: one a round where there is time to spare, and no version lost by it."""
 
 import pytest
-from clusters import Witness, many, plans
 from hypothesis import given
 from quadratic import QuadraticWorkload
-from test_wbsp import Judge
+from random_clusters import Judge, Witness, many, plans
 
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.world.machine import Machine, constant, lognormal

@@ -4,9 +4,9 @@ from unittest.mock import ANY
 
 import numpy as np
 import pytest
-from clusters import Witness, granted_in, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
+from random_clusters import Witness, granted_in, many, plans
 
 from wbsp.core.agent import Adopt, Agent
 from wbsp.core.messages import Fetch

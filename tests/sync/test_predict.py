@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from clusters import many
 from hypothesis import given
 from hypothesis import strategies as st
+from random_clusters import many
 
 from wbsp.sync.predict import PREDICTORS, Ema, Last, Narx, Overhead
 

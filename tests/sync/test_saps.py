@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from clusters import INF, IntegerWorkload, Witness, answer_in, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 from quadratic import QuadraticWorkload
+from random_clusters import INF, IntegerWorkload, Witness, answer_in, many, plans
 
 from wbsp.core.messages import Directed
 from wbsp.simulate.nodes.cluster import Cluster

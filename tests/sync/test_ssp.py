@@ -1,9 +1,9 @@
 """SSP: nobody starts a step more than s ahead of the slowest."""
 
 import pytest
-from clusters import Witness, answer_in, granted_in, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
+from random_clusters import Witness, answer_in, granted_in, many, plans
 
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.world.machine import Machine, constant

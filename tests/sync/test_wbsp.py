@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from clusters import Witness, granted_in, many, plans
 from hypothesis import given
 from hypothesis import strategies as st
 from quadratic import QuadraticWorkload
+from random_clusters import Judge, Witness, many, plans
 
 from wbsp.core.engine import Engine
 from wbsp.core.store import Store
@@ -15,31 +15,6 @@ from wbsp.sync import Accept, Commit, Grant, Push, create
 
 OTHERS = st.sampled_from([("slowest", "slowest"), ("every_push", "all_pushed"),
                           ("every_push", "slowest")])
-
-
-class Judge:
-    """A round ends at the push (or leave) that the trigger names, and then grants everyone."""
-
-    def __init__(self, commit="slowest", trigger="all_pushed"):
-        self.commit, self.trigger = commit, trigger
-        self.seconds = {}  # worker -> moving average of its seconds a step
-
-    def __call__(self, witness, outgoing, push):
-        active = witness.clock.keys()
-        due = witness.round_complete
-        self.seconds = {w: s for w, s in self.seconds.items() if w in active}
-        if self.trigger == "slowest" and push:
-            due = push.worker == self._slowest(active, push)
-        granted = granted_in(outgoing).keys()
-        assert granted == (set(active) if due else set())
-        assert witness.committed == (push is not None if self.commit == "every_push" else due)
-        if due:
-            witness.restart_round()
-
-    def _slowest(self, active, push):
-        new, old = push.seconds / push.steps, self.seconds.get(push.worker)
-        self.seconds[push.worker] = new if old is None else 0.7 * old + 0.3 * new
-        return max(active, key=lambda w: (self.seconds.get(w, float("inf")), -w))
 
 
 def waits_for_itself_only(witness, plan):

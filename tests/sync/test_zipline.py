@@ -4,9 +4,9 @@ from itertools import accumulate, product
 from random import Random
 
 import pytest
-from clusters import many
 from hypothesis import given
 from hypothesis import strategies as st
+from random_clusters import many
 
 from wbsp.sync.zipline import zipline, zipline_opt, zipline_opt_bs
 

@@ -10,8 +10,8 @@ import threading
 import pytest
 import zmq
 from jobs import free_port, until
-from pairs import Pair
-from watching import Page, data_of, file_processes
+from server_and_standby import ServerAndStandby
+from watch_page import Page, data_of, file_processes
 
 from wbsp.runlog.worker import WorkerLog
 from wbsp.watch import page, remote
@@ -124,7 +124,7 @@ def test_a_server_that_is_killed_and_started_again(jobs, tmp_path):
 
 
 def test_a_standby_that_takes_over_is_watched_on(jobs, tmp_path, capsys):
-    pair = Pair(jobs)
+    pair = ServerAndStandby(jobs)
     assert main([pair.addresses[1]]) == 1
     assert "in waiting for the server" in capsys.readouterr().err
     pair.trains()

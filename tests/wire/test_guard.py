@@ -10,8 +10,8 @@ import time
 
 import pytest
 import zmq
+from hostile_peer import RawPeer
 from jobs import until
-from peers import RawPeer
 
 from wbsp.wire import guard
 from wbsp.wire.messages.codec import MAX_MESSAGE
@@ -288,7 +288,7 @@ def test_a_ping_behind_unread_messages_on_a_line_that_breaks_ends_nobody(tmp_pat
     code = """
 import socket, struct, sys, time
 sys.path[:0] = ["tests/helpers"]
-from peers import RawPeer
+from hostile_peer import RawPeer
 from wbsp.wire.sockets import ServerSocket
 server = ServerSocket("localhost", 0)
 for _ in range(5):

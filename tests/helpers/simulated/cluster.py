@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 import zmq
-from integers import UNIT, IntegerReplica, pattern
+from integer_replica import UNIT, IntegerReplica, pattern
 
 from simulated.disk import Disk, Machine
 from simulated.evaluator import SimulatedEvaluator

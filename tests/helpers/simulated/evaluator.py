@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from integers import IntegerReplica
+from integer_replica import IntegerReplica
 
 from wbsp.ps.evaluation import Evaluation, EvaluatorError
 

@@ -26,7 +26,7 @@ import json
 import struct
 
 import numpy as np
-from integers import UNIT, pattern
+from integer_replica import UNIT, pattern
 
 from simulated.lent import Lent
 from wbsp.wire.messages import codec as m

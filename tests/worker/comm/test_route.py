@@ -8,7 +8,7 @@ import time
 
 import pytest
 import zmq
-from crew import Member
+from fake_worker import FakeWorker
 from jobs import Jobs, free_port, until
 
 from wbsp.wire.liveness import SERVER
@@ -41,7 +41,7 @@ def test_a_server_is_found_at_any_address_of_its_name(tmp_path, names, addresses
     with Jobs(tmp_path) as jobs:
         server = jobs.server("--host=127.0.0.1", sync="asp", workers=1).listens()
         port = server.address.rpartition(":")[2]
-        Member(f"several.example:{port}", 0, steps=3).ends()
+        FakeWorker(f"several.example:{port}", 0, steps=3).ends()
         server.ends_well()
 
 
@@ -77,7 +77,7 @@ def test_a_host_name_that_is_registered_later_is_found(tmp_path, names):
     names["later.example"] = []
     with Jobs(tmp_path) as jobs:
         server = jobs.server(sync="asp", workers=1).listens()
-        member = Member(f"later.example:{server.address.rpartition(':')[2]}", 0, steps=3)
+        member = FakeWorker(f"later.example:{server.address.rpartition(':')[2]}", 0, steps=3)
         until(lambda: any("waiting for the server" in line for line in member.said), "a line")
         names["later.example"] = ["127.0.0.1"]
         member.ends()

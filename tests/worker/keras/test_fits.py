@@ -8,8 +8,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from crew import Member
-from integers import IntegerReplica
+from fake_worker import FakeWorker
+from integer_replica import IntegerReplica
 from jobs import interrupted, until
 
 import wbsp
@@ -85,7 +85,7 @@ def other(address, worker, steps, **options):
     """A worker of the same layout that is not Keras's."""
     replica = IntegerReplica(worker)
     replica.layout = [TensorSpec("kernel", (4, 1)), TensorSpec("bias", (1,))]
-    return Member(address, worker, steps, replica=replica, **options)
+    return FakeWorker(address, worker, steps, replica=replica, **options)
 
 
 def lingers(address, worker, over):
@@ -388,7 +388,7 @@ def test_normalization_computes_with_the_runs_mean_and_variance(jobs, hook):
     model.compile(keras.optimizers.SGD(0.01), "mse", jit_compile=False)
     replica, seen = IntegerReplica(1, 13), []
     replica.layout = open_replica(model).layout
-    first = Member(server.address, 1, 1, replica=replica)
+    first = FakeWorker(server.address, 1, 1, replica=replica)
     server.until("worker 1 joined")  # it brings W_0: 2 everywhere
     fit(hook(server.address), At(0, lambda model: seen.append(np.array(normal.mean))), model=model)
     first.ends()
@@ -407,7 +407,7 @@ def test_a_fit_whose_layers_have_other_values_than_the_runs_is_refused_in_one_li
     server = jobs.server(sync="asp").listens()
     replica = IntegerReplica(1)
     replica.layout = open_replica(hashed(3)).layout
-    first = Member(server.address, 1, 1, replica=replica, layers=states(hashed(3)))
+    first = FakeWorker(server.address, 1, 1, replica=replica, layers=states(hashed(3)))
     server.until("worker 1 joined")
     with pytest.raises(TransportError) as refused:
         hashed(4).fit(X[:, :1], Y, verbose=0, callbacks=[hook(server.address)])

@@ -15,7 +15,7 @@ from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.world.machine import Incarnation, Machine, trace
 from wbsp.testing import INF, IntegerWorkload, Laws, Plan, plans
 
-__all__ = ["INF", "Incarnation", "IntegerWorkload", "Witness", "events", "many", "plans"]
+__all__ = ["INF", "Incarnation", "IntegerWorkload", "Judge", "Witness", "events", "many", "plans"]
 
 many = settings(max_examples=5 * settings.default.max_examples)
 
@@ -160,3 +160,29 @@ class Witness(Laws):
     def span(self, worker, lane, kind, start, end):
         if lane == "compute":
             self.spans[worker].append((kind, start, end))
+
+
+class Judge:
+    """Of WBSP and pcc: a round ends at the push (or leave) that the trigger names, and then grants
+    everyone."""
+
+    def __init__(self, commit="slowest", trigger="all_pushed"):
+        self.commit, self.trigger = commit, trigger
+        self.seconds = {}  # worker -> moving average of its seconds a step
+
+    def __call__(self, witness, outgoing, push):
+        active = witness.clock.keys()
+        due = witness.round_complete
+        self.seconds = {w: s for w, s in self.seconds.items() if w in active}
+        if self.trigger == "slowest" and push:
+            due = push.worker == self._slowest(active, push)
+        granted = granted_in(outgoing).keys()
+        assert granted == (set(active) if due else set())
+        assert witness.committed == (push is not None if self.commit == "every_push" else due)
+        if due:
+            witness.restart_round()
+
+    def _slowest(self, active, push):
+        new, old = push.seconds / push.steps, self.seconds.get(push.worker)
+        self.seconds[push.worker] = new if old is None else 0.7 * old + 0.3 * new
+        return max(active, key=lambda w: (self.seconds.get(w, float("inf")), -w))

@@ -8,7 +8,7 @@ import socket
 import struct
 
 import zmq
-from integers import IntegerReplica
+from integer_replica import IntegerReplica
 
 from benchmarks.contenders.zmtp import greet
 from wbsp.wire.messages import codec as m

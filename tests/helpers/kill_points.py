@@ -1,5 +1,5 @@
-"""`python dying.py POINT NUMBER ARGUMENTS...`: `python -m wbsp.ps ARGUMENTS`, which kills itself
-(kill -9) when it comes to a point of the protocol for the NUMBER-th time.
+"""`python kill_points.py POINT NUMBER ARGUMENTS...`: `python -m wbsp.ps ARGUMENTS`, which kills
+itself (kill -9) when it comes to a point of the protocol for the NUMBER-th time.
 
 Points of a server:
     received    an update is there whole; nothing is decided

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from integers import IntegerReplica
+from integer_replica import IntegerReplica
 from jobs import PATIENCE
 
 from wbsp.core.agent import Agent
@@ -17,7 +17,7 @@ from wbsp.worker.comm.client import Transport
 from wbsp.worker.runtime import WorkerRuntime
 
 
-class Member:
+class FakeWorker:
     """One worker in a thread; `after_step(step)` is called in it when that many are done.
 
     runtime: set once the worker has joined
@@ -54,7 +54,7 @@ class Member:
         """Finish at this step's end."""
         self._leaving.set()
 
-    def ends(self, patience: float = PATIENCE) -> Member:
+    def ends(self, patience: float = PATIENCE) -> FakeWorker:
         """Wait for its end; raise what it raised."""
         self._thread.join(patience)
         assert not self._thread.is_alive(), (
@@ -90,6 +90,6 @@ class Member:
         runtime.finish()
 
 
-def all_end(members: Sequence[Member]) -> None:
+def all_end(members: Sequence[FakeWorker]) -> None:
     for member in members:
         member.ends()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from integers import UNIT, answered, pattern, read_result
+from integer_replica import UNIT, answered, pattern, read_result
 from jobs import free_port
 
 from wbsp.ps.checkpoint import format as checkpoint
@@ -18,7 +18,7 @@ TOKEN = "a secret of more than sixteen bytes"
 NEVER = "--check_period=3600"  # nothing but W_0 is written before the end
 
 
-class Pair:
+class ServerAndStandby:
     """A server, its standby, and workers that know both addresses."""
 
     def __init__(self, jobs, sync="pcc", workers=2, hosts=None, shards="1", standby=True,
@@ -84,14 +84,14 @@ class Pair:
     @property
     def serving(self):
         """Who serves: whose run has the highest epoch."""
-        return max((self.server, self.standby), key=lambda job: told(job).get("epoch", 0))
+        return max((self.server, self.standby), key=lambda job: run_json(job).get("epoch", 0))
 
     def held(self, said):
         """True if who does not serve holds something, and who serves knows; `said`: process -> how
         often it had said so before its part began."""
         other = self.standby if self.serving is self.server else self.server
         return (len(other.find("holding version")) > said.get(other, 0)
-                and told(self.serving).get("standby") is not None)
+                and run_json(self.serving).get("standby") is not None)
 
     def versions(self):
         """The version that each worker has; 0 before its first step."""
@@ -109,7 +109,7 @@ class Pair:
         """All end in good order, and agree; the first of the servers has served last."""
         for job in (*self.workers, *servers):
             job.ends_well()
-        saved = checkpoint.load(told(servers[0])["folder"] / "checkpoint.safetensors")
+        saved = checkpoint.load(run_json(servers[0])["folder"] / "checkpoint.safetensors")
         folder = self.jobs.folder
         results = [read_result(folder, worker) for worker in self.planned]
         # a worker that joins late begins from a later version
@@ -117,7 +117,7 @@ class Pair:
                        if len(set(one["first"])) == 1 and one["first"][0] <= self.number)
         total = 0
         for worker, result in enumerate(results):
-            assert result["steps"] == saved.state.steps[worker], told(servers[0])
+            assert result["steps"] == saved.state.steps[worker], run_json(servers[0])
             assert result["steps"] == self.planned[worker] or (folder / "go").exists()
             assert result["final"] == saved.vector.tolist()
             assert result["version"] == saved.state.version
@@ -130,7 +130,7 @@ class Pair:
         return saved
 
 
-def told(job):
+def run_json(job):
     """What run.json says of the newest run that a process has served; {}: none."""
     if job is None or not (lines := job.find("the files of this run are in")):
         return {}
