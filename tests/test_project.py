@@ -71,7 +71,8 @@ WALLS = {
     "ray": "runlog limits timeouts worker.comm.connection",
     "testing": "core sync simulate",
     "cluster": "environment",
-    "__init__": "worker.keras.callback runlog.reader",
+    "saved": "ps.checkpoint replica tensors",
+    "__init__": "worker.keras.callback runlog.reader saved",
 }
 BY_NAME = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
            for path in LIBRARY}
@@ -167,6 +168,7 @@ def test_a_back_end_is_imported_where_a_keras_model_is_at_hand(path):
         "wbsp/replica/states.py": {"keras"},
         "wbsp/replica/tensorflow.py": {"keras", "tensorflow"},
         "wbsp/replica/jax.py": {"keras", "jax"}, "wbsp/replica/torch.py": {"keras", "torch"},
+        "wbsp/saved.py": {"keras"},
         "wbsp/worker/keras/callback.py": {"keras"}, "wbsp/worker/keras/callback_list.py": {"keras"},
         "wbsp/worker/keras/input.py": {"keras", "jax"},
         "wbsp/worker/keras/tf_input.py": {"tensorflow"},

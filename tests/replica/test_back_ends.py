@@ -19,7 +19,7 @@ def test_another_back_end_passes_the_same_tests(jobs, back_end):
     job = jobs.start("pytest", "-m", "pytest", "-q", "-p", "no:cacheprovider",
                      f"--basetemp={jobs.folder / 'inner'}", *(
                          ROOT / f"tests/replica/test_{of}.py"
-                         for of in ("model", "layers", "states", "every_layer")),
+                         for of in ("model", "layers", "states", "every_layer", "saved")),
                      KERAS_BACKEND=back_end)
     job.ends_well()
     assert job.find(r"\d\d passed")

@@ -15,6 +15,7 @@ from wbsp.tensors.layout import TensorSpec
 
 CHECKPOINT_SHARE = 0.1  # at most this part of the time goes into writing checkpoints
 CHECKPOINT = "checkpoint.safetensors"
+BEST = "best.safetensors"  # the version that was the best by what evaluations say
 
 
 class Checkpoints:

@@ -1,0 +1,54 @@
+"""A version that a run has left, in a model of the user's own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wbsp.ps.checkpoint.format import load as read
+from wbsp.ps.checkpoint.writer import BEST, CHECKPOINT
+from wbsp.replica.layers import constrain, derive
+from wbsp.replica.model import open_replica
+from wbsp.replica.states import states
+from wbsp.tensors.layout import difference, other_state
+
+if TYPE_CHECKING:
+    import keras
+
+
+def load(run_folder: str | os.PathLike, model: keras.Model, best: bool = False) -> int:
+    """Set the model to the newest version that the run has saved, or to its best one; return the
+    number of that version.
+
+    The model may be of another back end than those of the run's workers. Optimizer state is in no
+    version.
+
+    Raises, in one line, FileNotFoundError where there is no such version, ValueError for a file
+    that is damaged and for a model that is not the run's.
+    """
+    folder = Path(run_folder)
+    path = folder / (BEST if best else CHECKPOINT)
+    if not path.exists():
+        raise FileNotFoundError(_missing(folder, best))
+    saved = read(path)
+    replica = open_replica(model)
+    reason = difference(replica.layout, saved.layout)
+    if reason is None and saved.state.layers is not None:
+        reason = other_state(states(model), saved.state.layers)
+    if reason is not None:
+        raise ValueError(f"{path} is of another model than {model.name}: {reason} (here: the "
+                         "model, there: the run); build the model as the run's workers did")
+    replica.adopt(replica.bring(saved.vector), "replace")
+    derive(model)
+    constrain(model)
+    return saved.state.version
+
+
+def _missing(folder: Path, best: bool) -> str:
+    """Why there is no such version in this folder, in one line."""
+    if not (folder / CHECKPOINT).exists():
+        return (f"{folder} holds no version: there is no {CHECKPOINT} in it; give the folder of a "
+                "run, such as runs/pcc/run-001")
+    return (f"{folder} holds no best version: nobody has evaluated versions of this run by a "
+            "metric; load the newest one without best=True")
