@@ -200,7 +200,7 @@ def test_lanes_show_what_their_spans_say(browser, made):
 def test_what_is_after_the_hash_chooses_the_window_and_the_theme(browser, made):
     look(browser, made)
     assert browser.evaluate("document.getElementById('window').textContent") == "5.00 to 6.00 s"
-    assert browser.evaluate("css('--theme')") == "dark"
+    assert browser.evaluate("document.documentElement.dataset.theme") == "dark"
     browser.evaluate("document.querySelector('[data-view=newest]').click()")
     newest = browser.evaluate("document.getElementById('window').textContent")
     assert float(newest.split()[2]) == pytest.approx(browser.evaluate("span()"), abs=0.01)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from wbsp.core.stats import PHASES
 from wbsp.runlog.reader import _forward, _valid, read_run
+from wbsp.runlog.tail import Replaced, Tail
 from wbsp.watch import spans as spans_module
 from wbsp.watch.events import ACCEPT, COMMIT, REJECT, EventLog
 from wbsp.watch.spans import ROW, SpanLog, together
-from wbsp.watch.tail import Replaced, Tail
 
 DECODER = msgspec.json.Decoder()
 
@@ -46,7 +46,7 @@ def test_only_what_was_appended_is_read(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("block", [1, 3, 1000])
 def test_a_line_may_be_longer_than_a_block(tmp_path, monkeypatch, block):
-    monkeypatch.setattr("wbsp.watch.tail.BLOCK", block)
+    monkeypatch.setattr("wbsp.runlog.tail.BLOCK", block)
     path = tmp_path / "log"
     append(path, b'"abcdefgh"\n2\n\n'.replace(b"\n\n", b"\n") + b'"half')
     tail = Tail(path, DECODER)

@@ -173,11 +173,7 @@ class Console:
 def plain(status: Status) -> str:
     """`status` in one line."""
     done = "" if status.done is None else f" ({status.done:.1%})"
-    parts = [f"version {status.version:,}", f"steps {status.steps:,}{done}"]
-    if _known(status.loss):
-        parts.append(f"loss {status.loss:.4f}")
-    if _known(status.accuracy):
-        parts.append(f"accuracy {status.accuracy:.4f}")
+    parts = [f"version {status.version:,}", f"steps {status.steps:,}{done}", *_quality(status)]
     members = sorted(status.members.items())
     if len(members) <= NAMED_WORKERS:
         parts += [f"worker {worker}: {member.steps:,} {_share(status, worker)}"
@@ -199,11 +195,8 @@ def picture(title: str, status: Status, scores: Mapping[int, Score]) -> Renderab
     from rich.table import Table
     from rich.text import Text
 
-    totals = [f"{status.t:,.1f} s", f"version {status.version:,}", f"{status.steps:,} steps"]
-    if _known(status.loss):
-        totals.append(f"loss {status.loss:.4f}")
-    if _known(status.accuracy):
-        totals.append(f"accuracy {status.accuracy:.4f}")
+    totals = [f"{status.t:,.1f} s", f"version {status.version:,}", f"{status.steps:,} steps",
+              *_quality(status)]
     head = Table.grid(padding=(0, 1))
     head.add_row(Text(title, "bold"), "  ".join(totals))
     if status.done is not None:
@@ -227,5 +220,8 @@ def _share(status: Status, worker: int) -> str:
     return f"{report.share('compute'):.0%}" if report else "-"
 
 
-def _known(value: float | None) -> bool:
-    return value is not None and not math.isnan(value)
+def _quality(status: Status) -> list[str]:
+    """What is known of the model, in words."""
+    values = {"loss": status.loss, "accuracy": status.accuracy}
+    return [f"{name} {value:.4f}" for name, value in values.items()
+            if value is not None and not math.isnan(value)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, TypedDict
 import msgspec
 import numpy as np
 
-from wbsp.core.stats import Phase
-from wbsp.runlog.files import from_json, read_document
+from wbsp.core.stats import Lane, Phase
+from wbsp.runlog.files import read_document
 from wbsp.runlog.folder import read_settings
-from wbsp.runlog.worker import Lane
+from wbsp.runlog.tail import Tail
 
 __all__ = ["Evaluations", "Event", "Run", "read_run"]
 
@@ -64,7 +64,7 @@ class Run:
 
     @cached_property
     def _raw_events(self) -> list[dict[str, Any]]:
-        return _valid(_lines(self.folder / "events.jsonl", _check_event))
+        return _valid(_lines(self.folder / "events.jsonl", _EVENTS))
 
     @cached_property
     def _began(self) -> float:
@@ -84,7 +84,7 @@ class Run:
                  for path in self.folder.glob("events_wk*.jsonl")]
         workers = {int(match[1]): path for match, path in found if match}
         return {worker: [{**span, "t": span["t"] - self._began}
-                         for span in _forward(_lines(workers[worker], _check_span))]
+                         for span in _forward(_lines(workers[worker], _SPANS))]
                 for worker in sorted(workers)}
 
     @cached_property
@@ -102,6 +102,8 @@ class Run:
         return float(self.evaluations.t[reached[0]]) if reached.size else None
 
 
+_EVENTS, _SPANS = msgspec.json.Decoder(Event), msgspec.json.Decoder(_Span)
+_OBJECTS = msgspec.json.Decoder(dict[str, Any])
 _DTYPES = (np.float64, np.int64, np.int64, np.float64, np.float64, np.float64)
 
 
@@ -159,30 +161,8 @@ def _forward(spans: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return kept
 
 
-def _check_event(event: Any) -> None:
-    """Raise msgspec.ValidationError for what no server wrote."""
-    msgspec.convert(event, Event)
-
-
-def _check_span(span: Any) -> None:
-    """Raise msgspec.ValidationError for what no worker wrote."""
-    msgspec.convert(span, _Span)
-
-
-def _lines(path: Path, check: Callable[[Any], None]) -> Iterator[dict[str, Any]]:
-    """The JSON lines of `path` (none if the file is missing) without a last line torn by a kill.
-
-    Raises ValueError, in one line, for any other line that is no JSON, or fails the check.
-    """
-    if not path.exists():
-        return
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                return  # still being written, or torn
-            try:
-                read = from_json(line)
-                check(read)
-                yield read
-            except msgspec.DecodeError as error:
-                raise ValueError(f"{path}, line {number} is damaged: {error}") from None
+def _lines(path: Path, shape: msgspec.json.Decoder) -> Iterator[dict[str, Any]]:
+    """The lines of `path` (none if the file is missing) so far, with all that they hold beside what
+    `shape` asks of them. Raises ValueError as `Tail`."""
+    for lines, _ in Tail(path, shape).blocks():
+        yield from _OBJECTS.decode_lines(lines)

@@ -21,7 +21,7 @@ function css(name) {
 // The color that stands for `color` in the present theme: dark ones would not be seen on dark.
 function seen(color) {
   const dark = {"#000000": "#e6e6e6", "#0072B2": "#4aa8e0"};
-  return css("--theme") === "dark" ? dark[color] || color : color;
+  return document.documentElement.dataset.theme === "dark" ? dark[color] || color : color;
 }
 
 function layout(title, x, y, more) {

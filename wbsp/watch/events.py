@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 
 from wbsp.runlog.files import from_json
-from wbsp.watch.tail import Rows, Tail
+from wbsp.runlog.tail import Tail
+from wbsp.watch.rows import Rows
 
 ACCEPT, REJECT, COMMIT, RESENT = range(4)
 _CODES = {"accept": ACCEPT, "reject": REJECT, "commit": COMMIT, "resent": RESENT}
@@ -61,13 +62,16 @@ class EventLog:
         self._tail = Tail(path, msgspec.json.Decoder(_Event))
         self._rows = Rows(_ROW)
         self.others: list[tuple[int, dict[str, Any]]] = []
-        self.reasons: list[str] = []
         self._reasons: dict[str, int] = {}
         self._undone: dict[str, Any] | None = None  # the begin of training, by the newest resume
 
     @property
     def rows(self) -> np.ndarray:
         return self._rows.view
+
+    @property
+    def reasons(self) -> list[str]:
+        return [*self._reasons]
 
     @property
     def began(self) -> float:
@@ -106,21 +110,16 @@ class EventLog:
                 rows[name] = np.fromiter(map(of, events), _ROW[name], len(events))
             rows["pushes"] = 1
             rows["reason"] = -1
+            known = self._reasons
             for index, event in enumerate(events):
                 if event.reason:
-                    rows[index]["reason"] = self._reason(event.reason)
+                    rows[index]["reason"] = known.setdefault(event.reason, len(known))
             if events and events[-1].kind == "resent":
                 rows["pushes"][-1] += events[-1].last - events[-1].first
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"{self._tail.path} holds a push that no server wrote: {error}"
                              ) from None
         self._rows.append(rows)
-
-    def _reason(self, reason: str) -> int:
-        if reason not in self._reasons:
-            self._reasons[reason] = len(self.reasons)
-            self.reasons.append(reason)
-        return self._reasons[reason]
 
     def _other(self, event: dict[str, Any]) -> None:
         if event["kind"] == "resume":

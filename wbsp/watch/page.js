@@ -14,7 +14,9 @@ let view = asked.has("from") ? [Number(asked.get("from")), Number(asked.get("to"
   : asked.get("view") || "whole"; // a window in seconds, or the name of one that moves
 let waiting = false; // a drawing is due
 
+const systemDark = matchMedia("(prefers-color-scheme: dark)");
 const by = id => document.getElementById(id);
+const known = () => runs.filter(run => run.state);
 
 // --- where data comes from ---
 
@@ -67,12 +69,12 @@ async function poll() {
 // --- the window of the lanes ---
 
 function span() {
-  return Math.max(0.001, ...runs.filter(run => run.state).map(
+  return Math.max(0.001, ...known().map(
     run => Math.max(run.state.duration, run.spans.end - run.state.began)));
 }
 
 function dozen() {
-  const cycles = runs.filter(run => run.state).map(run => run.spans.cycle).filter(Boolean);
+  const cycles = known().map(run => run.spans.cycle).filter(Boolean);
   return Math.min(span(), 12 * Math.max(...cycles, 0) || span());
 }
 
@@ -106,10 +108,6 @@ function redraw() {
     waiting = false;
     draw();
   });
-}
-
-function known() {
-  return runs.filter(run => run.state);
 }
 
 function drawTop() {
@@ -175,9 +173,9 @@ function drawSection(run) {
   if (state.rejected.t.length) drawRejected(find(".rejected"), state);
 }
 
-function useTheme(name) {
-  if (name) document.documentElement.dataset.theme = name;
-  else delete document.documentElement.dataset.theme;
+function useTheme() {
+  document.documentElement.dataset.theme =
+    by("theme").value || (systemDark.matches ? "dark" : "light");
   draw();
 }
 
@@ -189,10 +187,9 @@ by("legend").replaceChildren(...DATA.phases.map((phase, k) => {
 for (const button of document.querySelectorAll("button[data-view]"))
   button.onclick = () => choose(button.dataset.view);
 by("over").onchange = draw;
-by("theme").onchange = event => useTheme(event.target.value);
 by("theme").value = asked.get("theme") || "";
-if (asked.get("theme")) document.documentElement.dataset.theme = asked.get("theme");
-matchMedia("(prefers-color-scheme: dark)").onchange = draw;
+by("theme").onchange = systemDark.onchange = useTheme;
+useTheme();
 window.onresize = redraw;
 document.title = `wbsp: ${runs.map(run => run.name).join(", ")}`;
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from wbsp.runlog.files import read_document
 from wbsp.runlog.folder import read_settings
-from wbsp.runlog.reader import Run
+from wbsp.runlog.tail import Replaced
 from wbsp.watch import state
 from wbsp.watch.events import EventLog
 from wbsp.watch.spans import SpanLog
-from wbsp.watch.tail import Replaced
 
 _COLUMNS = (("t", "<f8"), ("seconds", "<f4"), ("lane", "<u4"), ("kind", "u1"))
 
@@ -96,15 +96,13 @@ class WatchedRun:
         self._spans = SpanLog(self.folder, generation)
 
     def _read_summary(self) -> bool:
-        try:
-            time = (self.folder / "summary.json").stat().st_mtime_ns
-        except FileNotFoundError:
-            time = 0
-        changed = time != self._summary_time
-        if changed:
-            self._summary = Run(self.folder, self._settings).summary
-            self._summary_time = time
-        return changed
+        path = self.folder / "summary.json"
+        time = path.stat().st_mtime_ns if path.exists() else 0
+        if time == self._summary_time:
+            return False
+        self._summary = read_document(path) if time else None
+        self._summary_time = time
+        return True
 
     def _state(self) -> dict[str, Any]:
         log, spans = self._events, self._spans

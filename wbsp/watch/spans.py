@@ -15,7 +15,8 @@ import msgspec
 import numpy as np
 
 from wbsp.core.stats import PHASES, Lane, Phase
-from wbsp.watch.tail import Rows, Tail
+from wbsp.runlog.tail import Tail
+from wbsp.watch.rows import Rows
 
 MOST = 2_000_000  # spans of a run that a page is given; of more, neighbours are put together
 ROW = np.dtype([

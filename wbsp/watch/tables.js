@@ -22,19 +22,13 @@ function fill(table, head, rows) {
   }))));
 }
 
-function whole(value) {
-  return value === null || value === undefined ? "–" : [value.toLocaleString("en-US"), value];
-}
-
-function digits(value, places) {
-  if (value === null || value === undefined) return "–";
-  return [value.toLocaleString("en-US", {minimumFractionDigits: places,
-                                         maximumFractionDigits: places}), value];
-}
-
-function share(value) {
-  return value === null || value === undefined ? "–" : [`${(100 * value).toFixed(1)} %`, value];
-}
+// Cells with a number, or without one where it is not known.
+const cell = words => (value, places) =>
+  value === null || value === undefined ? "–" : [words(value, places), value];
+const digits = cell((value, places) => value.toLocaleString("en-US", {
+  minimumFractionDigits: places, maximumFractionDigits: places}));
+const whole = cell(value => value.toLocaleString("en-US"));
+const share = cell(value => `${(100 * value).toFixed(1)} %`);
 
 // What became of a run, in words; `now` (seconds since 1970) only where it is watched live.
 function fate(state, now) {
@@ -52,14 +46,13 @@ function drawRuns(table, runs, now) {
        runs.map(({name, color, dash, state}) => {
          const swatch = element("i", {class: "swatch"});
          swatch.style.borderTop = `3px ${dash === "solid" ? "solid" : "dashed"} ${seen(color)}`;
+         const {t, version, total, accuracy, staleness} = state.summary;
          const losses = state.evaluations.loss;
          return [[element("span", {}, swatch, name), undefined, state.folder],
-                 fate(state, now), digits(state.summary.t, 1), whole(state.summary.version),
-                 whole(state.summary.total.steps), whole(state.summary.total.pushes), whole(state.summary.total.rejected),
-                 whole(state.summary.total.samples), share(state.summary.accuracy),
-                 digits(losses.length ? losses[losses.length - 1] : null, 4),
-                 digits(state.summary.staleness.mean, 2), whole(state.summary.staleness.max),
-                 share(state.summary.total.shares.compute)];
+                 fate(state, now), digits(t, 1), whole(version), whole(total.steps),
+                 whole(total.pushes), whole(total.rejected), whole(total.samples), share(accuracy),
+                 digits(losses[losses.length - 1], 4), digits(staleness.mean, 2),
+                 whole(staleness.max), share(total.shares.compute)];
        }));
 }
 
