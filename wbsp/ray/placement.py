@@ -51,20 +51,16 @@ def reserved(needs: Mapping[str, dict[str, float]], strategy: str,
     group = placement_group(list(needs.values()), strategy=strategy)
     try:
         if not group.wait(seconds):
-            raise RunError(no_room(needs, strategy, seconds))
+            asked = Counter((who.partition(" ")[0], _words(need)) for who, need in needs.items())
+            pieces = ", ".join(f"{count} x {who} of {need}" for (who, need), count in asked.items())
+            nodes = sum(node["Alive"] for node in ray.nodes())
+            raise RunError(f"no room on the cluster within {seconds:g} s ({strategy}): asked for "
+                           f"{pieces}; it has {_words(ray.cluster_resources())} on {nodes} "
+                           f"{'node' if nodes == 1 else 'nodes'}, and free of it "
+                           f"{_words(ray.available_resources())}")
         yield group
     finally:
         remove_placement_group(group)
-
-
-def no_room(needs: Mapping[str, dict[str, float]], strategy: str, seconds: float) -> str:
-    """The line that says what was asked for, and what there is."""
-    asked = Counter((who.partition(" ")[0], _words(need)) for who, need in needs.items())
-    pieces = ", ".join(f"{count} x {who} of {need}" for (who, need), count in asked.items())
-    nodes = sum(node["Alive"] for node in ray.nodes())
-    return (f"no room on the cluster within {seconds:g} s ({strategy}): asked for {pieces}; it has "
-            f"{_words(ray.cluster_resources())} on {nodes} {'node' if nodes == 1 else 'nodes'}, "
-            f"and free of it {_words(ray.available_resources())}")
 
 
 def actor_options(needs: Mapping[str, float]) -> dict[str, object]:

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -18,7 +19,6 @@ import ray
 
 from wbsp import timeouts
 from wbsp.ray.placement import RunError
-from wbsp.ray.token import token_file
 from wbsp.runlog.files import read_document
 from wbsp.runlog.folder import SETTINGS, read_settings
 
@@ -79,11 +79,14 @@ class Server:
         host = ray.util.get_node_ip_address()
         port = port or _free_port(host)
         begin = self._log.stat().st_size if self._log.exists() else 0
-        with open(self._log, "ab") as output, token_file(self._token) as token:
+        with (open(self._log, "ab") as output,
+              tempfile.NamedTemporaryFile("w", prefix="wbsp-") as secret):  # for this user alone
+            secret.write(self._token)
+            secret.flush()
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _COMMAND, *self._flags, "--resume",
                  f"--log_root={self._folder}", f"--host={host}", f"--port_base={port}",
-                 f"--token_file={token}"],
+                 f"--token_file={secret.name}"],
                 stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"})
             deadline = time.monotonic() + timeouts.RAY_START

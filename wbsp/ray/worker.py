@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import tempfile
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ from typing import Any, NamedTuple
 import ray
 from ray import cloudpickle
 
-from wbsp.ray.token import token_file
 from wbsp.worker.comm.connection import TransportError
 
 
@@ -104,8 +104,10 @@ class Worker:
         os.environ.update(environment, WBSP_WORKER_INDEX=str(self._index))
         if not ray.get_runtime_context().get_accelerator_ids().get("GPU"):
             os.environ["CUDA_VISIBLE_DEVICES"] = ""  # those of the node are others'
-        with token_file(token) as path:
-            os.environ["WBSP_TOKEN_FILE"] = path
+        with tempfile.NamedTemporaryFile("w", prefix="wbsp-") as secret:  # for this user alone
+            secret.write(token)
+            secret.flush()
+            os.environ["WBSP_TOKEN_FILE"] = secret.name
             try:
                 return Outcome(train(*arguments))
             except TransportError as error:
