@@ -9,7 +9,7 @@ import models
 from launcher.flags import FLAGS, chosen_sync, given, run_wide_settings, say_what_has_no_effect
 from launcher.images import imagenet_settings, look_of
 from wbsp.environment import worker_num
-from wbsp.ps.flags import bandwidth, places, server_config
+from wbsp.ps.flags import bandwidth, server_config
 from wbsp.sync import create
 
 
@@ -32,14 +32,14 @@ def parameter_server():
         images = data.size(FLAGS.dataset, FLAGS.data_dir, "test")
         if count > images:
             raise ValueError(f"--test_images={count}: the test set of {FLAGS.dataset} has {images}")
-    config = server_config(
-        workers, stop_samples=FLAGS.epochs * data.size(FLAGS.dataset, FLAGS.data_dir),
-        target_accuracy=math.inf if FLAGS.target_accuracy is None else FLAGS.target_accuracy)
     experiment = functools.partial(network_and_test_set, settings, FLAGS.data_dir,
                                    FLAGS.test_images)
-    return prepare_server(
-        settings, create(chosen_sync(), **options), options, config, host=host, port=port,
-        base_dir=FLAGS.base_dir, start_evaluator=lambda: EvaluatorProcess(experiment), **places())
+    config = server_config(
+        workers, stop_samples=FLAGS.epochs * data.size(FLAGS.dataset, FLAGS.data_dir),
+        target_accuracy=math.inf if FLAGS.target_accuracy is None else FLAGS.target_accuracy,
+        host=host, port=port, base_dir=FLAGS.base_dir)
+    return prepare_server(settings, create(chosen_sync(), **options), config,
+                          start_evaluator=lambda: EvaluatorProcess(experiment))
 
 
 def shard():

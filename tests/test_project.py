@@ -145,7 +145,7 @@ CALLS = {"zmq.Context", "zmq.Poller", "queue.SimpleQueue", "queue.Queue", "os.ur
          "os.fsync", "os.replace", "open"}
 # Of these, what children of a server need and Keras's side of a worker, which have no other host,
 # and names of signals and of errors.
-MAY = {"wbsp/ps/evaluation.py": {"multiprocessing", "signal", "time"},
+MAY = {"wbsp/ps/evaluation.py": {"multiprocessing", "signal"},
        "wbsp/ps/server.py": {"signal"},
        "wbsp/worker/loop.py": {"threading"},
        "wbsp/worker/keras/fit_watch.py": {"threading"},

@@ -70,7 +70,7 @@ PROBE_AGAIN = 0.5  # server, standby: between two such attempts
 # A server waits for its child processes
 
 EVALUATOR_HANGS = 300.0  # server: for a sign of work of its evaluator; then that is ended
-EVALUATOR_SIGN = 2.0  # evaluator: between two signs of work
+EVALUATOR_SIGN = 2.0  # server: between two looks whether its evaluator works
 CHILD_SETTINGS = 60.0  # child process: for the settings from its server
 
 # Remote watchers wait for the process that serves a run's files

@@ -15,7 +15,7 @@ from integer_replica import IntegerReplica
 from jobs import PATIENCE, until
 
 from wbsp.core.outer_optimizer import create_outer
-from wbsp.process.host import Clock
+from wbsp.process.host import HOST, Clock
 from wbsp.process.signals import Interrupts
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.ps.checkpoint.writer import CHECKPOINT
@@ -83,8 +83,8 @@ class Run:
         model = create(sync) if isinstance(sync, str) else sync
         self.console = Console("", self.output)
         reporter = Reporter(folder, ServerLog(folder, model.name, tensorboard=False), self.console)
-        self.server = Server(model, socket, config, RunInfo(model.rule, workers, {}, "", 1),
-                             reporter, self.interrupts, evaluator=judge)
+        self.server = Server(model, socket, RunInfo(config, model.rule, {}, "", 1), reporter,
+                             self.interrupts, start_evaluator=judge and (lambda: judge))
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def starts(self):
@@ -276,6 +276,7 @@ class Seconds:
 
     def __init__(self):
         self.clock = Clock(lambda: self.now)
+        self.scheduler = HOST.scheduler
 
 
 def test_an_evaluator_that_hangs_is_said_and_then_given_up():

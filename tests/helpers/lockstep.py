@@ -22,10 +22,12 @@ from wbsp.core.store import UNSENT, Store
 from wbsp.process.host import HOST
 from wbsp.ps.checkpoint.state import RunState
 from wbsp.ps.clock import Clock
-from wbsp.ps.config import RunInfo
+from wbsp.ps.config import RunInfo, ServerConfig
 from wbsp.ps.dispatcher import Dispatcher
+from wbsp.ps.sharding.coordinator import Shards
 from wbsp.sync import create
 from wbsp.tensors.codecs import parse
+from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Challenges
 
 SETTINGS, SECRET = {"id": "ab12"}, bytes(32)
@@ -39,19 +41,20 @@ class Life:
         self.engine = None
         self.writing = None  # a checkpoint under way
         wire = parse(world.wire)
-        info = RunInfo(world.model().rule, world.workers_num, SETTINGS | {"wire": wire.name},
-                       SETTINGS["id"], epoch, wire=wire, secret=SECRET)
+        info = RunInfo(ServerConfig(world.workers_num, wire=wire), world.model().rule,
+                       SETTINGS | {"wire": wire.name}, SETTINGS["id"], epoch, secret=SECRET)
         self.challenges = Challenges(os.urandom)
-        self.dispatcher = Dispatcher(self, info, SimpleNamespace(
-            clock=Clock(lambda: world.now), say=world.said.append,
-            event=partial(self.event, world.now)))
+        reporter = SimpleNamespace(clock=Clock(lambda: world.now), say=world.said.append,
+                                   event=partial(self.event, world.now))
+        self.dispatcher = Dispatcher(self, info, reporter, Shards(info, self, reporter.say),
+                                     lambda: m.FilesAt(0), dict, None)
         model = world.model()
         store = Store(saved["vector"], saved["state"].version, wire=wire,
                       unsent=saved["outer"].get(UNSENT))
         self.engine = Engine(model, store, world.workers_num, log=self.event)
         if epoch > 1:
             self.engine.restore(vars(saved["state"]))
-            self.dispatcher.roster.owners.update(saved["state"].places)
+            self.dispatcher.info.owners.update(saved["state"].places)
         self.requests = self.dispatcher.begin(self.engine, LAYOUT)
 
     def event(self, now, kind, **fields):
@@ -85,7 +88,7 @@ class Life:
         def act(now):
             self.engine.ledger.mark += 1
             state = RunState(**self.engine.state(), elapsed=now,
-                             places=self.dispatcher.roster.owners)
+                             places=self.dispatcher.info.owners)
             self.writing = {"vector": self.engine.store.latest.vector,
                             "outer": self.engine.store.state(),
                             "state": RunState.from_json(json.loads(json.dumps(state.to_json())))}

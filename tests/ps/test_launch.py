@@ -21,7 +21,6 @@ from wbsp.ps.checkpoint.writer import CHECKPOINT
 from wbsp.ps.config import ServerConfig
 from wbsp.ps.replication.snapshot import RunCopy
 from wbsp.ps.replication.standby import Standby
-from wbsp.ps.sharding.coordinator import ShardPlan
 from wbsp.runlog.files import write_document
 from wbsp.runlog.folder import is_held, read_settings, write_settings
 from wbsp.sync import create
@@ -42,9 +41,10 @@ def socket():
 
 
 def planned(model, root, port):
-    return start._Plan({"sync": "asp", "wire": "float32"}, model, {}, ServerConfig(2), "localhost",
-                       port, None, Runs("asp", root, port, True), str(root), None,
-                       ShardPlan.parse("1"), 0, Interrupts())
+    return start._Plan(
+        {"sync": "asp", "sync_option": "{}", "wire": "float32"}, model,
+        ServerConfig(2, port=port, base_dir="asp", log_root=str(root), resume=True),
+        Runs("asp", root, port, True), Interrupts())
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def copy():
 
 def resumes(plan):
     """Which folder a later process goes on with."""
-    return Runs("asp", plan.relative_to, plan.port, True).to_resume()
+    return Runs("asp", plan.config.log_root, plan.config.port, True).to_resume()
 
 
 def test_a_take_over_has_a_folder_of_its_own(plan, socket, tmp_path):
@@ -179,10 +179,9 @@ def test_a_standby_that_died_before_its_folder_had_a_checkpoint_waits_again(tmp_
     monkeypatch.setattr(Interrupts, "install", lambda self: self)
     (tmp_path / "asp-standby" / "run-001").mkdir(parents=True)
     port = free_port()
-    serve = start.prepare_server(
-        {"sync": "asp"}, create("asp"), {}, ServerConfig(2), host="localhost", port=port,
-        token_file=None, base_dir="asp", log_root=str(tmp_path), resume=True,
-        standby_of=f"localhost:{port + 1}")
+    serve = start.prepare_server({"sync": "asp", "sync_option": "{}"}, create("asp"), ServerConfig(
+        2, port=port, base_dir="asp", log_root=str(tmp_path), resume=True,
+        standby_of=f"localhost:{port + 1}"))
     assert isinstance(serve.__self__, Standby)
     serve.__self__._primary.close()
     serve.__self__._socket.close()
@@ -200,12 +199,12 @@ def test_run_json_that_names_no_run_is_said_where_another_server_may_have_it(tmp
     socket.close()
 
 
-@pytest.mark.parametrize(("config", "says"), [
-    (ServerConfig(2, stop_samples=100), "120 samples were trained, and it ends after 100"),
-    (ServerConfig(2, target_accuracy=0.85), "its accuracy is 0.9000, and it ends at 0.85"),
-    (ServerConfig(2, stop_samples=121, target_accuracy=0.95), None)])
+@pytest.mark.parametrize(("ends", "says"), [
+    ({"stop_samples": 100}, "120 samples were trained, and it ends after 100"),
+    ({"target_accuracy": 0.85}, "its accuracy is 0.9000, and it ends at 0.85"),
+    ({"stop_samples": 121, "target_accuracy": 0.95}, None)])
 def test_an_ended_run_that_is_named_goes_on_only_where_something_is_left_to_do(
-        tmp_path, caplog, config, says):
+        tmp_path, caplog, ends, says):
     caplog.set_level("INFO")
     folder = tmp_path / "asp" / "run-001"
     folder.mkdir(parents=True)
@@ -216,8 +215,9 @@ def test_an_ended_run_that_is_named_goes_on_only_where_something_is_left_to_do(
                             "ended": True})
     write_document(folder / "summary.json", {"accuracy": 0.9})
     written = (folder / "run.json").read_bytes()
-    plan = replace(planned(create("asp"), tmp_path, free_port()), config=config, runs=Runs(
-        "asp", tmp_path, 0, "run-001"))
+    plan = planned(create("asp"), tmp_path, free_port())
+    plan = replace(plan, config=replace(plan.config, **ends),
+                   runs=Runs("asp", tmp_path, 0, "run-001"))
     socket = plan.listen()
     serve = plan.prepare(socket, None)
     if says is None:

@@ -9,7 +9,7 @@ import sys
 from absl import app, flags
 
 from wbsp.environment import token, worker_num
-from wbsp.ps.flags import bandwidth, define_flags, places, server_config
+from wbsp.ps.flags import bandwidth, define_flags, server_config
 from wbsp.ps.launch import prepare_server, where_to_listen
 from wbsp.ps.sharding.process import prepare_shard
 from wbsp.sync import create, parse_options
@@ -45,8 +45,8 @@ def main(argv):
         options = parse_options(FLAGS.sync_option)
         model = create(FLAGS.sync, **options)
         settings = {"sync": model.name, "sync_option": json.dumps(options, sort_keys=True)}
-        return prepare_server(settings, model, options, server_config(workers), host=host,
-                              port=port, base_dir=FLAGS.base_dir or model.name, **places())()
+        return prepare_server(settings, model, server_config(
+            workers, host=host, port=port, base_dir=FLAGS.base_dir or model.name))()
     except (ValueError, OSError) as error:
         print(f"wbsp.ps: {error}", file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""A server's settings, what a worker joins, and where the server reports."""
+"""A server's settings, what it knows of its run, and where it reports."""
 
 from __future__ import annotations
 
@@ -6,28 +6,71 @@ import json
 import math
 import pathlib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from wbsp import timeouts
 from wbsp.core.outer_optimizer import OuterOptimizer
+from wbsp.limits import SHARDS
 from wbsp.process.host import HOST
+from wbsp.ps.checkpoint.state import IndexOwner
 from wbsp.ps.clock import Clock
 from wbsp.runlog.console import Console
 from wbsp.runlog.server import ServerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.tensors.codecs import FLOAT32, Codec
+from wbsp.tensors.layout import LayerState
+from wbsp.wire.addresses import split_addresses
 from wbsp.wire.proof import SIZE, mac, ticket
 from wbsp.wire.rate import RateLimiter
 
 
+class ShardPlan(NamedTuple):
+    """How many shards there are to be: processes of this server's, or those at `addresses`."""
+
+    number: int = 1
+    addresses: tuple[tuple[str, int], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> ShardPlan:
+        """From '4', or 'host:port,host:port'. Raises ValueError in one line."""
+        if text.isascii() and text.isdigit() and 1 <= int(text) <= SHARDS:
+            return cls(int(text))
+        try:
+            addresses = tuple(split_addresses(text))
+        except ValueError as error:
+            raise ValueError(f"shards={text!r} is neither a number from 1 to {SHARDS} nor a list "
+                             f"of addresses: {error}") from None
+        if len(set(addresses)) < len(addresses) or len(addresses) > SHARDS:
+            raise ValueError(f"shards={text!r} names an address twice, or more than {SHARDS}")
+        return cls(len(addresses), addresses)
+
+    @property
+    def setting(self) -> int | list[str]:
+        """For run.json."""
+        return [f"{host}:{port}" for host, port in self.addresses] or self.number
+
+    @property
+    def single(self) -> bool:
+        """True if the server is to keep the floats itself."""
+        return self.number == 1 and not self.addresses
+
+
 @dataclass
 class ServerConfig:
-    """What ends a run, its rates, its outer step, whether memory is shared with workers, and the
-    format of updates and versions.
+    """What the flags say of a server; each field is the flag of that name, but for these.
 
-    fail_if_lost: a run at whose end a worker is missing has failed
+    stop_samples: the run ends after so many (--epochs)
+    bandwidth:    bytes a second each way (--band_width_limit); None: no limit
+    share:        whether memory is shared with processes of this machine (--transport)
+    wire:         format of updates and versions
+    port:         0: any free one
+    token:        what --token_file holds; None: there is none
+    resume:       as in `Runs`
+    standby_of:   address of the server that is followed until it is gone; the files of a standby
+                  that takes over lie in a folder beside that of `base_dir`
+    watch_port:   at which the run's files are handed out; 0: any free one
 
-    Times in seconds, `bandwidth` in bytes per second.
+    Times in seconds.
     """
 
     worker_num: int
@@ -40,6 +83,15 @@ class ServerConfig:
     share: bool = True
     wire: Codec = FLOAT32
     fail_if_lost: bool = False
+    host: str = "localhost"
+    port: int = 0
+    token: bytes | None = None
+    base_dir: str = ""
+    log_root: str = "runs"
+    resume: bool | str = False
+    standby_of: str | None = None
+    shards: ShardPlan = ShardPlan()
+    watch_port: int = 0
 
     def __post_init__(self) -> None:
         """Raises ValueError for a bad bandwidth, before anything of the run is made."""
@@ -75,35 +127,41 @@ class Reporter:
         self.console.close()
 
 
-@dataclass(frozen=True)
+@dataclass
 class RunInfo:
-    """What a worker joins, and a standby stands by.
+    """What a worker joins, and what each server of the run must know of its workers' processes,
+    with or without a session.
 
-    settings:   what joining workers must agree on or take over (name -> text)
-    run, epoch: the run's id, and the number of this start of its server
-    wire:       format of updates and versions
-    shared:     what a standby must agree on beside the settings (name -> text)
-    alone:      why no memory is shared with workers; None: it is, with those that can
+    settings: what joining workers must agree on or take over (name -> text)
+    run:      the run's id
+    epoch:    number of this start of the run's server, or a later one, if its standby was lost
     others_wait: members of another run are to wait for its server, which may be started yet; else
-                they are refused: this server was to go on with their run, and does not have it
-    secret:     of the run; see `wbsp.wire.proof`
+              they are refused: this server was to go on with their run, and does not have it
+    secret:   of the run; see `wbsp.wire.proof`
+    began:    epoch with which this server, and its ledger, began
+    owners:   worker -> its newest process that was a member
+    layers:   what layers have and no version carries, as the worker that brought W_0, or was first,
+              has it; None: not known yet
     """
 
+    config: ServerConfig
     rule: WorkerRule
-    worker_num: int
     settings: dict[str, str]
     run: str
     epoch: int
-    wire: Codec = FLOAT32
-    alone: str | None = None
     others_wait: bool = False
-    shared: dict[str, str] = field(default_factory=dict)
     secret: bytes = field(default_factory=lambda: HOST.scheduler.random(SIZE))
+
+    def __post_init__(self) -> None:
+        self.began = self.epoch
+        self.owners: dict[int, IndexOwner] = {}
+        self.layers: list[LayerState] | None = None
 
     def owner(self, identity: bytes) -> str:
         """What the process whose socket has this identity is called."""
         return mac(self.secret, "place", identity).hex()[:32]
 
-    def ticket(self, worker: int, owner: str, epoch: int) -> bytes:
-        """As in `messages.Joined`."""
-        return ticket(self.secret, worker, owner, epoch)
+    def ticket(self, worker: int) -> bytes:
+        """What the process of this member proves itself with from here on; as in
+        `messages.Joined`."""
+        return ticket(self.secret, worker, self.owners[worker].owner, self.epoch)

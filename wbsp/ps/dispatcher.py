@@ -18,14 +18,12 @@ import zmq
 from wbsp.core.engine import Engine
 from wbsp.limits import one_line
 from wbsp.ps.config import Reporter, RunInfo
-from wbsp.ps.file_server import RunFiles
 from wbsp.ps.replication.primary import Replication
 from wbsp.ps.sessions.admission import Admission, Entrance, Lobby
 from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.registry import SessionRegistry
 from wbsp.ps.sessions.replies import Replies
 from wbsp.ps.sessions.requests import Requests
-from wbsp.ps.sessions.roster import Roster
 from wbsp.ps.sessions.session import WorkerSession, body_of, other_protocol
 from wbsp.ps.sharding.coordinator import Shards
 from wbsp.tensors.layout import TensorSpec, total_size
@@ -42,30 +40,24 @@ _LOOK = 0.25  # seconds between two looks at all workers, which take a while whe
 class Dispatcher:
     """The server's side of every conversation; used by the event loop alone.
 
-    bandwidth:  bytes per second each way, or None
+    files_at:   tells where the run's files are handed out, as of `RunFiles.at`
+    record:     as in `Server`
     on_initial: takes W_0 and its layout from the first worker; None: no worker is asked
-    record, shards, files: as in `Server`
     """
 
-    def __init__(self, socket: ServerSocket, info: RunInfo, reporter: Reporter,
-                 bandwidth: float | None = None, *,
-                 on_initial: Callable[[np.ndarray, list[TensorSpec]], None] | None = None,
-                 record: Callable[..., dict[str, Any]] = dict, shards: Shards | None = None,
-                 files: RunFiles | None = None):
+    def __init__(self, socket: ServerSocket, info: RunInfo, reporter: Reporter, shards: Shards,
+                 files_at: Callable[[], m.FilesAt], record: Callable[..., dict[str, Any]],
+                 on_initial: Callable[[np.ndarray, list[TensorSpec]], None] | None):
         self._socket = socket
         self._say = reporter.say
-        self._clock = clock = reporter.clock
-        self.shards = shards
-        self.files = files
+        self._clock = reporter.clock
+        self._files_at = files_at
+        self.info = info
         self.on = socket.on
-        if self.shards is not None:
-            self.shards.hear = self.hear_shard
-        alone = ("a rate limit" if bandwidth else "shards" if self.shards
-                 else info.alone if info.wire.lossless else f"--wire={info.wire.name}")
-        self.sessions = SessionRegistry(socket, bandwidth, reporter, shards, info.wire, alone)
-        self.roster = Roster(info)
-        self.replication = Replication(info, record, socket, self.sessions, self.roster, reporter)
-        self._lobby = Lobby(info, self.sessions, self.roster, clock, self.replication, on_initial)
+        shards.hear = self.hear_shard
+        self.sessions = SessionRegistry(socket, info.config, reporter, shards)
+        self.replication = Replication(info, record, socket, self.sessions, reporter)
+        self._lobby = Lobby(info, self.sessions, self._clock, self.replication, on_initial)
         self.entrance: Entrance = self._lobby
         self._handlers = self._handlers_of(self._lobby)
         self._look_at = -math.inf  # own time of the next look at all workers
@@ -73,7 +65,7 @@ class Dispatcher:
 
     def begin(self, engine: Engine, layout: list[TensorSpec]) -> Requests:
         """There is a model: admit the workers that wait for it."""
-        replies = Replies(engine, self.sessions, self.roster)
+        replies = Replies(engine, self.sessions, self.info)
         self.sessions.expect(self.sessions.planes.most(total_size(layout)))
         requests = Requests(engine, self.sessions, replies, self._clock)
         admission = Admission(self._lobby, requests, layout)
@@ -262,8 +254,7 @@ class Dispatcher:
         if reason := other_protocol("who watches", watch.protocol):
             self.sessions.answer(peer.identity, m.Refused(reason))
         else:
-            self.sessions.answer(peer.identity, self.files.at() if self.files else m.FilesAt(
-                0, "this server hands out no files"))
+            self.sessions.answer(peer.identity, self._files_at())
 
     def _is_no_shard(self, peer: Peer, lead: s.Lead) -> None:
         self.sessions.answer(peer.identity, s.Denied("it is a server, and no shard"))

@@ -13,7 +13,6 @@ import multiprocessing
 import os
 import pathlib
 import signal
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from multiprocessing import resource_tracker
@@ -31,7 +30,6 @@ from wbsp.process.signals import SIGNALS
 from wbsp.process.throttle import Throttle
 from wbsp.tensors.layout import TensorSpec, difference
 
-_DONE, _FAILED, _WORKS = "done", "failed", "works"  # what a message of the process is
 _LEAST = 0.02  # seconds of the processor's time that are work
 _GRAIN = 0.1  # seconds between two looks whether a wait still makes sense
 _NOTICE = 20.0  # seconds between two lines about that
@@ -73,9 +71,10 @@ class EvaluatorWatch:
     """
 
     def __init__(self, evaluator: Evaluator, say: Callable[[str], None], on: Host = HOST):
-        self._evaluator = evaluator
+        self.evaluator = evaluator
+        self.on = on
+        self.pool = on.scheduler.pool("wbsp-evaluation")  # in whose thread it is called
         self._say = say
-        self._on = on
         self._signs: int | None = None
         self._silent = 0.0
         self._notice = Throttle(_NOTICE, _NOTICE)  # in seconds of silence
@@ -83,7 +82,7 @@ class EvaluatorWatch:
 
     def initial(self) -> tuple[np.ndarray, list[TensorSpec]] | None:
         """As of the evaluator. Raises EvaluatorError, also where it hangs."""
-        initial = self._evaluator.initial()
+        initial = self.evaluator.initial()
         if initial is None:
             self.look("the network and the test set")
         return initial
@@ -93,8 +92,8 @@ class EvaluatorWatch:
 
         Time between two looks does not count: this process, too, may have been stopped.
         """
-        now = self._on.clock.monotonic()
-        signs = self._evaluator.signs()
+        now = self.on.clock.monotonic()
+        signs = self.evaluator.signs()
         passed = min(now - self._looked, _LOOK)
         self._looked = now
         if signs is None or signs != self._signs:
@@ -126,24 +125,20 @@ class Evaluations:
 
     take: hears of each evaluation: the time of the snapshot, its version, the result
     lost: hears why there will be no more, when the evaluator fails in mid-run
-    say:  hears of an evaluator that seems to hang
     """
 
-    def __init__(self, engine: Engine, layout: list[TensorSpec], evaluator: Evaluator | None,
+    def __init__(self, engine: Engine, layout: list[TensorSpec], watch: EvaluatorWatch | None,
                  period: float, take: Callable[[float, int, Evaluation], None],
-                 lost: Callable[[str], None], say: Callable[[str], None], on: Host = HOST):
-        self._watch = evaluator and EvaluatorWatch(evaluator, say, on)
+                 lost: Callable[[str], None]):
         self._engine = engine
         self._layout = layout
-        self._evaluator = evaluator
+        self._watch = watch  # None: there is no evaluator, or none any more
         self._period = period
         self._ready = False  # its network is there
         self._take = take
         self._lost = lost
-        self._on = on
         self.newest: Evaluation | None = None
         self.missing: str | None = None  # why the final version is not evaluated and saved
-        self._pool = on.scheduler.pool("wbsp-evaluation")
         self._under_way: _UnderWay | None = None
         self._evaluated = -1  # newest version that was
         self._due = 0.0
@@ -151,7 +146,7 @@ class Evaluations:
     def prepare(self) -> None:
         """See whether the evaluator's network is there. Raises EvaluatorError where it hangs or
         fails, or has built another one than the run's."""
-        if self._ready or self._watch is None or self._evaluator is None:
+        if self._ready or self._watch is None:
             return
         initial = self._watch.initial()
         if initial is None:
@@ -163,16 +158,17 @@ class Evaluations:
 
     def poll(self, now: float) -> None:
         """Collect finished evaluations; start the next if due."""
-        if self._evaluator is None or not self._ready:
+        watch = self._watch
+        if watch is None or not self._ready:
             return
         try:
             if self._under_way and self._under_way.result.done():
                 self._finish(self._under_way)
-            if self._under_way and self._watch:
-                self._watch.look(self._under_way.work)
-            if not self._under_way and now >= self._due and self._newer:
+            if self._under_way:
+                watch.look(self._under_way.work)
+            elif now >= self._due and self._newer:
                 self._due = now + self._period
-                self._start(self._evaluator, now)
+                self._start(watch, now)
         except EvaluatorError as error:
             self.stop(str(error))
             self._lost(str(error))
@@ -182,26 +178,27 @@ class Evaluations:
 
         `wanted` is asked all the time; False ends the wait. `missing` says what came of it.
         """
-        if self._evaluator is None:
+        watch = self._watch
+        if watch is None:
             return
         try:
             while self._under_way or self._newer:
-                under_way = self._under_way or self._start(self._evaluator, now)
-                self._wait(under_way.result, under_way.work, wanted)
+                under_way = self._under_way or self._start(watch, now)
+                self._wait(watch, under_way.result, under_way.work, wanted)
                 self._finish(under_way)
-            saving = self._pool.submit(self._evaluator.save,
+            saving = watch.pool.submit(watch.evaluator.save,
                                        self._engine.store.whole().result().snapshot, path)
-            self._wait(saving, f"the file {path.name}", wanted)
+            self._wait(watch, saving, f"the file {path.name}", wanted)
             saving.result()
         except EvaluatorError as error:
             self.stop(str(error))
 
     def stop(self, reason: str) -> None:
         """End the evaluator, whatever it is doing."""
-        if self._evaluator is not None:
-            self._evaluator.close()
+        if self._watch is not None:
+            self._watch.evaluator.close()
             self.missing = reason
-        self._evaluator = self._under_way = None
+        self._watch = self._under_way = None
 
     def accuracy_of(self, version: int) -> float | None:
         """The accuracy of this version, 0..1, if it was the last to be evaluated."""
@@ -211,12 +208,10 @@ class Evaluations:
     def _newer(self) -> bool:
         return self._engine.store.latest.version > self._evaluated
 
-    def _start(self, evaluator: Evaluator, now: float) -> _UnderWay:
-        store = self._engine.store
-        whole = store.whole()
-        version = store.latest.version
-        self._under_way = _UnderWay(now, version, self._pool.submit(
-            lambda: evaluator.evaluate(whole.result().snapshot)))
+    def _start(self, watch: EvaluatorWatch, now: float) -> _UnderWay:
+        whole = self._engine.store.whole()
+        self._under_way = _UnderWay(now, self._engine.store.latest.version, watch.pool.submit(
+            lambda: watch.evaluator.evaluate(whole.result().snapshot)))
         return self._under_way
 
     def _finish(self, under_way: _UnderWay) -> None:
@@ -225,14 +220,15 @@ class Evaluations:
         self._evaluated = under_way.version
         self._take(under_way.time, self._evaluated, self.newest)
 
-    def _wait(self, future: Future, work: str, wanted: Callable[[], bool]) -> None:
+    @staticmethod
+    def _wait(watch: EvaluatorWatch, future: Future, work: str,
+              wanted: Callable[[], bool]) -> None:
         """Wait until `future` is done. Raises EvaluatorError once it is no longer `wanted`, or the
         evaluator hangs."""
-        while not self._on.scheduler.done(future, _GRAIN):
+        while not watch.on.scheduler.done(future, _GRAIN):
             if not wanted():
                 raise EvaluatorError("interrupted")
-            if self._watch:
-                self._watch.look(work)
+            watch.look(work)
 
 
 class EvaluatorProcess:
@@ -243,6 +239,8 @@ class EvaluatorProcess:
     """
 
     def __init__(self, make: Callable[[], tuple[Any, Any]]):
+        import psutil  # a machine that only serves has none
+
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, make), daemon=True,
@@ -254,12 +252,16 @@ class EvaluatorProcess:
         atexit.register(self.close)  # the process ignores the signal by which Python would end it
         self._initial: tuple[np.ndarray, list[TensorSpec]] | None = None
         self._busy = True  # at first with its network
+        self._usage = psutil.Process(self.pid)
+        self._gone = psutil.Error  # raised where it has ended
+        self._used = 0.0  # seconds of the processor, when it was looked at last
+        self._look_at = 0.0
         self._signs = 0
 
     def initial(self) -> tuple[np.ndarray, list[TensorSpec]] | None:
         """(W_0, layout) once the network is built, None before. Raises EvaluatorError."""
-        while self._initial is None and self._connection.poll():
-            self._initial = self._take()
+        if self._initial is None and self._connection.poll():
+            self._initial = self._receive()
         return self._initial
 
     def evaluate(self, snapshot: Snapshot) -> Evaluation:
@@ -271,6 +273,14 @@ class EvaluatorProcess:
         self._ask("save", snapshot.vector, str(path))
 
     def signs(self) -> int | None:
+        """Looks at which it had used the processor: one that is stopped, or waits for something
+        that never comes, uses none."""
+        if self._busy and (now := HOST.clock.monotonic()) >= self._look_at:
+            self._look_at = now + timeouts.EVALUATOR_SIGN
+            with contextlib.suppress(self._gone):
+                used = sum(self._usage.cpu_times()[:2])  # of user and system
+                self._signs += used - self._used >= _LEAST
+                self._used = used
         return self._signs if self._busy else None
 
     def kill(self) -> None:
@@ -292,23 +302,14 @@ class EvaluatorProcess:
         return self._receive()
 
     def _receive(self) -> Any:
-        """The answer that is due."""
-        while (answer := self._take()) is None:
-            pass
-        return answer
-
-    def _take(self) -> Any:
-        """The next answer; None: a sign of work. Raises EvaluatorError."""
+        """The answer that is due. Raises EvaluatorError."""
         try:
-            word, answer = self._connection.recv()
+            well, answer = self._connection.recv()
         except (EOFError, OSError):
             self._process.join(2)
             raise EvaluatorError(f"the evaluator process {_fate(self._process.exitcode)}") from None
-        self._signs += 1
-        if word == _WORKS:
-            return None
         self._busy = False
-        if word == _FAILED:
+        if not well:
             raise EvaluatorError(answer)
         return answer
 
@@ -336,60 +337,19 @@ def _fate(code: int | None) -> str:
     return f"was killed by signal {-code} ({signal.strsignal(-code)})"
 
 
-class _Voice:
-    """The process's end of the pipe: answers, and signs of work while one is due.
-
-    A process that is stopped, or waits for something that never comes, gives no sign.
-    """
-
-    def __init__(self, connection: Connection):
-        self._connection = connection
-        self._speaking = HOST.scheduler.lock()
-        self._busy = True
-        HOST.scheduler.thread(self._show_work, "wbsp-signs").start()
-
-    def answer(self, word: str, answer: Any) -> None:
-        """Send what was asked for. Raises OSError where the server is gone."""
-        with self._speaking:
-            self._busy = False
-            self._connection.send((word, answer))
-
-    def hear(self) -> Any:
-        """The next request. Raises EOFError, OSError where the server is gone."""
-        request = self._connection.recv()
-        self._busy = True
-        return request
-
-    def _show_work(self) -> None:
-        spent = time.process_time()
-        while True:
-            HOST.clock.sleep(timeouts.EVALUATOR_SIGN)
-            if (now := time.process_time()) - spent < _LEAST:
-                continue
-            spent = now
-            with self._speaking, contextlib.suppress(OSError):
-                if self._busy:
-                    self._connection.send((_WORKS, None))
-
-
 def _serve(connection: Connection, make: Callable[[], tuple[Any, Any]]) -> None:
-    """Body of the process, which ends when the server's side of the pipe does."""
-    voice = _Voice(connection)
+    """Body of the process: each answer is True and what was asked for, or False and why there will
+    be none, with which the server ends the run."""
     try:
-        _answer_requests(voice, make)
-    except _ServerGone:
-        pass
-    except Exception as error:  # told to the server, which ends the run with this line
+        _answer_requests(connection, make)
+    except Exception as error:
         text = str(error) if isinstance(error, ValueError | OSError) else repr(error)
-        with contextlib.suppress(OSError):
-            voice.answer(_FAILED, text)
+        with contextlib.suppress(OSError):  # the server is gone
+            connection.send((False, text))
 
 
-class _ServerGone(Exception):
-    """The server's end of the pipe is closed."""
-
-
-def _answer_requests(voice: _Voice, make: Callable[[], tuple[Any, Any]]) -> None:
+def _answer_requests(connection: Connection, make: Callable[[], tuple[Any, Any]]) -> None:
+    """Answer until the server's side of the pipe ends."""
     with heavy_imports():
         import keras
 
@@ -400,13 +360,13 @@ def _answer_requests(voice: _Voice, make: Callable[[], tuple[Any, Any]]) -> None
 
     model, test_set = make()
     replica = open_replica(model)
-    voice.answer(_DONE, (replica.read(), replica.layout))
+    connection.send((True, (replica.read(), replica.layout)))
     os.nice(5)  # where it shares the cores with workers, training goes first
     while True:
         try:
-            what, vector, *rest = voice.hear()
+            what, vector, *rest = connection.recv()
         except (EOFError, OSError):
-            raise _ServerGone from None
+            return
         replica.adopt(replica.bring(vector), "replace")
         if what == "evaluate":
             result = model.evaluate(test_set, verbose=0, return_dict=True)
@@ -414,4 +374,4 @@ def _answer_requests(voice: _Voice, make: Callable[[], tuple[Any, Any]]) -> None
         else:
             model.save(*rest)
             answer = ()
-        voice.answer(_DONE, answer)
+        connection.send((True, answer))

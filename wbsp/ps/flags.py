@@ -8,9 +8,9 @@ from absl import flags
 
 from wbsp import timeouts
 from wbsp.core.outer_optimizer import OUTER_OPTIMIZERS, create_outer
-from wbsp.environment import TRANSPORTS, shares_memory
+from wbsp.environment import TRANSPORTS, shares_memory, token
 from wbsp.ps.checkpoint.resume import resume_flag
-from wbsp.ps.config import ServerConfig
+from wbsp.ps.config import ServerConfig, ShardPlan
 from wbsp.sync import known_models, parse_options
 from wbsp.tensors.codecs import FLOAT32, KNOWN, parse
 
@@ -67,15 +67,12 @@ def bandwidth() -> float | None:
 
 
 def server_config(workers: int, **more: Any) -> ServerConfig:
-    """What the flags say of a server for so many workers; `more` of its fields are given."""
+    """What the flags say of a server for so many workers; `more` of its fields are given. Raises
+    ValueError or OSError in one line."""
     return ServerConfig(
         workers, check_period=FLAGS.check_period, connect_timeout=FLAGS.connect_timeout,
         bandwidth=bandwidth(), share=shares_memory(FLAGS.transport),
         outer=create_outer(FLAGS.outer, **parse_options(FLAGS.outer_option)),
-        wire=parse(FLAGS.wire), fail_if_lost=FLAGS.fail_if_lost, **more)
-
-
-def places() -> dict[str, Any]:
-    """Further arguments of `prepare_server` that are flags."""
-    return {name: FLAGS[name].value for name in ("token_file", "log_root", "resume", "standby_of",
-                                                 "shards", "watch_port")}
+        wire=parse(FLAGS.wire), fail_if_lost=FLAGS.fail_if_lost, token=token(FLAGS.token_file),
+        log_root=FLAGS.log_root, resume=FLAGS.resume, standby_of=FLAGS.standby_of,
+        shards=ShardPlan.parse(FLAGS.shards), watch_port=FLAGS.watch_port, **more)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
 import platform
@@ -20,14 +21,13 @@ from wbsp.ps.checkpoint.resume import BESIDE, Runs
 from wbsp.ps.checkpoint.state import check_run
 from wbsp.ps.checkpoint.writer import CHECKPOINT
 from wbsp.ps.clock import Clock
-from wbsp.ps.config import Reporter, RunInfo, ServerConfig
+from wbsp.ps.config import Reporter, RunInfo, ServerConfig, ShardPlan
 from wbsp.ps.evaluation import Evaluator
-from wbsp.ps.file_server import RunFiles
 from wbsp.ps.replication.election import SERVER_STEP, STANDBY_STEP, Standing
 from wbsp.ps.replication.snapshot import RunCopy
 from wbsp.ps.replication.standby import Standby
 from wbsp.ps.server import Server
-from wbsp.ps.sharding.coordinator import ShardLost, ShardPlan, Shards
+from wbsp.ps.sharding.coordinator import ShardLost
 from wbsp.runlog.console import Console, say
 from wbsp.runlog.files import beside_of, read_document
 from wbsp.runlog.folder import (
@@ -43,9 +43,7 @@ from wbsp.sync import SyncModel
 from wbsp.tensors.codecs import FLOAT32
 from wbsp.wire.addresses import is_loopback, split_address
 from wbsp.wire.guard import too_few_files
-from wbsp.wire.messages.codec import PROTOCOL
-from wbsp.wire.messages.sharding import Lead
-from wbsp.wire.proof import SIZE, key_of_shards
+from wbsp.wire.proof import SIZE
 from wbsp.wire.sockets import ServerSocket
 
 
@@ -90,27 +88,25 @@ class Records:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What the flags say of the server that this process is, or may become."""
+    """The server that this process is, or may become.
+
+    settings: what joining workers must agree on, but for what each run adds (name -> text)
+    runs:     of `config`
+    """
 
     settings: dict[str, str]
     model: SyncModel
-    options: dict[str, Any]
     config: ServerConfig
-    host: str
-    port: int
-    token: bytes | None
     runs: Runs
-    relative_to: str | None  # workers have the run's folder below a log root of their own
-    start_evaluator: Callable[[], Evaluator] | None
-    shards: ShardPlan
-    watch_port: int
     interrupts: Interrupts
+    start_evaluator: Callable[[], Evaluator] | None = None
     on: Host = HOST
 
     def listen(self) -> ServerSocket:
         """Raises ValueError or OSError in one line."""
-        socket = ServerSocket(self.host, self.port, self.token, self.config.worker_num, on=self.on)
-        if line := too_few_files(self.config.worker_num):
+        config = self.config
+        socket = ServerSocket(config.host, config.port, config.token, config.worker_num, on=self.on)
+        if line := too_few_files(config.worker_num):
             say(line)
         return socket
 
@@ -118,7 +114,7 @@ class _Plan:
         """What run.json says of a run that begins in this folder."""
         config = self.config
         return {**self.settings, "workers": config.worker_num, "folder": str(self._place(folder)),
-                "sync": self.model.name, "options": self.options, "clock": "real",
+                "options": json.loads(self.settings["sync_option"]), "clock": "real",
                 "check_period": config.check_period, "bandwidth": config.bandwidth,
                 **config.outer.settings(), "command": " ".join(sys.argv)}
 
@@ -147,7 +143,7 @@ class _Plan:
         run[SECRET] = before.get(SECRET) or self.on.scheduler.random(SIZE).hex()
         run["epoch"] = before.get("epoch", 0) + step
         run["standby"] = None
-        run["shards"] = self.shards.setting
+        run["shards"] = self.config.shards.setting
         run["beside"] = beside
         run["port"] = socket.port
         run["ended"] = False
@@ -162,27 +158,18 @@ class _Plan:
         """
         model = deepcopy(self.model)  # a server may be followed by another
         config = self.config
+        if saved is not None and saved.state.over:
+            config = replace(config, shards=ShardPlan())  # there is nothing left for them to do
         settings = {**self.settings, "workers": str(config.worker_num),
                     "folder": str(self._place(folder)), "id": str(run["id"])}
         console = Console(f"{model.name} {folder}", self.on.stderr)
         log = ServerLog(folder, model.name, self.start_evaluator is not None,
                         append=resume, say=console.line)
-        info = RunInfo(model.rule, config.worker_num, settings, settings["id"], run["epoch"],
-                       config.wire,
-                       None if config.share else "shared memory disabled by --transport=tcp",
-                       saved is not None or not self.runs.asked, config.terms,
-                       bytes.fromhex(run[SECRET]))
-        over = saved is not None and saved.state.over
-        shards = None if self.shards.single or over else Shards(
-            self.shards, socket, self.host, self.token, config.bandwidth,
-            Lead(PROTOCOL, info.run, info.epoch, config.worker_num), console.line,
-            key_of_shards(info.secret))
-        server = Server(model, socket, config, info,
+        info = RunInfo(config, model.rule, settings, settings["id"], run["epoch"],
+                       saved is not None or not self.runs.asked, bytes.fromhex(run[SECRET]))
+        server = Server(model, socket, info,
                         Reporter(folder, log, console, Clock(self.on.clock.monotonic)),
-                        self.interrupts, hold=hold, record=Records(folder, run), shards=shards,
-                        evaluator=self.start_evaluator() if self.start_evaluator else None,
-                        files=RunFiles(folder, (info.run, info.epoch), self.host, self.watch_port,
-                                       self.token, self.on))
+                        self.interrupts, Records(folder, run), self.start_evaluator, hold)
         console.line(f"the files of this run are in {folder}")
         if saved:
             server.begin(*saved)
@@ -219,7 +206,9 @@ class _Plan:
 
     def _place(self, folder: pathlib.Path) -> pathlib.Path:
         """A run's folder as workers know it."""
-        return folder if self.relative_to is None else folder.relative_to(self.relative_to)
+        config = self.config  # a relative folder is below a log root of each worker's own
+        return (folder if pathlib.Path(config.base_dir).is_absolute()
+                else folder.relative_to(config.log_root))
 
     def prepare(self, socket: ServerSocket, other: str | None,
                 lost: ShardLost | None = None) -> Callable[[], int]:
@@ -283,67 +272,61 @@ class _TakeOver:
         self._plan = plan
         self._socket = socket
         self._other = other
-        self._folder: pathlib.Path | None = None
         self._hold: IO | None = None
-        self._finished = False
+        self._folder: pathlib.Path  # which is held
 
     def __call__(self, copy: RunCopy | None) -> Server:
         """The server. Raises ValueError or OSError in one line."""
         assert copy is not None, "a standby has nothing else to serve from"
-        if self._folder is None or self._hold is None:
-            self._folder = self._plan.runs.unfinished()
+        runs = self._plan.runs
+        if self._hold is None:
+            self._folder = runs.unfinished()
             self._hold = hold_folder(self._folder, _me(self._socket))
-        if not self._finished:
+        if self._folder != runs.current:
             save(self._folder / CHECKPOINT, copy.saved)  # before anything is decided
         run = self._plan.note(self._socket, self._folder, copy.run, copy.saved, STANDBY_STEP,
                               self._other)
-        if not self._finished:
-            self._folder = self._plan.runs.finished(self._folder)
-            self._finished = True
+        if self._folder != runs.current:
+            self._folder = runs.finished(self._folder)
         server = self._plan.server(self._socket, self._folder, self._hold, run, copy.saved, True)
         server.tell("took_over")
         return server
 
 
-def prepare_server(
-        settings: dict[str, str], model: SyncModel, options: dict[str, Any], config: ServerConfig,
-        *, host: str, port: int, token_file: str | None, base_dir: str, log_root: str,
-        resume: bool | str, start_evaluator: Callable[[], Evaluator] | None = None,
-        standby_of: str | None = None, shards: str = "1",
-        watch_port: int = 0, on: Host = HOST) -> Callable[[], int]:
+def prepare_server(settings: dict[str, str], model: SyncModel, config: ServerConfig,
+                   start_evaluator: Callable[[], Evaluator] | None = None,
+                   on: Host = HOST) -> Callable[[], int]:
     """Check everything and listen; return what serves, or waits to serve, and answers with an exit
     code.
 
-    standby_of: address of the server that is followed until it is gone; the files of a standby
-                that takes over lie in a folder beside that of `base_dir`
-    resume:     as in `Runs`
-    shards:     how many processes hold the floats, or their addresses; see `ShardPlan.parse`
-    watch_port: at which the run's files are handed out; 0: any free one
-    on:         the host that this process runs on
+    settings: what workers must agree on (name -> text); `sync_option`, the model's options as JSON,
+              is one of them
+    on:       the host that this process runs on
+
     From here on the process's signals are the server's. Raises ValueError or OSError in one line.
     """
-    planned = ShardPlan.parse(shards)
     settings = {**settings, "wire": config.wire.name}
     if not config.wire.lossless:  # each range is encoded by itself, and kept so for a later server
-        settings["ranges"] = str(planned.number)
+        settings["ranges"] = str(config.shards.number)
     interrupts = Interrupts(on).install()
-    if standby_of:
-        base_dir = str(pathlib.Path(base_dir).with_name(f"{sync_name(base_dir)}{BESIDE}"))
-    relative_to = None if pathlib.Path(base_dir).is_absolute() else log_root
-    plan = _Plan(settings, model, options, config, host, port, cluster.token(token_file),
-                 Runs(base_dir, on.disk.path(log_root), port,
-                      resume if standby_of is None else bool(resume)),
-                 relative_to, start_evaluator, planned, watch_port, interrupts, on)
+    resume = config.resume
+    if config.standby_of:
+        resume = bool(resume)
+        folder = pathlib.Path(config.base_dir)
+        config = replace(config, base_dir=str(
+            folder.with_name(f"{sync_name(config.base_dir)}{BESIDE}")))
+    runs = Runs(config.base_dir, on.disk.path(config.log_root), config.port, resume)
+    plan = _Plan(settings, model, config, runs, interrupts, start_evaluator, on)
     socket = plan.listen()
-    left = plan.runs.to_resume()
+    left = runs.to_resume()
     # A folder without a checkpoint is what a standby left that died while it took over.
-    if standby_of and (left is None or not (left / CHECKPOINT).exists()):
-        first = Standby(socket, standby_of, settings | config.terms,
-                        _TakeOver(plan, socket, standby_of), interrupts,
+    if config.standby_of and (left is None or not (left / CHECKPOINT).exists()):
+        first = Standby(socket, config.standby_of, settings | config.terms,
+                        _TakeOver(plan, socket, config.standby_of), interrupts,
                         share=config.share, first=config.connect_timeout).run
     else:
-        first = plan.prepare(socket, standby_of)
-    return first if plan.shards.single else lambda: _serve_on(plan, first)
+        first = plan.prepare(socket, config.standby_of)
+    return first if config.shards.single else lambda: _serve_on(plan, first)
 
 
 def _serve_on(plan: _Plan, serve: Callable[[], int]) -> int:

@@ -14,9 +14,9 @@ from wbsp.core.engine import Engine
 from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.state import RunState
 from wbsp.ps.checkpoint.writer import CHECKPOINT, Checkpoints
-from wbsp.ps.config import Reporter, ServerConfig
+from wbsp.ps.config import Reporter
 from wbsp.ps.dispatcher import Dispatcher
-from wbsp.ps.evaluation import Evaluation, Evaluations, Evaluator
+from wbsp.ps.evaluation import Evaluation, Evaluations, EvaluatorWatch
 from wbsp.ps.replication.snapshot import Source
 from wbsp.runlog.console import Status, say
 from wbsp.sync.base import UNFIT, SyncModel
@@ -38,16 +38,16 @@ class Beginning(NamedTuple):
 class Run:
     """An engine at work; used by the event loop.
 
-    evaluator: None: versions are not evaluated
-    on_fault:  as in `Engine`
-    hasty:     a signal or a failure ends the run early
+    watch:    at the evaluator; None: versions are not evaluated
+    on_fault: as in `Engine`
+    hasty:    a signal or a failure ends the run early
     """
 
-    def __init__(self, model: SyncModel, beginning: Beginning, config: ServerConfig,
-                 reporter: Reporter, dispatcher: Dispatcher, evaluator: Evaluator | None,
+    def __init__(self, model: SyncModel, beginning: Beginning, reporter: Reporter,
+                 dispatcher: Dispatcher, watch: EvaluatorWatch | None,
                  on_fault: Callable[[BaseException], bool]):
         vector, layout, state, unsent = beginning
-        self._config = config
+        self._config = config = dispatcher.info.config
         self._reporter = reporter
         self._dispatcher = dispatcher
         self._clock = clock = reporter.clock
@@ -67,9 +67,8 @@ class Run:
         self._replication.begin(Source(self.engine, layout, self._state, self.checkpoints))
         if state is None:
             self.checkpoints.write(clock.run())
-        self.evaluations = Evaluations(self.engine, layout, evaluator, config.check_period,
-                                       self._take_evaluation, self._go_without_evaluations,
-                                       reporter.say, dispatcher.on)
+        self.evaluations = Evaluations(self.engine, layout, watch, config.check_period,
+                                       self._take_evaluation, self._go_without_evaluations)
         self.hasty = False
         self._stopping_since: float | None = None
         self._done_since: float | None = None
@@ -204,8 +203,8 @@ class Run:
         """Take up what `_state` left."""
         self.engine.restore(vars(state))
         self._dispatcher.sessions.reports.update(state.reports)
-        self._dispatcher.roster.owners.update(state.places)
-        self._dispatcher.roster.layers = state.layers
+        self._dispatcher.info.owners.update(state.places)
+        self._dispatcher.info.layers = state.layers
         self._reporter.log.resume(state.elapsed, state.version, state.staleness or {},
                                 state.failures)
 
@@ -219,11 +218,11 @@ class Run:
     def _state(self, now: float) -> RunState:
         """All but the tensors of a checkpoint or copy made at `now`."""
         log = self._reporter.log
-        roster = self._dispatcher.roster
+        info = self._dispatcher.info
         return RunState(**self.engine.state(), elapsed=now, over=self._over,
                         staleness=log.staleness, failures=dict(log.failures),
                         reports=dict(self._dispatcher.sessions.reports),
-                        places=dict(roster.owners), layers=roster.layers)
+                        places=dict(info.owners), layers=info.layers)
 
     def _start_or_tick(self, now: float, run_time: float) -> None:
         engine = self.engine

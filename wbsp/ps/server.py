@@ -22,7 +22,7 @@ from wbsp.core.engine import Engine
 from wbsp.core.store import UNSENT
 from wbsp.process.signals import Interrupts
 from wbsp.ps.checkpoint.state import RunState
-from wbsp.ps.config import Reporter, RunInfo, ServerConfig
+from wbsp.ps.config import Reporter, RunInfo
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.evaluation import Evaluator, EvaluatorError, EvaluatorWatch
 from wbsp.ps.file_server import RunFiles
@@ -85,42 +85,41 @@ class Waiting:
 class Server:
     """The event loop of one run of training, from the first connection to the last.
 
-    evaluator:  None: versions are not evaluated, and the first worker brings W_0
-    hold:       what keeps other servers out of the folder, until this one is closed
-    record:     notes changes of the run's settings in its folder, and returns them all; raises
-                OSError where they cannot be written
-    shards:     None: the server keeps the floats itself
-    files:      of the run, for watchers; None: it cannot be watched
+    record:    notes changes of the run's settings in its folder, and returns them all; raises
+               OSError where they cannot be written
+    start_evaluator: None: versions are not evaluated, and the first worker brings W_0
+    hold:      what keeps other servers out of the folder, until this one is closed
     """
 
-    def __init__(self, model: SyncModel, socket: ServerSocket, config: ServerConfig, info: RunInfo,
-                 reporter: Reporter, interrupts: Interrupts, *, evaluator: Evaluator | None = None,
-                 hold: IO | None = None, record: Callable[..., dict[str, Any]] = dict,
-                 shards: Shards | None = None, files: RunFiles | None = None):
+    def __init__(self, model: SyncModel, socket: ServerSocket, info: RunInfo, reporter: Reporter,
+                 interrupts: Interrupts, record: Callable[..., dict[str, Any]] = dict,
+                 start_evaluator: Callable[[], Evaluator] | None = None, hold: IO | None = None):
+        """Raises OSError where a shard's process does not come up."""
         self._model = model
         self._socket = socket
-        self.config = config
+        self.config = info.config
         self.reporter = reporter
-        self._evaluator = evaluator
         self._hold = hold
-        self._shards = shards
         self._record = record
         self._clock = reporter.clock
         self._nap = Nap(self._clock.now())
-        socket.limit(config.bandwidth)
-        self.dispatcher = Dispatcher(socket, info, reporter, config.bandwidth, record=record,
-                                     on_initial=None if evaluator else self.begin, shards=shards,
-                                     files=files)
-        watch = None if evaluator is None else EvaluatorWatch(evaluator, reporter.say, socket.on)
-        self.phase: Waiting | Run = Waiting(self, watch)
-        # In the order in which they are served, after the messages that have come.
-        self._parts: list[Part] = [*([] if shards is None else [shards]), self.dispatcher]
-        self._failure: str | None = None  # what went wrong in the server itself
-        self._alone_since = self._clock.now()  # no worker is there since then
+        socket.limit(self.config.bandwidth)
+        self._shards = Shards(info, socket, reporter.say)
+        self._files = RunFiles(reporter.folder, (info.run, info.epoch), self.config.host,
+                               self.config.watch_port, self.config.token, socket.on)
+        self._watch: EvaluatorWatch | None = None
         self._interrupts = interrupts
         self._interrupts.at_once.append(reporter.console.abandon)
-        if evaluator is not None:
-            self._interrupts.at_once.append(evaluator.kill)
+        if start_evaluator is not None:
+            self._watch = EvaluatorWatch(start_evaluator(), reporter.say, socket.on)
+            self._interrupts.at_once.append(self._watch.evaluator.kill)
+        self.dispatcher = Dispatcher(socket, info, reporter, self._shards, self._files.at, record,
+                                     None if start_evaluator else self.begin)
+        self.phase: Waiting | Run = Waiting(self, self._watch)
+        # In the order in which they are served, after the messages that have come.
+        self._parts: list[Part] = [self._shards, self.dispatcher]
+        self._failure: str | None = None  # what went wrong in the server itself
+        self._alone_since = self._clock.now()  # no worker is there since then
 
     @property
     def engine(self) -> Engine | None:
@@ -136,14 +135,14 @@ class Server:
         if state is not None:
             self._clock.go_on(state.elapsed)
         self.phase = Run(self._model, Beginning(vector, layout, state, (outer or {}).get(UNSENT)),
-                         self.config, self.reporter, self.dispatcher, self._evaluator,
+                         self.reporter, self.dispatcher, self._watch,
                          self._model_failed)
         self._alone_since = self._clock.now()
 
     @property
     def epoch(self) -> int:
-        """Number of this start of the run's server, or a later one; as of `Roster`."""
-        return self.dispatcher.roster.epoch
+        """As of `RunInfo`."""
+        return self.dispatcher.info.epoch
 
     def tell(self, kind: str, **facts: Any) -> None:
         """Tell the log of this server that it has come in the place of another, and why."""
@@ -164,12 +163,11 @@ class Server:
         self._say(f"{self._model.name}: listening on port {self._socket.port}, waiting for "
                   f"{self.config.worker_num} worker(s)")
         try:
-            if self._shards is not None:
-                patience = (self.config.connect_timeout if isinstance(self.phase, Waiting)
-                            else timeouts.SHARDS_MISSING)
-                if (missing := self._shards.gather(self._interrupts, patience,
-                                                    attend)) is not None:
-                    return missing
+            patience = (self.config.connect_timeout if isinstance(self.phase, Waiting)
+                        else timeouts.SHARDS_MISSING)
+            if (missing := self._shards.gather(self._interrupts, patience, attend)) is not None:
+                return missing
+            if self._shards:
                 self._say(f"shards at {', '.join(self._shards.names)}")
             if earlier is not None:
                 self.dispatcher.take_over(earlier())
@@ -189,26 +187,23 @@ class Server:
                 return 1
             self._say(f"{error}; going back to the newest checkpoint")
             error.standby = self.dispatcher.replication.holder
-            if self.dispatcher.files is not None:
-                self.dispatcher.files.kill()  # the next server of this process has its own
+            self._files.kill()  # the next server of this process has its own
             raise
         finally:
             self.close()
 
     def close(self) -> None:
         """Release all resources; callable in any state."""
-        if self._evaluator is not None:
-            self._evaluator.close()
-        if self._shards is not None:
-            self.phase.abandon()
+        if self._watch is not None:
+            self._watch.evaluator.close()
+        self.phase.abandon()
         for part in self._parts:
             part.close()
         self.reporter.close()
         self._socket.close(timeouts.SERVER_LINGER)
         if self._hold is not None:
             self._hold.close()
-        if self.dispatcher.files is not None:
-            self.dispatcher.files.close()
+        self._files.close()
 
     def _guard(self, act: Callable[..., T], *args: Any) -> T | None:
         """What `act` returns; when it fails, say so, and None."""

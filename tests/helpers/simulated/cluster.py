@@ -31,14 +31,14 @@ from simulated.disk import Disk, Machine
 from simulated.evaluator import SimulatedEvaluator
 from simulated.laws import Laws
 from simulated.memory import Memory
-from simulated.mistakes import MISTAKES, OTHER_TOKEN
+from simulated.mistakes import MISTAKES
 from simulated.network import Network
 from simulated.plan import PATIENT, PORT, Plan
 from simulated.strangers import Stranger
 from simulated.threads import Scheduler
 from simulated.world import World
 from wbsp.process.host import HOST, Clock, Host
-from wbsp.ps.config import ServerConfig
+from wbsp.ps.config import ServerConfig, ShardPlan
 from wbsp.ps.launch import prepare_server
 from wbsp.ps.sharding.process import prepare_shard
 from wbsp.sync import create
@@ -231,9 +231,7 @@ class Cluster:
         self.world = World(f"{plan.sync} {seed}", plan.drift)
         self.rng = random.Random(f"faults {plan.sync} {seed}")
         self.said, self.notes = [], Counter()
-        self.token_file = str(folder / "token")
-        Path(self.token_file).write_text("no secret at all, here")
-        self.token = Path(self.token_file).read_bytes()
+        self.token = b"no secret at all, here"
         self.curve = _derive_keys(self.token).server_public
         world = self.world
         world.latency = plan.latency
@@ -323,16 +321,17 @@ class Cluster:
         shards = ",".join(f"s{index}:{PORT}" for index in range(plan.shards)) or "1"
 
         def main():
-            config = ServerConfig(plan.workers, check_period=plan.period, share=plan.memory,
-                                  wire=self.wire)
             settings = {"sync": model.name, "sync_option": json.dumps(plan.options, sort_keys=True)}
             try:
+                config = ServerConfig(
+                    plan.workers, check_period=plan.period, share=plan.memory, wire=self.wire,
+                    host=name, port=PORT, token=self.token, base_dir=plan.sync,
+                    log_root=ROOT, resume=resume, shards=ShardPlan.parse(shards),
+                    standby_of=f"server:{PORT}" if name == "standby" else None)
                 serve = prepare_server(
-                    settings, model, plan.options, config, host=name, port=PORT,
-                    token_file=self.token_file, base_dir=plan.sync, log_root=ROOT, resume=resume,
-                    start_evaluator=plan.evaluator and (lambda: self.start_evaluator(process)),
-                    standby_of=f"server:{PORT}" if name == "standby" else None, shards=shards,
-                    on=process.host)
+                    settings, model, config,
+                    (lambda: self.start_evaluator(process)) if plan.evaluator else None,
+                    process.host)
             except (ValueError, OSError) as error:
                 self.say(f"{name}: {error}")
                 self.laws.does_not_begin(name, error)
@@ -382,7 +381,6 @@ class Cluster:
             self.notes["strangers"] += 1
             self.world.after(draw.uniform(0.0, horizon / 2),
                              lambda p=process, s=stranger: p.start(s.run))
-        Path(f"{self.token_file}-other").write_bytes(OTHER_TOKEN)
         fitting = [one for one in MISTAKES
                    if one.fits(plan) and plan.mistake in ("", one.name)]
         for number in range(plan.mistakes):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from simulated.plan import PORT
-from wbsp.ps.config import ServerConfig
+from wbsp.ps.config import ServerConfig, ShardPlan
 from wbsp.ps.launch import prepare_server
 from wbsp.sync import create
 from wbsp.worker.comm.client import Transport
@@ -61,15 +61,13 @@ def _server(standby_of=None, shards=None, token=None, sync=None, workers=0):
             model = create(plan.sync, **plan.options)
             settings = {"sync": model.name, "sync_option": json.dumps(plan.options)}
             try:
-                serve = prepare_server(
-                    settings, model, plan.options,
-                    ServerConfig(plan.workers + workers, check_period=plan.period, share=False,
-                                 wire=cluster.wire, connect_timeout=60.0),
-                    host=process.name, port=PORT,
-                    token_file=cluster.token_file + ("-other" if token else ""),
-                    base_dir=plan.sync, log_root=f"/{process.name}", resume=False,
+                serve = prepare_server(settings, model, ServerConfig(
+                    plan.workers + workers, check_period=plan.period, share=False,
+                    wire=cluster.wire, connect_timeout=60.0, host=process.name, port=PORT,
+                    token=token or cluster.token,
+                    base_dir=plan.sync, log_root=f"/{process.name}",
                     standby_of=standby_of and standby_of.format(process.name),
-                    shards=shards(plan) if shards else "1", on=process.host)
+                    shards=ShardPlan.parse(shards(plan) if shards else "1")), on=process.host)
             except (ValueError, OSError) as error:
                 cluster.say(f"{process.name}: {error}")
                 return 1

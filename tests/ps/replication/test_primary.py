@@ -1,6 +1,5 @@
 """The server's side of its standby, without sockets: what it relies on, and when."""
 
-import dataclasses
 import errno
 import json
 import os
@@ -29,6 +28,7 @@ from wbsp.wire.shm.lender import Lending
 from wbsp.wire.shm.link import Door
 
 STANDBY, SECRET = b"standby", bytes(32)
+AGREED = {"sync": "asp", **ServerConfig(1).terms}
 
 
 class Sender(Peer):
@@ -44,14 +44,14 @@ class World:
         self.clock = Clock(lambda: self.now)
         model = create("asp")
         self.engine = Engine(model, Store(np.zeros(2, np.float32)), 1)
-        info = RunInfo(model.rule, 1, {"sync": "asp"}, "ab12", 1, secret=SECRET)
+        self.info = RunInfo(ServerConfig(1), model.rule, {"sync": "asp"}, "ab12", 1,
+                              secret=SECRET)
+        self.info.owners[0] = IndexOwner("ab", None)
         self.queues = SimpleNamespace(
             transfer=lambda identity, frames, now: self.sent.extend(
                 m.decode(m.FromServer, head) for head, *_ in frames),
             drop_transfer=lambda identity: None)
         self.lending = Lending(None)
-        self.roster = SimpleNamespace(epoch=1, owners={0: IndexOwner("ab", None)},
-                                         ticket=lambda worker: b"")
         self.checkpoints = SimpleNamespace(wanted=False, writing=False, settled=True)
         self.checkpoints.write_copy = lambda *_: None
         self.checkpoints.write_soon = lambda: self.events.append("checkpoint soon")
@@ -61,9 +61,9 @@ class World:
                                    event=lambda kind, **fields: self.events.append(kind))
         self.log = PeerLog(reporter)
         self.replication = Replication(
-            info, self.record, SimpleNamespace(reaches=lambda identity, message: True,
+            self.info, self.record, SimpleNamespace(reaches=lambda identity, message: True,
                                                contact=self.contact, challenges=self.challenges),
-            self, self.roster, reporter)
+            self, reporter)
         self.replication.begin(Source(self.engine, [TensorSpec("x", (2,))],
                                       lambda now: RunState(
                                           **self.engine.state(), elapsed=now,
@@ -92,7 +92,7 @@ class World:
                keys=None):
         """`keys`: that the process knows; default: all."""
         claim = self.claims[identity] = Claim(os.urandom, *(keys or (SECRET, self.contact)))
-        follow = m.Follow(m.PROTOCOL, settings or {"sync": "asp"}, port, run, rank, socket)
+        follow = m.Follow(m.PROTOCOL, settings or AGREED, port, run, rank, socket)
         for _ in range(2):
             self.replication.follow(Sender(identity, None), claim.sealed(follow))
             if not (isinstance(self.sent[-1], m.Challenge) and claim.meets(self.sent[-1])):
@@ -123,6 +123,11 @@ class World:
     def held(self, number, beat=1, answered=0, chunks=0):
         proof = self.claims[STANDBY].bond.mac("held", number, beat, answered)
         self.replication.held(Peer(STANDBY, None), m.Held(number, beat, answered, proof, chunks))
+
+    @property
+    def leading(self):
+        """What a worker is told by which its promise counts no more."""
+        return m.Leading(1, self.info.ticket(0))
 
     def in_touch(self):
         """The standby has just heard of this server, and says so."""
@@ -195,7 +200,7 @@ def test_a_copy_that_moves_is_waited_for_and_one_that_does_not_is_given_up(world
     ends_alone(world, 1000)
     assert world.now > 1100
     assert "no part of a copy reached the standby at 127.0.0.1:2607 for 120 s" in world.said[-1]
-    assert world.noted["standby"] is None and world.roster.epoch == 3
+    assert world.noted["standby"] is None and world.info.epoch == 3
 
 
 def ends_alone(world, first, answers=True):
@@ -237,11 +242,11 @@ def test_a_run_that_is_done_ends_without_a_standby_with_its_consent(world):
     checkpoints.settled = True
     world.replication.poll()
     assert json.loads(world.sent[-1].run)["epoch"] == 3
-    assert world.noted["standby"] and world.roster.epoch == 1
+    assert world.noted["standby"] and world.info.epoch == 1
     world.held(0, 200, 199, 10)  # from before it was asked
-    assert world.roster.epoch == 1
+    assert world.info.epoch == 1
     world.held(0, 201, 200, 10)
-    assert world.roster.epoch == 3 and world.noted["standby"] is None
+    assert world.info.epoch == 3 and world.noted["standby"] is None
     assert world.replication.settled and world.replication.alone
 
 
@@ -250,7 +255,7 @@ def test_a_run_that_is_done_does_not_wait_for_the_consent_for_ever(world):
     world.push()
     world.engine.done = True
     ends_alone(world, 2, answers=False)
-    assert world.now > 240 and world.roster.epoch == 3
+    assert world.now > 240 and world.info.epoch == 3
 
 
 def test_while_workers_train_a_standby_that_a_copy_does_not_reach_keeps_its_place(world):
@@ -262,7 +267,7 @@ def test_while_workers_train_a_standby_that_a_copy_does_not_reach_keeps_its_plac
         world.now += 1
         world.held(1, beat, beat - 1)
         world.replication.poll()
-    assert not world.replication.alone and world.roster.epoch == 1
+    assert not world.replication.alone and world.info.epoch == 1
     assert sum("no part of a copy reached" in line for line in world.said) == 4
     assert "workers keep what it lacks" in world.said[-1]
     assert world.engine.ledger.durable < world.engine.ledger.mark
@@ -315,7 +320,7 @@ def test_a_standby_that_is_back_over_a_new_connection_is_given_time_for_what_was
     world.now += 1
     world.follow()  # over a new connection; it has not said what it holds yet
     world.replication.poll()
-    assert world.replication.holder and world.roster.epoch == 1, world.said[-1]
+    assert world.replication.holder and world.info.epoch == 1, world.said[-1]
 
 
 @pytest.mark.skipif(not HOST.memory.available(), reason="no shared memory on this system")
@@ -350,7 +355,7 @@ def test_a_standby_that_was_started_again_at_once_ends_what_was_before(world):
     world.in_touch()
     world.now += 1
     assert isinstance(world.follow(identity=b"another"), m.Following)
-    assert world.roster.epoch == 3 and "alone" in world.events
+    assert world.info.epoch == 3 and "alone" in world.events
     assert world.noted == {"standby": None, "epoch": 3} and "checkpoint soon" in world.events
     assert world.replication.alone, "until it holds something"
 
@@ -520,7 +525,7 @@ def test_where_the_standby_is_back_promises_to_the_server_are_given_back(world, 
     assert m.Elect(3, 1, 0) in world.sent
     world.follow()  # over a new connection
     world.in_touch()
-    assert world.sent[-1] == m.Leading(1) or m.Leading(1) in world.sent
+    assert world.leading in world.sent
 
 
 def test_a_worker_that_knows_a_later_server_makes_this_one_ask(world, monkeypatch):
@@ -575,13 +580,13 @@ def test_who_has_come_back_may_promise_anew_once_the_standby_follows(world):
     world.members.append(back)
     world.now = 4.0
     world.in_touch()
-    assert m.Leading(1) not in world.sent
+    assert world.leading not in world.sent
     world.now = 5.5
     world.held(1, beat=102, answered=101)
-    assert m.Leading(1) not in world.sent, "the standby's word is older"
+    assert world.leading not in world.sent, "the standby's word is older"
     world.held(1, beat=103, answered=102)
     world.held(1, beat=104, answered=103)
-    assert world.sent.count(m.Leading(1)) == 1
+    assert world.sent.count(world.leading) == 1
 
 
 @pytest.mark.parametrize("place", ["ab", "later"])
@@ -591,7 +596,7 @@ def test_who_has_taken_over_asks_the_other_one_until_most_workers_are_here(world
     world.record(beside="127.0.0.1:2606")
     world.replication.begin(world.replication._source)
     world.replication.poll()
-    world.roster.owners[0] = IndexOwner(place, None)
+    world.info.owners[0] = IndexOwner(place, None)
     back = SimpleNamespace(answer=None)
     world.members.append(SimpleNamespace(worker=0, plane=object(), returning=back))
     world.replication.poll()
@@ -655,16 +660,14 @@ def test_a_process_that_cannot_be_the_standby(world, wrong, reason):
 
 @pytest.mark.parametrize(("change", "reason"), [
     ({}, None),
-    ({"workers": "3"}, "workers is '3' on the standby and '2' on the server"),
+    ({"workers": "3"}, "workers is '3' on the standby and '1' on the server"),
     ({"outer": '{"name": "nesterov"}'}, "outer is "),
     ({"samples": "10"}, "samples is '10' on the standby and 'inf' on the server"),
     ({"accuracy": "0.5"}, "accuracy is '0.5' on the standby"),
-    ({"workers": None}, "the server has workers='2', and the standby has none"),
+    ({"workers": None}, "the server has workers='1', and the standby has none"),
     ({"sync": "bsp"}, "sync is 'bsp' on the standby and 'asp' on the server")])
 def test_a_standby_agrees_on_what_it_would_serve_by(world, change, reason):
-    world.replication._info = dataclasses.replace(
-        world.replication._info, shared=ServerConfig(2).terms)
-    settings = {"sync": "asp", **ServerConfig(2).terms, **change}
+    settings = {**AGREED, **change}
     said = world.follow({name: value for name, value in settings.items() if value is not None})
     if reason is None:
         assert isinstance(said, m.Following)
@@ -732,10 +735,10 @@ def test_only_processes_that_the_copies_name_keep_the_server(world, inquiries):
     world.holds_one()
     world.now = 40.0
     world.replication.poll()
-    world.roster.owners[0] = IndexOwner("a later process", None)
+    world.info.owners[0] = IndexOwner("a later process", None)
     world.replication.elected(SimpleNamespace(worker=0), m.Elected(3))
     assert not world.replication._election.votes.won
-    world.roster.owners[0] = IndexOwner("ab", None)
+    world.info.owners[0] = IndexOwner("ab", None)
     world.replication.elected(SimpleNamespace(worker=0), m.Elected(3))
     assert world.replication._election.votes.won
 

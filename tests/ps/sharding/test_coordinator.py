@@ -11,9 +11,9 @@ from wbsp import timeouts
 from wbsp.process.host import HOST, Clock, Host
 from wbsp.process.signals import Interrupts
 from wbsp.ps import launch as start
-from wbsp.ps.config import Reporter, RunInfo, ServerConfig
+from wbsp.ps.config import Reporter, RunInfo, ServerConfig, ShardPlan
 from wbsp.ps.server import Server
-from wbsp.ps.sharding.coordinator import ShardLost, ShardPlan, Shards
+from wbsp.ps.sharding.coordinator import ShardLost, Shards
 from wbsp.ps.sharding.process import ShardServer
 from wbsp.runlog.console import Console
 from wbsp.runlog.server import ServerLog
@@ -23,7 +23,7 @@ from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.sockets import ServerSocket
 
-KEY, TOKEN = bytes(32), b"a token of the test, long enough"
+SECRET, TOKEN = bytes(32), b"a token of the test, long enough"
 
 
 class There:
@@ -68,9 +68,10 @@ class World:
     def waits(self, *ports, patience=timeouts.SHARDS_MISSING):
         """For shards at these ports, and those that are there."""
         ports = [one.socket.port for one in self.there] + list(ports)
-        plan = ShardPlan.parse(",".join(f"localhost:{port}" for port in ports))
-        self.shards = Shards(plan, self.socket, "localhost", None, None,
-                             s.Lead(m.PROTOCOL, "ab12", 1, 1), self.said.append, KEY)
+        config = ServerConfig(1, shards=ShardPlan.parse(
+            ",".join(f"localhost:{port}" for port in ports)))
+        info = RunInfo(config, create("asp").rule, {}, "ab12", 1, secret=SECRET)
+        self.shards = Shards(info, self.socket, self.said.append)
         return self.shards.gather(self, patience)
 
     @property
@@ -244,9 +245,9 @@ def test_a_shard_says_what_it_is_to_who_takes_it_for_a_server(message):
 def test_a_server_says_that_it_is_no_shard(world, tmp_path):
     log, console = ServerLog(tmp_path, "asp", tensorboard=False), Console("", StringIO())
     model = create("asp")
-    server = Server(model, ServerSocket("localhost", 0), ServerConfig(1),
-                    RunInfo(model.rule, 1, {}, "", 1), Reporter(tmp_path, log, console),
-                    Interrupts())
+    server = Server(model, ServerSocket("localhost", 0),
+                    RunInfo(ServerConfig(1), model.rule, {}, "", 1),
+                    Reporter(tmp_path, log, console), Interrupts())
     world.hurry("it is a server, and no shard", server.dispatcher.receive)
     assert world.waits(server._socket.port) == 1
     assert world.said[-1].endswith("; it says: it is a server, and no shard")

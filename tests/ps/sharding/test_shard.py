@@ -9,7 +9,7 @@ import pytest
 from wbsp.core.outer_optimizer import OUTER_OPTIMIZERS, create_outer
 from wbsp.core.store import Store
 from wbsp.limits import SHARDS
-from wbsp.ps.sharding.coordinator import ShardPlan
+from wbsp.ps.config import ShardPlan
 from wbsp.ps.sharding.shard import Shard
 from wbsp.tensors.ops import bounds
 from wbsp.wire.assembly import VectorStream, floats_of, split

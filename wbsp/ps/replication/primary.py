@@ -26,7 +26,6 @@ from wbsp.ps.replication.election import SERVER_STEP, STANDBY_STEP, Election, In
 from wbsp.ps.replication.snapshot import Source, messages
 from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.registry import SessionRegistry
-from wbsp.ps.sessions.roster import Roster
 from wbsp.ps.sessions.session import WorkerSession, disagreement, other_protocol
 from wbsp.wire.addresses import split_address
 from wbsp.wire.liveness import STANDBY, Beats, Liveness
@@ -60,11 +59,11 @@ class StandbySession:
 
 def objection(request: m.Follow, info: RunInfo) -> str | None:
     """Why a process cannot be the standby of such a run, in one line; None if it can."""
-    settings = info.settings | info.shared
+    settings = info.settings | info.config.terms
     if reason := disagreement("the standby", "standby", request.settings, settings):
         return reason
     lacks = [name for name in settings if name not in {"folder", "id", *request.settings}]
-    if info.shared and lacks:
+    if lacks:
         return (f"the standby and the server disagree: the server has {lacks[0]}="
                 f"{settings[lacks[0]]!r}, and the standby has none; start both with the same value")
     return None if request.run in ("", info.run) else (
@@ -99,12 +98,11 @@ class Replication:
     """
 
     def __init__(self, info: RunInfo, record: Callable[..., dict[str, Any]], socket: ServerSocket,
-                 sessions: SessionRegistry, roster: Roster, reporter: Reporter):
+                 sessions: SessionRegistry, reporter: Reporter):
         self._info = info
         self._run_settings = record
         self._socket = socket
         self._sessions = sessions
-        self._roster = roster
         self._clock = reporter.clock
         self._say = reporter.say
         self._event = reporter.event
@@ -172,8 +170,8 @@ class Replication:
         """There is a version to be copied."""
         self._source = source
         if (beside := self._run_settings().get("beside")) is not None:
-            workers = source.state(self._clock.run()).voters(self._info.worker_num)
-            self._beside = Votes(self._roster.epoch, STANDBY_STEP, [workers])
+            workers = source.state(self._clock.run()).voters(self._info.config.worker_num)
+            self._beside = Votes(self._info.epoch, STANDBY_STEP, [workers])
             self._inquiry = Inquiry(self._socket, *split_address(beside), self._info.run,
                                     self._info.secret)
 
@@ -213,12 +211,12 @@ class Replication:
             self._sessions.challenge(identity, request.nonce, *keys)
             return
         reason = objection(request, info)
-        if request.run == info.run and request.rank // 2 > self._roster.epoch:
+        if request.run == info.run and request.rank // 2 > self._info.epoch:
             if bond.key == info.secret:
                 self._supersede(request.rank // 2, f"{host}:{request.port}")
                 return
             reason = (f"the standby has a state of epoch {request.rank // 2}, later than this "
-                      f"server's {self._roster.epoch}, but not the run's secret: start it again "
+                      f"server's {self._info.epoch}, but not the run's secret: start it again "
                       "before this server")
         if reason:
             self._sessions.send(identity, m.Refused(one_line(reason)))
@@ -294,7 +292,7 @@ class Replication:
 
     def ask(self, peer: Peer, ask: m.Ask) -> None:
         """A server that has lost its standby asks who serves."""
-        epoch = self._roster.epoch
+        epoch = self._info.epoch
         serves = self._source is not None
         self._sessions.answer(peer.identity, m.Leading(
             epoch, proof=answer(self._info.secret, ask.nonce, "leading", epoch))
@@ -309,7 +307,7 @@ class Replication:
             return
         self._doubted_at = now
         self._tell(f"worker {worker} knows a server of this run of epoch {epoch}, and this one is "
-                  f"of epoch {self._roster.epoch}: "
+                  f"of epoch {self._info.epoch}: "
                   + ("it is not taken back here; start that server again" if self.alone
                      else f"asking the standby at {self._standby}"))
         if not self.alone:
@@ -323,7 +321,7 @@ class Replication:
 
     def elected(self, session: WorkerSession, elected: m.Elected) -> None:
         """A member has promised itself to this server."""
-        owner = self._roster.owners.get(session.worker)
+        owner = self._info.owners.get(session.worker)
         if (self._election is not None and elected.epoch == self._election.votes.epoch
                 and owner is not None):
             self._election.votes.promised.add((session.worker, owner.owner))
@@ -389,7 +387,7 @@ class Replication:
         elif checkpoints.settled and standby.asked is None:
             standby.asked = standby.beat
             self._sessions.queues.drop_transfer(standby.identity)
-            epoch = self._roster.epoch + SERVER_STEP
+            epoch = self._info.epoch + SERVER_STEP
             self._send(m.Following(json.dumps(self._run_settings() | {"epoch": epoch})))
 
     def _begin_copy(self, now: float) -> None:
@@ -410,7 +408,7 @@ class Replication:
         number = self._number
         state = source.state(now)
         made = self._copies[number] = SentCopy(mark, *engine.newest,
-                                               state.voters(self._info.worker_num))
+                                               state.voters(self._info.config.worker_num))
 
         def send(future: Future[Whole]) -> None:  # at once, or when the shards have sent it
             if self._standby is standby and future.exception() is None:
@@ -425,7 +423,7 @@ class Replication:
     def _rule_out(self, votes: Votes) -> None:
         """Once more than half of the workers are here, the process that may have gone on beside
         this one is not elected any more: who starts again need not ask it."""
-        owners = self._roster.owners
+        owners = self._info.owners
         votes.promised = {
             (session.worker, owners[session.worker].owner) for session in self._sessions
             if session.worker in owners and session.plane is not None
@@ -437,7 +435,7 @@ class Replication:
         """Until it trains, this server gives way to the other process where workers have elected
         that: this one was out of their reach meanwhile, and has decided nothing."""
         epoch = inquiry.epoch(now)
-        if epoch is not None and epoch > self._roster.epoch:
+        if epoch is not None and epoch > self._info.epoch:
             self._supersede(epoch, inquiry.address)
         elif self._beside is not None and not (self._source and self._source.engine.started):
             return
@@ -463,7 +461,7 @@ class Replication:
         """Find out which of the two serves."""
         standby = self._standby
         assert standby is not None
-        votes = Votes(self._roster.epoch, SERVER_STEP,
+        votes = Votes(self._info.epoch, SERVER_STEP,
                       [copy.voters for copy in self._copies.values()],
                       lambda voter: voter[1] == "")
         inquiry = Inquiry(self._socket, standby.host, standby.port, self._info.run,
@@ -473,7 +471,7 @@ class Replication:
     def _settle(self, election: Election, standby: StandbySession, now: float) -> None:
         """Find out who serves."""
         epoch = election.served(now)
-        if epoch is not None and epoch > self._roster.epoch:
+        if epoch is not None and epoch > self._info.epoch:
             self._supersede(epoch, str(standby))
         elif reason := election.why_alone(self._clock.now):
             self._forget(now)
@@ -498,7 +496,7 @@ class Replication:
 
     def _forget(self, now: float) -> None:
         """Discard the standby's copies: they are gone, or must not be used."""
-        epoch = self._roster.epoch + SERVER_STEP
+        epoch = self._info.epoch + SERVER_STEP
         if not (self.alone or self._record(standby=None, epoch=epoch)):
             return
         self._end_election()
@@ -507,9 +505,9 @@ class Replication:
             return
         self._copies.clear()
         self.lost()
-        self._roster.epoch = epoch
+        self._info.epoch = epoch
         self._event("alone", epoch=epoch)
-        self._tell_members(lambda worker: m.Leading(epoch, self._roster.ticket(worker)))
+        self._tell_members(lambda worker: m.Leading(epoch, self._info.ticket(worker)))
         if self._source is not None:
             self._source.checkpoints.write_soon()
 
@@ -527,7 +525,7 @@ class Replication:
 
     def _supersede(self, epoch: int, address: str) -> None:
         self.superseded = (f"the server at {address} has taken over (epoch {epoch}, here "
-                           f"{self._roster.epoch})")
+                           f"{self._info.epoch})")
         for session in list(self._sessions):
             self._sessions.send(session.identity, m.NotServing(self.superseded))
 
@@ -541,7 +539,7 @@ class Replication:
             if session.attached_at is not None and session.attached_at <= touch:
                 session.attached_at = None
                 self._sessions.send(session.identity, m.Leading(
-                    self._roster.epoch, self._roster.ticket(session.worker)))
+                    self._info.epoch, self._info.ticket(session.worker)))
 
     def _tell_members(self, message: Callable[[int], m.Message]) -> None:
         for session in self._sessions:

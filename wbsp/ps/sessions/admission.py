@@ -16,12 +16,12 @@ from wbsp.ps.config import RunInfo
 from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.registry import SessionRegistry
 from wbsp.ps.sessions.requests import Requests
-from wbsp.ps.sessions.roster import Roster
 from wbsp.ps.sessions.session import WorkerSession, check_reattach, disagreement, other_protocol
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import TensorSpec, difference, other_state, total_size
 from wbsp.wire.assembly import VectorStream
 from wbsp.wire.messages import codec as m
+from wbsp.wire.proof import ticket
 
 # How far workers may be ahead of the checkpoint that this server began with: seconds of the run's
 # time, pushes and versions. No claim goes beyond, or a few would use up what numbers there are.
@@ -47,11 +47,9 @@ class Entrance(ABC):
     There is a `Lobby` until there is a model, and then there is `Admission`.
     """
 
-    def __init__(self, info: RunInfo, sessions: SessionRegistry, roster: Roster, clock: Clock,
-                 other: OtherServer):
+    def __init__(self, info: RunInfo, sessions: SessionRegistry, clock: Clock, other: OtherServer):
         self._info = info
         self._sessions = sessions
-        self._roster = roster
         self._clock = clock
         self._other = other
         self._over: str | None = None  # why no worker can join any more
@@ -107,7 +105,7 @@ class Entrance(ABC):
         session.line = line
         self._sessions.send(identity,
                             m.Welcome(self._info.settings, self._clock.run(), self._info.rule,
-                                      self._roster.epoch))
+                                      self._info.epoch))
 
     def reattach(self, peer: Peer, request: m.Reattach) -> None:
         """A member has a new connection, and perhaps the run a new server.
@@ -124,9 +122,9 @@ class Entrance(ABC):
                                   f"{session.worker}")
             self._turn_down(identity, request)
             return
-        ticket = info.ticket(worker, request.owner, request.epoch)
-        if self._sessions.proven(identity, request, ticket) is None:
-            self._sessions.challenge(identity, request.nonce, ticket)
+        key = ticket(info.secret, worker, request.owner, request.epoch)
+        if self._sessions.proven(identity, request, key) is None:
+            self._sessions.challenge(identity, request.nonce, key)
             return
         if self._is_late(identity, request):
             self._other.hear_of(request.epoch, worker)
@@ -162,13 +160,13 @@ class Entrance(ABC):
     def _is_late(self, identity: bytes, worker: m.Hello | m.Reattach) -> bool:
         """True for a worker that knows a later server of this run: it has no place here, and what
         it keeps is for that one."""
-        if worker.run != self._info.run or worker.epoch <= self._roster.epoch:
+        if worker.run != self._info.run or worker.epoch <= self._info.epoch:
             return False
         if session := self._sessions.get(identity):
             self._sessions.planes.unshare(session)  # it hears what comes over the network alone
         self._sessions.turn_away(identity, worker.worker,
                                  f"there is a later server of this run, of epoch {worker.epoch}; "
-                                 f"this one is of epoch {self._roster.epoch}")
+                                 f"this one is of epoch {self._info.epoch}")
         return True
 
     def _turn_down(self, identity: bytes, request: m.Reattach) -> None:
@@ -195,9 +193,10 @@ class Entrance(ABC):
         me, info = f"worker {hello.worker}", self._info
         if reason := other_protocol(me, hello.protocol):
             return reason
-        if not 0 <= hello.worker < info.worker_num:
-            return (f"{me} does not exist: the server was started with --worker_num="
-                    f"{info.worker_num}, so the index must be 0 to {info.worker_num - 1}")
+        workers = info.config.worker_num
+        if not 0 <= hello.worker < workers:
+            return (f"{me} does not exist: the server was started with --worker_num={workers}, so "
+                    f"the index must be 0 to {workers - 1}")
         expected = hello.expected if isinstance(hello, m.Hello) else {}
         if reason := disagreement(me, "worker", expected, info.settings):
             return reason
@@ -212,14 +211,14 @@ class Entrance(ABC):
 
     def _note_layers(self, session: WorkerSession) -> None:
         """The run's layers are this worker's, where they are not known."""
-        if self._roster.layers is None and isinstance(session.request, m.Join):
-            self._roster.layers = session.request.layers
+        if self._info.layers is None and isinstance(session.request, m.Join):
+            self._info.layers = session.request.layers
 
     def _answer_again(self, session: WorkerSession, answer: m.Joined) -> None:
         """The answer was lost on its way, and what came after it: over a connection that was."""
         if answer.ticket:  # a member's, and the epoch may be a later one by now
-            answer = msgspec.structs.replace(answer, epoch=self._roster.epoch,
-                                             ticket=self._roster.ticket(session.worker))
+            answer = msgspec.structs.replace(answer, epoch=self._info.epoch,
+                                             ticket=self._info.ticket(session.worker))
         if session.plane is not None and session.request is not None:
             self._sessions.planes.attach(session, session.plane.size, session.request.socket)
             answer = session.answer = msgspec.structs.replace(answer, memory=session.inbox)
@@ -240,9 +239,9 @@ class Lobby(Entrance):
     bringer: the worker that was asked, and has not failed to send it
     """
 
-    def __init__(self, info: RunInfo, sessions: SessionRegistry, roster: Roster, clock: Clock,
-                 other: OtherServer, begin: Callable[[np.ndarray, list[TensorSpec]], None] | None):
-        super().__init__(info, sessions, roster, clock, other)
+    def __init__(self, info: RunInfo, sessions: SessionRegistry, clock: Clock, other: OtherServer,
+                 begin: Callable[[np.ndarray, list[TensorSpec]], None] | None):
+        super().__init__(info, sessions, clock, other)
         self._begin = begin
         self.bringer: WorkerSession | None = None
         self._stream: VectorStream  # of what it sends
@@ -280,7 +279,7 @@ class Lobby(Entrance):
         except m.WireError:
             raise
         except (ValueError, MemoryError) as error:
-            self._roster.layers = None
+            self._info.layers = None
             self._refuse(session, f"worker {session.worker}: {error}")
         else:
             for waiting in self._sessions:
@@ -313,7 +312,7 @@ class Lobby(Entrance):
                 self.bringer, self._progress_at = session, self._clock.now()
                 self._stream = VectorStream([size], BufferPool())
                 self._sessions.expect(size)
-                session.answer = m.Joined(0, 0, True, self._clock.run(), self._roster.epoch)
+                session.answer = m.Joined(0, 0, True, self._clock.run(), self._info.epoch)
                 self._sessions.send(session.identity, session.answer)
                 return
 
@@ -322,7 +321,7 @@ class Admission(Entrance):
     """While there is a model: who has the same one becomes a member, and who was one goes on."""
 
     def __init__(self, lobby: Lobby, requests: Requests, layout: list[TensorSpec]):
-        super().__init__(lobby._info, lobby._sessions, lobby._roster, lobby._clock, lobby._other)
+        super().__init__(lobby._info, lobby._sessions, lobby._clock, lobby._other)
         self._bringer, self._requests, self._engine = lobby.bringer, requests, requests.engine
         self._layout, self._size = layout, total_size(layout)
         self._began = self._clock.run()  # time of the run at which there was a model
@@ -368,9 +367,9 @@ class Admission(Entrance):
             return
         if (old := self._sessions.of(worker)) is not None:
             self.lose(old, "its connection is gone, and another has come in its place")
-        owner = self._roster.owners.get(worker)
+        owner = self._info.owners.get(worker)
         if owner is None or owner.owner != request.owner:
-            owner = self._roster.owners[worker] = IndexOwner(
+            owner = self._info.owners[worker] = IndexOwner(
                 request.owner, self._sessions.reports.get(worker))
         if not self._engine.started:  # later, a leap would fool the model
             self._clock.go_on(min(request.now, self._began + _AHEAD))
@@ -386,10 +385,10 @@ class Admission(Entrance):
         if reason := difference(request.layout, self._layout):
             return (f"{me} has another model than the server: {reason} (here: the worker, there: "
                     "the server)")
-        engine, owner = self._engine, self._roster.owners.get(worker)
+        engine, owner = self._engine, self._info.owners.get(worker)
         ledger = engine.ledger
         newest = engine.store.latest.version
-        if request.version > newest and request.ledger >= self._roster.began or max(
+        if request.version > newest and request.ledger >= self._info.began or max(
                 request.version, request.answered) > max(newest, self._known) + _AHEAD_NUMBERS:
             return f"{me} names a version or a push that no server of this run can have made"
         due = ledger.next_seq(worker)
@@ -426,19 +425,19 @@ class Admission(Entrance):
             return
         self._sessions.attach(session, self._size, session.request.socket, engine.ledger)
         owner = self._info.owner(session.identity)
-        self._roster.owners[session.worker] = IndexOwner(owner, session.earlier)
+        self._info.owners[session.worker] = IndexOwner(owner, session.earlier)
         member = engine.members.get(session.worker)
         session.answer = m.Joined(
             engine.ledger.next_seq(session.worker), member.steps if member else 0, False,
-            self._clock.run(), self._roster.epoch, session.group, session.inbox, engine.steps,
-            owner, self._roster.ticket(session.worker))
+            self._clock.run(), self._info.epoch, session.group, session.inbox, engine.steps,
+            owner, self._info.ticket(session.worker))
         self._sessions.send(session.identity, session.answer)
         self._requests.join(session)
 
     def _other_layers(self, session: WorkerSession) -> str | None:
         """What its layers have that is not the run's, in words; None: nothing that is known."""
         layers = session.request.layers if isinstance(session.request, m.Join) else None
-        known = self._roster.layers
+        known = self._info.layers
         return None if layers is None or known is None else other_state(layers, known)
 
 

@@ -10,13 +10,12 @@ from wbsp.core.ledger import Ledger
 from wbsp.core.stats import Report
 from wbsp.limits import one_line
 from wbsp.ps.checkpoint.state import Totals
-from wbsp.ps.config import Reporter
+from wbsp.ps.config import Reporter, ServerConfig
 from wbsp.ps.sessions.data_plane import DataPlanes, ShardedPlanes
 from wbsp.ps.sessions.handlers import Handlers
 from wbsp.ps.sessions.peer_log import AT_ONCE, PeerLog, TokenBucket
 from wbsp.ps.sessions.session import WorkerSession, check_report
 from wbsp.ps.sharding.coordinator import Shards
-from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.wire.liveness import WORKER, Liveness
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Bond, answer
@@ -34,20 +33,22 @@ class SessionRegistry:
     It decides nothing about the run.
     """
 
-    def __init__(self, socket: ServerSocket, bandwidth: float | None, reporter: Reporter,
-                 shards: Shards | None = None, wire: Codec = FLOAT32, alone: str | None = None):
-        """`alone`: why no memory is shared with workers; None: it is, with those that can."""
+    def __init__(self, socket: ServerSocket, config: ServerConfig, reporter: Reporter,
+                 shards: Shards):
         self._clock = reporter.clock.now
         self.log = PeerLog(reporter)
         self._comings: dict[int, TokenBucket] = {}  # worker -> sessions that it may open
-        self.queues = PeerQueues(socket.socket, RateLimiter(bandwidth))
+        self.queues = PeerQueues(socket.socket, RateLimiter(config.bandwidth))
         self._socket = socket
         self._reporter = reporter
         self._by_identity: dict[bytes, WorkerSession] = {}
         self._by_worker: dict[int, WorkerSession] = {}
+        alone = ("a rate limit" if config.bandwidth else "shards" if shards
+                 else f"--wire={config.wire.name}" if not config.wire.lossless
+                 else None if config.share else "shared memory disabled by --transport=tcp")
         self.lending = Lending(alone, socket.on)
-        parts = self.lending, self.queues, self._clock, self.send, wire
-        self.planes = DataPlanes(*parts) if shards is None else ShardedPlanes(shards, *parts)
+        parts = self.lending, self.queues, self._clock, self.send, config.wire
+        self.planes = ShardedPlanes(shards, *parts) if shards else DataPlanes(*parts)
         self.reports: dict[int, Totals] = {}  # of each worker, over all its incarnations
         self._refusals = TokenBucket()
         self._turned_away: deque[str] = deque(maxlen=_TURNED_AWAY)  # reasons

@@ -9,8 +9,8 @@ import msgspec
 
 from wbsp.core.engine import Engine
 from wbsp.core.messages import Outgoing
+from wbsp.ps.config import RunInfo
 from wbsp.ps.sessions.registry import SessionRegistry
-from wbsp.ps.sessions.roster import Roster
 from wbsp.ps.sessions.session import WorkerSession
 from wbsp.wire.messages import codec as m
 
@@ -18,9 +18,10 @@ from wbsp.wire.messages import codec as m
 class Replies:
     """Sends each worker what an engine has for it; used by the event loop."""
 
-    def __init__(self, engine: Engine, sessions: SessionRegistry, roster: Roster):
-        self._engine, self._sessions = engine, sessions
-        self._roster = roster
+    def __init__(self, engine: Engine, sessions: SessionRegistry, info: RunInfo):
+        self._engine = engine
+        self._sessions = sessions
+        self._info = info
         self._finals: list[Outgoing] | None = []  # held back; None: they no longer are
 
     def send(self, answer: Iterable[Outgoing]) -> None:
@@ -69,9 +70,9 @@ class Replies:
         """A member's connection was broken: repeat what it may have missed. `ledger`: as in
         `messages.Reattach`."""
         back = session.returning
-        answer = m.Reattached(self._roster.epoch, False, 0, 0, None, session.group,
-                              session.inbox, self._roster.ticket(session.worker))
-        if back is not None and back.answer and ledger < self._roster.began:  # it did not arrive
+        answer = m.Reattached(self._info.epoch, False, 0, 0, None, session.group,
+                              session.inbox, self._info.ticket(session.worker))
+        if back is not None and back.answer and ledger < self._info.began:  # it did not arrive
             answer = msgspec.structs.replace(back.answer, epoch=answer.epoch, ticket=answer.ticket,
                                              memory=session.inbox)
         self._sessions.send(session.identity, answer)
@@ -85,5 +86,5 @@ class Replies:
     def _completed(self, answer: m.Reattached, session: WorkerSession) -> m.Reattached:
         """The engine's answer with what only this server knows."""
         return msgspec.structs.replace(
-            answer, epoch=self._roster.epoch, group=session.group, memory=session.inbox,
-            ticket=self._roster.ticket(session.worker), since=self._roster.began)
+            answer, epoch=self._info.epoch, group=session.group, memory=session.inbox,
+            ticket=self._info.ticket(session.worker), since=self._info.began)

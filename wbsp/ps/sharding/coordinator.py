@@ -11,7 +11,7 @@ import contextlib
 import json
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import zmq
 from msgspec import structs
@@ -20,17 +20,19 @@ from wbsp import timeouts
 from wbsp.core.decisions import Accepted, Committed, Record, Rejected, Resent
 from wbsp.core.outer_optimizer import OuterOptimizer
 from wbsp.core.store import Whole
-from wbsp.limits import SHARDS, one_line
+from wbsp.limits import one_line
 from wbsp.process.child import ChildProcess
 from wbsp.process.signals import Interrupts
 from wbsp.process.throttle import Throttle
+from wbsp.ps.config import RunInfo
 from wbsp.tensors.codecs import Codec
 from wbsp.tensors.ops import bounds
-from wbsp.wire.addresses import is_loopback, split_addresses
+from wbsp.wire.addresses import is_loopback
 from wbsp.wire.assembly import floats_of
 from wbsp.wire.liveness import SHARD, Liveness, Nap
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
+from wbsp.wire.proof import key_of_shards
 from wbsp.wire.queues import SendQueue
 from wbsp.wire.rate import Frames, RateLimiter
 from wbsp.wire.server_link import ServerLink
@@ -203,60 +205,31 @@ class ShardLink:
                 self._queue.post(*frames, now=now)
 
 
-class ShardPlan(NamedTuple):
-    """How many shards there are to be: processes of this server's, or those at `addresses`."""
-
-    number: int = 1
-    addresses: tuple[tuple[str, int], ...] = ()
-
-    @classmethod
-    def parse(cls, text: str) -> ShardPlan:
-        """From '4', or 'host:port,host:port'. Raises ValueError in one line."""
-        if text.isascii() and text.isdigit() and 1 <= int(text) <= SHARDS:
-            return cls(int(text))
-        try:
-            addresses = tuple(split_addresses(text))
-        except ValueError as error:
-            raise ValueError(f"shards={text!r} is neither a number from 1 to {SHARDS} nor a list "
-                             f"of addresses: {error}") from None
-        if len(set(addresses)) < len(addresses) or len(addresses) > SHARDS:
-            raise ValueError(f"shards={text!r} names an address twice, or more than {SHARDS}")
-        return cls(len(addresses), addresses)
-
-    @property
-    def setting(self) -> int | list[str]:
-        """For run.json."""
-        return [f"{host}:{port}" for host, port in self.addresses] or self.number
-
-    @property
-    def single(self) -> bool:
-        """True if the server is to keep the floats itself."""
-        return self.number == 1 and not self.addresses
-
-
 class Shards:
-    """All shards of a server; used by its event loop.
+    """All shards of a server, which may have none; used by its event loop.
 
     hear: takes what a shard says of workers: its index; Holds, Arriving or Misuse
     take: takes what a shard says of a version: its index, Collected or Floats, and floats
     """
 
-    def __init__(self, plan: ShardPlan, server: ServerSocket, host: str, token: bytes | None,
-                 bandwidth: float | None, lead: s.Lead, say: Callable[[str], None], key: bytes):
-        """Starts those that are processes of this server's.
-
-        lead, key: as of `ShardLink`
-
-        Raises OSError where one does not come up.
-        """
-        self._server, self._say, self.on = server, say, server.on
+    def __init__(self, info: RunInfo, server: ServerSocket, say: Callable[[str], None]):
+        """Starts those that are processes of this server's. Raises OSError where one does not come
+        up."""
+        config = info.config
+        plan = config.shards
+        self._server = server
+        self._say = say
+        self.on = server.on
         self.hear: Callable[[int, m.Message], None] = lambda *_: None
         self.take: Callable[[int, m.Message, memoryview | None], None] = lambda *_: None
         self._looked = -math.inf
         self._nap = Nap(server.on.clock.monotonic())
-        here = "localhost" if host in ("*", "0.0.0.0", "::", "[::]") else host
-        self.local = [] if plan.addresses else [LocalShard(host, token, bandwidth, key)
-                                                for _ in range(plan.number)]
+        here = "localhost" if config.host in ("*", "0.0.0.0", "::", "[::]") else config.host
+        lead = s.Lead(m.PROTOCOL, info.run, info.epoch, config.worker_num)
+        key = key_of_shards(info.secret)
+        self.local = [] if plan.addresses or plan.single else [
+            LocalShard(config.host, config.token, config.bandwidth, key)
+            for _ in range(plan.number)]
         try:
             self._links = [ShardLink(server, here, shard.port(), shard, lead, key)
                            for shard in self.local]
@@ -332,7 +305,7 @@ class Shards:
 
     def delay(self) -> float:
         """Seconds until there may be something to send."""
-        return min(link.delay() for link in self._links)
+        return min((link.delay() for link in self._links), default=math.inf)
 
     def close(self) -> None:
         """Let go of all shards."""
