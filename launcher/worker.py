@@ -69,7 +69,8 @@ def worker(program):
         from wbsp import SyncCallback
 
     hook = SyncCallback(session=joining)
-    hook.write_log(WorkerLog(folder_of_run(run, index), index, run["sync"], append=True, say=say))
+    joining.write_log(WorkerLog(folder_of_run(run, index), index, run["sync"], append=True,
+                                say=say))
     devices = training.own_devices(say)  # before anything lies on one
     batches = training_set(run, rule, size, hook, look)
     name, split = run["model"], rule.micro_batches

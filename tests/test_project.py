@@ -148,7 +148,7 @@ CALLS = {"zmq.Context", "zmq.Poller", "queue.SimpleQueue", "queue.Queue", "os.ur
 MAY = {"wbsp/ps/evaluation.py": {"multiprocessing", "signal"},
        "wbsp/ps/server.py": {"signal"},
        "wbsp/worker/loop.py": {"threading"},
-       "wbsp/worker/keras/fit_watch.py": {"threading"},
+       "wbsp/worker/keras/fit.py": {"threading"},
        "wbsp/worker/signals.py": {"threading", "signal"}}
 
 
@@ -169,7 +169,7 @@ def test_a_back_end_is_imported_where_a_keras_model_is_at_hand(path):
         "wbsp/replica/tensorflow.py": {"keras", "tensorflow"},
         "wbsp/replica/jax.py": {"keras", "jax"}, "wbsp/replica/torch.py": {"keras", "torch"},
         "wbsp/saved.py": {"keras"},
-        "wbsp/worker/keras/callback.py": {"keras"}, "wbsp/worker/keras/callback_list.py": {"keras"},
+        "wbsp/worker/keras/callback.py": {"keras"}, "wbsp/worker/keras/fit.py": {"keras"},
         "wbsp/worker/keras/input.py": {"keras", "jax"},
         "wbsp/worker/keras/tf_input.py": {"tensorflow"},
         "wbsp/ps/evaluation.py": {"keras", "tensorflow"},

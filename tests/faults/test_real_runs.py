@@ -348,7 +348,7 @@ def test_an_interrupt_ends_the_wait_for_others(jobs):
                             interrupted.is_set)
     interrupted.set()
     runtime.start()  # worker 1 never comes
-    runtime.finish("interrupted", final=False)
+    runtime.finish("interrupted")
     transport.close()
     server.until("worker 0 left: interrupted")
 

@@ -109,7 +109,7 @@ def work(plan: Plan) -> int:
                 os.kill(os.getpid(), signal.SIGKILL)
             while step == plan.hold_at and not (folder / "go").exists():
                 time.sleep(0.01)
-        runtime.finish("interrupted" if caught else "finished", final=not caught)
+        runtime.finish("interrupted" if caught else None)
     finally:
         with contextlib.suppress(TransportError):
             transport.close()

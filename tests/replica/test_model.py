@@ -41,7 +41,7 @@ def open_(request, monkeypatch):
             variables = back_end.OnDevices(chosen, replica.layout, tf.distribute.get_strategy())
         else:
             variables = back_end.OnDevices(chosen, replica.layout)
-        return ModelReplica(variables, replica.layout, replica._rounds)
+        return ModelReplica(model, variables, replica.layout, replica._rounds)
 
     return on_devices if request.param == "on devices" else open_replica
 

@@ -143,6 +143,15 @@ def remarks(model: keras.Model) -> Iterator[str]:
                "BatchNorm: no version carries them, and each worker keeps its own")
 
 
+def differing(adapted: Sequence[Statistics]) -> Iterator[str]:
+    """What a user should know where a version has brought other statistics, a line a layer."""
+    for one in adapted:
+        if one.differ:
+            yield (f"layer {one.layer.name} was adapted to other data than the run's, and computes "
+                   "with the run's mean and variance from here on: have all workers adapt it to "
+                   "the same data")
+
+
 def _some(names: Sequence[str], kind: str = "variable") -> str:
     """"variable a is", "variable a and 2 more are"."""
     more = f" and {len(names) - 1} more are" if len(names) > 1 else " is"

@@ -18,7 +18,7 @@ import keras
 import numpy as np
 
 from wbsp.replica.base import Variables, Vector
-from wbsp.replica.layers import every_layer, trained
+from wbsp.replica.layers import derive, every_layer, trained
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import TensorSpec
 
@@ -30,9 +30,11 @@ _ROUNDING = 2e-6  # of the largest weight
 class ModelReplica:
     """See `base.Replica`."""
 
-    def __init__(self, variables: Variables, layout: Sequence[TensorSpec], rounds: bool = False):
+    def __init__(self, model: keras.Model, variables: Variables, layout: Sequence[TensorSpec],
+                 rounds: bool):
         """`rounds`: there are variables that hold fewer digits than float32."""
         self.layout = layout
+        self._model = model
         self._rounds = rounds
         self._variables = variables
         self._anchor = variables.gather()
@@ -53,7 +55,10 @@ class ModelReplica:
         if not self._host(found != self._x).any():
             return False
         self._variables.scatter(self._x)
-        return _differs(self._host(found), self._host(self._x))
+        differs = _differs(self._host(found), self._host(self._x))
+        if differs:
+            derive(self._model)
+        return differs
 
     def stepped(self) -> None:
         self._x = None
@@ -122,7 +127,8 @@ def open_replica(model: keras.Model, pool: BufferPool | None = None) -> ModelRep
                          "train together")
     layout = [TensorSpec(v.path, tuple(v.shape)) for v in chosen]
     rounds = any(v.dtype not in ("float32", "float64") for v in chosen)
-    return ModelReplica(_variables(model, chosen, layout, pool or BufferPool()), layout, rounds)
+    variables = _variables(model, chosen, layout, pool or BufferPool())
+    return ModelReplica(model, variables, layout, rounds)
 
 
 def check_whole(model: keras.Model, layout: Sequence[TensorSpec]) -> None:

@@ -18,7 +18,6 @@ NOTHING = 0, 0  # the piece that says that there is none yet
 _GRAIN = 1.0  # seconds of waiting until a NOTHING
 
 
-
 class Assignments:
     """Pieces of a stream, one a step: (start, count) is positions start ... start + count - 1.
 

@@ -36,10 +36,14 @@ _were_in_run: set[Task] = set()  # places of this process in runs, now or before
 class Loop(Protocol):
     """The code in which a worker trains, such as a call of `fit`.
 
-    failure: why the worker leaves where the loop ends without a word
+    failure:        why the worker leaves where the loop ends without a word
+    not_begun_from: said of weights that other code has set before the first step
+    undone:         the same, later, between two steps
     """
 
     failure: str
+    not_begun_from: str
+    undone: str
 
     @property
     def running(self) -> bool:
@@ -62,6 +66,8 @@ class Worker:
     runtime:     of the newest training, or None
     loop:        from `enter` until this worker has left the run; else None
     assignments: examples of the steps, where the server chooses them
+    batch:       examples of a step of a dataset of these, where the server leaves their number to
+                 the worker; None: there is no such dataset
     """
 
     def __init__(self, address: str | None, worker_index: int | None, token_file: str | None,
@@ -88,13 +94,24 @@ class Worker:
         self.runtime: WorkerRuntime | None = None
         self.loop: Loop | None = None
         self.assignments = Assignments(self._on)
+        self.batch: int | None = None
         self._secret = token(self._token_file)
         self._log: WorkerLog | None = None
+        self._said: set[str] = set()  # since `enter`
         self._signals = Signals(self.interrupt)
         self._ending = threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Of a copy, which is not connected. The secret stays in its file."""
+        """Of a copy, which is not connected. The secret stays in its file.
+
+        Raises TypeError where two cannot be.
+        """
+        if self.in_run:
+            raise TypeError(f"worker {self.index} is in a run, and a copy of its SyncCallback "
+                            "would be a second worker in its place; make a new one")
+        if self.batch is not None:
+            raise TypeError("the dataset of this SyncCallback's stream() belongs to it alone; copy "
+                            "it before, or make a new one")
         return {name: self.__dict__[name] for name in (
             "task", "timeout", "_say", "_on", "_expected", "_patience", "_token_file", "_share",
             "_bandwidth")}
@@ -126,6 +143,12 @@ class Worker:
     def say(self, text: str) -> None:
         """Print a line for a person, with this worker's index."""
         self._say(f"worker {self.index}: {text}")
+
+    def say_once(self, text: str) -> None:
+        """As `say`, unless it was said since the loop began."""
+        if text not in self._said:
+            self._said.add(text)
+            self.say(text)
 
     def write_log(self, log: WorkerLog) -> None:
         """Write the text files and timeline of the next training to `log`."""
@@ -197,6 +220,7 @@ class Worker:
         if self.loop is not None:  # an earlier one, whose end was not reported
             self.end(self._failure)
         self.loop = loop
+        self._said.clear()
         self._signals.hold(needed=lambda: not loop.over)
 
     def join(self, replica: Replica, layers: list[LayerState] | None = None) -> None:
@@ -229,21 +253,21 @@ class Worker:
                 raise error
         return runtime
 
-    def step_begins(self) -> bool:
-        """A step begins, from what the model was at `start` or `hold`.
-
-        Returns True if other code has written to the model since, which is undone. Raises
-        TransportError if the connection has ended.
+    def step_begins(self) -> None:
+        """A step begins, from what the model was at `start` or `hold`: what other code has written
+        to it since is undone. Raises TransportError if the connection has ended.
         """
         runtime = self.connected()
         self.assignments.step_begins()
-        return runtime.step_begins()
+        if runtime.step_begins() and self.loop is not None:
+            steps = runtime.report().steps
+            self.say_once(self.loop.undone if steps else self.loop.not_begun_from)
 
     def stop_due(self) -> bool:
         """True if the loop is to end; a signal ends it here: the worker leaves, then it comes."""
         if self.signalled:
             reason = self.interrupted or "interrupted by a signal"
-            self.begun().finish(reason, final=False)
+            self.begun().finish(reason)
             self.say(f"{reason}; its unsent progress is pushed")
             self.end(None)
         return self.stop_reason is not None

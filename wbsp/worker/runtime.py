@@ -58,8 +58,7 @@ class WorkerRuntime:
         self._update_bytes = transport.update_bytes(total_size(replica.layout))
         self._shared = SharedAgent(Agent(transport.worker, rule, joined.seq, joined.run_steps),
                                    self._recorder, say, assignments, replica.bring, transport.on)
-        self._reason = "finished"
-        self._wants_final = True
+        self._interruption: str | None = None  # why this worker leaves early
         self.has_final = False
         self._trains = False  # the variables are what steps have made of them
         self._computes = False  # a step has begun, and not ended
@@ -138,20 +137,20 @@ class WorkerRuntime:
         something."""
         return self.replica.put_back()
 
-    def finish(self, reason: str = "finished", final: bool = True) -> None:
-        """Push the uncut progress and leave; with `final` wait for the run's last version.
+    def finish(self, interrupted: str | None = None) -> None:
+        """Push the uncut progress and leave; wait for the run's last version, if not `interrupted`:
+        why this worker leaves early.
 
         Raises TransportError when the server is lost.
         """
         self._recorder.enter("push")
         self._shared.end_assignments()
-        self._reason = reason
-        self._wants_final = final
+        self._interruption = interrupted
         with self._shared.changed:
             commands = self.agent.finish()
         self._carry_out(commands)
         self._wait("the last push to be answered")
-        if final:
+        if interrupted is None:
             self._recorder.enter("wait")
             self._wait("the other workers to finish", lambda: self.has_final)
             self.transport.request(m.Goodbye())
@@ -170,7 +169,8 @@ class WorkerRuntime:
                     self.transport.request(command)
                 case Leave():
                     self._recorder.close()
-                    self.transport.leave(self._reason, self._wants_final)
+                    self.transport.leave(self._interruption or "finished",
+                                         finished=self._interruption is None)
 
     def _push(self, command: Cut) -> None:
         self._recorder.enter("push")

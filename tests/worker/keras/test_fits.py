@@ -51,7 +51,7 @@ def hook(said):
 @pytest.fixture
 def unnoticed(monkeypatch):
     """That a fit is over is not noticed by itself."""
-    monkeypatch.setattr("wbsp.worker.keras.fit_watch.PERIOD", 1000.0)
+    monkeypatch.setattr("wbsp.worker.keras.fit.PERIOD", 1000.0)
 
 
 class At(keras.callbacks.Callback):

@@ -14,38 +14,16 @@ from typing import Any
 import keras
 
 from wbsp import timeouts
-from wbsp.replica.layers import derive, finalize, remarks, statistics
+from wbsp.replica.layers import derive, differing, finalize, remarks, statistics
 from wbsp.replica.model import check_whole, open_replica
 from wbsp.replica.states import states
 from wbsp.runlog.console import say
-from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.worker.errors import in_one_line
-from wbsp.worker.keras.callback_list import Edge, surround
-from wbsp.worker.keras.fit_watch import Fit
+from wbsp.worker.keras.fit import Edge, Fit
 from wbsp.worker.keras.input import advice, batches, check
 from wbsp.worker.keras.loss_meter import LossMeter
 from wbsp.worker.loop import Worker
-
-# What a worker says of weights that are written outside of a step.
-_NOT_BEGUN_FROM = (
-    "a callback set the weights before the first step; that is undone: this worker begins from the "
-    "run's version. To have a run begin from such weights, load them on all workers before fit")
-_UNDONE = (
-    "a callback, or a layer in a validation, changed the weights between two epochs; that is "
-    "undone, each time: what steps have done is all that a worker adds to the run's model. What a "
-    "callback writes in on_train_batch_begin or on_train_batch_end is part of the step")
-_REPLACED = (
-    "weights that a callback set at the end of training are not kept: the model that fit leaves is "
-    "of the run's final version, on every worker. To keep them, have a callback save them to a "
-    "file in its on_epoch_end")
-_NO_BEST = (
-    "EarlyStopping(restore_best_weights=True) ends this worker's training as always, but after fit "
-    "the model holds the run's final version, not the weights of this worker's best epoch; "
-    "ModelCheckpoint(save_best_only=True) saves those to a file")
-_ADAPTED = (
-    "layer {} was adapted to other data than the run's, and computes with the run's mean and "
-    "variance from here on: have all workers adapt it to the same data")
 
 
 class SyncCallback(keras.callbacks.Callback):
@@ -80,30 +58,13 @@ class SyncCallback(keras.callbacks.Callback):
             self._worker = session or Worker(
                 address, worker_index, token_file, connect_timeout, band_width_limit, expected, say,
                 patience, transport)
-        self._begin()
-
-    def _begin(self) -> None:
-        """Set what belongs to this callback alone, and to no copy of it."""
-        self._batch_size: int | None = None  # of `stream`, where it was called
         self._surrounds = False  # all callbacks of the fit under way: see `_surround`
-        self._said: set[str] = set()  # in this fit
 
     def __getstate__(self) -> dict[str, Any]:
         """Of a copy, as what runs one `fit` after the other makes of each callback: it has not
         connected, and has seen no model. Raises TypeError where two cannot be."""
-        if self._worker.in_run:
-            raise TypeError(f"worker {self.worker} is in a run, and a copy of its SyncCallback "
-                            "would be a second worker in its place; make a new one")
-        if self._batch_size is not None:
-            raise TypeError("the dataset of this SyncCallback's stream() belongs to it alone; copy "
-                            "it before, or make a new one")
-        state = {**self.__dict__, "_worker": copy(self._worker), "_model": None}
-        state.pop("_meter", None)
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._begin()
+        return {**self.__dict__, "_worker": copy(self._worker), "_surrounds": False,
+                "_model": None, "_meter": None}
 
     @property
     def worker(self) -> int:
@@ -141,12 +102,8 @@ class SyncCallback(keras.callbacks.Callback):
         The dataset is endless: give `fit` its steps_per_epoch. On TensorFlow it is a
         tf.data.Dataset, else a keras.utils.PyDataset.
         """
-        self._batch_size = batch_size
+        self._worker.batch = batch_size
         return batches(self._worker.assignments, examples)
-
-    def write_log(self, log: WorkerLog) -> None:
-        """Write the text files and timeline of this worker's next `fit` to `log`."""
-        self._worker.write_log(log)
 
     def interrupt(self, reason: str) -> None:
         """Leave in good order at this step's end; a signal handler may call this.
@@ -183,28 +140,24 @@ class SyncCallback(keras.callbacks.Callback):
         return self._worker.begun().progress()
 
     def on_train_begin(self, logs=None):
-        worker = self._worker
-        model = self.model
-        worker.enter(Fit(worker.lost))
+        worker, model = self._worker, self.model
+        fit = Fit(worker.lost)
+        worker.enter(fit)
         with worker.leaving_on_error():
             _, welcome = worker.connect()
             sync, rule = welcome.settings["sync"], welcome.rule
-            check(model, self._batch_size is not None, sync, rule)
-            worker.assignments.begin(self._batch_size)
-            if text := advice(sync, rule):
-                worker.say(text)
+            check(model, worker.batch is not None, sync, rule)
+            worker.assignments.begin(worker.batch)
             replica = open_replica(model)
-            for remark in remarks(model):
-                worker.say(remark)
+            for line in [*advice(sync, rule), *remarks(model)]:
+                worker.say(line)
             adapted = statistics(model)
             self._meter = LossMeter(model)
             worker.join(replica, states(model))
             derive(model)
-            for one in adapted:
-                if one.differ:
-                    worker.say(_ADAPTED.format(one.layer.name))
-            self._said.clear()
-            self._surrounds = self._surround()
+            for line in differing(adapted):
+                worker.say(line)
+            self._surrounds = self._surround(fit)
             self._stop_if_due()
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -213,7 +166,7 @@ class SyncCallback(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch, logs=None):
         if not self._surrounds:
-            self._step_begins(batch, logs)
+            self._step_begins(batch)
 
     def on_train_batch_end(self, batch, logs=None):
         if not self._surrounds:
@@ -221,11 +174,11 @@ class SyncCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         if not self._surrounds:
-            self._epoch_ends(epoch, logs)
+            self._epoch_ends(epoch)
 
     def on_test_begin(self, logs=None):
         if not self._surrounds:
-            self._test_begins(logs)
+            self._test_begins()
 
     def on_test_batch_end(self, batch, logs=None):
         if self._worker.signalled:
@@ -237,45 +190,40 @@ class SyncCallback(keras.callbacks.Callback):
         with worker.leaving_on_error():
             model = self.model
             runtime = worker.begun()
-            reason = worker.interrupted
+            interrupted = worker.interrupted
             replaced = runtime.put_back()
-            runtime.finish(reason or "finished", final=reason is None)
-            averages = reason is None and finalize(
+            runtime.finish(interrupted)
+            averages = interrupted is None and finalize(
                 model, bool(runtime.report().steps), replaced or not self._surrounds, worker.say)
             runtime.keep()
             if replaced and runtime.has_final and not averages:
-                self._say_once(_REPLACED)
+                worker.say_once(Fit.replaced)
         worker.end(None)
 
-    def _surround(self) -> bool:
+    def _surround(self, fit: Fit) -> bool:
         """Have a step begin before the first callback of Keras's list, and end after the last one,
         so that the order in which a user has put them does not matter.
 
         Returns False where there is no such list: then all is done in this callback's own place.
         """
-        first = Edge(on_train_batch_begin=self._step_begins, on_epoch_end=self._epoch_ends,
-                     on_test_begin=self._test_begins)
-        last = Edge(on_train_batch_end=self._step_ends, on_train_end=self._fit_ends)
-        callbacks = surround(first, last)
-        for callback in callbacks or ():
-            if getattr(callback, "restore_best_weights", False):
-                self._say_once(_NO_BEST)
+        callbacks = fit.surround(
+            Edge(on_train_batch_begin=self._step_begins, on_epoch_end=self._epoch_ends,
+                 on_test_begin=self._test_begins),
+            Edge(on_train_batch_end=self._step_ends, on_train_end=self._fit_ends))
+        if any(getattr(callback, "restore_best_weights", False) for callback in callbacks or ()):
+            self._worker.say(Fit.no_best)
         return callbacks is not None
 
     def _step_begins(self, batch, logs=None):
-        if self._worker.step_begins():
-            steps = self._worker.begun().report().steps
-            self._put_right(_UNDONE if steps else _NOT_BEGUN_FROM)
+        self._worker.step_begins()
 
     def _step_ends(self, batch, logs=None):
         with self._worker.leaving_on_error():
-            runtime = self._worker.connected()
-            meter = self._meter
+            runtime, meter = self._worker.connected(), self._meter
             model = self.model  # JAX's trainer puts the values of this step into it now
-            first = meter.batches == 0
-            step = meter.step(batch, (self.params or {}).get("steps"), logs or {})
-            if first:
+            if not meter.batches:
                 check_whole(model, runtime.replica.layout)
+            step = meter.step(batch, (self.params or {}).get("steps"), logs or {})
             runtime.step_done(step.samples, step.loss, meter.batches - 1, step.batches)
             self._stop_if_due()
 
@@ -292,18 +240,7 @@ class SyncCallback(keras.callbacks.Callback):
         """Whatever a callback behind this one did, the model is of the run's final version."""
         runtime = self._worker.begun()
         if runtime.has_final and runtime.put_back():
-            self._put_right(_REPLACED)
-
-    def _put_right(self, text: str) -> None:
-        """What a callback wrote has been undone: say so, once in a fit."""
-        derive(self.model)
-        self._say_once(text)
-
-    def _say_once(self, text: str) -> None:
-        """Say it once in a fit."""
-        if text not in self._said:
-            self._said.add(text)
-            self._worker.say(text)
+            self._worker.say_once(Fit.replaced)
 
     def _stop_if_due(self) -> None:
         if self._worker.stop_due():

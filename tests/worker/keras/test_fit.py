@@ -5,11 +5,14 @@ import sys
 import threading
 import weakref
 
+import keras
 import pytest
 from jobs import until
 
-from wbsp.worker.keras import fit_watch as module
-from wbsp.worker.keras.fit_watch import Fit
+from wbsp.worker.keras import fit as module
+from wbsp.worker.keras.fit import Fit
+
+pytestmark = pytest.mark.slow  # Keras takes its seconds to start
 
 
 @pytest.fixture(autouse=True)
@@ -108,8 +111,6 @@ def test_of_a_loop_of_the_users_own_nothing_is_known():
 
 
 def test_kerass_fit_is_found():
-    keras = pytest.importorskip("keras")
-
     class Looks(keras.callbacks.Callback):
         def on_train_begin(self, logs=None):
             self.seen = Fit(lambda fit: None)

@@ -1,0 +1,115 @@
+"""A call of Keras's `fit`, which tells its callbacks neither of its end nor of each other.
+
+A `fit` that was interrupted or failed reports that to no callback. In a process that goes on, such
+as a notebook's, the worker would go on to send heartbeats, and the other workers would wait for it.
+
+Keras calls callbacks in the order of their list, and each may write to the model. A step begins
+before the first callback's on_train_batch_begin, and ends after the last one's on_train_batch_end;
+what is written at another time is no training. That cannot depend on the order of the list.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+import keras
+
+PERIOD = 1.0  # seconds between two looks
+_ON_TRAIN_BEGIN = keras.callbacks.CallbackList.on_train_begin.__code__
+
+
+class Edge(keras.callbacks.Callback):
+    """The first or the last callback of a list; it has methods of those names, and no others.
+
+    methods: name of a method of Callback -> what Keras then calls with the same arguments
+    """
+
+    def __init__(self, **methods: Callable[..., None]):
+        super().__init__()
+        for name, method in methods.items():
+            setattr(self, name, method)
+
+
+class Fit:
+    """The innermost call of a function `fit` in which this object is made. See `loop.Loop`.
+
+    The call is over when its frame has left its thread's stack. The frame may exist for longer: a
+    notebook, for example, keeps an exception, and with it the traceback.
+
+    on_over: called with this object, in a thread of its own, if the call is over before `forget`
+    """
+
+    failure = "its fit was interrupted or failed"
+    not_begun_from = (
+        "a callback set the weights before the first step; that is undone: this worker begins from "
+        "the run's version. To have a run begin from such weights, load them on all workers before "
+        "fit")
+    undone = (
+        "a callback, or a layer in a validation, changed the weights between two epochs; that is "
+        "undone, each time: what steps have done is all that a worker adds to the run's model. "
+        "What a callback writes in on_train_batch_begin or on_train_batch_end is part of the step")
+    replaced = (
+        "weights that a callback set at the end of training are not kept: the model that fit "
+        "leaves is of the run's final version, on every worker. To keep them, have a callback save "
+        "them to a file in its on_epoch_end")
+    no_best = (
+        "EarlyStopping(restore_best_weights=True) ends this worker's training as always, but after "
+        "fit the model holds the run's final version, not the weights of this worker's best epoch; "
+        "ModelCheckpoint(save_best_only=True) saves those to a file")
+
+    def __init__(self, on_over: Callable[[Fit], None]):
+        self._list: keras.callbacks.CallbackList | None = None
+        frame: FrameType | None = sys._getframe()
+        while frame is not None and frame.f_code.co_name != "fit":
+            if frame.f_code is _ON_TRAIN_BEGIN:  # of lists in each other, the last one is fit's
+                self._list = frame.f_locals["self"]
+            frame = frame.f_back
+        self._frame = frame  # None: a loop of the user's own, not `fit`, calls the callback
+        self._thread = threading.get_ident()
+        self._forgotten = threading.Event()
+        if frame is not None:
+            threading.Thread(target=self._watch, args=(on_over,), name="wbsp-fit",
+                             daemon=True).start()
+
+    @property
+    def running(self) -> bool:
+        """True if the call is known and has not returned or raised."""
+        return (frame := self._frame) is not None and self._on_stack(frame)
+
+    @property
+    def over(self) -> bool:
+        """True if the call is known and has returned or raised."""
+        return (frame := self._frame) is not None and not self._on_stack(frame)
+
+    def surround(self, first: Edge, last: Edge) -> list[keras.callbacks.Callback] | None:
+        """Put `first` before and `last` behind all callbacks of the list that `fit` has.
+
+        Returns what is between the two; None if there is no list: a loop of the user's own calls
+        the callback.
+        """
+        if self._list is None:
+            return None
+        callbacks = [one for one in self._list.callbacks if not isinstance(one, Edge)]
+        self._list.callbacks = [first, *callbacks, last]  # new: Keras is amid the old one
+        return callbacks
+
+    def forget(self) -> None:
+        """Stop watching, and release the frame, which holds the data that `fit` was given."""
+        self._frame = self._list = None
+        self._forgotten.set()
+
+    def _watch(self, on_over: Callable[[Fit], None]) -> None:
+        """Body of the watching thread."""
+        while not self._forgotten.wait(PERIOD):
+            if self.over:
+                on_over(self)
+                return
+
+    def _on_stack(self, wanted: FrameType) -> bool:
+        frame = sys._current_frames().get(self._thread)
+        while frame is not None and frame is not wanted:
+            frame = frame.f_back
+        return frame is wanted
