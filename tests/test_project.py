@@ -63,7 +63,8 @@ WALLS = {
     "replica": "tensors",
     "figures": "core.stats runlog limits",
     "ps": "core sync tensors wire runlog replica process environment limits timeouts",
-    "worker": "core.agent core.messages core.resend_buffer core.stats sync.base tensors wire "
+    "worker": "core.agent core.messages core.permutation core.resend_buffer core.stats "
+              "core.work_sequence sync.base tensors wire "
               "runlog replica process environment limits timeouts",
     "simulate": "core sync tensors runlog replica figures process heterogeneity limits",
     "watch": "core.stats runlog figures limits timeouts environment wire.messages wire.addresses "

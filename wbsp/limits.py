@@ -16,6 +16,7 @@ DIMENSIONS = 32  # of a variable
 VARIABLES = 1 << 17  # of a model
 MAX_FLOATS = 1 << 33  # of a model (32 GiB)
 SHARDS = 64  # of a server
+SPANS = 1 << 15  # ranges of a run's work in one message
 # What counts up over a run (pushes, versions, steps, epochs); exact as a float64, too.
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
 OrNone = Annotated[int, Meta(ge=-1, le=1 << 53)]  # the same, or `message.NONE`

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wbsp.core.messages import Place
+from wbsp.core.messages import Place, Range
 from wbsp.core.stats import AnsweredWork, Report
 from wbsp.sync.base import Direct, Push, WorkerRule
 from wbsp.tensors.layout import STATES, LayerState, TensorSpec
@@ -24,9 +24,14 @@ FROM_WORKER = [
     m.Join([TensorSpec("conv/kernel", (5, 5, 3, 64)), TensorSpec("scale", ())]),
     m.Join([TensorSpec("scale", ())], "wbsp-" + 32 * "0"),
     m.Join([TensorSpec("scale", ())], "", [LayerState("layer words", 32 * "0", (1.5, 0.5, -1.0))]),
+    m.Join([TensorSpec("scale", ())], data=m.SharedData(60_000, 128, 5, 7), first_epoch=2),
+    m.AskWork(1280),
+    m.StopRun("good enough"),
+    m.Measured(3, {"val_loss": 0.5}),
     m.Initial(m.CHUNK, 2 * m.CHUNK),
     m.Update(Push(3, 7, 2, 4, 512, 0.25), 0, 10),
     m.Update(Push(3, 8, 2, 4, 512, 0.25, loss=1.5, cpu=0.5, memory=0.25), 0, 10),
+    m.Update(Push(3, 8, 2, 4, 512, 0.25, to=4096), 0, 10),
     m.Update(Push(3, 9, 2, 4, 512, 0.25), 4, 10, 5, place=Place(1 << 62, 16, 24)),
     m.Update(Push(3, 8, 2, 4, 512, 0.25), 0, 10, 3, 7),
     m.Fetch(5),
@@ -41,6 +46,9 @@ FROM_WORKER = [
                2.5, "wbsp-" + 32 * "0"),
     m.Kept(AnsweredWork(4, 8, 20, 640, 1.5, 6, {"stale": 1}), 0, 10),
     m.Kept(AnsweredWork(4, 8, 20, 640, 1.5, 6, {}), 0, 10, Place(1 << 62, 0, 40)),
+    m.Kept(AnsweredWork(4, 8, 20, 640, 1.5, 6, {}, ((0, 640), (1280, 1290))), 0, 10),
+    m.Reattach(m.PROTOCOL, 3, "ab12", 2, [TensorSpec("scale", ())], 4, 9, 6, 7, False, True,
+               2.5, work=m.WorkHeld(640, [Range(640, 1280, 1290)])),
     m.Goodbye(),
     m.Reattach(m.PROTOCOL, 3, "ab12", 2, [TensorSpec("scale", ())], 4, 9, 6, 7, False, True,
                2.5, "", "place", bytes(32), bytes(32), 1),
@@ -62,6 +70,9 @@ FROM_SERVER = [
     m.Welcome({"folder": "wbsp/run-001"}, 1.5, WorkerRule("directed", "ack", "replace")),
     m.Welcome({}, 1.5, WorkerRule("every_step", "model", "replace", 4, 4, True, 96)),
     m.Joined(4, 40, True, 2.5, 1),
+    m.Joined(4, 40, False, 2.5, 1, work=m.WorkPlace(m.SharedData(60_000, 128, 5), 0, 0)),
+    m.Work(1280, 60_000, 60_128, 1),
+    m.Measured(3, {"val_loss": 0.5}),
     m.Refused("no"),
     m.Refused("no", True, bytes(32)),
     m.Ack(7, False, "not finite", None, True, 0.0, 3, 40, 2),
@@ -81,6 +92,7 @@ FROM_SERVER = [
     m.Resend(5),
     m.Reattached(2, True, 5, 3, None),
     m.Reattached(2, True, 5, 3, m.Ack(8, True, None, None, False, 0.5, 2, 40, 3)),
+    m.Reattached(2, True, 5, 3, None, void=True),
     m.Unknown(),
     m.Elect(3, 1),
     m.Leading(3),
@@ -154,7 +166,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {14: "4686ca5da5cc6b76aa1261ca64a8e5f2ec4325e2b70e47a5821a13ad7ef79aa3"}
+BYTES = {15: "ccec84b2e42e3a770c2358c5f62f3c3790b517552b9d519032c6a0752a02e4bb"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

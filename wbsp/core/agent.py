@@ -46,10 +46,10 @@ class Progress:
         self.seconds += seconds
         self.loss = None if loss is None or self.loss is None else self.loss + loss * samples
 
-    def push(self, worker: int, seq: int) -> Push:
-        """Metadata of the push that hands over this progress."""
+    def push(self, worker: int, seq: int, to: int | None) -> Push:
+        """Metadata of the push that hands over this progress; `to`: as in `Push`."""
         loss = None if self.loss is None or not self.samples else self.loss / self.samples
-        return Push(worker, seq, self.base, self.steps, self.samples, self.seconds, loss)
+        return Push(worker, seq, self.base, self.steps, self.samples, self.seconds, loss, to=to)
 
 
 @dataclass(slots=True)
@@ -127,9 +127,12 @@ class Agent:
     waiting:  what the compute thread must wait for; None: for nothing
     stopped:  the server's reason to end the training; None while there is none
     finished: `Leave` was commanded
+    trained:  how far in its sequence of the run's shared data this worker has come; None: its data
+              are its own
     """
 
-    def __init__(self, worker: int, rule: WorkerRule, seq: int = 0, run_steps: int = 0):
+    def __init__(self, worker: int, rule: WorkerRule, seq: int = 0, run_steps: int = 0,
+                 trained: int | None = None):
         self.worker = worker
         self.rule = rule
         self.seq = seq
@@ -138,6 +141,8 @@ class Agent:
         self.waiting: Literal["model", "ack", "decision", None] = "model"
         self.stopped: str | None = None
         self.finished = False
+        self.trained = trained
+        self._starved = False  # no step will follow until there is work again
         self._progress = Progress()
         self._network = Network()
         self._grant: int | None = None  # newest granted version that was not requested
@@ -167,7 +172,10 @@ class Agent:
         loss:  None: not known
         """
         self._progress.add(steps, samples, seconds, loss)
+        self._starved = False
         self.run_steps += steps
+        if self.trained is not None:
+            self.trained += samples
         rule = self.rule
         commands: list[Command] = []
         if rule.push == "when_idle":
@@ -189,6 +197,12 @@ class Agent:
         elif self._cut_due and self.idle:
             commands.append(self._cut())
         return commands
+
+    def starved(self) -> list[Command]:
+        """All that this worker was given of the run's shared data is trained, and there is no more
+        now: the uncut progress is handed over, since the others may wait for the end of that."""
+        self._starved = True
+        return self._cut_if_starved()
 
     def finish(self) -> list[Command]:
         """No step will follow: push the uncut progress, then leave."""
@@ -241,7 +255,7 @@ class Agent:
         if self.waiting == "ack":
             wait_for_model = self.rule.wait == "model" or hold or self._grant is not None
             self.waiting = "model" if wait_for_model else None
-        return self._fetch_if_due(carried=granted is not None)
+        return [*self._fetch_if_due(carried=granted is not None), *self._cut_if_starved()]
 
     def granted(self, version: int) -> list[Command]:
         """The server permits a fetch of `version` or newer."""
@@ -267,14 +281,14 @@ class Agent:
         if self.waiting == "model":
             self.waiting = None
             return [self._adopt(version), *self._fetch_if_due()]
-        return self._finish_if_idle() if self._finishing else []
+        return self._finish_if_idle() if self._finishing else self._cut_if_starved()
 
     def decided(self, number: int, cut: bool) -> list[Command]:
         """The server decided query `number`: cut now, or go on."""
         if self.waiting != "decision" or number != self._network.queries:
             return []  # received before, or not waited for any more
         self.waiting = None
-        return [self._cut()] if cut else []
+        return [self._cut()] if cut else self._cut_if_starved()
 
     def directed(self, direct: Direct) -> list[Command]:
         """The model's instruction for this worker; other objects see to its batches."""
@@ -345,7 +359,7 @@ class Agent:
         return [cut, self._adopt(fetched)]
 
     def _cut(self) -> Cut:
-        push = self._progress.push(self.worker, self.seq)
+        push = self._progress.push(self.worker, self.seq, self.trained)
         self.seq += 1
         self._cuts.none = False
         self._progress = Progress(self._progress.base if self.version is None else self.version)
@@ -355,6 +369,10 @@ class Agent:
             self.waiting = "ack"
         self._network.fetches += not self._finishing
         return Cut(push, 0 if self._finishing else self._network.fetches)
+
+    def _cut_if_starved(self) -> list[Command]:
+        due = self._starved and self._progress.steps and self.idle and self.waiting is None
+        return [self._cut()] if due and not self._finishing else []
 
     def _finish_if_idle(self) -> list[Command]:
         if not self.idle:

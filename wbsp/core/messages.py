@@ -7,11 +7,26 @@ a real server knows have defaults, and the server fills them in.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
-from wbsp.limits import Addresses, Bytes, Count, Line, Mac, OrNone, Random, Reason, Seconds, Size
+from wbsp.core.permutation import NAME
+from wbsp.limits import (
+    SPANS,
+    Addresses,
+    Bytes,
+    Count,
+    Id,
+    Line,
+    Mac,
+    OrNone,
+    Random,
+    Real,
+    Reason,
+    Seconds,
+    Size,
+)
 from wbsp.sync.base import Direct
 
 NONE = -1  # in place of a version
@@ -30,6 +45,48 @@ class Place(NamedTuple):
     segment: Random
     offset: Bytes
     nbytes: Bytes
+
+
+Span = tuple[Count, Count]  # positions of the run's work: the first, and the one behind the last
+
+
+class SharedData(NamedTuple):
+    """The data that all workers of a run train together, as each of them must know it: see
+    `wbsp.core.work_ledger`."""
+
+    n: Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]  # examples
+    batch: Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]  # examples of a step
+    epochs: Annotated[int, msgspec.Meta(ge=1, le=8000)]  # passes of all workers together
+    seed: Count = 0  # of the permutation
+    order: Id = NAME  # of the permutation
+
+
+class Range(NamedTuple):
+    """Positions `start` ... `stop` - 1, of one epoch; a worker's sequence has them from `at` on."""
+
+    at: Count
+    start: Count
+    stop: Count
+
+    @property
+    def end(self) -> int:
+        """Where in the sequence the next range begins."""
+        return self.at + self.stop - self.start
+
+
+class WorkPlace(NamedTuple):
+    """Where a worker's process begins in the run's shared data."""
+
+    data: SharedData  # of the run
+    at: Count  # in the worker's sequence
+    epoch: Count  # complete ones of the run
+
+
+class WorkHeld(NamedTuple):
+    """What a worker that attaches again has of the run's shared data."""
+
+    answered: Count  # how far in its sequence its pushes were
+    held: Annotated[list[Range], msgspec.Meta(max_length=SPANS)]  # behind that
 
 
 class ShardGroup(NamedTuple):
@@ -87,6 +144,7 @@ class Reattached(Message, frozen=True):
     memory: Random = 0  # as in Joined
     ticket: Mac = b""  # as in Joined, of this epoch
     since: Count = 0  # epoch with which this server, and its ledger, began; 0: this one
+    void: bool = False  # what was sent again is not in the model: others had done some of its work
 
 
 class Granted(Message, frozen=True):
@@ -108,6 +166,25 @@ class CutDecision(Message, frozen=True):
     cut: bool
 
 
+class Work(Message, frozen=True):
+    """Answer to AskWork, and perhaps another one later: a range of the run's work.
+
+    start == stop: there is none now; another Work follows as soon as there is some.
+    """
+
+    at: Count  # in the worker's sequence: where it has come to its end
+    start: Count
+    stop: Count
+    epoch: Count  # complete ones of the run
+
+
+class Measured(Message, frozen=True):
+    """What an epoch's version was found to be worth: by a worker, which the server tells all."""
+
+    epoch: Count  # complete ones then
+    values: Annotated[dict[Id, Real], msgspec.Meta(max_length=64)]
+
+
 class Stop(Message, frozen=True):
     """Order to end the training: finish the step, push what is left, leave."""
 
@@ -120,7 +197,8 @@ class Final(Message, frozen=True):
     version: Count
 
 
-ToWorker = Ack | Reattached | Granted | Directed | CutDecision | Model | Stop | Final
+ToWorker = (Ack | Reattached | Granted | Directed | CutDecision | Model | Work | Measured | Stop
+            | Final)
 
 
 class Outgoing(NamedTuple):
@@ -148,3 +226,16 @@ class CutQuery(Message, frozen=True):
     number: Count  # of this query, which the CutDecision names
     steps: Count  # uncut
     seconds: Seconds  # of the newest step
+
+
+class AskWork(Message, frozen=True):
+    """Request of a worker for more of the run's work. It is asked again where no answer comes: that
+    changes nothing."""
+
+    have: Count  # where in its sequence that comes to its end, as the worker knows it
+
+
+class StopRun(Message, frozen=True):
+    """A worker ends the run for all."""
+
+    reason: Line

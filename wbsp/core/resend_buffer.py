@@ -5,12 +5,15 @@ No threads, sockets or clocks.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from wbsp.core.messages import Span
 from wbsp.core.stats import AnsweredWork
+from wbsp.core.work_ledger import NOT_OWN
 from wbsp.sync.base import Push
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.ops import add_weighted
@@ -50,6 +53,7 @@ class _Answered(NamedTuple):
     weight: float
     mark: int
     reason: str | None
+    spans: tuple[Span, ...]
 
 
 class ResendBuffer:
@@ -92,24 +96,26 @@ class ResendBuffer:
         return self.first if self.first > self._begin else 0
 
     def add(self, push: Push, update: np.ndarray, weight: float, mark: int, durable: int,
-            reason: str | None = None) -> None:
+            reason: str | None = None, spans: Iterable[Span] = ()) -> None:
         """A push was answered: accepted with `weight`, or rejected for a `reason`.
 
         update: float32 [size], this object's from here on, and perhaps changed in place
         mark:   under which the server decided; what was decided below `durable` is saved
+        spans:  positions of the run's shared data in it
         """
         self.drop(durable)
         self.answered = push.seq + 1
         if mark >= durable:
-            self._unsettled = _Answered(push, update, weight, mark, reason)
+            self._unsettled = _Answered(push, update, weight, mark, reason, tuple(spans))
 
     def settle(self) -> None:
         """Add the newest answered push, if that was not done."""
         if self._unsettled is None:
             return
-        (push, update, weight, mark, reason), self._unsettled = self._unsettled, None
+        (push, update, weight, mark, reason, spans), self._unsettled = self._unsettled, None
         work = AnsweredWork(push.seq, push.seq, push.steps, push.samples, push.seconds,
-                            push.base_version, {} if reason is None else {reason: 1})
+                            push.base_version, {} if reason is None else {reason: 1},
+                            spans if reason is None else ())
         if not (self._sums and self._sums[-1].mark >= mark):
             self._merge()
             self._sums.append(_Sum(mark, work, None))
@@ -135,12 +141,16 @@ class ResendBuffer:
         self._merge()
         return (self._sums[0].work, self._sums[0].total) if self._sums else None
 
-    def replayed(self, safe: int, mark: int) -> None:
+    def replayed(self, safe: int, mark: int, void: bool = False) -> None:
         """A new server has what was kept: the pushes below `safe` durably, the others under `mark`.
+
+        void: it has rejected what was accepted of these
         """
         self.since(safe)
         for one in self._sums:
             one.mark = mark
+            if void:
+                one.work, one.total = one.work.void(NOT_OWN), None
 
     def _merge(self) -> None:
         """Make one sum of all."""

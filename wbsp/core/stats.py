@@ -9,7 +9,7 @@ from typing import Annotated, Literal, NamedTuple, get_args
 
 from msgspec import Meta
 
-from wbsp.limits import Count, Reason, Seconds
+from wbsp.limits import SPANS, Count, Reason, Seconds
 
 REASONS = 64  # of rejections that are told apart
 OTHERS = "for other reasons"  # what is rejected beyond them
@@ -109,10 +109,18 @@ class AnsweredWork(NamedTuple):
     seconds: Seconds  # of compute
     base: Count  # base version of the last
     rejected: Annotated[dict[Reason, Count], Meta(max_length=REASONS)]  # reason -> pushes
+    # positions of the run's shared data in those that were accepted, where it has some
+    accepted: Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=SPANS)] = ()
 
     @property
     def pushes(self) -> int:
         return self.last - self.first + 1
+
+    def void(self, reason: str) -> AnsweredWork:
+        """The same, where what was accepted of it is rejected after all."""
+        rejected = Counter(self.rejected)
+        count_rejected(rejected, reason, self.pushes - sum(self.rejected.values()))
+        return self._replace(rejected=dict(rejected), accepted=())
 
     def then(self, later: AnsweredWork) -> AnsweredWork:
         """Both, where `later` follows on this one."""
@@ -122,7 +130,17 @@ class AnsweredWork(NamedTuple):
         return AnsweredWork(
             self.first, later.last, self.steps + later.steps, self.samples + later.samples,
             self.seconds + later.seconds, later.base,
-            dict(rejected))
+            dict(rejected), _joint(self.accepted + later.accepted))
+
+
+def _joint(spans: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """The same positions in as few ranges as follow on each other."""
+    joint: list[tuple[int, int]] = []
+    for start, stop in spans:
+        if joint and joint[-1][1] == start:
+            start = joint.pop()[0]
+        joint.append((start, stop))
+    return tuple(joint)
 
 
 def count_rejected(rejected: Counter[str], reason: str, pushes: int = 1) -> None:

@@ -72,6 +72,7 @@ class Push(NamedTuple):
     loss: float | None = None  # mean training loss of its steps, where known
     cpu: float | None = None  # share of the machine's processors in use, 0..1, where measured
     memory: float | None = None  # share of the machine's memory in use, 0..1, where measured
+    to: int | None = None  # with shared data: how far in its sequence the worker has come by it
 
 
 class Accept(NamedTuple):

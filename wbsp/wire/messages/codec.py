@@ -17,17 +17,24 @@ import msgspec
 from wbsp.core.messages import (
     NONE,
     Ack,
+    AskWork,
     CutDecision,
     CutQuery,
     Directed,
     Fetch,
     Final,
     Granted,
+    Measured,
     Message,
     Model,
     Reattached,
     ShardGroup,
+    SharedData,
     Stop,
+    StopRun,
+    Work,
+    WorkHeld,
+    WorkPlace,
 )
 from wbsp.wire.messages.base import (
     CHUNK,
@@ -74,16 +81,17 @@ from wbsp.wire.messages.replication import (
 from wbsp.wire.messages.sharding import FromShard, Lead, ToShard
 from wbsp.wire.messages.watch import FilesAt, News, Read, Watch
 
-__all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "NONE", "PROTOCOL", "ShardGroup", "Impossible",
-           "WireError"]
+__all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "NONE", "PROTOCOL", "ShardGroup", "SharedData",
+           "WorkHeld", "WorkPlace", "Impossible", "WireError"]
 
-PROTOCOL = 14  # to be raised when a message, or a type that a message embeds, changes
+PROTOCOL = 15  # to be raised when a message, or a type that a message embeds, changes
 FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | Leaving
-              | Reattach | Kept | Goodbye | Elected | Follow | Held | Ask | Watch
-              | Lead)
-FromServer = (Welcome | Joined | Refused | Ack | Granted | Directed | CutDecision | Model | Stop
-              | Final | Alive | Resend | Reattached | Unknown | Elect | Leading | NotServing
-              | Following | Copy | CopyChunk | AllHave | Vacant | Over | FilesAt | Challenge)
+              | AskWork | Measured | StopRun | Reattach | Kept | Goodbye | Elected | Follow | Held
+              | Ask | Watch | Lead)
+FromServer = (Welcome | Joined | Refused | Ack | Granted | Directed | CutDecision | Model | Work
+              | Measured | Stop | Final | Alive | Resend | Reattached | Unknown | Elect | Leading
+              | NotServing | Following | Copy | CopyChunk | AllHave | Vacant | Over | FilesAt
+              | Challenge)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoders = {kind: msgspec.msgpack.Decoder(kind)

@@ -3,7 +3,7 @@ the connection. `wbsp.wire.messages.codec` has their encoding."""
 
 from __future__ import annotations
 
-from wbsp.core.messages import Message, ShardGroup
+from wbsp.core.messages import Message, ShardGroup, WorkPlace
 from wbsp.limits import Count, Id, Line, Mac, Random, Seconds, Settings
 from wbsp.sync.base import WorkerRule
 
@@ -33,6 +33,7 @@ class Joined(Message, frozen=True):
     run_steps: Count = 0  # of all workers in the run so far
     owner: Id = ""  # names this process, in what the server keeps of the worker
     ticket: Mac = b""  # proves that it is this process: see `wbsp.wire.proof`
+    work: WorkPlace | None = None  # in the run's shared data, where it has some
 
 
 class Refused(Message, frozen=True):

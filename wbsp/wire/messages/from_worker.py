@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from wbsp.core.messages import NONE, Message, Place
+from wbsp.core.messages import NONE, Message, Place, SharedData, WorkHeld
 from wbsp.core.stats import AnsweredWork, Report
 from wbsp.limits import Count, Id, Line, Mac, OrNone, Seconds, Settings, Size, SocketName, Worker
 from wbsp.sync.base import Push
@@ -28,6 +28,8 @@ class Join(Message, frozen=True):
     socket: SocketName = ""  # at which this worker takes shared memory; "": it takes none
     # What its layers have and no version carries; None: not known, since the model is not Keras's.
     layers: LayerStates | None = None
+    data: SharedData | None = None  # that all workers train together; None: it has its own
+    first_epoch: Count = 0  # epochs of `data` that its loop begins behind
 
 
 class Initial(Message, frozen=True):
@@ -85,6 +87,7 @@ class Reattach(Message, frozen=True):
     nonce: Mac = b""  # this and the next: see `wbsp.wire.proof`; the key is the ticket
     proof: Mac = b""
     ledger: Count = 0  # epoch of the newest answer by which a server took this worker in
+    work: WorkHeld | None = None  # of the run's shared data, where it has some
 
 
 class Kept(Message, frozen=True):

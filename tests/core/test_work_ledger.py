@@ -1,0 +1,337 @@
+"""The work ledger: each example exactly once an epoch in what was accepted, whoever dies when.
+
+`World` has workers, servers that die, and what each knows; its model is the multiset of the
+positions that it is made of. It says itself what must be, and compares after each event.
+"""
+
+from collections import Counter
+from copy import deepcopy
+from random import Random
+
+import msgspec
+import pytest
+
+from wbsp.core.messages import Range, SharedData
+from wbsp.core.work_ledger import Positions, WorkLedger, WorkState
+from wbsp.core.work_sequence import WorkSequence
+
+DATA = SharedData(n=100, batch=10, epochs=2)
+
+
+class Worker:
+    def __init__(self, at, seq):
+        self.work = WorkSequence(at)
+        self.seq = self.first = seq
+        self.kept = []  # (mark, seq, spans) of answered pushes that are not known to be durable
+        self.sent = None  # seq, to
+        self.attached = True
+
+    def answer(self, accepted, mark, durable):
+        spans = self.work.answer(self.sent[1])
+        self.kept.append((mark, self.seq, spans if accepted else []))
+        self.kept = [one for one in self.kept if one[0] >= durable]
+        self.seq, self.sent = self.seq + 1, None
+
+
+class World:
+    def __init__(self, seed, poison=False):
+        self.random = random = Random(seed)
+        self.n, self.epochs = random.randint(1, 200), random.randint(1, 4)
+        self.ledger = WorkLedger(SharedData(self.n, 1, self.epochs))
+        self.poison = random.randrange(self.n) if poison else None  # an example that makes NaN
+        self.model, self.given_up = Counter(), Counter()
+        self.seqs = {}  # worker -> seq that is due
+        self.answers = {}  # worker -> seq, accepted, mark: of its newest push
+        self.mark = self.durable = 0
+        self.workers = dict.fromkeys(range(random.randint(1, 5)))
+        self.awaited = set()  # of a restarted server, which gives nothing before
+        self.saved = self.copy()
+        self.count = Counter()
+
+    def copy(self):
+        there = {index for index, worker in self.workers.items() if worker}
+        return deepcopy((msgspec.to_builtins(self.ledger.state(), str_keys=True), self.model,
+                         self.given_up, self.seqs, self.answers, self.mark + 1, there))
+
+    def checkpoint(self):
+        self.saved = self.copy()
+        self.mark += 1
+        self.durable = self.mark
+
+    def crash(self):
+        state, self.model, self.given_up, self.seqs, self.answers, mark, there = deepcopy(
+            self.saved)
+        state = msgspec.convert(state, WorkState, str_keys=True)
+        self.ledger = WorkLedger(state.data, state)
+        self.mark = self.durable = mark
+        self.awaited = there
+        for worker in self.workers.values():
+            if worker:
+                worker.attached = False
+
+    def attach(self, index, me):
+        due = max(self.seqs.get(index, 0), me.first)
+        if due < me.seq:  # these decisions are lost here
+            spans = [span for _, seq, spans in me.kept if seq >= due for span in spans]
+            news = [g for span in spans for g in range(*span)]
+            valid = self.ledger.resent(spans)
+            taken = any(self.model[g] or self.given_up[g] for g in news)
+            assert valid != taken, "void for nothing, or not void"
+            if valid:
+                self.model.update(news)
+            self.count["void"] += not valid
+            me.kept = [(self.mark, seq, spans if valid else []) for _, seq, spans in me.kept
+                       if seq >= due]
+        self.seqs[index] = max(due, me.seq, self.seqs.get(index, 0))
+        self.ledger.claim(index, me.work.answered, me.work.held)
+        self.awaited.discard(index)
+        me.attached = True
+
+    def push(self, index, me):
+        seq, to = me.sent
+        due = max(self.seqs.get(index, 0), me.first)
+        if seq == due:
+            mine = [g for r in me.work.held for g in range(r.start, r.stop)
+                    if r.at + g - r.start < to]
+            owns = self.ledger.owns(index, to)
+            own = Counter(g for r in self.ledger._holders[index].held if r.own
+                          for g in range(r.start, r.stop) if r.at + g - r.start < to)
+            assert owns or Counter(mine) - own, "refused for nothing"
+            finite = not any(g % self.n == self.poison for g in mine)
+            accepted = owns and finite and self.random.random() < 0.85
+            self.count["accepted" if accepted else "rejected" if owns else "not its own"] += 1
+            if accepted:
+                self.model.update(mine)
+            lost = self.ledger.settle(index, to, accepted, finite)
+            self.given_up.update(g for span in lost for g in range(*span))
+            self.seqs[index], self.answers[index] = seq + 1, (seq, accepted, self.mark)
+        if self.random.random() < 0.1:  # the answer is lost, and with it the connection
+            me.attached = False
+            return
+        answered, accepted, mark = self.answers[index]
+        assert answered == seq
+        me.answer(accepted, mark, self.durable)
+
+    def ask(self, index, me):
+        have = me.work.end
+        if not self.ledger.gives_from(index, have):
+            given = self.ledger.known(index, have)
+            assert given is not None
+        elif self.awaited or (given := self.ledger.give(index, self.random.randint(1, 40))) is None:
+            return
+        assert given.at == have and given.start // self.n == (given.stop - 1) // self.n
+        if self.random.random() < 0.9:
+            assert me.work.give(given) and not me.work.give(given)
+
+    def step(self):
+        random, ledger = self.random, self.ledger
+        index = random.choice([*self.workers])
+        me, chance = self.workers[index], random.random()
+        if me is None:
+            if chance < 0.3:
+                self.workers[index] = Worker(ledger.open(index), self.seqs.get(index, 0))
+                self.awaited.discard(index)
+        elif not me.attached:
+            if chance < 0.2:
+                self.attach(index, me)
+            elif chance < 0.23:  # it is given up
+                ledger.lost(index)
+                self.awaited.discard(index)
+        elif chance < 0.3:
+            self.ask(index, me)
+        elif chance < 0.6:
+            while random.random() < 0.7 and me.work.take(random.randint(1, 10)):
+                pass
+            me.work.train(random.randint(0, me.work.taken - me.work.trained))
+        elif chance < 0.9:
+            if me.sent is None and me.work.trained > me.work.answered:
+                me.sent = me.seq, me.work.trained
+            if me.sent:
+                self.push(index, me)
+        elif chance < 0.92 and self.faults:
+            self.workers[index] = None  # the process dies
+            ledger.lost(index)
+            self.awaited.discard(index)
+            self.count["deaths"] += 1
+        elif chance < 0.94 and self.faults:
+            me.attached = False  # a line breaks; perhaps the server notices
+            if random.random() < 0.5:
+                ledger.lost(index)
+                self.awaited.discard(index)
+        elif chance < 0.97:
+            self.checkpoint()
+        elif chance < 0.975 and self.faults:
+            self.crash()
+            self.count["crashes"] += 1
+        elif self.awaited and random.random() < 0.05:
+            late = random.choice([*self.awaited])
+            ledger.lost(late)
+            self.awaited.discard(late)
+            if self.workers[late]:
+                self.workers[late].attached = False
+
+    def check(self):
+        """Each position is in one place, and what is done is what the model was made of."""
+        ledger = self.ledger
+        places = ledger.free.spans + [(r.start, r.stop) for holder in ledger._holders.values()
+                                      for r in holder.held if r.own]
+        undone = [g for span in places for g in range(*span)]
+        assert len(undone) == len(set(undone)), "a position in two places"
+        assert sorted(places) == sorted({*places})
+        assert set(undone) == {g for span in ledger.undone.spans for g in range(*span)}
+        assert ledger.free.count == sum(b - a for a, b in ledger.free.spans)
+        done = Counter(set(range(self.n * self.epochs)) - set(undone))
+        assert done == self.model + self.given_up
+        assert ledger.given_up == self.given_up.total()
+
+    def run(self):
+        self.faults = True
+        for event in range(100_000):
+            self.faults = event < 3000
+            self.step()
+            if event % 7 == 0:
+                self.check()
+            if self.ledger.over and not self.awaited:
+                break
+        else:
+            raise AssertionError("the run does not end")
+        self.check()
+        return self.count
+
+
+@pytest.mark.parametrize("poison", [False, True], ids=["", "with an example that makes NaN"])
+def test_each_example_is_once_an_epoch_in_the_model(poison):
+    total = Counter()
+    for seed in range(40):
+        world = World(seed, poison)
+        total += world.run()
+        assert poison or not world.given_up
+        assert world.given_up.keys() <= {g for g in range(world.n * world.epochs)} and (
+            not poison or sum(g % world.n == world.poison for g in world.given_up) == world.epochs)
+    assert all(total[kind] for kind in ("accepted", "rejected", "not its own", "void", "deaths",
+                                        "crashes"))
+
+
+def test_a_range_ends_where_its_epoch_does():
+    ledger = WorkLedger(DATA)
+    ledger.open(0)
+    assert ledger.give(0, 80) == Range(0, 0, 80)
+    assert ledger.left() == 20
+    assert ledger.give(0, 80) == Range(80, 80, 100)
+    assert ledger.give(0, 80) == Range(100, 100, 180)
+
+
+def test_a_lost_answer_is_given_again():
+    ledger = WorkLedger(DATA)
+    ledger.open(0)
+    first = ledger.give(0, 10)
+    assert not ledger.gives_from(0, 0) and ledger.known(0, 0) == first
+    assert ledger.gives_from(0, 10) and ledger.known(0, 10) is None
+    with pytest.raises(ValueError, match="worker 0 has work up to 11, and was given 10"):
+        ledger.known(0, 11)
+
+
+def test_what_a_lost_worker_held_goes_to_others_and_is_not_its_own_when_it_comes_back():
+    ledger = WorkLedger(DATA)
+    ledger.open(0), ledger.open(1)
+    mine = ledger.give(0, 10)
+    ledger.lost(0)
+    assert ledger.give(1, 5) == Range(0, 0, 5)
+    ledger.claim(0, 0, [mine])
+    assert not ledger.owns(0, 10) and not ledger.owns(0, 1) and ledger.owns(1, 5)
+    ledger.settle(0, 10, False)
+    assert ledger.give(1, 5) == Range(5, 5, 10)
+
+
+def test_what_was_accepted_by_an_earlier_server_stands_above_what_another_holds():
+    ledger = WorkLedger(DATA)
+    ledger.claim(1, 0, [Range(0, 0, 20)])
+    assert ledger.resent([(10, 15)])
+    assert ledger.owns(1, 10) and not ledger.owns(1, 11)
+    assert not ledger.resent([(14, 16)])
+    for spans in [(20, 30), (25, 35)], [(30, 30)], [(195, 201)]:
+        with pytest.raises(ValueError, match="there are 200, each once"):
+            ledger.resent(spans)
+
+
+@pytest.mark.parametrize(("answered", "held"), [
+    (0, [Range(5, 0, 10)]), (0, [Range(0, 95, 105)]), (0, [Range(0, 10, 10)]),
+    (0, [Range(0, 195, 201)]), (0, [Range(0, 0, 10), Range(11, 10, 20)])])
+def test_no_worker_can_hold_what_cannot_be(answered, held):
+    ledger = WorkLedger(DATA)
+    with pytest.raises(ValueError, match="cannot be"):
+        ledger.claim(0, answered, held)
+    assert ledger.free.count == 200
+
+
+def test_a_push_that_no_worker_can_have_made_changes_nothing():
+    ledger = WorkLedger(DATA)
+    ledger.open(0)
+    ledger.give(0, 10)
+    with pytest.raises(ValueError, match="came to 11 in its work, but has 0 to 10"):
+        ledger.owns(0, 11)
+
+
+def test_examples_are_given_up_after_three_pushes_that_were_not_finite_and_no_others():
+    ledger = WorkLedger(DATA)
+    ledger.open(0)
+    for _ in range(3):
+        given = ledger.give(0, 10)
+        assert given[1:] == (0, 10)
+        lost = ledger.settle(0, given.end, False, finite=False)
+    assert lost == [(0, 10)] and ledger.given_up == 10
+    for _ in range(10):  # late: free again for ever
+        given = ledger.give(0, 10)
+        assert given[1:] == (10, 20) and not ledger.settle(0, given.end, False)
+
+
+def test_more_epochs_go_on_where_the_first_have_ended():
+    ledger = WorkLedger(DATA)
+    ledger.open(0)
+    while given := ledger.give(0, 100):
+        ledger.settle(0, given.end, True)
+    assert ledger.over and ledger.epoch == 2
+    ledger.extend(3)
+    assert not ledger.over and ledger.epoch == 2
+    assert ledger.give(0, 10) == Range(200, 200, 210)
+
+
+@pytest.mark.parametrize("state", [
+    WorkState(DATA, [(0, 300)], {}, [[], [], []]), WorkState(DATA, [], {0: (5, 4)}, [[], [], []]),
+    WorkState(DATA, [(5, 10), (10, 12)], {}, [[], [], []]),
+    WorkState(DATA, [(5, 5)], {}, [[], [], []])])
+def test_a_state_that_cannot_be_is_refused(state):
+    with pytest.raises(ValueError, match="work|apart|empty"):
+        WorkLedger(DATA, state)
+
+
+def test_positions_are_a_set():
+    random, positions, known = Random(0), Positions(), set()
+    for _ in range(3000):
+        start = random.randrange(60)
+        stop = start + random.randint(1, 12)
+        span = set(range(start, stop))
+        if not span & known and random.random() < 0.7:
+            positions.add(start, stop)
+            known |= span
+        elif random.random() < 0.5:
+            positions.remove(start, stop)
+            known -= span
+        assert {g for part in positions.within(start, stop) for g in range(*part)} == known & span
+        assert positions.holds(start, stop) == (span <= known)
+        assert positions.count == len(known) == len(
+            {g for part in positions.spans for g in range(*part)})
+        assert Positions(positions.spans).spans == positions.spans
+
+
+def test_the_worker_takes_trains_and_is_answered_in_order():
+    work = WorkSequence(30)
+    assert work.take(5) is None
+    assert work.give(Range(30, 90, 100)) and work.give(Range(40, 0, 4))
+    assert [work.take(8) for _ in range(4)] == [
+        Range(30, 90, 98), Range(38, 98, 100), Range(40, 0, 4), None]
+    with pytest.raises(ValueError, match="a step trained 15 examples, and only 14 were taken"):
+        work.train(15)
+    work.train(8), work.train(4)
+    assert work.answer(42) == [(90, 100), (0, 2)]
+    assert work.held == [Range(42, 2, 4)] and work.answer(44) == [(2, 4)] and not work.held

@@ -1,0 +1,335 @@
+"""One run, one set of data: which example is in which accepted push. No I/O, clocks or tensors.
+
+The run's work is one stream of epochs * n positions. Position g is example g % n of the order that
+epoch g // n has (`wbsp.core.permutation`), which workers compute: the server never sees data. Each
+worker has a *sequence*: the ranges that it was given, one behind the other, counted in examples
+(`at`). A push says how far in its worker's sequence it has come (`to`). Every position is in one
+place:
+
+    free   not given, or come back: its worker was lost, or its push rejected
+    held   in a worker's sequence, and not answered
+    done   in an accepted push, and so in the model; or given up
+
+and moves  free -> held (`give`), held -> done or free (`settle`), held -> free (`lost`). Nothing
+leaves done. What is free or held is *undone*.
+
+The state is saved in the moment of the version: done is what the version holds. A server that goes
+on from it has all else as free. Its workers say what an earlier server had accepted since
+(`resent`) and what they hold (`claim`) before anything is handed out. What was accepted stands
+above what another merely holds: that one's push has what it does not own (`owns`), and is rejected.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from operator import itemgetter
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
+
+from wbsp.core.messages import Range, SharedData, Span
+from wbsp.limits import Count, Worker
+
+NOT_OWN = "its examples were given to others"  # the reason of a rejection
+STRIKES = 3  # pushes that were not finite, until their examples are given up
+_start = itemgetter(0)
+
+
+class Positions:
+    """A set of positions, as ranges that are apart and in order."""
+
+    __slots__ = ("spans", "count")
+
+    def __init__(self, spans: Iterable[Sequence[int]] = ()):
+        """Raises ValueError for spans that are empty, or not apart and in order."""
+        self.spans: list[Span] = [(start, stop) for start, stop in spans]
+        for (_, stop), (start, _) in pairwise(self.spans):
+            if start <= stop:
+                raise ValueError(f"positions up to {stop - 1} and from {start} on are not apart")
+        if any(start >= stop for start, stop in self.spans):
+            raise ValueError("a range of positions is empty")
+        self.count = sum(stop - start for start, stop in self.spans)
+
+    def within(self, start: int, stop: int) -> list[Span]:
+        """The parts of start ... stop - 1 that are in the set."""
+        spans = self.spans
+        index = max(0, bisect_right(spans, start, key=_start) - 1)
+        parts = []
+        while index < len(spans) and spans[index][0] < stop:
+            part = max(spans[index][0], start), min(spans[index][1], stop)
+            if part[0] < part[1]:
+                parts.append(part)
+            index += 1
+        return parts
+
+    def holds(self, start: int, stop: int) -> bool:
+        """Whether all of start ... stop - 1 is in the set."""
+        return self.within(start, stop) == [(start, stop)]
+
+    def add(self, start: int, stop: int) -> None:
+        """Put start ... stop - 1, none of which is in the set, into it."""
+        spans = self.spans
+        self.count += stop - start
+        index = bisect_right(spans, start, key=_start)
+        if index < len(spans) and spans[index][0] == stop:
+            stop = spans.pop(index)[1]
+        if index and spans[index - 1][1] == start:
+            index -= 1
+            start = spans.pop(index)[0]
+        spans.insert(index, (start, stop))
+
+    def remove(self, start: int, stop: int) -> None:
+        """Take out what of start ... stop - 1 is in the set."""
+        spans = self.spans
+        for a, b in self.within(start, stop):
+            index = bisect_right(spans, a, key=_start) - 1
+            left, right = spans[index]
+            spans[index:index + 1] = [part for part in ((left, a), (b, right)) if part[0] < part[1]]
+            self.count -= b - a
+
+
+class _Held(NamedTuple):
+    """A range in a worker's sequence. own: False: its positions are another's, or done; a push that
+    has some of them is rejected."""
+
+    at: int
+    start: int
+    stop: int
+    own: bool = True
+
+    @property
+    def end(self) -> int:
+        return self.at + self.stop - self.start
+
+    def part(self, start: int, stop: int, own: bool) -> _Held:
+        return _Held(self.at + start - self.start, start, stop, own)
+
+    def parted(self, own: Positions) -> Iterator[_Held]:
+        """In parts, of which those in `own` are its holder's."""
+        mine = own.within(self.start, self.stop)
+        edges = sorted({self.start, self.stop, *(edge for span in mine for edge in span)})
+        for start, stop in pairwise(edges):
+            yield self.part(start, stop, any(a <= start < b for a, b in mine))
+
+
+@dataclass(slots=True)
+class _Holder:
+    """One worker: all of its sequence before `done` was answered; `held` is the rest, to `end`."""
+
+    done: int = 0
+    end: int = 0
+    held: list[_Held] = field(default_factory=list)
+
+
+_Spans = list[tuple[Count, Count]]
+
+
+@dataclass
+class WorkState:
+    """What to go on from, with the version of the same moment.
+
+    sequences: worker -> how far its sequence was answered, and where it ended
+    strikes:   positions that were in one push that was not finite, or more; in two or more; and
+               those that were given up
+    """
+
+    data: SharedData
+    undone: _Spans
+    sequences: dict[Worker, tuple[Count, Count]]
+    strikes: Annotated[list[_Spans], Meta(min_length=STRIKES, max_length=STRIKES)]
+
+
+class WorkLedger:
+    """See the head of this file; used by one thread."""
+
+    def __init__(self, data: SharedData, state: WorkState | None = None):
+        """`state`: to go on from, of the same data. Raises ValueError for one that cannot be."""
+        self.data = data
+        total = data.epochs * data.n
+        self.undone = Positions([(0, total)] if state is None else state.undone)
+        self.free = Positions(self.undone.spans)
+        self._strikes = [Positions(spans) for spans in
+                         (((),) * STRIKES if state is None else state.strikes)]
+        self._holders: dict[int, _Holder] = {}
+        if state is not None:
+            self._holders = {worker: _Holder(*ends) for worker, ends in state.sequences.items()}
+        if self.undone.spans and self.undone.spans[-1][1] > total or any(
+                holder.done > holder.end for holder in self._holders.values()):
+            raise ValueError(f"its work is not that of {data.epochs} epochs of {data.n} examples")
+
+    @property
+    def epoch(self) -> int:
+        """Number of complete epochs: all before the first position that is undone."""
+        return self.undone.spans[0][0] // self.data.n if self.undone.spans else self.data.epochs
+
+    @property
+    def over(self) -> bool:
+        return not self.undone.spans
+
+    @property
+    def given_up(self) -> int:
+        """Examples that were in too many pushes that were not finite, counted once an epoch."""
+        return self._strikes[-1].count
+
+    def left(self) -> int:
+        """Positions that are free in the epoch of the first free one."""
+        if not self.free.spans:
+            return 0
+        n = self.data.n
+        epoch = self.free.spans[0][0] // n
+        return sum(b - a for a, b in self.free.within(epoch * n, epoch * n + n))
+
+    def extend(self, epochs: int) -> None:
+        """The run is to have more epochs."""
+        n, before = self.data.n, self.data.epochs
+        self.data = self.data._replace(epochs=epochs)
+        for positions in (self.free, self.undone):
+            positions.add(before * n, epochs * n)
+
+    def open(self, worker: int) -> int:
+        """A process begins as `worker`: where its sequence begins."""
+        self.lost(worker)
+        holder = self._holders[worker]
+        holder.done = holder.end
+        return holder.end
+
+    def held(self, worker: int) -> int:
+        """Examples that this worker was given, and that were not answered."""
+        holder = self._holders[worker]
+        return holder.end - holder.done
+
+    def known(self, worker: int, have: int) -> Range | None:
+        """What this worker was given behind the place `have` of its sequence, for one who asks
+        again; None: it was answered, too. Raises ValueError for a place where no worker can be."""
+        holder = self._holders[worker]
+        if have > holder.end:
+            raise ValueError(f"worker {worker} has work up to {have}, and was given {holder.end}")
+        return next((Range(r.at, r.start, r.stop) for r in holder.held if r.at == have), None)
+
+    def gives_from(self, worker: int, have: int) -> bool:
+        """Whether this worker's sequence ends at `have`, so that more may be given there."""
+        return self._holders[worker].end == have
+
+    def give(self, worker: int, size: int) -> Range | None:
+        """Up to `size` positions of one epoch, behind all that this worker has; None: none is free.
+        """
+        if not self.free.spans:
+            return None
+        holder, n = self._holders[worker], self.data.n
+        start, stop = self.free.spans[0]
+        given = _Held(holder.end, start, min(stop, start + max(1, size), start // n * n + n))
+        self.free.remove(given.start, given.stop)
+        holder.held.append(given)
+        holder.end = given.end
+        return Range(given.at, given.start, given.stop)
+
+    def owns(self, worker: int, to: int) -> bool:
+        """Whether a push up to `to` may be accepted. Raises ValueError where no worker can have
+        come so far."""
+        holder = self._holders[worker]
+        if not holder.done <= to <= holder.end:
+            raise ValueError(f"worker {worker} came to {to} in its work, but has {holder.done} to "
+                             f"{holder.end}")
+        return all(r.own for r in holder.held if r.at < to)
+
+    def settle(self, worker: int, to: int, accepted: bool, finite: bool = True) -> list[Span]:
+        """The push up to `to` is answered; what is given up now. finite: False: it was rejected
+        since its values were not."""
+        holder = self._holders[worker]
+        lost: list[Span] = []
+        for r in holder.held:
+            if r.own and r.at < to:
+                stop = min(r.stop, r.start + to - r.at)
+                if accepted:
+                    self.undone.remove(r.start, stop)
+                else:
+                    self.free.add(r.start, stop)
+                    if not finite:
+                        lost += self._strike(r.start, stop)
+        holder.held, holder.done = [*_behind(holder.held, to)], to
+        return lost
+
+    def lost(self, worker: int) -> None:
+        """A worker is gone, for good or not, or leaves: others get what it holds."""
+        holder = self._holders.setdefault(worker, _Holder())
+        for r in holder.held:
+            if r.own:
+                self.free.add(r.start, r.stop)
+        holder.held = []
+
+    def resent(self, accepted: Iterable[Sequence[int]]) -> bool:
+        """A worker was answered by an earlier server that these positions are in the model, and
+        sends the sum again. False: it is void, since others have done some of it: it must not be
+        added, and what else is in it is free. Raises ValueError for what no server can have said.
+        """
+        news = sorted((start, stop) for start, stop in accepted)
+        end = 0
+        for start, stop in news:
+            if not end <= start < stop <= self.data.epochs * self.data.n:
+                raise ValueError(f"positions {start} ... {stop - 1} cannot be: there are "
+                                 f"{self.data.epochs * self.data.n}, each once")
+            end = stop
+        if not all(self.undone.holds(*span) for span in news):
+            return False
+        for span in news:
+            self.free.remove(*span)
+            self.undone.remove(*span)
+        for holder in self._holders.values():
+            if any(r.own and not self.undone.holds(r.start, r.stop) for r in holder.held):
+                holder.held = [part for r in holder.held
+                               for part in (r.parted(self.undone) if r.own else [r])]
+        return True
+
+    def claim(self, worker: int, answered: int, held: Iterable[Range]) -> None:
+        """A worker goes on where it is: its server was restarted, or had given it up. It was
+        answered up to `answered`, and holds `held` behind that. Raises ValueError for what no
+        worker can hold."""
+        mine = [_Held(*r) for r in held]  # a position twice, where it came back to this worker
+        place, n = answered, self.data.n
+        for r in mine:
+            if not (r.at == place and r.start < r.stop <= self.data.epochs * n
+                    and r.start // n == (r.stop - 1) // n):
+                raise ValueError(f"worker {worker} holds {r.start} ... {r.stop - 1} at {r.at}, "
+                                 f"which cannot be, where {place} is due")
+            place = r.end
+        self.lost(worker)
+        holder = self._holders[worker]
+        holder.done = holder.end = max(holder.done, answered)
+        for r in _behind(mine, holder.done):
+            holder.held += r.parted(self.free)
+            holder.end = r.end
+            self.free.remove(r.start, r.stop)
+
+    def state(self) -> WorkState:
+        """What to go on from; to be saved with the version of the same moment."""
+        return WorkState(self.data, list(self.undone.spans),
+                         {worker: (h.done, h.end) for worker, h in self._holders.items()},
+                         [list(positions.spans) for positions in self._strikes])
+
+    def _strike(self, start: int, stop: int) -> list[Span]:
+        """These free positions were in a push that was not finite: those that are given up now."""
+        rising = [(start, stop)]  # what moves on from one set to the next
+        for positions in self._strikes:
+            again = [part for span in rising for part in positions.within(*span)]
+            for span in rising:
+                for part in _Held(0, *span).parted(positions):
+                    if not part.own:
+                        positions.add(part.start, part.stop)
+            newest, rising = rising, again
+            if positions is self._strikes[-1]:
+                rising = newest
+        for span in rising:
+            self.free.remove(*span)
+            self.undone.remove(*span)
+        return rising
+
+
+def _behind(ranges: Iterable[_Held], at: int) -> Iterator[_Held]:
+    """What of a sequence lies behind `at`."""
+    for r in ranges:
+        start = max(r.start, r.start + at - r.at)
+        if start < r.stop:
+            yield r.part(start, r.stop, r.own)
