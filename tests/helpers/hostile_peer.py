@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import struct
+import time
 
 import zmq
 from integer_replica import IntegerReplica
@@ -13,6 +14,8 @@ from integer_replica import IntegerReplica
 from benchmarks.contenders.zmtp import greet
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Claim, ticket
+
+PATIENCE = 30.0  # seconds; only there so that nothing hangs for ever
 
 
 class Peer(contextlib.AbstractContextManager):
@@ -32,11 +35,13 @@ class Peer(contextlib.AbstractContextManager):
 
     def hears(self, *kinds: type[m.Message]) -> m.Message:
         """Wait for a message of one of these kinds; others are passed over."""
-        while True:
-            assert self._socket.poll(30_000), f"the server sent none of {kinds}"
+        end, others = time.monotonic() + PATIENCE, []
+        while self._socket.poll(max(0, int(1000 * (end - time.monotonic())))):
             message = m.decode(m.FromServer, self._socket.recv_multipart()[0])
             if isinstance(message, kinds):
                 return message
+            others.append(type(message).__name__)
+        raise AssertionError(f"the server sent none of {kinds}, but {others}")
 
     def asks(self, question: m.Message, answer: type[m.Message]) -> bool:
         """Ask; whether the answer comes within a second. It does not where the server has cut the

@@ -90,6 +90,25 @@ def test_a_message_is_of_its_connection_also_when_that_has_ended(server):
         assert read() is not line
 
 
+def test_who_comes_next_is_not_taken_for_who_was_there_before(server):
+    """Its connection gets the descriptor of the one that has ended, of which the server has not
+    been told yet."""
+    def read(from_member):
+        assert server.socket.poll(10_000)
+        return server.received(server.socket.recv_multipart(copy=False)[1], from_member)
+
+    with RawPeer(server.port) as peer:
+        peer.socket.sendall(b"\x00\x05hello")
+        first = read(False)
+    assert server.monitor.poll(10_000)  # which says that it is closed
+    with RawPeer(server.port) as peer:
+        peer.socket.sendall(2 * b"\x00\x05hello")
+        line = read(False)
+        assert line is not first
+        server.watch()
+        assert read(True) is line
+
+
 def assert_cut_for_too_much(server, peer):
     """A member whose message has no end."""
     server.watch()

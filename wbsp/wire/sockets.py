@@ -177,7 +177,9 @@ class ServerSocket:
             fd = frames[0].get(zmq.SRCFD)
         except zmq.ZMQError:  # libzmq does not know its connection
             return None
-        if not guard.knows(fd):
+        # A new connection may have the descriptor of one that has just ended: whose first message
+        # this is must not be taken for who was there before.
+        if not from_member or not guard.knows(fd):
             catch_up()
         short, long = self._around
         return guard.delivered(fd, from_member, sum(
