@@ -14,12 +14,11 @@ import signal
 import pytest
 from jobs import free_port
 from kill_points import OF_SERVER, OF_SHARD
-from server_and_standby import ServerAndStandby
+from server_and_standby import OFTEN, ServerAndStandby
 
 from wbsp.sync import MODELS
 
 OPTIONS = {"adsp": "period=0.01", "localsgd": "tau=3"}
-OFTEN = "--check_period=0.2"
 OF_VERSIONS = "committed", "replicated", "made"  # of which a busy machine makes few under nbsync
 ALL = [(sync, shards, standby, point)
        for sync, shards, standby in itertools.product(MODELS, (1, 2), (False, True))

@@ -6,74 +6,26 @@ must be W_0 and the sum of these, each once, to the last bit.
 
 import json
 
-import numpy as np
 import pytest
-from integer_replica import answered, pattern, read_result
-from jobs import free_port, until
+from jobs import until
+from server_and_standby import NEVER, OFTEN, ServerAndStandby
 
-from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.runlog.reader import read_run
 
-KEEPING = "--check_period=0.2"
-NEVER = "--check_period=3600"  # nothing but W_0 is written before the end
 
-
-class Run:
-    """A server that can be killed and started again by the same command, and its workers."""
-
-    def __init__(self, jobs, sync="pcc", period=KEEPING, workers=2):
-        self.jobs, self.sync, self.number = jobs, sync, workers
-        self.flags, self.port = [period, "--base_dir=run"], free_port()
-        self.server = self._start().listens()
-        self.path = self.server.folder / "checkpoint.safetensors"
-        self.planned, self.workers = {}, []
-
-    def _start(self, *flags):
-        return self.jobs.server(*self.flags, *flags, sync=self.sync, workers=self.number,
-                                port=self.port)
-
-    def worker(self, steps, **plan):
-        index = len(self.workers)
-        self.planned[index] = steps
-        job = self.jobs.integer_worker(self.server.address, index, steps=steps, **plan)
-        self.workers.append(job)
-        return job
-
-    def kill(self):
-        """kill -9 the server, and start it again."""
-        self.server.kill()
-        self.server.was_clean()
-        self.server = self._start("--resume")
-
-    def go(self):
-        (self.jobs.folder / "go").touch()
-
-    def ends(self):
-        """All end in good order, and agree."""
-        for job in (*self.workers, self.server):
-            job.ends_well()
-        saved, folder = checkpoint.load(self.path), self.jobs.folder
-        results = [read_result(folder, worker) for worker in self.planned]
-        initial = np.array(results[0]["first"])
-        assert set(initial.tolist()) < {1.0, 2.0}, "not a W_0 that one of the workers brought"
-        total = 0
-        for worker, result in enumerate(results):
-            assert result["steps"] == saved.state.steps[worker] == self.planned[worker]
-            assert result["final"] == saved.vector.tolist()
-            assert result["version"] == saved.state.version
-            total += answered(folder, worker, saved.state.next_seq[worker])
-        assert np.array_equal(saved.vector, initial + total * pattern(initial.size))
-        return saved
+def begun(jobs, sync="pcc", period=OFTEN):
+    """A server without a standby."""
+    return ServerAndStandby(jobs, sync, standby=False, flags=[period])
 
 
 @pytest.mark.parametrize("sync", ["pcc", "wbsp", "bsp", "asp"])
 def test_a_killed_server_comes_back_and_nothing_is_lost(jobs, sync):
-    run = Run(jobs, sync)
+    run = begun(jobs, sync)
     workers = [run.worker(120, seconds=0.01, hold_at=90), run.worker(80, seconds=0.015)]
     workers[0].until("step 30 done")
-    run.kill()
+    run.kill("server")
     run.go()
-    run.ends()
+    run.ends(run.server)
     for worker in workers:
         assert worker.find("no connection to the server at .*; trying for 60 s")
         assert worker.find("connected again to ")
@@ -87,13 +39,13 @@ def test_a_killed_server_comes_back_and_nothing_is_lost(jobs, sync):
 
 @pytest.mark.parametrize("sync", ["pcc", "bsp"])
 def test_a_server_may_die_before_its_first_version_is_written(jobs, sync):
-    run = Run(jobs, sync, NEVER)
+    run = begun(jobs, sync, NEVER)
     first = run.worker(60, seconds=0.01)
     second = run.worker(60, seconds=0.01, hold_at=20)
     second.until("step 20 done")
-    run.kill()
+    run.kill("server")
     run.go()
-    saved = run.ends()
+    saved = run.ends(run.server)
     assert run.server.find("going on from version 0")
     events = read_run(run.server.folder).events
     assert [e["kind"] for e in events if e["t"] == 0] == ["start"], "training began but once"
@@ -105,60 +57,60 @@ def test_a_server_may_die_before_its_first_version_is_written(jobs, sync):
 
 @pytest.mark.parametrize("sync", ["pcc", "wbsp"])
 def test_a_server_may_die_twice_in_a_row(jobs, sync):
-    run = Run(jobs, sync)
+    run = begun(jobs, sync)
     workers = [run.worker(150, seconds=0.01, hold_at=60), run.worker(150, seconds=0.01)]
     workers[0].until("step 30 done")
-    run.kill()
+    run.kill("server")
     run.server.until("is back")
-    run.kill()
+    run.kill("server")
     workers[0].until("step 60 done")
-    run.kill()
+    run.kill("server")
     run.go()
-    run.ends()
+    run.ends(run.server)
     epochs = json.loads((run.server.folder / "run.json").read_text())["epoch"]
     assert epochs in (3, 4), "one of the servers may have died before it wrote its own"
 
 
-@pytest.mark.parametrize("period", [KEEPING, NEVER])
+@pytest.mark.parametrize("period", [OFTEN, NEVER])
 def test_a_server_may_die_when_a_worker_has_finished_and_waits(jobs, period):
-    run = Run(jobs, "wbsp", period)
+    run = begun(jobs, "wbsp", period)
     run.worker(15)
     last = run.worker(40, hold_at=25)
     run.server.until("worker 0 left: finished")
     last.until("step 25 done")
-    run.kill()
+    run.kill("server")
     run.server.until("worker 0 is back, and has finished")
     run.go()
-    run.ends()
+    run.ends(run.server)
 
 
 def test_a_server_may_die_when_all_have_finished(jobs):
     """It dies when the last has left: before or after the final version is safe."""
-    run = Run(jobs, "pcc", NEVER)
+    run = begun(jobs, "pcc", NEVER)
     for _ in range(2):
         run.worker(20, seconds=0.01)
     run.server.until("worker . left: finished")
     until(lambda: len(run.server.find("left: finished")) == 2, "both to finish")
     run.server.signal(19)  # SIGSTOP: between two of its messages
-    run.kill()
-    run.ends()
+    run.kill("server")
+    run.ends(run.server)
 
 
 def test_a_server_may_die_while_a_worker_waits_for_the_others(jobs):
-    run = Run(jobs, "bsp")
+    run = begun(jobs, "bsp")
     first = run.worker(20)
     first.until("is a member")  # which it knows later than the server
-    until(run.path.exists, "W_0 to be safe")
-    run.kill()
+    until((run.server.folder / "checkpoint.safetensors").exists, "W_0 to be safe")
+    run.kill("server")
     run.server.until("worker 0 is back with version 0")
     run.worker(20)
-    run.ends()
+    run.ends(run.server)
     assert first.find("starts with seq 0")
 
 
 def test_a_worker_that_is_missing_comes_back_later(jobs):
     """The server goes on without a worker that is stopped, and takes it in when it is there."""
-    run = Run(jobs, "asp")
+    run = begun(jobs, "asp")
     here = run.worker(60, seconds=0.01, hold_at=30)
     away = run.worker(60, seconds=0.01)
     here.until("step 20 done")
@@ -168,39 +120,39 @@ def test_a_worker_that_is_missing_comes_back_later(jobs):
              "from absl import app; import wbsp.ps.__main__ as ps; app.run(ps.main)")
     address, cwd = run.server.address, run.server.cwd
     run.server = jobs.start("server", "-c", again, "--worker_num=2", "--sync=asp", *run.flags,
-                            f"--port_base={run.port}", "--resume", kind=type(run.server))
+                            f"--port_base={run.ports[0]}", "--resume", kind=type(run.server))
     run.server.address, run.server.cwd = address, cwd
     run.server.until("starting with 1 of 2 workers")
     here.until("step 30 done")
     away.signal(18)
     run.server.until("worker 1 is back")
     run.go()
-    run.ends()
+    run.ends(run.server)
 
 
 def test_a_server_of_another_run_takes_no_members_over_and_ends_no_training(jobs):
     """As when the command of a server that has died is typed again, without --resume."""
-    run = Run(jobs, "wbsp")
+    run = begun(jobs, "wbsp")
     workers = [run.worker(30, hold_at=5), run.worker(30, hold_at=5)]
     workers[0].until("step 5 done")
     run.server.kill()
-    another = run._start()  # run-002
+    another = run.start_server()  # run-002
     for job in workers:
         job.until(r"is of run \w+, and this server's run is \w+; .* start it again with --resume")
     another.kill()
-    run.server = run._start("--resume")
+    run.server = run.start_server("--resume")
     run.go()
-    run.ends()
+    run.ends(run.server)
 
 
 def test_a_server_that_was_to_go_on_with_a_run_and_has_lost_it_refuses_its_members(jobs):
     """So that a supervisor starts them again, in the run that begins."""
-    run = Run(jobs, "wbsp")
+    run = begun(jobs, "wbsp")
     workers = [run.worker(1000, hold_at=5), run.worker(1000, hold_at=5)]
     workers[0].until("step 5 done")
     run.server.kill()
-    run.flags = [KEEPING, "--base_dir=another", "--resume"]
-    run.server = run._start()
+    run.flags = [OFTEN, "--base_dir=another", "--resume"]
+    run.server = run.start_server()
     for job in workers:
         run.go()
         assert job.ends() == 1

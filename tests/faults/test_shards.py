@@ -22,7 +22,7 @@ from fake_worker import FakeWorker, all_end
 from hostile_peer import Peer
 from integer_replica import IntegerReplica
 from jobs import ROOT, free_port, until
-from server_and_standby import ServerAndStandby, run_json
+from server_and_standby import OFTEN, ServerAndStandby, run_json
 
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.runlog.reader import read_run
@@ -30,7 +30,6 @@ from wbsp.wire.messages import codec as m
 
 KILLS = int(os.environ.get("WBSP_KILLS", "0"))
 SEED = int(os.environ.get("WBSP_KILLS_SEED", "0"))
-OFTEN = "--check_period=0.2"
 when_asked = pytest.mark.skipif(not KILLS, reason="takes longer: WBSP_KILLS=2")
 
 

@@ -12,9 +12,10 @@ import numpy as np
 import psutil
 import pytest
 import zmq
+from conservation import IntegerRun, assert_conserved
 from fake_worker import FakeWorker, all_end
 from hostile_peer import Peer
-from integer_replica import IntegerReplica, conserved
+from integer_replica import IntegerReplica
 from proxy import Proxy
 from server_and_standby import ServerAndStandby
 
@@ -34,14 +35,7 @@ MANY = PIECE + 7  # floats: more than lie at one place
 def check(server, members):
     """The run ended well, all hold its last version, and each push counted once."""
     server.ends_well()
-    saved = checkpoint.load(server.folder / "checkpoint.safetensors")
-    for member in members:
-        assert member.replica.x.tobytes() == saved.vector.tobytes()
-    first = [member.replica.adopted[0][1] for member in members]
-    (initial,) = [one for one in (np.full(saved.vector.size, w + 1, np.float32)
-                                  for w in range(len(members))) if one.tobytes() in first]
-    conserved(initial, server.events("accept"),
-              {worker: member.replica.cuts for worker, member in enumerate(members)}, saved.vector)
+    assert_conserved(IntegerRun.of_threads(server, members))
 
 
 @pytest.mark.parametrize("sync, size", [("asp", 5), ("bsp", MANY), ("pcc", MANY), ("nbsync", 5)])

@@ -3,22 +3,12 @@
 import json
 import signal
 
-import numpy as np
 import pytest
-from integer_replica import conserved, read_result, recorded
+from conservation import IntegerRun, assert_conserved
+from integer_replica import read_result
 from jobs import interrupted, until
 
 from wbsp.ps.checkpoint import format as checkpoint
-
-
-def check(server, folder, workers):
-    """What the server's checkpoint holds is W_0 and what it accepted, each push once."""
-    saved = checkpoint.load(server.folder / "checkpoint.safetensors")
-    initial = np.array(read_result(folder, 0)["first"], np.float32)
-    assert set(initial.tolist()) < {1.0, 2.0, 3.0}, "not a W_0 that one of the workers brought"
-    cuts = {worker: recorded(folder, worker) for worker in range(workers)}
-    conserved(initial, server.events("accept"), cuts, saved.vector)
-    return saved
 
 
 @pytest.mark.parametrize("sync", ["bsp", "wbsp", "pcc"])
@@ -32,7 +22,7 @@ def test_the_others_go_on_without_a_killed_worker(jobs, sync):
     (jobs.folder / "go").touch()
     for job in (*others, server):
         job.ends_well()
-    saved = check(server, jobs.folder, 3)
+    assert_conserved(IntegerRun.of_processes(server.folder, jobs.folder))
     (left,) = [event for event in server.events("leave") if not event["finished"]]
     assert left["worker"] == 2
     later = [event for event in server.events("accept") if event["t"] > left["t"]]
@@ -40,7 +30,6 @@ def test_the_others_go_on_without_a_killed_worker(jobs, sync):
     assert {event["weight"] for event in later} <= {1 / 2, 1.0}
     assert [e for e in server.events("commit") if e["t"] > left["t"]], "no version without it"
     for worker in range(2):
-        assert read_result(jobs.folder, worker)["final"] == saved.vector.tolist()
         assert read_result(jobs.folder, worker)["steps"] == 40
 
 
@@ -67,16 +56,8 @@ def test_a_killed_worker_comes_back_and_goes_on_where_it_stopped(jobs, sync):
     came_back = [e["t"] for e in server.events("join") if e["worker"] == 1][1]
     assert of_all == sum(e["steps"] for e in server.events("accept") if e["t"] < came_back)
     assert len(server.find("worker 1 joined")) == 2
-    saved = checkpoint.load(server.folder / "checkpoint.safetensors")
+    saved = assert_conserved(IntegerRun.of_processes(server.folder, jobs.folder))
     assert saved.state.steps[1] == steps + 10
-    assert read_result(jobs.folder, 1)["final"] == saved.vector.tolist()
-    cuts = recorded(jobs.folder, 1)  # of both lives; what the first handed over last may be lost
-    lost = len(cuts) - len(handled)
-    assert 0 <= lost <= 1
-    known = cuts[:seq] + cuts[seq + lost:]
-    initial = np.array(read_result(jobs.folder, 0)["first"], np.float32)
-    conserved(initial, server.events("accept"), {0: recorded(jobs.folder, 0), 1: known},
-              saved.vector)
 
 
 @pytest.mark.slow
@@ -101,12 +82,10 @@ def test_a_killed_server_is_missed_and_resumes_from_its_checkpoint(jobs):
                         port=int(server.address.rpartition(":")[2]))
     assert again.folder == server.folder
     again.until(f"going on from version {saved.state.version}")
-    for worker in range(2):
-        (jobs.folder / f"cuts-{worker}.jsonl").rename(jobs.folder / f"old-{worker}.jsonl")
     workers = [jobs.integer_worker(again.address, worker, steps=8, seed=1) for worker in range(2)]
     for job in (*workers, again):
         job.ends_well()
-    final = checkpoint.load(path)
+    final = assert_conserved(IntegerRun.of_processes(again.folder, jobs.folder))
     assert final.state.version > saved.state.version
     assert final.state.elapsed > saved.state.elapsed
     assert final.state.steps == {w: saved.state.steps[w] + 8 for w in range(2)}
@@ -114,9 +93,6 @@ def test_a_killed_server_is_missed_and_resumes_from_its_checkpoint(jobs):
     whole = before[:before.rfind(b"\n") + 1]
     assert events.startswith(whole) and len(events) > len(whole), "the file goes on"
     new = [json.loads(line) for line in events[len(whole):].splitlines()]
-    first = {w: saved.state.next_seq[w] for w in range(2)}
-    cuts = {w: [0] * first[w] + recorded(jobs.folder, w) for w in range(2)}
-    conserved(saved.vector, [e for e in new if e["kind"] == "accept"], cuts, final.vector)
     commits = [event["version"] for event in new if event["kind"] == "commit"]
     assert commits == list(range(saved.state.version + 1, final.state.version + 1))
     assert min(event["t"] for event in new) >= saved.state.elapsed
@@ -133,11 +109,9 @@ def test_a_server_that_is_interrupted_lets_everyone_finish(jobs, signum):
         worker.ends_well()
     interrupted(server, signum)
     assert server.find(f"{signum.name}: asking the workers to finish")
-    saved = check(server, jobs.folder, 2)
+    saved = assert_conserved(IntegerRun.of_processes(server.folder, jobs.folder))
     assert sum(saved.state.steps.values()) == sum(
         read_result(jobs.folder, worker)["steps"] for worker in range(2))
-    for worker in range(2):
-        assert read_result(jobs.folder, worker)["final"] == saved.vector.tolist()
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
@@ -152,7 +126,7 @@ def test_a_worker_that_is_interrupted_hands_over_what_it_did(jobs, signum):
     (jobs.folder / "go").touch()
     for job in (stayer, server):
         job.ends_well()
-    saved = check(server, jobs.folder, 2)
+    saved = assert_conserved(IntegerRun.of_processes(server.folder, jobs.folder))
     assert saved.state.steps[1] == read_result(jobs.folder, 1)["steps"] >= 5
     assert saved.state.steps[0] == 60
 

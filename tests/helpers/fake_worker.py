@@ -31,6 +31,7 @@ class FakeWorker:
                  after_step: Callable[[int], object] = lambda step: None, share: bool = True,
                  layers: list[LayerState] | None = None):
         self.replica = replica if replica is not None else IntegerReplica(worker)
+        self.index = worker
         self.said: list[str] = []
         self.error: Exception | None = None
         self._transport = Transport(address, worker, token, bandwidth, self.said.append,
@@ -58,7 +59,7 @@ class FakeWorker:
         """Wait for its end; raise what it raised."""
         self._thread.join(patience)
         assert not self._thread.is_alive(), (
-            f"worker {self._transport.worker} hangs; it said {self.said}")
+            f"worker {self.index} hangs; it said {self.said}")
         if self.error is not None:
             raise self.error
         return self

@@ -3,13 +3,13 @@
 Every step moves x by k * UNIT * pattern with a random whole k. UNIT is a multiple of all numbers up
 to 8, so that an update's share among so many workers is a whole number too, and float32 sums have
 one value in whatever order they are made. A worker writes down the sum of the k of each cut,
-counted apart from x: with the server's list of what it accepted, that says what the model must be.
+counted apart from x: with the weights of its pushes, that says what the model must be (see
+`conservation`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -85,51 +85,6 @@ def forget_cuts(folder: Path, worker: int, seq: int) -> None:
     with open(path, "r+") as file:
         kept = file.readlines()[:seq]
         file.truncate(len("".join(kept)))
-
-
-def conserved(initial: np.ndarray, accepts: Iterable[dict], cuts: dict[int, list[int]],
-              final: np.ndarray) -> None:
-    """W_v = W_0 + the sum of weight * update over the accepted pushes, each once, exactly.
-
-    accepts: the run's "accept" events; cuts: worker -> the k of each of its cuts
-    """
-    total = 0
-    seen = set()
-    for event in accepts:
-        worker, seq = event["worker"], event["seq"]
-        assert (worker, seq) not in seen, f"push {seq} of worker {worker} was accepted twice"
-        seen.add((worker, seq))
-        total += _whole(UNIT * event["weight"] * cuts[worker][seq])
-    expected = initial.astype(np.float64) + total * pattern(initial.size)
-    assert np.array_equal(final, expected), (final[:5], expected[:5])
-
-
-def weights(folder: Path, worker: int) -> dict[int, float]:
-    """seq -> the weight with which a worker's push was accepted, as the worker was told; 0: it was
-    rejected. A push that was answered twice counts once."""
-    lines = (folder / f"acks-{worker}.jsonl").read_text().splitlines()
-    told = [json.loads(line) for line in lines]
-    assert len({seq for seq, _ in told}) == len(told), "the agent heard of a push twice"
-    return dict(told)
-
-
-def answered(folder: Path, worker: int, pushes: int, exact: bool = True) -> float:
-    """What a worker's pushes have moved the model by, in units of `pattern`: each of its cuts was
-    answered, once, and counts with the weight that the worker was told; `exact`: which makes whole
-    numbers of them.
-
-    pushes: how many there were, as the server counts
-    """
-    cuts, told = recorded(folder, worker), weights(folder, worker)
-    assert sorted(told) == list(range(len(cuts))), "each push was answered, once"
-    assert pushes == len(cuts)
-    shares = [UNIT * told[seq] * cut for seq, cut in enumerate(cuts)]
-    return sum(map(_whole, shares) if exact else shares)
-
-
-def _whole(share: float) -> int:
-    assert abs(share - round(share)) < 1e-9
-    return round(share)
 
 
 def write_result(path: Path, replica: IntegerReplica, **facts: object) -> None:

@@ -115,7 +115,7 @@ def work(plan: Plan) -> int:
             transport.close()
     report = runtime.report()
     write_result(folder / f"result-{plan.worker}.json", replica, version=runtime.agent.version,
-                 seconds=report.seconds, steps=report.steps)
+                 seconds=report.seconds, steps=report.steps, interrupted=bool(caught))
     return 128 + caught[0] if caught else 0
 
 

@@ -6,9 +6,10 @@ The limits are made short for these tests, in the server's own process.
 import time
 
 import pytest
+from conservation import IntegerRun, assert_conserved
 from fake_worker import FakeWorker, all_end
 from hostile_peer import Peer
-from integer_replica import IntegerReplica, conserved
+from integer_replica import IntegerReplica
 from jobs import ServerJob, free_port
 from proxy import Proxy
 
@@ -107,7 +108,6 @@ def test_a_connection_that_breaks_on_a_limited_line(jobs, way):
     flags = [f"--band_width_limit={limited / 1e6:g}"] if way == "down" else []
     server = jobs.server(*flags, sync="asp", workers=1).listens()
     replica = IntegerReplica(0, size)
-    initial = replica.x
     cuts = [(way, int(mib * (1 << 20))) for mib in (2.5, 9.5)]
     with Proxy(int(server.address.rpartition(":")[2]), cuts) as proxy:
         member = FakeWorker(proxy.address, 0, steps=3, replica=replica, share=False,
@@ -116,8 +116,7 @@ def test_a_connection_that_breaks_on_a_limited_line(jobs, way):
         assert proxy.connections == 3 and not proxy.cuts_left
     server.ends_well()
     assert any("connected again" in line for line in member.said)
-    saved = checkpoint.load(server.folder / "checkpoint.safetensors")
-    conserved(initial, server.events("accept"), {0: replica.cuts}, saved.vector)
+    assert_conserved(IntegerRun.of_threads(server, [member]))
 
 
 # One message of a member that is wrong costs that member alone.

@@ -9,9 +9,10 @@ import socket
 
 import numpy as np
 import pytest
+from conservation import IntegerRun, assert_conserved
 from fake_worker import FakeWorker, all_end
 from hostile_peer import Peer
-from integer_replica import IntegerReplica, conserved
+from integer_replica import IntegerReplica
 from jobs import free_port, until
 
 from wbsp.core.stats import Report
@@ -96,16 +97,7 @@ def finish(server, members):
         member.leave()
     all_end(members)
     server.ends_well()
-    saved = checkpoint.load(server.folder / "checkpoint.safetensors")
-    first = {member.replica.adopted[0][1] for member in members}
-    (initial,) = [x for x in (np.full(SIZE, w + 1, np.float32) for w in range(2))
-                  if x.tobytes() in first]
-    cuts = {worker: member.replica.cuts for worker, member in enumerate(members)}
-    accepts = server.events("accept")
-    assert len(accepts) == sum(map(len, cuts.values())), "somebody else's push was accepted"
-    conserved(initial, accepts, cuts, saved.vector)
-    for member in members:
-        assert member.replica.x.tobytes() == saved.vector.tobytes()
+    assert_conserved(IntegerRun.of_threads(server, members))
 
 
 def quiet(server):

@@ -1,0 +1,123 @@
+"""The law that every run keeps: each push counts once, with one weight, and nothing else counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from fake_worker import FakeWorker
+from integer_replica import UNIT, pattern, read_result, recorded
+from jobs import ServerJob
+
+from wbsp.ps.checkpoint import format as checkpoint
+from wbsp.runlog.reader import read_run
+
+UNEVEN = "lbbsp", "fedasync"  # models whose weights make no whole numbers of whole ones
+
+
+@dataclass
+class IntegerRun:
+    """What a run of integer workers has left, when it has ended.
+
+    folder:  the server's files
+    cuts:    worker -> the k of each of its cuts, in the order of seq
+    firsts:  worker -> the version that it adopted first, float32 [n], of those that were not killed
+    finals:  worker -> the version that it ended with, of those that stayed to the end
+    weights: worker -> seq -> the weight with which a push counts; 0: it was rejected
+    """
+
+    folder: Path
+    cuts: dict[int, list[int]]
+    firsts: dict[int, np.ndarray]
+    finals: dict[int, np.ndarray]
+    weights: dict[int, dict[int, float]]
+
+    @classmethod
+    def of_threads(cls, server: ServerJob, workers: Sequence[FakeWorker]) -> IntegerRun:
+        """The weights are those of the server's log."""
+        replicas = {worker.index: worker.replica for worker in workers}
+        return cls(server.folder,
+                   {worker: replica.cuts for worker, replica in replicas.items()},
+                   {worker: np.frombuffer(replica.adopted[0][1], np.float32)
+                    for worker, replica in replicas.items()},
+                   {worker: replica.x for worker, replica in replicas.items()},
+                   _logged(server.folder))
+
+    @classmethod
+    def of_processes(cls, folder: Path, record: Path, told: bool = False) -> IntegerRun:
+        """`folder`: of the server's files; `record`: of what `integer_worker.py` wrote.
+
+        `told`: the weights are those that the workers were told, where the log of a server that
+        was killed may lack some; else they are those of the log, where workers were killed.
+        """
+        workers = sorted(int(path.stem.partition("-")[2]) for path in record.glob("cuts-*.jsonl"))
+        ended = {worker: read_result(record, worker) for worker in workers
+                 if (record / f"result-{worker}.json").exists()}
+        return cls(folder, {worker: recorded(record, worker) for worker in workers},
+                   {worker: np.array(one["first"], np.float32) for worker, one in ended.items()},
+                   {worker: np.array(one["final"], np.float32) for worker, one in ended.items()
+                    if not one["interrupted"]},
+                   {worker: _told(record, worker) for worker in workers} if told
+                   else _logged(folder))
+
+
+def assert_conserved(run: IntegerRun) -> checkpoint.Checkpoint:
+    """W = W_0 + the sum of weight * update over all pushes, each of them once, to the last bit; and
+    all have that version. Returns the final checkpoint.
+
+    The last cut of a worker that was killed may not have reached the server.
+    """
+    saved = checkpoint.load(run.folder / "checkpoint.safetensors")
+    settings = read_run(run.folder).settings
+    total = 0.0
+    for worker, weights in run.weights.items():
+        cuts = run.cuts.get(worker, [])
+        for seq, weight in weights.items():
+            assert not weight or seq < len(cuts), f"worker {worker} has cut no push {seq}"
+            share = UNIT * weight * (cuts[seq] if weight else 0)
+            assert settings["sync"] in UNEVEN or abs(share - round(share)) < 1e-9
+            total += share if settings["sync"] in UNEVEN else round(share)
+    for worker, cuts in run.cuts.items():
+        counted = sorted(run.weights.get(worker, {}))
+        lost = len(cuts) - len(counted)
+        assert lost == 0 or (lost == 1 and worker not in run.firsts), (
+            f"worker {worker} has cut {len(cuts)} pushes, of which {counted} count")
+        assert counted == list(range(len(counted)))
+        assert saved.state.next_seq[worker] == len(counted)
+    for worker, final in run.finals.items():
+        assert final.tobytes() == saved.vector.tobytes(), f"worker {worker} has another version"
+    _is_initial(saved.vector.astype(np.float64) - total * pattern(saved.vector.size), run,
+                0.0 if settings["sync"] not in UNEVEN else 1e-5 * max(
+                    # of float32 sums over some hundred pushes, each of thousands
+                    np.abs(saved.vector).max(), 5 * UNIT))
+    return saved
+
+
+def _is_initial(vector: np.ndarray, run: IntegerRun, tolerance: float) -> None:
+    """It is the W_0 that one of the workers brought, and from which those of the start began."""
+    began = {float(first[0]) for first in run.firsts.values() if len(set(first.tolist())) == 1}
+    brought = {worker + 1.0 for worker in run.cuts}
+    assert len(began) <= 1 and began <= brought, began
+    assert any(np.abs(vector - value).max() <= tolerance for value in began or brought), (
+        f"without what was pushed the final version is {vector[:5]}, and W_0 was {began}")
+
+
+def _logged(folder: Path) -> dict[int, dict[int, float]]:
+    """The weights of all pushes by the server's log."""
+    found: dict[int, dict[int, float]] = {}
+    for event in read_run(folder).events:
+        if event["kind"] in ("accept", "reject"):
+            mine, seq = found.setdefault(event["worker"], {}), event["seq"]
+            assert seq not in mine, f"push {seq} of worker {event['worker']} was counted twice"
+            mine[seq] = event.get("weight", 0.0)
+    return found
+
+
+def _told(record: Path, worker: int) -> dict[int, float]:
+    """The weights of a worker's pushes by what it was told of them."""
+    told = [json.loads(line) for line in (record / f"acks-{worker}.jsonl").read_text().splitlines()]
+    assert len({seq for seq, _ in told}) == len(told), "the agent heard of a push twice"
+    return dict(told)
