@@ -27,6 +27,7 @@ from wbsp.worker.comm.connection import RunOver
 from wbsp.worker.errors import in_one_line
 from wbsp.worker.metrics import Usage
 from wbsp.worker.runtime import WorkerRuntime
+from wbsp.worker.share import Share
 from wbsp.worker.signals import Signals
 
 _in_run: dict[Task, Worker] = {}  # members of a run in this process
@@ -68,6 +69,7 @@ class Worker:
     assignments: examples of the steps, where the server chooses them
     batch:       examples of a step of a dataset of these, where the server leaves their number to
                  the worker; None: there is no such dataset
+    share:       of data that all workers of the run share; None: this worker's data are its own
     """
 
     def __init__(self, address: str | None, worker_index: int | None, token_file: str | None,
@@ -95,6 +97,7 @@ class Worker:
         self.loop: Loop | None = None
         self.assignments = Assignments(self._on)
         self.batch: int | None = None
+        self.share: Share | None = None
         self._secret = token(self._token_file)
         self._log: WorkerLog | None = None
         self._said: set[str] = set()  # since `enter`
@@ -109,9 +112,10 @@ class Worker:
         if self.in_run:
             raise TypeError(f"worker {self.index} is in a run, and a copy of its SyncCallback "
                             "would be a second worker in its place; make a new one")
-        if self.batch is not None:
-            raise TypeError("the dataset of this SyncCallback's stream() belongs to it alone; copy "
-                            "it before, or make a new one")
+        if self.batch is not None or self.share is not None:
+            maker = "examples" if self.share is not None else "stream"
+            raise TypeError(f"the dataset of this SyncCallback's {maker}() belongs to it alone; "
+                            "copy it before, or make a new one")
         return {name: self.__dict__[name] for name in (
             "task", "timeout", "_say", "_on", "_expected", "_patience", "_token_file", "_share",
             "_bandwidth")}
@@ -160,6 +164,10 @@ class Worker:
         A signal handler may call this.
         """
         self.interrupted = reason
+
+    def stop_run(self, reason: str) -> None:
+        """End the run for all workers. Raises RuntimeError where no training has begun."""
+        self.begun().stop_run(reason)
 
     # The connection.
 
@@ -232,10 +240,11 @@ class Worker:
         """
         transport, welcome = self.connect()
         usage = Usage(self._on.clock.monotonic)
-        joined = transport.join(replica.layout, replica.read, self.timeout, layers)
+        joined = transport.join(replica.layout, replica.read, self.timeout, layers,
+                                self.share)
         self.runtime = WorkerRuntime(
             transport, replica, welcome.rule, joined, self._log, self._say,
-            lambda: self.interrupted is not None, usage, self.assignments)
+            lambda: self.interrupted is not None, usage, self.assignments, self.share)
         self.runtime.start()
 
     def begun(self) -> WorkerRuntime:
@@ -311,6 +320,8 @@ class Worker:
 
     def _leave(self, transport: Transport, reason: str | None) -> None:
         self.assignments.end()
+        if self.share is not None:
+            self.share.end()
         if reason is not None:
             transport.leave(reason, finished=False)
         transport.close()

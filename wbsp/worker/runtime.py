@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from wbsp.core.agent import Adopt, Agent, Command, Cut, Expect, Leave
-from wbsp.core.messages import Message
+from wbsp.core.messages import Message, StopRun
 from wbsp.core.stats import Report
 from wbsp.process.throttle import Throttle
 from wbsp.replica.base import Replica
@@ -22,9 +22,11 @@ from wbsp.worker.comm.client import Transport
 from wbsp.worker.comm.connection import TransportError
 from wbsp.worker.comm.thread import SendUpdate, Shares
 from wbsp.worker.metrics import Recorder
+from wbsp.worker.share import Share
 from wbsp.worker.shared_agent import SharedAgent
 
 _GRAIN = 0.5  # seconds between two looks for an interrupt while waiting
+_AGAIN = 5.0  # seconds after which the server is told again that the run is to end
 _NOTICE = 15.0  # seconds between two lines about the same wait
 
 
@@ -39,7 +41,7 @@ class WorkerRuntime:
                  log: WorkerLog | None = None, say: Callable[[str], None] = print,
                  interrupted: Callable[[], bool] = lambda: False,
                  usage: Callable[[], Shares] = lambda: (None, None),
-                 assignments: Assignments | None = None):
+                 assignments: Assignments | None = None, share: Share | None = None):
         """`rule`: of the server's Welcome; `joined`: what `transport.join` has just returned.
 
         say:         prints one line for a person
@@ -47,6 +49,7 @@ class WorkerRuntime:
                      final version
         usage:       of the machine; called by the communication thread, for each push
         assignments: takes the server's choice of examples, under a model that makes one
+        share:       of the run's shared data; None: this worker's data are its own
         """
         self.transport = transport
         self.replica = replica
@@ -56,8 +59,18 @@ class WorkerRuntime:
         self._usage = usage
         self._recorder = Recorder(joined.now, log, transport.on)
         self._update_bytes = transport.update_bytes(total_size(replica.layout))
-        self._shared = SharedAgent(Agent(transport.worker, rule, joined.seq, joined.run_steps),
-                                   self._recorder, say, assignments, replica.bring, transport.on)
+        self._share = share
+        if share is not None:
+            if joined.work is None:
+                raise TransportError(f"the server at {transport.address} hands out no examples: "
+                                     "it is not the same wbsp")
+            share.begin(joined.work, ahead=rule.wait == "never")
+        agent = Agent(transport.worker, rule, joined.seq, joined.run_steps,
+                      None if joined.work is None else joined.work.at)
+        self._shared = SharedAgent(agent, self._recorder, say, assignments, replica.bring,
+                                   transport.on, share)
+        self._stops = Throttle(_AGAIN)
+        self._ends_run: StopRun | None = None  # what this worker has told the server
         self._interruption: str | None = None  # why this worker leaves early
         self.has_final = False
         self._trains = False  # the variables are what steps have made of them
@@ -84,9 +97,13 @@ class WorkerRuntime:
                 f"version {self.agent.version} | computing {report.share('compute'):.0%}")
 
     def start(self) -> None:
-        """Wait for the other workers and for W, and adopt it. Raises TransportError."""
+        """Wait for the other workers and for W, and adopt it, and for the first step's examples.
+
+        Raises TransportError.
+        """
         self.transport.listen(self._shared, self.replica.layout)
         self._wait("the other workers to join")
+        self._wait_for_examples()
 
     def step_begins(self) -> bool:
         """The compute thread computes from here on: after `start` and `hold`, from what the model
@@ -103,6 +120,8 @@ class WorkerRuntime:
     def step_done(self, samples: int, loss: float, epoch_step: int = 0, steps: int = 1) -> None:
         """A mini-batch (or `steps` at once) was trained: act as the rule says.
 
+        samples: of shared data it is known here, and the argument does not count
+
         Raises TransportError when the server is lost.
         """
         self.replica.stepped()
@@ -110,6 +129,8 @@ class WorkerRuntime:
         if self.agent.version is None:
             return  # the run ended before this worker got a model: the step changed no version
         seconds = self._recorder.enter("push")
+        if self._share is not None:
+            samples = self._share.step_done(seconds)
         self._recorder.step_done(steps, samples, loss)
         with self._shared.changed:
             commands = self.agent.step_done(samples, seconds, steps, loss)
@@ -117,6 +138,7 @@ class WorkerRuntime:
         self._wait("the others")
         if self.transport.error:
             raise self.transport.error
+        self._wait_for_examples()
         self._recorder.enter("data")
         self._recorder.log_step(epoch_step, seconds)
 
@@ -156,6 +178,41 @@ class WorkerRuntime:
             self.transport.request(m.Goodbye())
             self.transport.wake()
 
+    def tell(self, message: Message) -> None:
+        """Send the server a message that it does not answer."""
+        self.transport.request(message)
+        self.transport.wake()
+
+    def stop_run(self, reason: str) -> None:
+        """End the run for all workers; this one goes on until the server says so, too."""
+        self._ends_run = StopRun(reason)
+        self._ask()
+        self.transport.wake()
+
+    def _wait_for_examples(self) -> None:
+        """Wait for the next step's examples, or the end of the run, where its data are shared.
+
+        Raises TransportError when the server is lost.
+        """
+        share = self._share
+        if share is None:
+            return
+        with self._shared.changed:
+            commands = self.agent.starved() if share.dry else []
+        self._carry_out(commands)
+        self._wait("examples to train", lambda: share.ready or self.stopped is not None)
+        if self.stopped is not None or self._interrupted():
+            share.stop()
+
+    def _ask(self) -> None:
+        """Request what the server is to be asked or told beside pushes and fetches, if it is due.
+        """
+        if self._share is not None and (question := self._share.question()):
+            self.transport.request(question)
+        if (self._ends_run is not None and self.stopped is None
+                and self._stops.due(self.transport.on.clock.monotonic())):
+            self.transport.request(self._ends_run)
+
     def _carry_out(self, commands: Sequence[Command]) -> None:
         for command in commands:
             match command:
@@ -188,6 +245,7 @@ class WorkerRuntime:
         notice = Throttle(_NOTICE, _NOTICE)  # in seconds of waiting
         shared = self._shared
         while True:
+            self._ask()
             if self.agent.waiting is not None or not until():
                 self.transport.wake()
             with shared.changed:
@@ -202,6 +260,8 @@ class WorkerRuntime:
                                                  f"{self.transport.address} is lost, and with it "
                                                  "what this worker has not handed over")
                     shared.wait(_GRAIN)
+                    self._ask()
+                    self.transport.wake()
                     waited = self.transport.on.clock.monotonic() - start
                     if notice.due(waited):
                         self._say(f"worker {self.transport.worker}: waiting for "

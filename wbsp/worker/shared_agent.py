@@ -17,6 +17,7 @@ from wbsp.wire.messages import codec as m
 from wbsp.worker.assignments import Assignments
 from wbsp.worker.comm.incoming import Next
 from wbsp.worker.metrics import Recorder
+from wbsp.worker.share import Share
 
 _NOTICE = 15.0  # seconds between two lines about rejected pushes
 
@@ -35,10 +36,12 @@ class SharedAgent:
 
     def __init__(self, agent: Agent, recorder: Recorder, say: Callable[[str], None],
                  assignments: Assignments | None,
-                 bring: Callable[[np.ndarray], Any] = lambda vector: vector, on: Host = HOST):
+                 bring: Callable[[np.ndarray], Any] = lambda vector: vector, on: Host = HOST,
+                 share: Share | None = None):
         """`assignments`: of examples to this worker; None: the worker chooses its own.
 
         bring: the replica's, which takes a version to where the model lives
+        share: of the run's shared data; None: this worker's data are its own
         """
         self.agent = agent
         self.changed = on.scheduler.condition()
@@ -48,6 +51,7 @@ class SharedAgent:
         self._say = say
         self._assignments = assignments
         self._bring = bring
+        self._share = share
         self._versions: dict[int, Any] = {}  # that were brought and may be adopted
         self._newest = -1  # version that was fetched
         self._final_received = False
@@ -79,6 +83,8 @@ class SharedAgent:
         """No step will follow: end all waits for examples."""
         if self._assignments is not None:
             self._assignments.end()
+        if self._share is not None:
+            self._share.end()
 
     # The Listener, used by the communication thread.
 
@@ -116,11 +122,28 @@ class SharedAgent:
                 case m.Reattached():
                     if message.joined and self._assignments is not None:
                         self._assignments.start_again()
+                    if self._share is not None:
+                        self._share.reattached()
+                case m.Work():
+                    return self._worked(message)
+                case m.Measured():
+                    if self._share is not None:
+                        self._share.validated(message)
+                case m.Stop():
+                    if self._share is not None:
+                        self._share.stop()
                 case m.Final():
                     if self._final_received:
                         return None  # repeated
                     self._final_received = True
             return self._follow(self.agent.received(message))
+
+    def _worked(self, work: m.Work) -> Next:
+        """The server gives more of the run's data, or says that there is none now."""
+        if self._share is None:
+            return None
+        self._share.received(work)
+        return self._follow(self.agent.starved() if self._share.dry else [])
 
     def failed(self) -> None:
         """The server is lost, or this worker has left the run."""

@@ -19,6 +19,7 @@ from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Claim
 from wbsp.worker.comm.channel import ServerChannel
 from wbsp.worker.comm.connection import TransportError
+from wbsp.worker.share import Share
 
 _SETTLE = 0.005  # seconds of silence after which there is time to add up what is kept
 
@@ -47,6 +48,7 @@ class Attachment:
     claim:   that this is the process which has this place: what it proves, and to whom
     sending: what of a cut is sent, and what of it stays for the next
     held:    version that the server may add differences to; NONE: there is none
+    share:   of the run's shared data; None: this worker's data are its own
     """
 
     def __init__(self, say: Callable[[str], None] = lambda text: None, on: Host = HOST) -> None:
@@ -63,6 +65,7 @@ class Attachment:
         self.claim = Claim(on.scheduler.random)
         self.sending = ErrorFeedback(self.wire)
         self.held = m.NONE
+        self.share: Share | None = None
         self._run: str | None = None  # id
         self._joined: m.Joined | None = None
         self._epoch = 0  # of the server that this worker belongs to: the highest that it knows
@@ -121,7 +124,8 @@ class Attachment:
             m.PROTOCOL, self.hello.worker, self._run or "", self._epoch, self.join.layout,
             self._joined.seq, self.kept.answered, self.kept.first, self.version, self.left,
             waits, self._on.clock.monotonic() - self._zero, channel.memory.name,
-            self._joined.owner, ledger=self._ledger)))
+            self._joined.owner, ledger=self._ledger,
+            work=None if self.share is None else self.share.held())))
 
     def resend(self, seq: int) -> tuple[m.Kept, np.ndarray]:
         """The sum of what was decided from push `seq` on, and the header of its first chunk.
@@ -155,15 +159,16 @@ class Attachment:
         self.lacks = None
         self.held = m.NONE  # another server knows its own versions alone
         if answer.joined and (answer.since or answer.epoch) > self._ledger:
-            self.kept.replayed(answer.safe, answer.mark)
+            self.kept.replayed(answer.safe, answer.mark, answer.void)
         self._ledger = max(self._ledger, answer.epoch)
         self.leads(answer.epoch, answer.ticket)
 
     def answered(self, push: Push, sent: np.ndarray, ack: m.Ack) -> None:
         """Keep what an answered push has handed over, until it is durable."""
+        spans = [] if self.share is None or push.to is None else self.share.answered(push.to)
         if self.kept is not None:
             self.kept.add(push, sent, ack.weight, ack.mark, ack.durable,
-                          None if ack.accepted else ack.reason or "")
+                          None if ack.accepted else ack.reason or "", spans)
 
     def patience(self, seconds: float) -> float:
         """For how long of these seconds of silence not to call `settle`."""

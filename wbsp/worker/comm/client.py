@@ -24,6 +24,7 @@ from wbsp.worker.comm.channel import ServerChannel
 from wbsp.worker.comm.connection import TransportError
 from wbsp.worker.comm.incoming import Listener
 from wbsp.worker.comm.thread import CallQueue, Communication, Request, SendInitial
+from wbsp.worker.share import Share
 
 _GRAIN = 0.5  # seconds between two looks for an interrupt while waiting
 _FIRST_NOTICE, _NEXT_NOTICE = 2.0, 10.0  # seconds of waiting for the server until a line says so
@@ -100,15 +101,19 @@ class Transport:
                           f"({waited:.0f} of {timeout:g} s)")
 
     def join(self, layout: Sequence[TensorSpec], initial: Callable[[], np.ndarray],
-             timeout: float, layers: list[LayerState] | None = None) -> m.Joined:
+             timeout: float, layers: list[LayerState] | None = None,
+             share: Share | None = None) -> m.Joined:
         """Become a member; `initial` makes W_0 (float32 [size]) if the server has none.
 
         layers: what this worker's layers have and no version carries; None: not known
+        share:  of data that all workers of the run share; None: its data are its own
 
         Raises TransportError when there is no progress for `timeout` seconds, and for a layout
         that no server takes.
         """
-        join = m.Join(list(layout), self._channel.memory.name, layers)
+        data = (None, 0) if share is None else (share.data, share.first_epoch)
+        join = m.Join(list(layout), self._channel.memory.name, layers, *data)
+        self._communication.attachment.share = share
         try:
             check_layout(layout)
         except ValueError as error:

@@ -20,10 +20,13 @@ from wbsp.replica.states import states
 from wbsp.runlog.console import say
 from wbsp.sync.base import WorkerRule
 from wbsp.worker.errors import in_one_line
+from wbsp.worker.keras.examples import Function, dataset
 from wbsp.worker.keras.fit import Edge, Fit
 from wbsp.worker.keras.input import advice, batches, check
 from wbsp.worker.keras.loss_meter import LossMeter
+from wbsp.worker.keras.shared_fit import UNTIL_TOLD, SharedFit
 from wbsp.worker.loop import Worker
+from wbsp.worker.share import Share
 
 
 class SyncCallback(keras.callbacks.Callback):
@@ -33,7 +36,11 @@ class SyncCallback(keras.callbacks.Callback):
     When the server says that training is over, `fit` ends at the step's end; otherwise it ends
     when its epochs are done. Either way the model then holds the run's final global version, for
     which this worker waits until the others have finished too. Another `fit` joins again.
+
+    UNTIL_TOLD: the steps_per_epoch of a `fit` on `examples`
     """
+
+    UNTIL_TOLD = UNTIL_TOLD
 
     def __init__(self, address: str | None = None, worker_index: int | None = None, *,
                  token_file: str | None = None, connect_timeout: float = timeouts.CONNECT,
@@ -58,13 +65,14 @@ class SyncCallback(keras.callbacks.Callback):
             self._worker = session or Worker(
                 address, worker_index, token_file, connect_timeout, band_width_limit, expected, say,
                 patience, transport)
+        self._shared: SharedFit | None = None  # the fit under way, where its data are the run's
         self._surrounds = False  # all callbacks of the fit under way: see `_surround`
 
     def __getstate__(self) -> dict[str, Any]:
         """Of a copy, as what runs one `fit` after the other makes of each callback: it has not
         connected, and has seen no model. Raises TypeError where two cannot be."""
         return {**self.__dict__, "_worker": copy(self._worker), "_surrounds": False,
-                "_model": None, "_meter": None}
+                "_model": None, "_meter": None, "_shared": None}
 
     @property
     def worker(self) -> int:
@@ -90,6 +98,43 @@ class SyncCallback(keras.callbacks.Callback):
         """What the run's synchronization model lets every worker do on its own; connects."""
         with in_one_line():
             return self._worker.connect()[1].rule
+
+    @property
+    def epoch(self) -> int:
+        """The run's epoch, 0, 1 ..., of the newest example that this worker has trained, where the
+        workers share their data; 0 elsewhere."""
+        share = self._worker.share
+        return share.epoch if share else 0
+
+    def examples(self, function: Function, n: int, batch_size: int, seed: int = 0) -> Any:
+        """Data for `fit` that all workers of the run share: an epoch is one pass of all together.
+
+            data = hook.examples(lambda i: (x[i], y[i]), n=len(x), batch_size=64)
+            model.fit(data, epochs=5, steps_per_epoch=hook.UNTIL_TOLD, callbacks=[hook])
+
+        Each example is trained once an epoch, by whichever worker has time for it.
+
+        function:   indices, int64 [at most batch_size], of 0 ... n - 1 -> x, (x, y) or
+                    (x, y, sample_weight): arrays, or dicts of them, with one row for each index. It
+                    is called eagerly, on TensorFlow in another thread
+        n:          examples; the same on all workers, as all of these
+        batch_size: examples of a step; an epoch's last may have fewer
+        seed:       of the order, which is another one in each epoch
+        Raises ValueError for numbers that cannot be, and for arrays of other lengths.
+        """
+        with in_one_line():
+            share = Share(n, batch_size, seed)
+            data = dataset(share, function)
+        self._worker.share = share
+        return data
+
+    def stop_run(self, reason: str) -> None:
+        """End the training of all workers, at their steps' ends. Any callback may call this."""
+        self._worker.stop_run(reason)
+
+    def once(self, callback: keras.callbacks.Callback) -> keras.callbacks.Callback:
+        """The callback on worker 0; on others, one that does nothing: for what writes files."""
+        return callback if self.worker == 0 else keras.callbacks.Callback()
 
     def stream(self, examples: Callable[[Any, Any], Any], batch_size: int) -> Any:
         """Batches for `fit`, of which the server may choose the sizes, and the examples as well.
@@ -146,6 +191,8 @@ class SyncCallback(keras.callbacks.Callback):
         with worker.leaving_on_error():
             _, welcome = worker.connect()
             sync, rule = welcome.settings["sync"], welcome.rule
+            self._shared = worker.share and SharedFit(worker, worker.share, model, self.params,
+                                                      sync, rule, fit)
             check(model, worker.batch is not None, sync, rule)
             worker.assignments.begin(worker.batch)
             replica = open_replica(model)
@@ -158,6 +205,8 @@ class SyncCallback(keras.callbacks.Callback):
             for line in differing(adapted):
                 worker.say(line)
             self._surrounds = self._surround(fit)
+            if self._shared:
+                self._shared.begins()
             self._stop_if_due()
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -206,26 +255,33 @@ class SyncCallback(keras.callbacks.Callback):
 
         Returns False where there is no such list: then all is done in this callback's own place.
         """
-        callbacks = fit.surround(
-            Edge(on_train_batch_begin=self._step_begins, on_epoch_end=self._epoch_ends,
-                 on_test_begin=self._test_begins),
-            Edge(on_train_batch_end=self._step_ends, on_train_end=self._fit_ends))
+        first = Edge(on_train_batch_begin=self._step_begins, on_epoch_end=self._epoch_ends,
+                     on_test_begin=self._test_begins)
+        last = Edge(on_train_batch_end=self._step_ends, on_train_end=self._fit_ends)
+        callbacks = fit.surround(first, last)
+        if self._shared:
+            self._shared.surround(first, last, callbacks or [])
         if any(getattr(callback, "restore_best_weights", False) for callback in callbacks or ()):
             self._worker.say(Fit.no_best)
         return callbacks is not None
 
     def _step_begins(self, batch, logs=None):
-        self._worker.step_begins()
+        if not self._shared or self._shared.step_begins():
+            self._worker.step_begins()
 
     def _step_ends(self, batch, logs=None):
         with self._worker.leaving_on_error():
             runtime, meter = self._worker.connected(), self._meter
             model = self.model  # JAX's trainer puts the values of this step into it now
+            if self._shared and not self._shared.step_ends():
+                return
             if not meter.batches:
                 check_whole(model, runtime.replica.layout)
             step = meter.step(batch, (self.params or {}).get("steps"), logs or {})
             runtime.step_done(step.samples, step.loss, meter.batches - 1, step.batches)
             self._stop_if_due()
+            if self._shared:
+                self._shared.goes_on()
 
     def _epoch_ends(self, epoch, logs=None):
         self._worker.begun().hold()

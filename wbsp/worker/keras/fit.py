@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 import keras
 
@@ -95,6 +96,10 @@ class Fit:
         callbacks = [one for one in self._list.callbacks if not isinstance(one, Edge)]
         self._list.callbacks = [first, *callbacks, last]  # new: Keras is amid the old one
         return callbacks
+
+    def argument(self, name: str, default: Any) -> Any:
+        """What the call was given under this name; the default where that is not known."""
+        return default if self._frame is None else self._frame.f_locals.get(name, default)
 
     def forget(self) -> None:
         """Stop watching, and release the frame, which holds the data that `fit` was given."""

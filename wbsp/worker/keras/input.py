@@ -31,7 +31,7 @@ def check(model: keras.Model, streamed: bool, sync: str, rule: WorkerRule) -> No
         raise ValueError(f"steps_per_execution={model.steps_per_execution}: a batch of stream() is "
                          "not known before the step ahead of it has ended; compile the model with "
                          "steps_per_execution=1")
-    if rule.shared and keras.backend.backend() == "jax" and _ahead():
+    if rule.shared and reads_ahead():
         raise ValueError(f"under {sync} a batch is not known before the step ahead of it has "
                          "ended, and on JAX with a GPU or TPU Keras asks for one batch ahead: use "
                          "another back end, or JAX_PLATFORMS=cpu")
@@ -46,8 +46,10 @@ def advice(sync: str, rule: WorkerRule) -> Iterator[str]:
                "the other models once it batches them by b // hook.rule.micro_batches")
 
 
-def _ahead() -> bool:
+def reads_ahead() -> bool:
     """True where Keras on JAX brings a batch to the device while it trains the one before."""
+    if keras.backend.backend() != "jax":
+        return False
     import jax
     return jax.default_backend() != "cpu"
 

@@ -1,0 +1,152 @@
+"""A `fit` on the run's shared data: its epochs are the run's, its end is everybody's.
+
+Keras knows no end of an epoch that comes as news. So the data have no end, and the step at which
+the run's epoch ends, as far as this worker takes part in it, says `stop_training`, by a value that
+is taken back in `on_epoch_end`: public API alone, and the same on every back end.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any
+
+import keras
+
+from wbsp.core.messages import Measured
+from wbsp.sync.base import WorkerRule
+from wbsp.worker.keras.fit import Edge, Fit
+from wbsp.worker.keras.input import reads_ahead
+from wbsp.worker.loop import Worker
+from wbsp.worker.share import Share
+
+UNTIL_TOLD = 10**9  # steps of an epoch: as many as it takes
+
+
+class _EpochEnds:
+    """In `stop_training`: this epoch ends, and others follow."""
+
+
+_EPOCH_ENDS = _EpochEnds()
+
+
+class SharedFit:
+    """The epochs of one `fit`; made before the worker joins.
+
+    Raises ValueError, in one line, for a `fit` that cannot be one on shared data.
+    """
+
+    def __init__(self, worker: Worker, share: Share, model: keras.Model, params: dict[str, Any],
+                 sync: str, rule: WorkerRule, fit: Fit):
+        self._worker = worker
+        self._share = share
+        self._model = model
+        self._validates = False  # in the validation under way, or the last one
+        self._told = -1  # the newest epoch of whose validation the callbacks were told
+        self._look = False  # the step under way trains no example of the run
+        if params.get("steps") != UNTIL_TOLD:
+            raise ValueError(
+                "data of examples() have no end of their own: give fit "
+                "steps_per_epoch=hook.UNTIL_TOLD, and an epoch ends where the run's does; make "
+                "another SyncCallback for a fit on other data")
+        if rule.shared:
+            raise ValueError(f"{sync} hands out examples itself: give fit a dataset that was made "
+                             "by this callback's stream(), not by its examples()")
+        if model.steps_per_execution != 1:
+            raise ValueError(f"steps_per_execution={model.steps_per_execution}: an epoch of shared "
+                             "data may end at any step; compile the model with "
+                             "steps_per_execution=1")
+        if reads_ahead():
+            raise ValueError("on JAX with a GPU or TPU Keras asks for one batch ahead, and of "
+                             "shared data that is not known before the step has ended: use another "
+                             "back end, or JAX_PLATFORMS=cpu")
+        params["steps"] = None  # callbacks share it: no bar is to show an end that is none
+        share.wants(params["epochs"], fit.argument("initial_epoch", 0))
+
+    def begins(self) -> None:
+        """The worker has joined, and has its first examples; or nothing is left."""
+        share, say = self._share, self._worker.say
+        epochs = share.data.epochs
+        if not share.ready:
+            say(f"nothing is left to train of {epochs} epochs: fit shows one batch to the model, "
+                "which is not counted, and ends with the run's final version")
+        elif share.next_epoch:
+            say(f"joins in epoch {share.next_epoch + 1} of {epochs}; Keras counts the epochs of "
+                "this fit")
+
+    def surround(self, first: Edge, last: Edge, callbacks: list[keras.callbacks.Callback]) -> None:
+        """Have the edges of all `callbacks` of this fit do what is to be done at epochs' ends."""
+        bars = [one for one in callbacks if isinstance(one, keras.callbacks.ProgbarLogger)]
+        ends, tests = first.on_epoch_end, first.on_test_begin
+
+        def epoch_begins(epoch, logs=None):
+            for bar in bars:
+                bar.target = None  # it takes the steps of one epoch for those of the next
+
+        def epoch_ends(epoch, logs=None):
+            self.epoch_ends(logs or {})
+            ends(epoch, logs)
+
+        def test_begins(logs=None):
+            tests(logs)
+            self.test_begins()
+
+        first.on_epoch_begin, first.on_epoch_end = epoch_begins, epoch_ends
+        first.on_test_begin = test_begins
+        last.on_epoch_end = lambda epoch, logs=None: self.end_for_all()
+
+    def step_begins(self) -> bool:
+        """False for a step that trains no example of the run, as Keras needs one."""
+        self._look = not self._share.ready
+        return not self._look
+
+    def step_ends(self) -> bool:
+        """False where the step has trained no example of the run: it is undone.
+
+        Raises ValueError for one that has trained others.
+        """
+        if not self._look and not self._share.handed_out:
+            raise ValueError("fit trains other data than what this callback's examples() has "
+                             "returned: give it that, alone")
+        if self._look:
+            self._worker.begun().put_back()
+            self._model.stop_training = True
+        else:
+            self.end_for_all()
+        return not self._look
+
+    def goes_on(self) -> None:
+        """The step is pushed, as the rule says, and the next one's examples are here."""
+        if not self._model.stop_training and self._share.next_epoch > self._share.epoch:
+            self._model.stop_training = _EPOCH_ENDS
+
+    def test_begins(self) -> None:
+        """An epoch is validated by one worker, which has trained its last example: of unequal ones
+        that is mostly the fastest. The others see one batch."""
+        self._validates = self._share.closed > self._told
+        if not self._validates:
+            self._model.stop_evaluating = True
+
+    def epoch_ends(self, logs: dict[str, Any]) -> None:
+        """Before the other callbacks' on_epoch_end: what they see of a validation is the run's.
+
+        logs: changed in place. Where no result has come since the epoch before, there is none in it
+        """
+        if self._model.stop_training is _EPOCH_ENDS:
+            self._model.stop_training = False
+        mine = {name: logs.pop(name) for name in [*logs] if name.startswith("val_")}
+        if mine and self._validates:
+            result = Measured(self._share.closed, {name: value for name, value in mine.items()
+                                                   if isfinite(value)})
+            self._share.validated(result)
+            self._worker.begun().tell(result)
+        self._validates = False
+        result = self._share.measured
+        if mine and result is not None and result.epoch > self._told:
+            self._told = result.epoch
+            logs.update(result.values, val_epoch=result.epoch)
+
+    def end_for_all(self) -> None:
+        """Where a callback has ended the training of this worker, end the run."""
+        stop = self._model.stop_training
+        if stop and stop is not _EPOCH_ENDS and self._worker.stop_reason is None:
+            self._worker.stop_run(f"a callback of worker {self._worker.index} ended the training")

@@ -1,0 +1,238 @@
+"""A worker's share of the run's shared data: what it was given, hands out as batches, and trains.
+
+The server gives ranges of the run's positions. The input pipeline takes them in batches, perhaps in
+a thread of its own and some batches ahead; a step trains the oldest of these that is not trained.
+No Keras, no model, no sockets.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from wbsp.core.messages import AskWork, Measured, Range, SharedData, Span, Work, WorkHeld, WorkPlace
+from wbsp.core.work_sequence import WorkSequence
+from wbsp.process.host import HOST, Host
+
+LOOK = Range(0, 0, 0)  # in place of a batch: shows the form of examples, and is not counted
+NOTHING = Range(0, -1, -1)  # there is no batch yet
+_GRAIN = 1.0  # seconds of waiting until a NOTHING
+_AGAIN = 5.0  # seconds after which a question that is not answered is asked again
+_TRIPS = 2  # round trips that what is held must last, or more is asked for
+_NEWEST = 0.2  # weight of the newest duration in a mean
+
+
+class Share:
+    """See the head of this file. Between `begin` and `end` there is a run; any thread may call.
+
+    data:        as this worker wants it, and from `begin` on as the run has it
+    first_epoch: epochs that its loop has behind it
+    closed:      the newest epoch whose last example this worker has trained; -1: none
+    measured:    the newest result of a validation that is known, whoever made it, or None
+    epoch:       of the newest example that was trained; before that, of those that the run is at
+    """
+
+    def __init__(self, n: int, batch_size: int, seed: int = 0, on: Host = HOST):
+        """`n` examples in batches of `batch_size`, in an order that `seed` makes.
+
+        Raises ValueError for numbers that cannot be.
+        """
+        for name, value in (("n", n), ("batch_size", batch_size)):
+            if isinstance(value, bool) or value != int(value) or value < 1:
+                raise ValueError(f"{name}={value!r}: it must be a whole number from 1 on")
+        if seed != int(seed) or seed < 0:
+            raise ValueError(f"seed={seed!r}: it must be a whole number from 0 on")
+        self.data = SharedData(int(n), int(batch_size), 1, int(seed))
+        self.first_epoch = 0
+        self.epoch = 0
+        self.closed = -1
+        self.measured: Measured | None = None
+        self._clock = on.clock
+        self._changed = on.scheduler.condition()
+        self._sequence = WorkSequence()
+        self._handed: deque[Range] = deque()  # out, and not trained
+        self._run: object | None = None  # between `begin` and `end`, another at each
+        self._iterated = False
+        self._stopped = True
+        self._ahead = False
+        self._asked: int | None = None  # where the sequence ended when the open question was asked
+        self._asked_at = 0.0
+        self._none = False  # the answer was that there is none now; another follows by itself
+        self._trip = self._step = 0.0  # seconds: of a question and its answer, and of a step
+
+    def wants(self, epochs: int, first_epoch: int = 0) -> None:
+        """The loop is to make so many passes over the data, and has `first_epoch` behind it."""
+        self.data = self.data._replace(epochs=epochs)
+        self.first_epoch = first_epoch
+
+    def begin(self, place: WorkPlace, ahead: bool) -> None:
+        """This worker is a member of the run.
+
+        ahead: more is asked for before all that was given is trained
+        """
+        with self._changed:
+            self.data = place.data
+            self.epoch = place.epoch
+            self.closed = -1
+            self.measured = None
+            self._sequence = WorkSequence(place.at)
+            self._handed.clear()
+            self._run = object()
+            self._iterated = self._stopped = self._none = False
+            self._asked = None
+            self._ahead = ahead
+
+    def stop(self) -> None:
+        """The run ends: no batch is waited for any more."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """No step will follow: readers come to their end."""
+        with self._changed:
+            self._run = None
+            self._stopped = True
+            self._changed.notify_all()
+
+    # The input pipeline.
+
+    @property
+    def running(self) -> bool:
+        """True from `begin` to `end`."""
+        return self._run is not None
+
+    def take(self) -> Range:
+        """The next batch: positions of one epoch, `batch` at most; waits a while for it.
+
+        NOTHING: it has not come; LOOK: there is no run, or it ends.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._sequence.untaken or self._stopped, _GRAIN)
+            if self._run is not None and (batch := self._sequence.take(self.data.batch)):
+                self._handed.append(batch)
+                return batch
+            return LOOK if self._stopped else NOTHING
+
+    def __iter__(self) -> Iterator[Range]:
+        """Yield what `take` returns, until the run's `end`; outside of one, a single LOOK.
+
+        A second reader in a run gets a RuntimeError: the first may have read ahead.
+        """
+        if (run := self._run) is None:
+            yield LOOK
+            return
+        if self._iterated:
+            raise RuntimeError("a run's examples are read once: give fit "
+                               "steps_per_epoch=hook.UNTIL_TOLD, and the data as they are")
+        self._iterated = True
+        while self._run is run:
+            yield self.take()
+
+    # The compute thread.
+
+    @property
+    def ready(self) -> bool:
+        """True if the next step's batch is here."""
+        with self._changed:
+            return bool(self._handed or self._sequence.untaken)
+
+    @property
+    def handed_out(self) -> bool:
+        """True if a batch was taken that is not trained: a step that ended now has trained it."""
+        with self._changed:
+            return bool(self._handed)
+
+    @property
+    def next_epoch(self) -> int:
+        """Epoch of the next step's batch; `epoch` where that is not here, or of an earlier one."""
+        with self._changed:
+            trained = self._sequence.trained
+            start = next((r.start + max(0, trained - r.at) for r in self._sequence.held
+                          if r.end > trained), 0)
+            return max(self.epoch, start // self.data.n)
+
+    @property
+    def dry(self) -> bool:
+        """True if all that was given is trained, and there is no more now."""
+        with self._changed:
+            return self._none and self._sequence.trained == self._sequence.end
+
+    def step_done(self, seconds: float) -> int:
+        """A step has trained the oldest batch that was handed out: its number of examples.
+
+        seconds: of compute
+        """
+        with self._changed:
+            batch = self._handed.popleft()
+            samples = batch.stop - batch.start
+            self._sequence.train(samples)
+            self.epoch = max(self.epoch, batch.start // self.data.n)
+            self._step = _mean(self._step, seconds)
+            if batch.stop % self.data.n == 0:
+                self.closed = batch.stop // self.data.n - 1
+            return samples
+
+    def question(self) -> AskWork | None:
+        """What to ask the server now, if anything: for more, or once more."""
+        with self._changed:
+            now, have = self._clock.monotonic(), self._sequence.end
+            if self._stopped or self._none:
+                return None
+            if self._asked == have:
+                if now - self._asked_at < _AGAIN:
+                    return None
+            elif not self._runs_low():
+                return None
+            self._asked, self._asked_at = have, now
+            return AskWork(have)
+
+    def _runs_low(self) -> bool:
+        left = self._sequence.end - self._sequence.trained
+        return left == 0 or (
+            self._ahead and 0 < -(-left // self.data.batch) * self._step < _TRIPS * self._trip)
+
+    # The communication thread.
+
+    def received(self, work: Work) -> None:
+        """The server gives a range, or says that there is none now."""
+        with self._changed:
+            if work.at != self._sequence.end:
+                return  # it came before
+            if self._asked is not None and not self._none:
+                self._trip = _mean(self._trip, self._clock.monotonic() - self._asked_at)
+            self._asked = None
+            self._none = work.start == work.stop
+            self._sequence.give(Range(work.at, work.start, work.stop))
+            self._changed.notify_all()
+
+    def validated(self, result: Measured) -> None:
+        """A worker has validated an epoch."""
+        with self._changed:
+            if self.measured is None or result.epoch > self.measured.epoch:
+                self.measured = result
+
+    def answered(self, to: int) -> list[Span]:
+        """The push that came to `to` in this worker's sequence was answered: the positions in it.
+        """
+        with self._changed:
+            return self._sequence.answer(to)
+
+    def held(self) -> WorkHeld:
+        """What a server must know that this worker attaches to."""
+        with self._changed:
+            sequence = self._sequence
+            end = sequence.end if self._run is not None else sequence.trained
+            return WorkHeld(sequence.answered, [
+                Range(r.at, r.start, min(r.stop, r.start + end - r.at))
+                for r in sequence.held if r.at < end])
+
+    def reattached(self) -> None:
+        """Another connection, perhaps to another server: an open question is asked again."""
+        with self._changed:
+            self._asked = None
+            self._none = False
+
+
+def _mean(mean: float, newest: float) -> float:
+    return newest if not mean else mean + _NEWEST * (newest - mean)
