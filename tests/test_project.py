@@ -174,6 +174,7 @@ def test_a_back_end_is_imported_where_a_keras_model_is_at_hand(path):
         "wbsp/worker/keras/input.py": {"keras", "jax"},
         "wbsp/worker/keras/tf_input.py": {"tensorflow"},
         "wbsp/worker/keras/examples.py": {"keras"},
+        "wbsp/worker/keras/shared_batches.py": {"keras"},
         "wbsp/worker/keras/tf_examples.py": {"keras", "tensorflow"},
         "wbsp/worker/keras/torch_examples.py": {"torch"},
         "wbsp/worker/keras/shared_fit.py": {"keras"},

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from wbsp.worker.keras.examples import Batches
+from wbsp.worker.keras.shared_batches import Batches
 from wbsp.worker.share import NOTHING, Range
 
 _END, _NONE, _BATCH = -1, 0, 1

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from wbsp.worker.keras.examples import Batches
+from wbsp.worker.keras.shared_batches import Batches
 from wbsp.worker.share import NOTHING
 
 
