@@ -43,7 +43,8 @@ def worker(program):
     """
     address, index = task()
     joining = Worker(address, index, FLAGS.token_file, FLAGS.connect_timeout,
-                     FLAGS.band_width_limit, expected(), say, FLAGS.patience, FLAGS.transport)
+                     FLAGS.band_width_limit, expected(), say, FLAGS.patience, FLAGS.transport,
+                     again=False)
     caught: list[int] = []
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, functools.partial(_interrupt, joining, caught))

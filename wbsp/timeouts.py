@@ -14,6 +14,7 @@ WORKER_BEAT = 1.0  # worker: between two signs of life
 SHARING_ENDED = 0.5  # worker without shared memory: for its connection's end; then it asks why
 PRESENT_AGAIN = 2.0  # worker: for a shard's answer to its introduction; then it is repeated
 NEXT_RUN = 0.3  # worker: between two questions whether the next run has begun
+FAREWELL = 5.0  # worker whose process ends after a fit: for a server to tell so; then it ends
 NO_ANSWER = 2.0  # worker: for an answer at one of several addresses; then it tries the next
 REFUSED = 0.25  # worker: the same where the connection was refused
 HANDSHAKE = 30.0  # worker: the same where the connection was accepted (slow lines)

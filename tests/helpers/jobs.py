@@ -184,14 +184,16 @@ class Jobs(contextlib.AbstractContextManager):
 
     def server(self, *flags: str, workers: int = 2, sync: str = "pcc", port: int | None = None,
                space: str | None = None, dies: tuple[str, int] | None = None,
-               **environment: str) -> ServerJob:
+               series: bool = False, **environment: str) -> ServerJob:
         """Start `python -m wbsp.ps`; relative files of its run lie in this folder's runs/.
 
         `dies`: at which point of the protocol, and which time it comes there, see `kill_points.py`
+        series: it serves a run for each fit; else it ends with its run, since tests live on
         """
         port = port or free_port()
         fork = "" if environment else forked.WBSP  # its imports may be what a test looks at
         server = self.start("server", *_program(dies), f"--worker_num={workers}",
+                            *([] if series else ["--one_run"]),
                             f"--sync={sync}", f"--port_base={port}", *flags, kind=ServerJob,
                             space=space, fork=fork, **environment)
         server.address = f"localhost:{port}"

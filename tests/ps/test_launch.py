@@ -182,9 +182,10 @@ def test_a_standby_that_died_before_its_folder_had_a_checkpoint_waits_again(tmp_
     serve = start.prepare_server({"sync": "asp", "sync_option": "{}"}, create("asp"), ServerConfig(
         2, port=port, base_dir="asp", log_root=str(tmp_path), resume=True,
         standby_of=f"localhost:{port + 1}"))
-    assert isinstance(serve.__self__, Standby)
-    serve.__self__._primary.close()
-    serve.__self__._socket.close()
+    standby = serve.args[1].__self__
+    assert isinstance(standby, Standby)
+    standby._primary.close()
+    standby._socket.close()
 
 
 def test_run_json_that_names_no_run_is_said_where_another_server_may_have_it(tmp_path):

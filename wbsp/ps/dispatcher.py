@@ -55,7 +55,7 @@ class Dispatcher:
         self.info = info
         self.on = socket.on
         shards.hear = self.hear_shard
-        self.sessions = SessionRegistry(socket, info.config, reporter, shards)
+        self.sessions = SessionRegistry(socket, info.config, reporter, shards, info.series)
         self.replication = Replication(info, record, socket, self.sessions, reporter)
         self._lobby = Lobby(info, self.sessions, self._clock, self.replication, on_initial)
         self.entrance: Entrance = self._lobby

@@ -10,7 +10,8 @@ import platform
 import sys
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import IO, Any
 
 from wbsp import environment as cluster
@@ -26,6 +27,7 @@ from wbsp.ps.evaluation import Evaluator
 from wbsp.ps.replication.election import SERVER_STEP, STANDBY_STEP, Standing
 from wbsp.ps.replication.snapshot import RunCopy
 from wbsp.ps.replication.standby import Standby
+from wbsp.ps.series import Series
 from wbsp.ps.server import Server
 from wbsp.ps.sharding.coordinator import ShardLost
 from wbsp.runlog.console import Console, say
@@ -67,6 +69,7 @@ def where_to_listen(host: str | None, port: int | None, default_port: int) -> tu
 
 
 _IDENTITY = {"name": "identity"}  # the outer step of a run whose run.json names none
+_NAMED = 5  # workers in one line, at most
 _MOST_LOST = 20  # shards in a row without a checkpoint between
 
 
@@ -101,6 +104,12 @@ class _Plan:
     interrupts: Interrupts
     start_evaluator: Callable[[], Evaluator] | None = None
     on: Host = HOST
+    series: Series = field(default_factory=Series)
+
+    def next(self) -> _Plan:
+        """Of the run that follows one that has ended well. Nothing of that one is gone on with."""
+        self.series.follow()
+        return replace(self, runs=self.runs.next())
 
     def listen(self) -> ServerSocket:
         """Raises ValueError or OSError in one line."""
@@ -140,6 +149,7 @@ class _Plan:
             raise ValueError(f"--shards: this run was begun with {before.get('ranges')} of them, "
                              f"and with --wire={wire} its workers go on so; give as many")
         run["id"] = before.get("id") or self.on.scheduler.random(4).hex()
+        run |= self.series.begin(before, run["id"])
         run[SECRET] = before.get(SECRET) or self.on.scheduler.random(SIZE).hex()
         run["epoch"] = before.get("epoch", 0) + step
         run["standby"] = None
@@ -166,11 +176,17 @@ class _Plan:
         log = ServerLog(folder, model.name, self.start_evaluator is not None,
                         append=resume, say=console.line)
         info = RunInfo(config, model.rule, settings, settings["id"], run["epoch"],
-                       saved is not None or not self.runs.asked, bytes.fromhex(run[SECRET]))
+                       saved is not None or not self.runs.asked, bytes.fromhex(run[SECRET]),
+                       series=self.series)
         server = Server(model, socket, info,
                         Reporter(folder, log, console, Clock(self.on.clock.monotonic)),
                         self.interrupts, Records(folder, run), self.start_evaluator, hold)
-        console.line(f"the files of this run are in {folder}")
+        if self.series.followed and saved is None:
+            living = ", ".join(map(str, sorted(self.series.living)[:_NAMED]))
+            console.line(f"waiting for the next fit of worker {living}, or the end of its process; "
+                         f"the files of that run will be in {folder}")
+        else:
+            console.line(f"the files of this run are in {folder}")
         if saved:
             server.begin(*saved)
             console.line(f"going on from version {saved.state.version}")
@@ -316,8 +332,10 @@ def prepare_server(settings: dict[str, str], model: SyncModel, config: ServerCon
         config = replace(config, base_dir=str(
             folder.with_name(f"{sync_name(config.base_dir)}{BESIDE}")))
     runs = Runs(config.base_dir, on.disk.path(config.log_root), config.port, resume)
-    plan = _Plan(settings, model, config, runs, interrupts, start_evaluator, on)
+    plan = _Plan(settings, model, config, runs, interrupts, start_evaluator, on,
+                 Series(single=config.one_run or bool(config.shards.addresses)))
     socket = plan.listen()
+    config.port = socket.port
     left = runs.to_resume()
     # A folder without a checkpoint is what a standby left that died while it took over.
     if config.standby_of and (left is None or not (left / CHECKPOINT).exists()):
@@ -326,7 +344,25 @@ def prepare_server(settings: dict[str, str], model: SyncModel, config: ServerCon
                         share=config.share, first=config.connect_timeout).run
     else:
         first = plan.prepare(socket, config.standby_of)
-    return first if config.shards.single else lambda: _serve_on(plan, first)
+    return partial(_serve_all, plan, first)
+
+
+def _serve_all(plan: _Plan, serve: Callable[[], int]) -> int:
+    """Serve one run after the other, as long as workers may come to the next; return the exit code.
+    """
+    code = _serve_on(plan, serve)
+    while code == 0 and plan.series.goes_on and plan.interrupts.first is None:
+        plan.interrupts.at_once.clear()
+        plan = plan.next()
+        try:
+            serve = plan.prepare(plan.listen(), None)
+        except (ValueError, OSError) as error:
+            say(f"stopping: {error}")
+            return 1
+        code = _serve_on(plan, serve)
+        if plan.runs.forget_unused():
+            break
+    return code
 
 
 def _serve_on(plan: _Plan, serve: Callable[[], int]) -> int:

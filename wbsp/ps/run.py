@@ -184,10 +184,12 @@ class Run:
 
     @property
     def missing(self) -> dict[int, str]:
-        """Workers that have not finished in good order, and why."""
+        """Workers that have not finished in good order, and why; but for those whose processes had
+        no fit left for this run."""
         members = self.engine.members
+        gone = self._dispatcher.sessions.series.gone
         return {worker: (member.gone or "it did not come back") if member else "it never came"
-                for worker in range(self._config.worker_num)
+                for worker in range(self._config.worker_num) if worker not in gone
                 if not ((member := members.get(worker)) and member.finished)}
 
     @property
@@ -231,7 +233,12 @@ class Run:
         if not engine.started and engine.stop_reason is None:
             patience = timeouts.REATTACH if self._requests.returned else config.connect_timeout
             here = [*engine.active, *engine.rendezvous.left]
-            if here and now - self._requests.first_came > patience:
+            gone = self._dispatcher.sessions.series.gone.difference(here)
+            if here and len(here) + len(gone) >= config.worker_num:
+                self._reporter.say(f"starting with {len(here)} of {config.worker_num} workers: the "
+                                   "processes of the others have ended")
+                self._requests.replies.send(engine.start(run_time))
+            elif here and now - self._requests.first_came > patience:
                 self._reporter.say(f"starting with {len(here)} of {config.worker_num} "
                           f"workers: no other came within {patience:g} s")
                 self._requests.replies.send(engine.start(run_time))

@@ -40,6 +40,9 @@ from wbsp.wire.sockets import ServerSocket
 T = TypeVar("T")
 
 
+_NAMED = 5  # workers in one line, at most
+
+
 class Waiting:
     """A server before there is a W_0: the first worker brings it, or the evaluator does.
 
@@ -70,9 +73,19 @@ class Waiting:
                 self._server.begin(*initial)
             except ValueError as error:
                 raise EvaluatorError(str(error)) from None
-        elif alone > (patience := self._server.config.connect_timeout):
-            self._server.reporter.say(f"no worker came within {patience:g} s")
-            return False
+            return None
+        sessions = self._server.dispatcher.sessions
+        series = sessions.series
+        say = self._server.reporter.say
+        if series.followed and not (series.living or len(sessions)):
+            say("the processes of all workers have ended, and so does this server")
+            return True
+        if alone > (patience := self._server.config.connect_timeout):
+            missing = ", ".join(map(str, sorted(series.living)[:_NAMED]))
+            say(f"no worker came within {patience:g} s" if not series.followed else
+                f"worker {missing}: lost between two fits, and not back within {patience:g} s; "
+                "this server ends")
+            return series.followed
         return None
 
     def finish(self, well: bool, wanted: Callable[[], bool]) -> bool:

@@ -26,6 +26,7 @@ from wbsp.worker.comm.client import Transport
 from wbsp.worker.comm.connection import RunOver
 from wbsp.worker.errors import in_one_line
 from wbsp.worker.metrics import Usage
+from wbsp.worker.next_run import NextRun, line_of
 from wbsp.worker.runtime import WorkerRuntime
 from wbsp.worker.share import Share
 from wbsp.worker.signals import Signals
@@ -75,12 +76,16 @@ class Worker:
     def __init__(self, address: str | None, worker_index: int | None, token_file: str | None,
                  connect_timeout: float, band_width_limit: float | None,
                  expected: dict[str, str] | None, say: Callable[[str], None], patience: float,
-                 transport: str | None, on: Host = HOST):
-        """The arguments are those of `SyncCallback`. Raises ValueError or OSError for bad ones."""
+                 transport: str | None, on: Host = HOST, again: bool = True):
+        """The arguments are those of `SyncCallback`. Raises ValueError or OSError for bad ones.
+
+        again: this process may take part in another run after one that it has left in good order
+        """
         self.task = Task.complete(address, worker_index, check=split_addresses)
         self.timeout = connect_timeout
         self._say = say
         self._on = on
+        self._again = again
         self._expected = expected or {}
         self._patience = patience
         self._token_file = token_file
@@ -117,8 +122,8 @@ class Worker:
             raise TypeError(f"the dataset of this SyncCallback's {maker}() belongs to it alone; "
                             "copy it before, or make a new one")
         return {name: self.__dict__[name] for name in (
-            "task", "timeout", "_say", "_on", "_expected", "_patience", "_token_file", "_share",
-            "_bandwidth")}
+            "task", "timeout", "_say", "_on", "_again", "_expected", "_patience", "_token_file",
+            "_share", "_bandwidth")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -178,7 +183,7 @@ class Worker:
         """
         if not self.in_run:
             self._clear_place()
-            self._introduce()
+            self._take_line()
             _in_run[self.task] = self
             atexit.register(self._abandon)
             in_child(self._forked)
@@ -195,30 +200,40 @@ class Worker:
             self.say(f"connecting again to {self.task.address}")
             self.interrupted = None
 
-    def _introduce(self) -> None:
+    def _take_line(self) -> None:
+        """Take the line that this process has kept since its last run, or make one."""
+        kept = line_of(self.task)
+
+        def interrupted() -> bool:
+            return self.interrupted is not None
+        line = kept.take(self._say, interrupted) if kept is not None else None
+        self.transport, self.welcome = line or self._introduce(self._say, interrupted)
+
+    def _introduce(self, say: Callable[[str], None],
+                   interrupted: Callable[[], bool]) -> tuple[Transport, m.Welcome]:
         """Introduce this worker over a new connection.
 
         A worker that was in a run, and so waits for the next one, is patient with a server of which
-        nothing is left but to save the last version.
+        nothing is left but to save the last version. Raises TransportError.
         """
         left = self.timeout
         end = self._on.clock.monotonic() + left
         patient = self.task in _were_in_run
         while True:
-            self.transport = transport = Transport(
-                self.task.address, self.index, self._secret, self._bandwidth, self._say,
-                lambda: self.interrupted is not None, self._patience, self._share, self._on)
+            transport = Transport(
+                self.task.address, self.index, self._secret, self._bandwidth, say,
+                interrupted, self._patience, self._share, self._on)
             try:
-                self.welcome = transport.hello(self._expected, left)
+                welcome = transport.hello(self._expected, left)
             except BaseException as error:
                 transport.close()
                 left = end - self._on.clock.monotonic()
-                if not (patient and isinstance(error, RunOver) and left > 0) or self.interrupted:
+                if not (patient and isinstance(error, RunOver) and left > 0) or interrupted():
                     raise
                 self._on.clock.sleep(timeouts.NEXT_RUN)
             else:
                 _were_in_run.add(self.task)
-                return
+                return transport, welcome
 
     # Training.
 
@@ -244,7 +259,8 @@ class Worker:
                                 self.share)
         self.runtime = WorkerRuntime(
             transport, replica, welcome.rule, joined, self._log, self._say,
-            lambda: self.interrupted is not None, usage, self.assignments, self.share)
+            lambda: self.interrupted is not None, usage, self.assignments, self.share,
+            self._again)
         self.runtime.start()
 
     def begun(self) -> WorkerRuntime:
@@ -301,8 +317,11 @@ class Worker:
                 self.end(self._failure)
 
     def close(self) -> None:
-        """Leave the run, if that was not done, without the uncut progress."""
+        """Leave the run, if that was not done, without the uncut progress; and take part in no
+        other."""
         self.end("its callback was closed")
+        if (line := line_of(self.task)) is not None:
+            line.close()
 
     def end(self, reason: str | None) -> None:
         """Leave the run and release the signals; a signal that was held back comes now.
@@ -331,6 +350,8 @@ class Worker:
         atexit.unregister(self._abandon)
         forget(self._forked)
         del _in_run[self.task]
+        if reason is None and self._again and self.runtime is not None and self.runtime.has_final:
+            NextRun(self.task, self._introduce, self._on)
 
     @property
     def _failure(self) -> str:

@@ -41,7 +41,8 @@ class WorkerRuntime:
                  log: WorkerLog | None = None, say: Callable[[str], None] = print,
                  interrupted: Callable[[], bool] = lambda: False,
                  usage: Callable[[], Shares] = lambda: (None, None),
-                 assignments: Assignments | None = None, share: Share | None = None):
+                 assignments: Assignments | None = None, share: Share | None = None,
+                 again: bool = False):
         """`rule`: of the server's Welcome; `joined`: what `transport.join` has just returned.
 
         say:         prints one line for a person
@@ -71,6 +72,7 @@ class WorkerRuntime:
                                    transport.on, share)
         self._stops = Throttle(_AGAIN)
         self._ends_run: StopRun | None = None  # what this worker has told the server
+        self._again = again
         self._interruption: str | None = None  # why this worker leaves early
         self.has_final = False
         self._trains = False  # the variables are what steps have made of them
@@ -175,7 +177,7 @@ class WorkerRuntime:
         if interrupted is None:
             self._recorder.enter("wait")
             self._wait("the other workers to finish", lambda: self.has_final)
-            self.transport.request(m.Goodbye())
+            self.transport.request(m.Goodbye(self._again))
             self.transport.wake()
 
     def tell(self, message: Message) -> None:

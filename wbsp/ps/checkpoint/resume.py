@@ -8,6 +8,7 @@ another port, unless there is no other.
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -104,6 +105,17 @@ class Runs:
         """A new folder, for a new run."""
         self.current = run_folder(self._base_dir, self._log_root)
         return self.current
+
+    def next(self) -> Runs:
+        """Of a run that follows one of this process, and begins."""
+        return Runs(self._base_dir, self._log_root, self._port)
+
+    def forget_unused(self) -> bool:
+        """Remove the folder of a run that has not begun, and will not; True if it is one."""
+        if self.current is None or (self.current / CHECKPOINT).exists():
+            return False
+        shutil.rmtree(self.current, ignore_errors=True)
+        return True
 
     def unfinished(self) -> Path:
         """A folder for a run that is taken over; it counts once it is `finished`. Raises OSError.

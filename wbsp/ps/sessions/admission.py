@@ -90,6 +90,10 @@ class Entrance(ABC):
             # the server that serves takes it; where that is this one, it comes again
             self._sessions.turn_away(identity, hello.worker, doubt)
             return
+        if self._over is not None and hello.worker in self._sessions.series.living:
+            # as it has announced; it asks until the next run is there
+            self._sessions.answer(identity, m.Refused(self._over, over=True))
+            return
         reason = self._objection(identity, hello)
         if reason:
             self._sessions.refuse(identity, hello.worker, reason, self._over is not None)
@@ -155,6 +159,7 @@ class Entrance(ABC):
         """Nobody can join any more: refuse those who are about to, now or later."""
         self._over = reason
         for session in [one for one in self._sessions if one.plane is None]:
+            self._sessions.series.lives(session.worker)
             self._refuse(session, f"worker {session.worker} comes too late: {reason}")
 
     def _is_late(self, identity: bytes, worker: m.Hello | m.Reattach) -> bool:
@@ -256,9 +261,14 @@ class Lobby(Entrance):
         """A worker goes before the run has begun."""
         if isinstance(leaving, m.Leaving):
             self._sessions.note_report(session, leaving.report)
-        self.lose(session, "it left")
+        self._end(session)
+        self._sessions.series.left(session.worker)
 
     def lose(self, session: WorkerSession, reason: str) -> None:
+        self._sessions.series.lives(session.worker)  # as far as is known
+        self._end(session)
+
+    def _end(self, session: WorkerSession) -> None:
         """Another worker brings W_0, if this one was to."""
         self._sessions.close(session)
         if session is self.bringer:

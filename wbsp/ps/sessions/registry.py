@@ -11,6 +11,7 @@ from wbsp.core.stats import Report
 from wbsp.limits import one_line
 from wbsp.ps.checkpoint.state import Totals
 from wbsp.ps.config import Reporter, ServerConfig
+from wbsp.ps.series import Series
 from wbsp.ps.sessions.data_plane import DataPlanes, ShardedPlanes
 from wbsp.ps.sessions.handlers import Handlers
 from wbsp.ps.sessions.peer_log import AT_ONCE, PeerLog, TokenBucket
@@ -34,7 +35,8 @@ class SessionRegistry:
     """
 
     def __init__(self, socket: ServerSocket, config: ServerConfig, reporter: Reporter,
-                 shards: Shards):
+                 shards: Shards, series: Series):
+        self.series = series
         self._clock = reporter.clock.now
         self.log = PeerLog(reporter)
         self._comings: dict[int, TokenBucket] = {}  # worker -> sessions that it may open

@@ -186,6 +186,7 @@ class Requests:
         self.sessions.note_report(session, leaving.report)
         if session.plane is None:
             self.sessions.close(session)
+            self.sessions.series.left(session.worker)
             return
         if not session.joined:  # a repetition, since Final is not there yet
             return
@@ -201,6 +202,8 @@ class Requests:
         self.sessions.log.tell(f"worker {worker}", f"worker {worker}{text}")
 
     def goodbye(self, session: WorkerSession, goodbye: m.Goodbye) -> None:
+        if goodbye.again:
+            self.sessions.series.lives(session.worker)
         self.lose(session, "said goodbye in mid-run")
 
     def lose(self, session: WorkerSession, reason: str) -> None:

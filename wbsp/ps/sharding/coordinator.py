@@ -39,7 +39,6 @@ from wbsp.wire.server_link import ServerLink
 from wbsp.wire.sockets import ServerSocket
 
 _NOTICE = 10.0  # seconds between two lines about a shard that is not there
-_SETTLES = 0.01  # seconds between two looks whether the last messages have left
 _LOOK = 0.05  # seconds between two looks at all connections
 _BLOCKED = 0.001  # seconds until a connection that takes no more is tried again
 
@@ -369,7 +368,6 @@ class Shards:
             end = monotonic() + timeouts.SERVER_LINGER
             while not all(link.settle() for link in self._links) and monotonic() < end:
                 self.serve()
-                self.on.clock.sleep(_SETTLES)
 
     def _tell(self, message: Any) -> None:
         frames, now = (m.encode(message),), self.on.clock.monotonic()

@@ -100,7 +100,12 @@ class Kept(Message, frozen=True):
 
 
 class Goodbye(Message, frozen=True):
-    """End of a session: the worker has the final version, or needs none."""
+    """End of a session: the worker has the final version, or needs none.
+
+    again: its process lives on, and introduces itself for another run at once
+    """
+
+    again: bool = False
 
 
 class Elected(Message, frozen=True):
