@@ -135,8 +135,14 @@ def test_only_real_servers_and_workers_know_zeromq(path):
 
 
 def test_no_two_tests_share_a_name():
-    names = [path.name for path in ROOT.glob("tests/**/test_*.py")]
+    names = [path.name for path in ROOT.glob("tests/**/*.py") if path.name != "conftest.py"]
     assert sorted(names) == sorted(set(names))
+
+
+def test_every_helper_of_tests_is_in_their_readme():
+    readme = (ROOT / "tests/README.md").read_text()
+    for path in ROOT.glob("tests/helpers/*"):
+        assert path.name == "__pycache__" or f"`{path.stem}" in readme, path
 
 
 OUTSIDE = {"time", "threading", "secrets", "random", "socket", "select", "signal", "subprocess",

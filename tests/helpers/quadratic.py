@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.world.machine import Machine
 
 
 class QuadraticWorkload:
@@ -64,3 +69,17 @@ class QuadraticWorkload:
         """Mean loss over all rows at `vector`, float32 [size]."""
         error = self.a @ vector - self.b
         return float(error @ error) / (2 * len(self.a))
+
+
+def versions(model, workers: list[Machine], workload: QuadraticWorkload,
+             **options: Any) -> list[bytes]:
+    """Every version of a virtual run, in order."""
+    found = []
+
+    def log(now: float, kind: str, **fields: Any) -> None:
+        if kind == "commit":
+            found.append(cluster.engine.store.latest.vector.tobytes())
+
+    cluster = Cluster(model, workers, workload, log=log, **options)
+    cluster.run()
+    return found

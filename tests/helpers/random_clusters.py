@@ -68,6 +68,9 @@ class Witness(Laws):
         self.finishing = False  # the newest push was its worker's last
         self.spans: list[list[tuple]] = [[] for _ in plan.workers]  # compute: (kind, start, end)
         self.run()
+        # workers with one life, which was not lost
+        self.steady = [worker for worker, planned in enumerate(plan.workers)
+                       if worker not in self.lossy and len(planned["incarnations"]) == 1]
 
     # What the server receives.
 
@@ -160,6 +163,19 @@ class Witness(Laws):
     def span(self, worker, lane, kind, start, end):
         if lane == "compute":
             self.spans[worker].append((kind, start, end))
+
+    def assert_idle_for(self, *kinds):
+        """Nobody does anything but these, and compute, between its first and its last step."""
+        for worker in self.steady:
+            assert self.idle(worker) <= set(kinds)
+
+    def assert_waits_for_itself_only(self):
+        """Blocked no longer than the worker's own pushes and pulls take, whatever others do."""
+        self.assert_idle_for("push", "pull")
+        for worker in self.steady:
+            report = self.cluster.reports[worker]
+            blocked = report.seconds["push"] + report.seconds["pull"]
+            assert blocked <= report.push_seconds + report.pull_seconds + 1e-9
 
 
 class Judge:

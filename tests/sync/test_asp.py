@@ -22,18 +22,14 @@ def every_push_is_a_version(witness, outgoing, push):
 @given(plans())
 def test_random_clusters_keep_the_laws_and_nobody_waits_at_all_with_overlap(plan):
     witness = Witness(plan, create("asp", overlap=True), every_push_is_a_version)
-    for worker in set(range(len(plan.workers))) - witness.lossy:
-        if len(plan.workers[worker]["incarnations"]) == 1:
-            assert witness.idle(worker) == set()
+    witness.assert_idle_for()
 
 
 @many
 @given(plans())
 def test_random_clusters_keep_the_laws_and_nobody_waits(plan):
     witness = Witness(plan, create("asp"), every_push_is_a_version)
-    for worker in set(range(len(plan.workers))) - witness.lossy:
-        if len(plan.workers[worker]["incarnations"]) == 1:
-            assert "wait" not in witness.idle(worker)
+    witness.assert_idle_for("push", "pull", "data")
 
 
 @many

@@ -3,11 +3,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pushes import push
 from random_clusters import INF, Incarnation, Witness, granted_in, many, plans
 
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.world.machine import Machine, constant
-from wbsp.sync import Accept, Commit, Grant, Push, create
+from wbsp.sync import Accept, Commit, Grant, create
 from wbsp.sync.elasticbsp import ElasticBSP
 
 
@@ -171,10 +172,6 @@ def test_whatever_happens_somebody_may_go_on(events, r):
         free = (free | set(grants(actions))) & model.active
         assert free or not model.active
         assert model.quota.keys() <= model.active
-
-
-def push(worker, seq=0):
-    return Push(worker, seq, 0, 1, 1, 1.0)
 
 
 def grants(actions):

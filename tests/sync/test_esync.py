@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from quadratic import QuadraticWorkload
+from quadratic import QuadraticWorkload, versions
 from random_clusters import Witness, many, plans
 
 from wbsp.simulate.nodes.cluster import Cluster
@@ -68,22 +68,10 @@ def test_random_clusters_keep_the_laws_the_barrier_and_the_rule(plan, epsilon):
     Barrier(plan, Checked(epsilon=epsilon), commits_when_all_have_pushed)
 
 
-def trajectory(model, n, latency):
-    """Bytes of every version, in order."""
-    versions = []
-
-    def log(now, kind, **fields):
-        if kind == "commit":
-            versions.append(cluster.engine.store.latest.vector.tobytes())
-    cluster = Cluster(model, [Machine(constant(1.0), latency=latency)] * n, QuadraticWorkload(n),
-                      log=log, stop_samples=20 * n * 16)
-    cluster.run()
-    return versions
-
-
 @pytest.mark.parametrize("n, latency", [(1, 0.0), (2, 0.0), (3, 0.25), (5, 0.0)])
 def test_equal_speeds_give_the_trajectory_of_bsp_bit_for_bit(n, latency):
-    runs = [trajectory(model, n, latency) for model in (ESync(), create("bsp"))]
+    runs = [versions(model, [Machine(constant(1.0), latency=latency)] * n, QuadraticWorkload(n),
+                     stop_samples=20 * n * 16) for model in (ESync(), create("bsp"))]
     assert len(runs[0]) == 20 and runs[0] == runs[1]
 
 

@@ -26,9 +26,7 @@ class Mixed(Witness):
 
     def __init__(self, plan, model):
         super().__init__(plan, model, Mixed.judge, self.weighs)
-        for worker in set(range(len(plan.workers))) - self.lossy:
-            if len(plan.workers[worker]["incarnations"]) == 1:
-                assert "wait" not in self.idle(worker), "it waited for others"
+        self.assert_idle_for("push", "pull", "data")
 
     def weighs(self, push):
         """What an accepted push must weigh; asked before its commit."""

@@ -3,12 +3,13 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from quadratic import QuadraticWorkload
+from pushes import push
+from quadratic import QuadraticWorkload, versions
 from random_clusters import Witness, answer_in, granted_in, many, plans
 
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.world.machine import Machine, constant, lognormal
-from wbsp.sync import Accept, Commit, Grant, Push, Reject, create
+from wbsp.sync import Accept, Commit, Grant, Reject, create
 from wbsp.sync.ksync import LATE, KSync
 
 
@@ -44,22 +45,15 @@ def test_random_clusters_keep_the_laws_and_no_accepted_update_is_stale(plan, b):
             weight=lambda push: 1 / max(1, len(model.active) - b))
 
 
-def versions(model, n):
-    """Bytes of every version of a run on unequal workers, in order."""
-    seen = []
-
-    def log(now, kind, **fields):
-        if kind == "commit":
-            seen.append(cluster.engine.store.latest.vector.tobytes())
-    cluster = Cluster(model, [Machine(lognormal(1.0 + i, 0.5, seed=i)) for i in range(n)],
-                      QuadraticWorkload(n), log=log, stop_samples=20 * n * 16)
-    cluster.run()
-    return seen
+def unequal(model, n):
+    """Every version of a run on unequal workers, in order."""
+    return versions(model, [Machine(lognormal(1.0 + i, 0.5, seed=i)) for i in range(n)],
+                    QuadraticWorkload(n), stop_samples=20 * n * 16)
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_no_backups_are_bsp_bit_for_bit(n):
-    assert versions(KSync(b=0), n) == versions(create("bsp"), n)
+    assert unequal(KSync(b=0), n) == unequal(create("bsp"), n)
 
 
 def test_a_straggler_costs_its_own_updates_and_nobodys_time():
@@ -75,10 +69,6 @@ def model_with(n, b):
     for worker in range(n):
         assert model.join(worker, 0.0) == [Grant(worker)]
     return model
-
-
-def push(worker, base=0, seq=0):
-    return Push(worker, seq, base, 1, 1, 1.0)
 
 
 def test_a_late_push_is_rejected_and_its_worker_goes_on_at_once():

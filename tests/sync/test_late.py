@@ -15,9 +15,7 @@ from wbsp.sync.late import JustInTime
 @given(plans())
 def test_random_clusters_keep_the_laws_and_nobody_waits(plan):
     witness = Witness(plan, create("pcc", late=True), Judge())
-    for worker in set(range(len(plan.workers))) - witness.lossy:
-        if len(plan.workers[worker]["incarnations"]) == 1:
-            assert witness.idle(worker) == set()
+    witness.assert_idle_for()
 
 
 def run(machines, late, seconds=30.0, size=0.0, line=float("inf")):

@@ -24,9 +24,7 @@ class Rounds(Witness):
         self.unreset = set()  # workers that have yet to return to the version they began with
         self.steps, self.mean = [], None  # of the regular pushes in this round; of the last such
         super().__init__(plan, model, Rounds.judge, self.weighs if model.normalize else None)
-        for worker in set(range(len(plan.workers))) - self.lossy:
-            if len(plan.workers[worker]["incarnations"]) == 1:
-                assert self.idle(worker) == set(), "it waited"
+        self.assert_idle_for()
 
     def log(self, now, kind, **fields):
         super().log(now, kind, **fields)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from quadratic import QuadraticWorkload
+from quadratic import QuadraticWorkload, versions
 from random_clusters import INF, IntegerWorkload, Witness, answer_in, many, plans
 
 from wbsp.core.messages import Directed
@@ -27,7 +27,7 @@ class Bounded(Witness):
         assert self.rejected == sum(sum(m.rejected.values()) for m in members)
         assert self.accepted + self.rejected == sum(m.pushes for m in members) == sum(self.due)
         assert model.version == self.accepted == len(self.merged)
-        waits_for_itself_only(self, plan)
+        self.assert_waits_for_itself_only()
 
     def weighs(self, push):
         """What an accepted push must weigh; asked before its commit."""
@@ -72,15 +72,6 @@ class Bounded(Witness):
         self.told |= due
 
 
-def waits_for_itself_only(witness, plan):
-    """Blocked no longer than the worker's own pushes and pulls take, whatever others do."""
-    for worker, report in enumerate(witness.cluster.reports):
-        if worker not in witness.lossy and len(plan.workers[worker]["incarnations"]) == 1:
-            assert witness.idle(worker) <= {"push", "pull"}
-            blocked = report.seconds["push"] + report.seconds["pull"]
-            assert blocked <= report.push_seconds + report.pull_seconds + 1e-9
-
-
 bounds = st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0, 4.0, INF])
 scales = st.sampled_from(["constant", "inverse"])
 
@@ -97,18 +88,6 @@ def test_random_clusters_that_only_reject_keep_the_laws(plan, s, scale):
 def test_random_clusters_that_preempt_keep_the_laws(plan, s, part, parts, scale):
     h = 2.0 if s == INF else part * s
     Bounded(plan, SaPS(s=s, h=h, micro_batches=parts, scale=scale))
-
-
-def versions(model, workers, workload, **options):
-    """Bytes of every version, in order."""
-    result = []
-
-    def log(now, kind, **fields):
-        if kind == "commit":
-            result.append(cluster.engine.store.latest.vector.tobytes())
-    cluster = Cluster(model, workers, workload, log=log, **options)
-    cluster.run()
-    return result
 
 
 @many

@@ -4,38 +4,24 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from quadratic import QuadraticWorkload
+from pushes import push
+from quadratic import QuadraticWorkload, versions
 from random_clusters import Judge, Witness, many, plans
 
 from wbsp.core.engine import Engine
 from wbsp.core.store import Store
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.world.machine import Machine, constant
-from wbsp.sync import Accept, Commit, Grant, Push, create
+from wbsp.sync import Accept, Commit, Grant, create
 
 OTHERS = st.sampled_from([("slowest", "slowest"), ("every_push", "all_pushed"),
                           ("every_push", "slowest")])
 
 
-def waits_for_itself_only(witness, plan):
-    """Blocked no longer than the worker's own pushes and pulls take, whatever others do."""
-    for worker, report in enumerate(witness.cluster.reports):
-        if worker not in witness.lossy and len(plan.workers[worker]["incarnations"]) == 1:
-            assert witness.idle(worker) <= {"push", "pull"}
-            blocked = report.seconds["push"] + report.seconds["pull"]
-            assert blocked <= report.push_seconds + report.pull_seconds + 1e-9
-
-
-def never_waits(witness, plan):
-    for worker in set(range(len(plan.workers))) - witness.lossy:
-        if len(plan.workers[worker]["incarnations"]) == 1:
-            assert witness.idle(worker) == set()
-
-
 @many
 @given(plans())
 def test_random_clusters_keep_the_laws_of_wbsp(plan):
-    waits_for_itself_only(Witness(plan, create("wbsp"), Judge()), plan)
+    Witness(plan, create("wbsp"), Judge()).assert_waits_for_itself_only()
 
 
 @many
@@ -43,13 +29,13 @@ def test_random_clusters_keep_the_laws_of_wbsp(plan):
 def test_random_clusters_keep_the_laws_of_every_variant(plan, variant):
     commit, trigger = variant
     model = create("wbsp", commit=commit, trigger=trigger)
-    waits_for_itself_only(Witness(plan, model, Judge(commit, trigger)), plan)
+    Witness(plan, model, Judge(commit, trigger)).assert_waits_for_itself_only()
 
 
 @many
 @given(plans())
 def test_random_clusters_keep_the_laws_of_the_overlapped_form(plan):
-    never_waits(Witness(plan, create("pcc"), Judge()), plan)
+    Witness(plan, create("pcc"), Judge()).assert_idle_for()
 
 
 @many
@@ -57,19 +43,7 @@ def test_random_clusters_keep_the_laws_of_the_overlapped_form(plan):
 def test_random_clusters_keep_the_laws_of_every_overlapped_variant(plan, variant):
     commit, trigger = variant
     model = create("pcc", commit=commit, trigger=trigger)
-    never_waits(Witness(plan, model, Judge(commit, trigger)), plan)
-
-
-def trajectory(model, workers, workload, **options):
-    """Bytes of every version, in order."""
-    versions = []
-
-    def log(now, kind, **fields):
-        if kind == "commit":
-            versions.append(cluster.engine.store.latest.vector.tobytes())
-    cluster = Cluster(model, workers, workload, log=log, **options)
-    cluster.run()
-    return versions
+    Witness(plan, model, Judge(commit, trigger)).assert_idle_for()
 
 
 class ByWork(Witness):
@@ -122,7 +96,7 @@ def test_random_clusters_weighted_by_work_keep_the_laws(plan, name, trigger):
 
 @pytest.mark.parametrize("name", ["wbsp", "pcc"])
 def test_equal_work_gives_the_trajectory_of_equal_weights_bit_for_bit(name):
-    runs = [trajectory(create(name, weight=weight), [Machine(constant(1.0))] * 3,
+    runs = [versions(create(name, weight=weight), [Machine(constant(1.0))] * 3,
                        QuadraticWorkload(3), stop_samples=20 * 3 * 16)
             for weight in ("equal", "work")]
     assert len(runs[0]) >= 20 and runs[0] == runs[1]
@@ -130,7 +104,7 @@ def test_equal_work_gives_the_trajectory_of_equal_weights_bit_for_bit(name):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
 def test_equal_speeds_give_the_trajectory_of_bsp_bit_for_bit(n):
-    runs = [trajectory(create(name), [Machine(constant(1.0))] * n, QuadraticWorkload(n),
+    runs = [versions(create(name), [Machine(constant(1.0))] * n, QuadraticWorkload(n),
                        stop_samples=20 * n * 16) for name in ("wbsp", "bsp")]
     assert len(runs[0]) == 20 and runs[0] == runs[1]
 
@@ -164,10 +138,6 @@ def test_a_version_is_the_mean_of_the_live_models_when_nothing_is_in_flight():
         assert np.allclose(latest.vector, np.mean(workload.x, axis=0), rtol=0, atol=1e-6)
         for worker in range(3):
             workload.adopt(worker, latest.vector, "replace")
-
-
-def push(worker, seq=0, seconds=1.0):
-    return Push(worker, seq, 0, 1, 1, seconds)
 
 
 def model_with(n, **options):
