@@ -1,0 +1,167 @@
+"""Who may join a run, and who brings W_0: a server's side over a real socket, without its loop."""
+
+import contextlib
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hostile_peer import Peer
+from integer_replica import IntegerReplica
+from jobs import until
+
+from wbsp import timeouts
+from wbsp.core.engine import Engine
+from wbsp.core.store import Store
+from wbsp.ps.clock import Clock
+from wbsp.ps.config import RunInfo, ServerConfig
+from wbsp.ps.dispatcher import Dispatcher
+from wbsp.ps.sharding.coordinator import Shards
+from wbsp.sync import create
+from wbsp.tensors.layout import TensorSpec
+from wbsp.wire.messages import codec as m
+from wbsp.wire.sockets import ServerSocket
+
+LAYOUT = IntegerReplica(0).layout
+W0 = np.arange(5, dtype=np.float32)
+JOIN, INITIAL = m.Join(LAYOUT), (m.Initial(0, 5), W0.tobytes())
+
+
+class Server(contextlib.ExitStack):
+    """A server of three workers under asp, which does something when a peer waits for it."""
+
+    def __init__(self):
+        super().__init__()
+        self.now, self.said, self.events = 0.0, [], []
+        self.socket = ServerSocket("localhost", 0, members=3)
+        self.callback(self.socket.close)
+        info = RunInfo(ServerConfig(3, share=False), create("asp").rule,
+                       {"id": "ab12", "sync": "asp"}, "ab12", 1)
+        reporter = SimpleNamespace(
+            clock=Clock(lambda: self.now), say=self.said.append,
+            event=lambda kind, **facts: self.events.append((kind, facts)))
+        self.dispatcher = Dispatcher(
+            self.socket, info, reporter, Shards(info, self.socket, reporter.say),
+            lambda: m.FilesAt(0), dict, self.begin)
+        self.begun = None
+
+    def begin(self, vector, layout):
+        self.begun = vector.tolist()
+        self.dispatcher.begin(Engine(create("asp"), Store(vector, 0), 3), layout)
+
+    def peer(self):
+        return self.enter_context(Peer(f"localhost:{self.socket.port}"))
+
+    def hears(self, peer, *kinds):
+        """The next message of these kinds that the server sends to this peer."""
+        def served():
+            self.dispatcher.receive()
+            self.dispatcher.serve()
+            if peer._socket.poll(0):
+                message = m.decode(m.FromServer, peer._socket.recv_multipart()[0])
+                return message if isinstance(message, kinds) else None
+        return until(served, f"one of {kinds}", 30)
+
+    def asked(self, worker, **hello):
+        """A peer that has introduced itself as this worker; it, and the answer."""
+        peer = self.peer()
+        peer.send(m.Hello(m.PROTOCOL, worker, {}, **hello))
+        return peer, self.hears(peer, m.Welcome, m.Refused, m.NotServing)
+
+    def waits(self, worker):
+        """A peer that has asked to join as this worker."""
+        peer, answer = self.asked(worker)
+        assert isinstance(answer, m.Welcome)
+        peer.send(JOIN)
+        return peer
+
+    def serves(self, peer):
+        """Handle all that this peer has sent."""
+        peer.send(m.Heartbeat(None))
+        self.hears(peer, m.Alive)
+
+
+@pytest.fixture
+def server():
+    with Server() as server:
+        yield server
+
+
+def begun(server):
+    """Workers 0 and 1, of which the first has brought W_0, and what they were answered."""
+    first = server.waits(0)
+    assert server.hears(first, m.Joined).send_initial
+    second = server.waits(1)
+    server.serves(second)
+    first.send(*INITIAL)
+    return [(peer, server.hears(peer, m.Joined)) for peer in (first, second)]
+
+
+def test_one_worker_brings_w0_and_all_who_wait_are_admitted(server):
+    (_, one), (_, two) = begun(server)
+    assert server.begun == W0.tolist()
+    for joined in (one, two):
+        assert (joined.seq, joined.send_initial) == (0, False)
+    assert one.ticket != two.ticket and one.owner != two.owner
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["leaves", "sends nothing"])
+def test_another_worker_is_asked_where_the_first_brings_nothing(server, leaves):
+    first, second = server.waits(0), server.waits(1)
+    assert server.hears(first, m.Joined).send_initial
+    server.serves(second)
+    if leaves:
+        first.send(m.Leaving("no more", False, None))
+    else:
+        server.now += timeouts.INITIAL_STALLED + 1
+        server.dispatcher.entrance.check()
+        assert "sent nothing of it" in server.hears(first, m.Refused).reason
+    assert server.hears(second, m.Joined).send_initial
+    second.send(*INITIAL)
+    assert not server.hears(second, m.Joined).send_initial
+
+
+def test_nobody_else_brings_w0(server):
+    first, second = server.waits(0), server.waits(1)
+    server.hears(first, m.Joined)
+    second.send(*INITIAL)
+    server.serves(second)
+    assert server.begun is None
+    server.dispatcher.close()
+    assert [facts for kind, facts in server.events if kind == "malformed"]
+
+
+def test_an_answer_that_was_lost_is_given_again(server):
+    (peer, joined), _ = begun(server)
+    peer.send(JOIN)
+    assert server.hears(peer, m.Joined) == joined
+    peer.send(*INITIAL)
+    assert server.hears(peer, m.Joined) == joined
+
+
+def test_who_has_another_model_is_refused(server):
+    begun(server)
+    other = server.asked(2)[0]
+    other.send(m.Join([TensorSpec("kernel", (5,)), TensorSpec("bias", ())]))
+    assert "worker 2 has another model than the server: variable 0 is kernel[5] here" in (
+        server.hears(other, m.Refused).reason)
+
+
+@pytest.mark.parametrize(("worker", "says"), [
+    (0, "worker 0 is already connected"), (3, "worker 3 does not exist"),
+    (-1, "worker -1 does not exist")])
+def test_an_index_that_is_not_free_is_refused(server, worker, says):
+    begun(server)
+    assert says in server.asked(worker)[1].reason
+
+
+def test_who_knows_a_later_server_is_turned_away(server):
+    _, answer = server.asked(0, run="ab12", epoch=2)
+    assert isinstance(answer, m.NotServing) and "of epoch 2" in answer.reason
+
+
+def test_nobody_joins_when_the_run_is_over(server):
+    waiting = server.asked(2)[0]
+    server.dispatcher.entrance.dismiss("the run has ended (done)")
+    assert "comes too late" in server.hears(waiting, m.Refused).reason
+    late = server.asked(1)[1]
+    assert late.reason == "worker 1 comes too late: the run has ended (done)" and late.over
