@@ -25,7 +25,7 @@ FROM_WORKER = [
     m.Join([TensorSpec("scale", ())], "wbsp-" + 32 * "0"),
     m.Join([TensorSpec("scale", ())], "", [LayerState("layer words", 32 * "0", (1.5, 0.5, -1.0))]),
     m.Join([TensorSpec("scale", ())], data=m.SharedData(60_000, 128, 5, 7), first_epoch=2),
-    m.AskWork(1280),
+    m.AskWork(1280, 7),
     m.StopRun("good enough"),
     m.Measured(3, {"val_loss": 0.5}),
     m.Initial(m.CHUNK, 2 * m.CHUNK),
@@ -48,7 +48,7 @@ FROM_WORKER = [
     m.Kept(AnsweredWork(4, 8, 20, 640, 1.5, 6, {}), 0, 10, Place(1 << 62, 0, 40)),
     m.Kept(AnsweredWork(4, 8, 20, 640, 1.5, 6, {}, ((0, 640), (1280, 1290))), 0, 10),
     m.Reattach(m.PROTOCOL, 3, "ab12", 2, [TensorSpec("scale", ())], 4, 9, 6, 7, False, True,
-               2.5, work=m.WorkHeld(640, [Range(640, 1280, 1290)])),
+               2.5, work=m.WorkHeld(m.SharedData(60_000, 128, 5), 640, [Range(640, 1280, 1290)])),
     m.Goodbye(),
     m.Reattach(m.PROTOCOL, 3, "ab12", 2, [TensorSpec("scale", ())], 4, 9, 6, 7, False, True,
                2.5, "", "place", bytes(32), bytes(32), 1),
@@ -166,7 +166,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {15: "d7163421357e01f064dd25fc2d0fc7d60d643c0c3f1a5adf5b921ae87c98dbbe"}
+BYTES = {15: "0694d0ec215d2dd3ab1f24a1697fae12a6d3a11e190bd4485e5ddf4cebadd500"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

@@ -22,7 +22,7 @@ def begun(ahead=True, epoch=0):
 
 
 def given(share, start, stop, epoch=0):
-    at = share.question().have
+    at = share.question(7).have
     share.received(Work(at, start, stop, epoch))
     return at
 
@@ -31,30 +31,30 @@ def test_batches_come_in_order_and_are_counted_when_they_are_trained(share):
     given(share, 30, 40)
     assert [share.take() for _ in range(3)] == [
         Range(100, 30, 34), Range(104, 34, 38), Range(108, 38, 40)]
-    assert share.held() == WorkHeld(100, [Range(100, 30, 40)])
+    assert share.held() == WorkHeld(share.data, 100, [Range(100, 30, 40)])
     assert [share.step_done(0.1) for _ in range(2)] == [4, 4]
     assert share.epoch == 1 and share.ready
     assert share.answered(108) == [(30, 38)]
-    assert share.held() == WorkHeld(108, [Range(108, 38, 40)])
+    assert share.held() == WorkHeld(share.data, 108, [Range(108, 38, 40)])
     assert share.step_done(0.1) == 2 and not share.ready and not share.handed_out
-    assert share.answered(110) == [(38, 40)] and share.held() == WorkHeld(110, [])
+    assert share.answered(110) == [(38, 40)] and share.held() == WorkHeld(share.data, 110, [])
 
 
 def test_who_has_ended_holds_what_it_has_trained_and_no_more(share):
     given(share, 0, 8)
     share.take(), share.take()
     share.step_done(0.1)
-    assert share.held() == WorkHeld(100, [Range(100, 0, 8)])
+    assert share.held() == WorkHeld(share.data, 100, [Range(100, 0, 8)])
     share.end()
-    assert share.held() == WorkHeld(100, [Range(100, 0, 4)])
-    assert share.answered(104) == [(0, 4)] and share.held() == WorkHeld(104, [])
+    assert share.held() == WorkHeld(share.data, 100, [Range(100, 0, 4)])
+    assert share.answered(104) == [(0, 4)] and share.held() == WorkHeld(share.data, 104, [])
 
 
 def test_a_push_over_the_end_of_a_range_has_parts_of_two(share):
     given(share, 0, 4)
     share.take()
     share.step_done(0.1)
-    assert share.question() == AskWork(104)
+    assert share.question(7) == AskWork(104, 7)
     share.received(Work(104, 8, 16, 0))
     share.take()
     share.step_done(0.1)
@@ -66,21 +66,21 @@ def test_a_range_that_comes_twice_or_does_not_follow_is_nothing_new(share):
     share.received(Work(100, 0, 4, 0))
     share.received(Work(108, 4, 8, 0))
     assert share.take() == Range(100, 0, 4)
-    assert not share.dry and share.held() == WorkHeld(100, [Range(100, 0, 4)])
+    assert not share.dry and share.held() == WorkHeld(share.data, 100, [Range(100, 0, 4)])
 
 
 def test_a_question_is_asked_once_until_it_is_answered_or_the_server_is_another(share):
-    assert share.question() == AskWork(100)
-    assert share.question() is None
+    assert share.question(7) == AskWork(100, 7)
+    assert share.question(7) is None
     share.reattached()
-    assert share.question() == AskWork(100)
+    assert share.question(7) == AskWork(100, 7)
     share.received(Work(100, 0, 0, 0))
-    assert share.question() is None and share.dry, "the server says by itself when there is more"
+    assert share.question(7) is None and share.dry, "the server says by itself when there is more"
     share.received(Work(100, 0, 8, 0))
-    assert share.ready and not share.dry and share.question() is None
+    assert share.ready and not share.dry and share.question(7) is None
     share.stop()
     share.take(), share.take(), share.step_done(1.0), share.step_done(1.0)
-    assert share.question() is None, "of a run that ends"
+    assert share.question(7) is None, "of a run that ends"
 
 
 def test_who_waits_for_versions_asks_when_all_is_trained_and_others_in_time():
@@ -91,15 +91,15 @@ def test_who_waits_for_versions_asks_when_all_is_trained_and_others_in_time():
         for _ in range(2):
             share.take()
             share.step_done(0.05)
-    assert waits.question() is None and busy.question() is None, "0.1 s left: two batches"
+    assert waits.question(7) is None and busy.question(7) is None, "0.1 s left: two batches"
     for share in (waits, busy):
         share.take()
         share.step_done(0.01)
-    assert waits.question() is None and busy.question() == AskWork(116)
+    assert waits.question(7) is None and busy.question(7) == AskWork(116, 7)
     for share in (waits, busy):
         share.take()
         share.step_done(0.01)
-    assert waits.question() == AskWork(116)
+    assert waits.question(7) == AskWork(116, 7)
 
 
 def test_the_next_epoch_is_known_before_its_first_batch_is_taken(share):

@@ -41,10 +41,11 @@ class Accepted(NamedTuple):
 
 class Resent(NamedTuple):
     """A sum of weight * update goes into the pending sum: `work` of `worker`, which an earlier
-    server had decided on and lost."""
+    server had decided on and lost. `weight`: 0 where others have done some of its work."""
 
     worker: int
     work: AnsweredWork
+    weight: float = 1.0
 
 
 class Rejected(NamedTuple):

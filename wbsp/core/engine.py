@@ -37,19 +37,26 @@ from wbsp.core.decisions import (
 from wbsp.core.ledger import Ledger
 from wbsp.core.messages import (
     Ack,
+    AskWork,
     CutDecision,
     CutQuery,
     Final,
     Granted,
+    Measured,
     Model,
     Outgoing,
     Reattached,
+    SharedData,
     Stop,
     ToWorker,
+    WorkHeld,
+    WorkPlace,
 )
 from wbsp.core.rendezvous import Rendezvous
+from wbsp.core.shared_work import SharedWork
 from wbsp.core.stats import COUNTED, AnsweredWork, Member, count_rejected
 from wbsp.core.store import Store
+from wbsp.core.work_ledger import NOT_OWN
 from wbsp.sync.base import UNFIT, Action, Push, SyncModel
 from wbsp.tensors.ops import magnitude
 
@@ -61,17 +68,21 @@ class Engine:
     """A model, a store and a ledger at work; used by one thread.
 
     Nothing starts before `expected` workers have joined (or `start` is called): they begin
-    together from W_0. After `stop_samples` pushed samples over all workers everyone is told to
-    stop. When the last active worker has finished, the pending rest becomes the final version.
+    together from W_0. After `stop_samples` pushed samples over all workers, or `stop_steps` steps,
+    or when all work of the data that they share is done, everyone is told to stop. When the last
+    active worker has finished, the pending rest becomes the final version.
     `log(now, kind, **fields)` hears of everything that happens.
 
+    epochs:   of the data that all workers train together, where the server says it; None: their
+              loops do
     on_fault: hears what the model raised, or with what it broke its contract. True: `Failed` is in
               its place from then on, and the workers are to finish; False: it comes through
     """
 
     def __init__(self, model: SyncModel, store: Store, expected: int = 1,
                  stop_samples: float = float("inf"), log: Callable[..., None] | None = None,
-                 on_fault: Callable[[BaseException], bool] = lambda error: False):
+                 on_fault: Callable[[BaseException], bool] = lambda error: False,
+                 epochs: int | None = None, stop_steps: float = float("inf")):
         if expected < 1:
             raise ValueError(f"worker_num must be at least 1, not {expected}")
         self.model = model
@@ -81,6 +92,11 @@ class Engine:
         self.stop_samples = stop_samples
         self.log = log or (lambda *_, **__: None)
         self.on_fault = on_fault
+        self.work: SharedWork | None = None  # None: each worker has data of its own, or none came
+        self._epochs = epochs
+        self._stop_steps = stop_steps
+        self.measured: Measured | None = None  # of the newest epoch
+        self._void: set[int] = set()  # who sent again what is not in the model: see `Resent`
         self.members: dict[int, Member] = {}
         self._here: set[int] = set()  # the active workers: counting them must not cost O(N)
         self._at_rest: list[Callable[[float], None]] = []
@@ -104,6 +120,48 @@ class Engine:
         """Workers that have joined and not left, in ascending order."""
         return sorted(self._here)
 
+    def open(self, worker: int, data: SharedData | None, first_epoch: int) -> WorkPlace | None:
+        """A worker is about to join, with `data` that all train together, or its own; where in
+        them it begins.
+
+        first_epoch: epochs that its loop has behind it
+
+        Raises ValueError, in one line, where its data are not the run's.
+        """
+        me, own = f"worker {worker}", "give its fit the data of hook.examples"
+        if data is None:
+            if self.work is not None:
+                raise ValueError(f"{me} has data of its own, and the run's workers share theirs "
+                                 f"({self.work.data.n:,} examples): {own}")
+            if self._epochs is not None:
+                raise ValueError(f"--epochs={self._epochs} of the server counts passes over data "
+                                 f"that all workers share, and {me} has data of its own: {own}, or "
+                                 "start the server without --epochs")
+            return None
+        self._share(worker, data if self._epochs is None else data._replace(epochs=self._epochs))
+        assert self.work is not None
+        try:
+            return self.work.open(worker, data, first_epoch, self._epochs)
+        except ValueError:
+            if not self.members:  # the run's data are yet to come
+                self.work = None
+            raise
+
+    def _share(self, worker: int, data: SharedData) -> None:
+        """The run's workers share this data, if they share none yet. Raises ValueError, in one
+        line, where they cannot."""
+        if self.work is not None:
+            return
+        rule, me = self.model.rule, f"worker {worker}"
+        if rule.shared or rule.batch is not None:
+            raise ValueError(f"{me} brings data that all workers share, and {self.model.name} "
+                             "hands out examples itself: give its fit hook.stream, or choose "
+                             "another synchronization model")
+        if self.members:
+            raise ValueError(f"{me} brings data that all workers share, and the others have data "
+                             "of their own: give all of them hook.examples, or none")
+        self.work = SharedWork(data, rule)
+
     def join(self, worker: int, now: float) -> list[Outgoing]:
         """A worker entered; its grant comes at once, or when everyone has come."""
         member = self.members.setdefault(worker, Member())
@@ -118,7 +176,8 @@ class Engine:
         if self.started:
             self.rendezvous.enter_round(worker, self.members, self._here)
             return self._carry_out(lambda model: joined(
-                model, worker, model.join(worker, now)), now)
+                model, worker, model.join(worker, now)), now) + (
+                    self._measured_for(worker) + self._stop_if_due(now) + self._feed(now))
         return self.start(now) if self.rendezvous.complete(self._here) else []
 
     def start(self, now: float) -> list[Outgoing]:
@@ -137,13 +196,13 @@ class Engine:
             return outgoing + self._conclude(now)
         if self.stop_reason is not None:
             return outgoing + self._tell_all(Stop(self.stop_reason))
-        return outgoing + self._stop_if_due(now)
+        return outgoing + self._stop_if_due(now) + self._feed(now)
 
     def resend(self, worker: int, work: AnsweredWork, update: np.ndarray | None,
-               now: float, most: float = 0.0) -> None:
+               now: float, most: float = 0.0, held: WorkHeld | None = None) -> None:
         """What was decided and is lost came again: the sum of weight * update, float32 [size].
 
-        most: as of `push`
+        most: as of `push`; held: as of `attach`
 
         The model is not consulted: it decided before the restart. Raises ValueError for a sum that
         no member could have sent.
@@ -156,21 +215,44 @@ class Engine:
         if reason := self.store.objection(1.0, most):
             raise ValueError(f"worker {worker} sent a sum of pushes again that is {reason}")
         work = work._replace(rejected=self._given(work.rejected))
+        record = Resent(worker, work)
+        if not self._still_undone(worker, work, held):
+            self._void.add(worker)
+            record = Resent(worker, work := work.void(NOT_OWN), 0.0)
         self.members.setdefault(worker, Member()).count_all(work)
         self.steps += work.steps
         self.samples += work.samples
         self.ledger.replay(worker, work.last)
-        self._apply([Resent(worker, work)], now, update=update, most=most)
+        self._apply([record], now, update=update, most=most)
+
+    def _still_undone(self, worker: int, work: AnsweredWork, held: WorkHeld | None) -> bool:
+        """Whether nobody has done meanwhile what a sum that was sent again is of. Raises
+        ValueError for what no server can have said."""
+        if held is not None:
+            self._share(worker, held.data)
+        if self.work is None:
+            return True
+        return self.work.ledger.resent(work.accepted)
 
     def attach(self, worker: int, newest: int, left: bool, waits: bool,
-               now: float) -> list[Outgoing]:
+               now: float, held: WorkHeld | None = None) -> list[Outgoing]:
         """A worker of this run goes on where it is; `resend` came before.
 
         newest: version that it has; left: it has finished; waits: for a version, not in mid-step
+        held:   what it has of the data that all share
+
+        Raises ValueError for what no member could have.
         """
-        member = self.members.setdefault(worker, Member())
-        if member.active or (self.done and not left):
+        if (self.members[worker].active if worker in self.members else False) or (
+                self.done and not left):
             raise ValueError(f"worker {worker} attached again, but is here, or comes too late")
+        if held is not None:
+            self._share(worker, held.data)
+        if self.work is not None:
+            if held is None or self.work.disagrees(held.data):
+                raise ValueError(f"worker {worker} attached again with other data than the run's")
+            self.work.claim(worker, held, left, waits)
+        member = self.members.setdefault(worker, Member())
         member.active = not left
         member.finished = left
         if not left:
@@ -182,7 +264,9 @@ class Engine:
         ack = self.ledger.answer(worker)
         if ack is not None:  # what it granted is void
             ack = replace(ack, granted=None, hold=False, durable=self.ledger.durable)
-        answer = Outgoing(worker, Reattached(0, True, safe, mark, ack))
+        void = worker in self._void
+        self._void.discard(worker)
+        answer = Outgoing(worker, Reattached(0, True, safe, mark, ack, void=void))
         if not self.started:
             known = left and newest <= self.store.latest.version  # it needs no newer version
             self.rendezvous.came_back(answer, newest if known else newest + 1, left)
@@ -195,7 +279,7 @@ class Engine:
         stop = [] if self.stop_reason is None else [Outgoing(worker, Stop(self.stop_reason))]
         return [answer, *self._carry_out(lambda model: joined(
             model, worker, model.rejoin(worker, 0, now)), now), *stop,
-                *self._stop_if_due(now)]
+                *self._measured_for(worker), *self._stop_if_due(now), *self._feed(now)]
 
     def leave(self, worker: int, now: float, reason: str, finished: bool = False) -> list[Outgoing]:
         """A worker finished (in good order) or was lost; the others go on without it."""
@@ -205,6 +289,8 @@ class Engine:
         member.gone = "" if finished else reason
         self._here.discard(worker)
         self.rendezvous.leave(worker)
+        if self.work is not None:
+            self.work.left(worker)
         self.log(now, "leave", worker=worker, reason=reason, finished=finished)
         if self.done:  # it came too late for a model, but may have the last
             return [self._final(worker)] if finished else []
@@ -218,7 +304,7 @@ class Engine:
         over = self.started and any(m.finished for m in self.members.values())
         if not self._here and (over or self.stop_reason is not None):
             outgoing += self._conclude(now)
-        return outgoing
+        return outgoing + self._feed(now)
 
     def push(self, push: Push, update: np.ndarray | None, now: float, fetch: int = 0,
              most: float | None = None) -> list[Outgoing]:
@@ -239,16 +325,66 @@ class Engine:
         member = self._started(worker, "pushed")
         if most is None:
             most = 0.0 if update is None else magnitude(update)
-        size = most
-        records = self._ask(lambda model: self._decide(model, model.push(push, now), push, size))
+        size, owns = most, self._owns(push)
+        records = self._ask(lambda model: self._decide(model, model.push(push, now), push, size,
+                                                       owns))
         member.count(push.steps, push.samples, push.seconds, push.base_version)
         self.steps += push.steps
         self.samples += push.samples
         self._apply(records, now, push, update, most)
         ack, others = acknowledge(push, records, self.ledger.mark, self.steps)
         self.ledger.record(worker, push.seq, ack)
+        if self.work is not None:
+            self._settle(self.work, push, ack, now)
         self._rest(now)
-        return [*others, *self._answer(worker, ack, fetch), *self._stop_if_due(now)]
+        return [*others, *self._answer(worker, ack, fetch), *self._stop_if_due(now),
+                *self._feed(now)]
+
+    def _owns(self, push: Push) -> bool:
+        """Whether all that is in this push was its worker's to do. Raises ValueError where no
+        worker can have made it."""
+        if (push.to is None) != (self.work is None):
+            raise ValueError(f"worker {push.worker} pushed with other data than the run's")
+        return self.work is None or push.to is None or self.work.ledger.owns(push.worker, push.to)
+
+    def _settle(self, work: SharedWork, push: Push, ack: Ack, now: float) -> None:
+        """A push of shared data is answered."""
+        before = work.ledger.epoch
+        waits = ack.granted is None and (ack.hold or self.model.rule.wait == "model")
+        for start, stop in work.pushed(push, ack.accepted, ack.reason, waits, now):
+            self.log(now, "give_up", worker=push.worker, start=start, stop=stop)
+        if (epoch := work.ledger.epoch) > before:  # with what is pending
+            version = self.store.latest.version + bool(self.store.accepted)
+            self.log(now, "epoch", epoch=epoch, epochs=work.data.epochs, version=version)
+
+    def ask_work(self, worker: int, ask: AskWork, now: float) -> list[Outgoing]:
+        """A worker has come to the end of its work, or soon will, and wants more.
+
+        Raises ValueError for what no member could want.
+        """
+        if self.work is None or worker not in self._here:
+            raise ValueError(f"worker {worker} asked for work, and has no share in any")
+        if self.stop_reason is not None:
+            return []
+        sends = ask.pushes > self.ledger.next_seq(worker)
+        return self.work.ask(worker, ask.have, sends, self._here, now)
+
+    def measure(self, worker: int, measured: Measured, now: float) -> list[Outgoing]:
+        """A worker says what an epoch's version is worth; the first word of an epoch counts."""
+        if self.measured is not None and self.measured.epoch >= measured.epoch:
+            return []
+        self.measured = measured
+        self.log(now, "measured", worker=worker, epoch=measured.epoch, values=measured.values)
+        return self._tell_all(measured)
+
+    def _measured_for(self, worker: int) -> list[Outgoing]:
+        return [] if self.measured is None else [Outgoing(worker, self.measured)]
+
+    def _feed(self, now: float) -> list[Outgoing]:
+        """Work for those who have asked for it."""
+        if self.work is None or self.stop_reason is not None:
+            return []
+        return self.work.feed(self._here, now)
 
     def fetch(self, worker: int, number: int) -> list[Outgoing]:
         """A worker asks for the newest version; the answer bears the same `number`. No answer:
@@ -274,11 +410,11 @@ class Engine:
             self._apply(records, now)
             self._rest(now)
             outgoing = outgoing_of(records)
-        return [*outgoing, Outgoing(worker, CutDecision(query.number, cut))]
+        return [*outgoing, Outgoing(worker, CutDecision(query.number, cut)), *self._feed(now)]
 
     def tick(self, now: float) -> list[Outgoing]:
         """The model's alarm time has come."""
-        return self._carry_out(lambda model: model.tick(now), now)
+        return self._carry_out(lambda model: model.tick(now), now) + self._feed(now)
 
     def stop(self, reason: str, now: float) -> list[Outgoing]:
         """Tell everyone to finish; the first reason counts."""
@@ -316,11 +452,17 @@ class Engine:
                 "ended": self.done,
                 "owed": sorted(w for w, m in members.items() if self.done and m.finished),
                 "totals": [self.steps, self.samples],
+                "work": None if self.work is None else self.work.ledger.state(),
                 **{name: {w: copy(getattr(m, name)) for w, m in members.items()}
                    for name in COUNTED}}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a `state`, which may lack what an older release left out."""
+        """Go on from a `state`, which may lack what an older release left out. Raises ValueError,
+        in one line, where that cannot be."""
+        if (work := state.get("work")) is not None:
+            self.work = SharedWork(work.data, self.model.rule, work)
+            if self._epochs is not None:
+                self.work.ledger.extend(self._epochs)
         answers = {worker: Ack(seq, accepted, reason, weight=weight, mark=mark)
                    for worker, (seq, accepted, reason, weight, mark)
                    in state.get("answers", {}).items()}
@@ -370,8 +512,12 @@ class Engine:
         return Outgoing(worker, Final(self.store.latest.version))
 
     def _stop_if_due(self, now: float) -> list[Outgoing]:
-        due = self.samples >= self.stop_samples and self.stop_reason is None
-        return self.stop(f"{self.samples:,} samples were trained", now) if due else []
+        reason = None if self.work is None else self.work.ended
+        if self.samples >= self.stop_samples:
+            reason = f"{self.samples:,} samples were trained"
+        elif self.steps >= self._stop_steps:
+            reason = f"{self.steps:,} steps were trained"
+        return [] if reason is None or self.stop_reason is not None else self.stop(reason, now)
 
     def _raise_version(self, floor: int, now: float) -> None:
         """Make a version that is news to a worker that knows those below `floor`, and of what was
@@ -399,9 +545,10 @@ class Engine:
             return event(self.model)
 
     def _decide(self, model: SyncModel, actions: Iterable[Action], push: Push | None = None,
-                most: float = 0.0) -> list[Record]:
+                most: float = 0.0, owns: bool = True) -> list[Record]:
         return decide(model, self.rendezvous.due(actions, push), self.store.latest.version,
-                      self.members, push, lambda weight: self.store.objection(weight, most))
+                      self.members, push,
+                      lambda weight: self.store.objection(weight, most) if owns else NOT_OWN)
 
     def _carry_out(self, event: Callable[[SyncModel], Iterable[Action]], now: float
                    ) -> list[Outgoing]:
@@ -422,6 +569,8 @@ class Engine:
             if isinstance(record, Outgoing):
                 if isinstance(record.message, Granted):
                     self.rendezvous.ahead.discard(record.worker)
+                    if self.work is not None:
+                        self.work.granted(record.worker)
             elif isinstance(record, Rejected):
                 count_rejected(self.members[record.worker].rejected, record.reason)
             event = event_of(record, push, self.store.latest.version, merged, self.ledger.mark)
@@ -438,8 +587,10 @@ def event_of(record: Record, push: Push | None, version: int, merged: int,
     if isinstance(record, Committed):
         return "commit", {"version": record.version, "merged": merged}
     if isinstance(record, Resent):
-        return "resent", {"worker": record.worker, **record.work._asdict(), "mark": mark,
-                          "version": version}
+        work = {name: value for name, value in record.work._asdict().items()
+                if name != "accepted" or value}
+        return "resent" if record.weight else "void", {
+            "worker": record.worker, **work, "mark": mark, "version": version}
     if push is None or not isinstance(record, Accepted | Rejected):
         return None
     who = {"worker": push.worker, "seq": push.seq, "base": push.base_version}

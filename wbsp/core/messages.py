@@ -85,6 +85,7 @@ class WorkPlace(NamedTuple):
 class WorkHeld(NamedTuple):
     """What a worker that attaches again has of the run's shared data."""
 
+    data: SharedData  # of the run
     answered: Count  # how far in its sequence its pushes were
     held: Annotated[list[Range], msgspec.Meta(max_length=SPANS)]  # behind that
 
@@ -233,6 +234,7 @@ class AskWork(Message, frozen=True):
     changes nothing."""
 
     have: Count  # where in its sequence that comes to its end, as the worker knows it
+    pushes: Count  # number of its next push: it has made those below
 
 
 class StopRun(Message, frozen=True):

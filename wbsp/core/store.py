@@ -164,7 +164,7 @@ class Store:
         if isinstance(record, Accepted):
             self.accept(update, record.weight)
         elif isinstance(record, Resent):
-            self.accept(update, 1.0)
+            self.accept(update, record.weight)
         elif isinstance(record, Committed):
             self.commit(record.version)
 

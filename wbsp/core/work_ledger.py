@@ -183,8 +183,14 @@ class WorkLedger:
         return sum(b - a for a, b in self.free.within(epoch * n, epoch * n + n))
 
     def extend(self, epochs: int) -> None:
-        """The run is to have more epochs."""
+        """The run is to have so many epochs. Raises ValueError, in one line, for fewer than it has.
+        """
         n, before = self.data.n, self.data.epochs
+        if epochs == before:
+            return
+        if epochs < before:
+            raise ValueError(f"--epochs={epochs}: the run that is gone on with has {before}; give "
+                             "as many, or more")
         self.data = self.data._replace(epochs=epochs)
         for positions in (self.free, self.undone):
             positions.add(before * n, epochs * n)
@@ -200,6 +206,11 @@ class WorkLedger:
         """Examples that this worker was given, and that were not answered."""
         holder = self._holders[worker]
         return holder.end - holder.done
+
+    def steps(self, worker: int) -> int:
+        """Steps in which this worker trains what it was given, and what was not answered."""
+        return sum(-(-(r.stop - r.start) // self.data.batch)
+                   for r in self._holders[worker].held)
 
     def known(self, worker: int, have: int) -> Range | None:
         """What this worker was given behind the place `have` of its sequence, for one who asks

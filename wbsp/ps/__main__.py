@@ -4,6 +4,7 @@ It needs neither model code nor TensorFlow: the first worker to join brings the 
 """
 
 import json
+import math
 import sys
 
 from absl import app, flags
@@ -29,6 +30,11 @@ flags.DEFINE_string("base_dir", None, "folder of the runs' files; relative: belo
 flags.DEFINE_bool("shard", False, "be a shard: wait for a server whose --shards names this process")
 flags.DEFINE_bool("one_run", False, "end with the first run; default: serve a run for each `fit` "
                   "of the workers, until their processes have ended")
+flags.DEFINE_integer("epochs", None, "passes of all workers together over the data that they share "
+                     "(hook.examples); default: what their fit says", lower_bound=1,
+                     upper_bound=8000)
+flags.DEFINE_integer("max_steps", None, "end the run after so many steps of all workers together",
+                     lower_bound=1)
 flags.DEFINE_float("check_period", 5.0, "seconds between two checkpoints", lower_bound=0.01)
 
 
@@ -49,7 +55,8 @@ def main(argv):
         settings = {"sync": model.name, "sync_option": json.dumps(options, sort_keys=True)}
         return prepare_server(settings, model, server_config(
             workers, host=host, port=port, base_dir=FLAGS.base_dir or model.name,
-            one_run=FLAGS.one_run))()
+            one_run=FLAGS.one_run, epochs=FLAGS.epochs,
+            stop_steps=FLAGS.max_steps or math.inf))()
     except (ValueError, OSError) as error:
         print(f"wbsp.ps: {error}", file=sys.stderr)
         return 1

@@ -60,7 +60,9 @@ class ShardPlan(NamedTuple):
 class ServerConfig:
     """What the flags say of a server; each field is the flag of that name, but for these.
 
-    stop_samples: the run ends after so many (--epochs)
+    stop_samples: the run ends after so many (a launcher's --epochs)
+    stop_steps:   the run ends after so many, of all workers (--max_steps)
+    epochs:       passes over the data that all workers share; None: their loops say it
     bandwidth:    bytes a second each way (--band_width_limit); None: no limit
     share:        whether memory is shared with processes of this machine (--transport)
     wire:         format of updates and versions
@@ -77,6 +79,8 @@ class ServerConfig:
 
     worker_num: int
     stop_samples: float = math.inf
+    stop_steps: float = math.inf
+    epochs: int | None = None
     target_accuracy: float = math.inf
     check_period: float = 5.0
     connect_timeout: float = timeouts.CONNECT
@@ -105,7 +109,8 @@ class ServerConfig:
         """What a standby must agree on beside a run's settings: name -> text."""
         outer = self.outer.settings().get("outer", {"name": self.outer.name})
         return {"workers": str(self.worker_num), "outer": json.dumps(outer, sort_keys=True),
-                "samples": f"{self.stop_samples:g}", "accuracy": f"{self.target_accuracy:g}"}
+                "samples": f"{self.stop_samples:g}", "accuracy": f"{self.target_accuracy:g}",
+                "steps": f"{self.stop_steps:g}", "epochs": str(self.epochs)}
 
 
 @dataclass

@@ -11,6 +11,7 @@ import numpy as np
 
 from wbsp import timeouts
 from wbsp.core.engine import Engine
+from wbsp.core.work_ledger import STRIKES
 from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.state import RunState
 from wbsp.ps.checkpoint.writer import CHECKPOINT, Checkpoints
@@ -57,7 +58,8 @@ class Run:
         self._planes = dispatcher.sessions.planes
         store = self._planes.store(vector, version, config.outer, unsent)
         self.engine = Engine(model, store, config.worker_num, config.stop_samples,
-                             log=self._log, on_fault=on_fault)
+                             log=self._log, on_fault=on_fault, epochs=config.epochs,
+                             stop_steps=config.stop_steps)
         if state is not None:
             self._go_on(state)
         self._replication = dispatcher.replication
@@ -333,6 +335,13 @@ class Run:
                                                kind=kind, **fields)
             return
         self._reporter.log.event(t, kind, **fields)
+        if kind == "epoch":
+            self._reporter.say(f"epoch {fields['epoch']} of {fields['epochs']} is trained, by "
+                               f"version {fields['version']:,}")
+        elif kind == "give_up":
+            self._reporter.say(f"examples {fields['start']:,} to {fields['stop'] - 1:,} of the "
+                               f"run's work were given up: {STRIKES} pushes with them were not "
+                               "finite")
         if kind == "reject" and fields["reason"] in UNFIT and self._unfit.due(t):
             worker = fields["worker"]
             reason = fields["reason"]

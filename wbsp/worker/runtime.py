@@ -209,7 +209,8 @@ class WorkerRuntime:
     def _ask(self) -> None:
         """Request what the server is to be asked or told beside pushes and fetches, if it is due.
         """
-        if self._share is not None and (question := self._share.question()):
+        if self._share is not None and (
+                question := self._share.question(self.agent.seq)):
             self.transport.request(question)
         if (self._ends_run is not None and self.stopped is None
                 and self._stops.due(self.transport.on.clock.monotonic())):

@@ -173,8 +173,11 @@ class Share:
                 self.closed = batch.stop // self.data.n - 1
             return samples
 
-    def question(self) -> AskWork | None:
-        """What to ask the server now, if anything: for more, or once more."""
+    def question(self, pushes: int) -> AskWork | None:
+        """What to ask the server now, if anything: for more, or once more.
+
+        pushes: as in `AskWork`
+        """
         with self._changed:
             now, have = self._clock.monotonic(), self._sequence.end
             if self._stopped or self._none:
@@ -185,7 +188,7 @@ class Share:
             elif not self._runs_low():
                 return None
             self._asked, self._asked_at = have, now
-            return AskWork(have)
+            return AskWork(have, pushes)
 
     def _runs_low(self) -> bool:
         left = self._sequence.end - self._sequence.trained
@@ -223,7 +226,7 @@ class Share:
         with self._changed:
             sequence = self._sequence
             end = sequence.end if self._run is not None else sequence.trained
-            return WorkHeld(sequence.answered, [
+            return WorkHeld(self.data, sequence.answered, [
                 Range(r.at, r.start, min(r.stop, r.start + end - r.at))
                 for r in sequence.held if r.at < end])
 

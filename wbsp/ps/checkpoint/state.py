@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypedDict, TypeVar
 import msgspec
 
 from wbsp.core.stats import PHASES, Report
+from wbsp.core.work_ledger import WorkState
 from wbsp.limits import Count, Worker
 from wbsp.tensors.layout import LayerStates
 
@@ -67,6 +68,8 @@ class RunState:
 
     Up to `rejected`: as `Engine.state` says it
 
+    work:    which positions of the data that all workers share are to be trained; None: each has
+             data of its own
     answers: worker -> seq, accepted, reason, weight and mark of the answer to its newest push
     ended:   the version is the run's last
     owed:    workers that had finished then, and did not have that one yet; None: not known
@@ -82,6 +85,7 @@ class RunState:
     version: Count
     next_seq: dict[Worker, Count]
     totals: tuple[Sum, Sum]
+    work: WorkState | None = None
     mark: Count = 0
     answers: dict[Worker, tuple[Count, bool, str | None, float, Count]] = field(
         default_factory=dict)

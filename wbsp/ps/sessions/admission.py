@@ -433,14 +433,21 @@ class Admission(Entrance):
                                   "version carries them; make them the same on all workers, say "
                                   "by adapting to the same data")
             return
-        self._sessions.attach(session, self._size, session.request.socket, engine.ledger)
+        join = session.request
+        try:
+            work = engine.open(session.worker, join.data, join.first_epoch) if isinstance(
+                join, m.Join) else None
+        except ValueError as error:
+            self._refuse(session, str(error))
+            return
+        self._sessions.attach(session, self._size, join.socket, engine.ledger)
         owner = self._info.owner(session.identity)
         self._info.owners[session.worker] = IndexOwner(owner, session.earlier)
         member = engine.members.get(session.worker)
         session.answer = m.Joined(
             engine.ledger.next_seq(session.worker), member.steps if member else 0, False,
             self._clock.run(), self._info.epoch, session.group, session.inbox, engine.steps,
-            owner, self._info.ticket(session.worker))
+            owner, self._info.ticket(session.worker), work)
         self._sessions.send(session.identity, session.answer)
         self._requests.join(session)
 

@@ -38,6 +38,7 @@ class Requests:
         """The requests of members."""
         return Handlers(session={
             m.Update: self.update, m.Kept: self.kept, m.Fetch: self.fetch, m.CutQuery: self.query,
+            m.AskWork: self.ask_work, m.Measured: self.measured, m.StopRun: self.stop_run,
             m.Leaving: self.leave, m.Goodbye: self.goodbye, Holds: self.held,
             Arriving: self.arriving})
 
@@ -106,8 +107,12 @@ class Requests:
         session.joined = not request.left
         # who is yet to hear that its push was decided waits from then on
         waits = request.waits or self.engine.ledger.next_seq(worker) > request.answered
-        self.replies.send(self.engine.attach(worker, request.version, request.left, waits,
-                                        self._clock.run()))
+        try:
+            answer = self.engine.attach(worker, request.version, request.left, waits,
+                                        self._clock.run(), request.work)
+        except ValueError as error:
+            raise m.Impossible(str(error)) from None
+        self.replies.send(answer)
 
     def update(self, session: WorkerSession, update: m.Update, body: memoryview | None) -> None:
         """Take a chunk of a push, or its head. Raises WireError for what no member can send."""
@@ -154,7 +159,7 @@ class Requests:
                 arrived: Arrived) -> None:
         try:
             self.engine.resend(session.worker, kept.work, arrived.vector, self._clock.run(),
-                               arrived.most)
+                               arrived.most, back.request.work)
         except ValueError as error:
             raise m.Impossible(str(error)) from None
         back.lacks = None
@@ -181,6 +186,25 @@ class Requests:
             self.replies.send(self.engine.query(session.worker, query, self._clock.run()))
         except ValueError as error:
             raise m.Impossible(str(error)) from None
+
+    def ask_work(self, session: WorkerSession, ask: m.AskWork) -> None:
+        if not session.joined or session.plane is None:
+            raise m.WireError(f"worker {session.worker} asked for work before it joined")
+        try:
+            answer = self.engine.ask_work(session.worker, ask, self._clock.run())
+        except ValueError as error:
+            raise m.Impossible(str(error)) from None
+        self.replies.send(answer)
+
+    def measured(self, session: WorkerSession, measured: m.Measured) -> None:
+        if session.joined and session.plane is not None:
+            self.replies.send(self.engine.measure(session.worker, measured, self._clock.run()))
+
+    def stop_run(self, session: WorkerSession, stop: m.StopRun) -> None:
+        """A worker ends the run for all."""
+        if session.joined and session.plane is not None and not self.engine.done:
+            reason = f"worker {session.worker}: {one_line(stop.reason)}"
+            self.replies.send(self.engine.stop(reason, self._clock.run()))
 
     def leave(self, session: WorkerSession, leaving: m.Leaving) -> None:
         self.sessions.note_report(session, leaving.report)

@@ -346,7 +346,7 @@ class Shards:
             case Accepted():
                 self._tell(s.Apply(record.worker, record.seq, False, record.weight))
             case Resent():
-                self._tell(s.Apply(record.worker, record.work.last, True, 1.0))
+                self._tell(s.Apply(record.worker, record.work.last, True, record.weight))
             case Rejected():
                 self._tell(s.Drop(record.worker, record.seq))
             case Committed():

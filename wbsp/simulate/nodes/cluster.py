@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 from wbsp.core.engine import Engine
+from wbsp.core.messages import SharedData
 from wbsp.core.outer_optimizer import OuterOptimizer
 from wbsp.core.stats import Report
 from wbsp.core.store import Snapshot, Store
@@ -53,6 +54,7 @@ class Cluster:
                    seconds and at the end; a metrics["accuracy"] >= target ends the run
     check_growth:  where this part of the time gone by is longer than the period, it stands for it
     log, observer: see `Engine` and `Observer`
+    data:          that all workers train together; default: each has its own
 
     A worker's seconds are booked from its coming to its leaving (or end); each second of its
     compute thread is booked once, in `reports[i].seconds`. Raises ValueError without machines.
@@ -66,7 +68,8 @@ class Cluster:
                  outer: OuterOptimizer | None = None, wire: Codec = FLOAT32,
                  evaluate: Callable[[Snapshot], dict[str, float]] | None = None,
                  check_period: float = 5.0, check_growth: float = 0.0, target: float = INF,
-                 log: Callable[..., None] | None = None, observer: Observer | None = None):
+                 log: Callable[..., None] | None = None, observer: Observer | None = None,
+                 data: SharedData | None = None):
         if not machines:
             raise ValueError("a cluster needs at least one worker")
         trained: Workload = TimingWorkload() if workload is None else workload
@@ -89,7 +92,8 @@ class Cluster:
         interface = (Shards(self.clock, shards, apply_seconds) if shards else
                      Interface(self.clock, ingress, egress))
         self.server = SimulatedServer(self.clock, self.engine, interface, payload,
-                                      0.0 if shards else apply_seconds, detect_seconds, evaluator)
+                                      0.0 if shards else apply_seconds, detect_seconds, evaluator,
+                                      data)
         self._context = ClusterContext(self.clock, trained, observer, self.server, interface,
                                        payload)
         for index, machine in enumerate(machines):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from wbsp.core.stats import Lane, Phase, PhaseTimer, Report
+from wbsp.core.work_sequence import WorkSequence
 from wbsp.simulate.nodes.server import SimulatedServer
 from wbsp.simulate.workloads.base import Workload
 from wbsp.simulate.world.clock import Clock
@@ -56,7 +57,7 @@ class ComputeThread:
     """
 
     __slots__ = ("context", "index", "machine", "report", "timer", "busy", "batch", "assigned",
-                 "newest_start")
+                 "newest_start", "work")
 
     def __init__(self, context: ClusterContext, index: int, machine: Machine, report: Report):
         self.context, self.index, self.machine, self.report = context, index, machine, report
@@ -66,6 +67,7 @@ class ComputeThread:
         self.batch: int | None = None  # examples of a step, if the server has directed a size
         self.assigned: list[tuple[int, int]] = []  # (examples, start) of the next steps
         self.newest_start = -1  # of an assignment
+        self.work: WorkSequence | None = None  # in data that all share
 
     def enter(self, phase: Phase) -> None:
         """End the period of the present phase now, and begin one of `phase`."""
@@ -82,8 +84,14 @@ class ComputeThread:
         ValueError for a step time that is negative or not finite.
         """
         clock, index = self.context.clock, self.report.steps
-        if self.assigned:
-            examples: tuple[int, ...] = self.assigned.pop(0)
+        if self.work is not None:
+            taken = self.work.take(self.context.workload.batch)
+            if taken is None:
+                self.enter("data")
+                return
+            examples: tuple[int, ...] = taken.stop - taken.start, taken.start
+        elif self.assigned:
+            examples = self.assigned.pop(0)
         elif rule.shared:
             self.enter("data")
             return
@@ -108,6 +116,8 @@ class ComputeThread:
         report.steps += 1
         report.samples += samples
         report.loss = loss
+        if self.work is not None:
+            self.work.train(samples)
         if context.observer is not None:
             self.enter("compute")
             context.observer.step(self.index, context.clock.now, loss, report)

@@ -15,7 +15,17 @@ import numpy as np
 
 from wbsp.core.agent import Agent
 from wbsp.core.engine import Engine
-from wbsp.core.messages import Ack, CutQuery, Fetch, Message, Model, Outgoing, ToWorker
+from wbsp.core.messages import (
+    Ack,
+    AskWork,
+    CutQuery,
+    Fetch,
+    Message,
+    Model,
+    Outgoing,
+    SharedData,
+    ToWorker,
+)
 from wbsp.core.store import Snapshot
 from wbsp.simulate.world.clock import Clock, Turns
 from wbsp.simulate.world.links import Interface, Transfer
@@ -68,6 +78,8 @@ class Worker(Protocol):
     @property
     def held(self) -> int | None: ...
 
+    def share(self, at: int) -> None: ...
+
     def receive(self, message: ToWorker) -> None: ...
 
     def receive_model(self, model: Model, snapshot: Snapshot, size: float) -> None: ...
@@ -79,11 +91,12 @@ class SimulatedServer:
     interface:      for versions, of the bytes that `payload` says
     apply_seconds:  time for one push, for which later messages wait
     detect_seconds: time until the server knows that a worker is lost
+    data:           that all workers train together; None: each has its own
     """
 
     def __init__(self, clock: Clock, engine: Engine, interface: Interface | Shards,
                  payload: Payload, apply_seconds: float, detect_seconds: float,
-                 evaluator: Evaluator | None):
+                 evaluator: Evaluator | None, data: SharedData | None = None):
         self.engine = engine
         self.present = 0  # incarnations of workers that are here or still to come
         self.ended: float | None = None  # when the last worker had left
@@ -91,10 +104,11 @@ class SimulatedServer:
         self._payload = payload
         self._apply_seconds, self._detect_seconds = apply_seconds, detect_seconds
         self._evaluator = evaluator
+        self._data = data
         self._alarm: float | None = None  # the newest that was set
         self._joined: dict[int, Worker] = {}  # worker -> newest incarnation that joined
         self._requests: dict[type[Message], Callable[[Worker, Any], None]] = {
-            Fetch: self._fetch, CutQuery: self._query}
+            Fetch: self._fetch, CutQuery: self._query, AskWork: self._ask_work}
 
     # Messages of workers.
 
@@ -137,7 +151,11 @@ class SimulatedServer:
         if index in self._joined:
             self._forget(self._joined[index], "replaced by its own return")
         self._joined[index] = worker
-        worker.agent = Agent(index, engine.model.rule, engine.ledger.next_seq(index), engine.steps)
+        place = None if self._data is None else engine.open(index, self._data, 0)
+        worker.agent = Agent(index, engine.model.rule, engine.ledger.next_seq(index), engine.steps,
+                             None if place is None else place.at)
+        if place is not None:
+            worker.share(place.at)
         self._send(engine.join(index, self._clock.now))
 
     def _push(self, push: Push, update: np.ndarray | None, fetch: int) -> None:
@@ -149,6 +167,10 @@ class SimulatedServer:
 
     def _query(self, worker: Worker, query: CutQuery) -> None:
         self._send(self.engine.query(worker.index, query, self._clock.now))
+
+    def _ask_work(self, worker: Worker, ask: AskWork) -> None:
+        if self.engine.members[worker.index].active:
+            self._send(self.engine.ask_work(worker.index, ask, self._clock.now))
 
     def _forget(self, worker: Worker, reason: str, finished: bool = False) -> None:
         index = worker.index

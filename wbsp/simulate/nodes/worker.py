@@ -10,9 +10,20 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from wbsp.core.agent import Adopt, Agent, Command, Cut, Expect, Leave
-from wbsp.core.messages import Ack, Directed, Fetch, Message, Model, ToWorker
+from wbsp.core.messages import (
+    Ack,
+    AskWork,
+    Directed,
+    Fetch,
+    Message,
+    Model,
+    Range,
+    ToWorker,
+    Work,
+)
 from wbsp.core.stats import Phase, Report
 from wbsp.core.store import Snapshot
+from wbsp.core.work_sequence import WorkSequence
 from wbsp.simulate.nodes.compute import ClusterContext, ComputeThread
 from wbsp.simulate.world.links import Transfer
 from wbsp.simulate.world.machine import Machine
@@ -30,7 +41,7 @@ class SimulatedWorker:
 
     __slots__ = ("context", "index", "machine", "report", "agent", "compute", "alive", "over",
                  "leaving", "snapshot", "outgoing", "incoming", "push_since", "fetch_since",
-                 "sending")
+                 "sending", "sent_to", "asked", "starved")
 
     agent: Agent
 
@@ -45,12 +56,19 @@ class SimulatedWorker:
         self.incoming: Transfer | Slices | None = None  # newest model, which may have arrived
         self.push_since = self.fetch_since = 0.0
         self.sending = ErrorFeedback(context.payload.wire)
+        self.sent_to: int | None = None  # how far the newest push has come in data that all share
+        self.asked = -1  # where it ended when more was asked for
+        self.starved = False  # there is none now
 
     @property
     def held(self) -> int | None:
         """Version to which differences can be added; None: none, or there are no differences."""
         return None if self.snapshot is None or self.sending.wire.lossless else (
             self.snapshot.version)
+
+    def share(self, at: int) -> None:
+        """This worker trains data that all share, from this place of its sequence on."""
+        self.compute.work = WorkSequence(at)
 
     def send(self, act: Callable[..., None], *args: Any) -> None:
         """Send a control message: act(worker, *args) is called when it reaches the server."""
@@ -77,8 +95,15 @@ class SimulatedWorker:
         """A message of the server without floats has arrived."""
         if not self.alive:
             return
+        work = self.compute.work
         if isinstance(message, Ack):
             self._end_push()
+            if work is not None and self.sent_to is not None:
+                work.answer(self.sent_to)
+        elif isinstance(message, Work):
+            if work is not None and message.start < message.stop:
+                work.give(Range(message.at, message.start, message.stop))
+            self.starved = message.start == message.stop
         elif isinstance(message, Directed):
             self.compute.assign(message.direct)
         self._carry_out(self.agent.received(message))
@@ -99,9 +124,13 @@ class SimulatedWorker:
         agent, compute = self.agent, self.compute
         if compute.busy or agent.finished:
             return
+        if agent.stopped is None and not self.leaving:
+            self._ask_for_work()
         if agent.waiting is None:
             if agent.stopped is None and not self.leaving:
                 compute.begin_step(agent.rule, self._end_step)
+                if self.starved and not compute.busy:
+                    self._carry_out(agent.starved())
                 return
             self._carry_out(agent.finish())
             if agent.finished:
@@ -109,6 +138,16 @@ class SimulatedWorker:
         phase: Phase = "pull" if agent.fetching else "wait" if agent.waiting == "model" else "push"
         if phase != compute.timer.phase:
             compute.enter(phase)
+
+    def _ask_for_work(self) -> None:
+        """Ask for more of the data that all share: ahead, where no other may wait for that."""
+        work = self.compute.work
+        if work is None or work.end == self.asked:
+            return
+        ahead = self.context.workload.batch if self.agent.rule.wait == "never" else 0
+        if work.end - work.trained <= ahead:
+            self.asked = work.end
+            self.send(self.context.server.request, AskWork(work.end, self.agent.seq))
 
     def _end_step(self, seconds: float, examples: tuple[int, ...]) -> None:
         if not self.alive:
@@ -128,6 +167,7 @@ class SimulatedWorker:
                 if update is not None:
                     update = self.sending.send(update).vector
                 self.push_since = context.clock.now
+                self.sent_to = command.push.to
                 self.outgoing = context.interface.push(
                     self.machine, context.payload.update, self._deliver, context.server.push,
                     command.push, update, command.fetch)

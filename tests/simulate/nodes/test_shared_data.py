@@ -1,0 +1,125 @@
+"""Data that all workers share, in virtual time, under every synchronization model: each example is
+exactly once an epoch in accepted pushes, whoever dies, comes and goes.
+
+The model has one float an example, and a step adds 1 at each of its examples. So the sum of the
+accepted cuts, as they were when they came in, is what they trained: `epochs` everywhere.
+"""
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from wbsp.core.messages import SharedData
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.world.machine import Incarnation, Machine, constant, lognormal
+from wbsp.sync import MODELS, create
+
+SHARING = [name for name in MODELS if name != "lbbsp"]
+
+
+class OneAnExample:
+    def __init__(self, n, batch, workers):
+        self.n, self.batch = n, batch
+        self.x = np.zeros((workers, n), np.float32)
+        self.anchor = np.zeros((workers, n), np.float32)
+
+    def initial(self):
+        return np.zeros(self.n, np.float32)
+
+    def step(self, worker, samples, start):
+        self.x[worker, np.arange(start, start + samples) % self.n] += 1
+        return samples, 0.0
+
+    def cut(self, worker):
+        update = self.x[worker] - self.anchor[worker]
+        self.anchor[worker] = self.x[worker]
+        return update
+
+    def adopt(self, worker, vector, how):
+        progress = self.x[worker] - self.anchor[worker]
+        self.anchor[worker] = vector
+        self.x[worker] = vector if how == "replace" else vector + progress
+
+
+class Run:
+    def __init__(self, sync, machines, data, options=(), **more):
+        self.trained, self.came, self.log = np.zeros(data.n), {}, []
+        self.data = data
+        self.cluster = Cluster(create(sync, **dict(options)), machines,
+                               OneAnExample(data.n, data.batch, len(machines)), log=self._log,
+                               data=data, **more)
+        push = self.cluster.server.push
+
+        def arrived(worker, one, update, fetch):
+            self.came[one.worker, one.seq] = np.rint(update)  # versions hold fractions
+            push(worker, one, update, fetch)
+        self.cluster.server.push = arrived
+        assert self.cluster.run()
+
+    def _log(self, now, kind, **fields):
+        self.log.append((kind, now, fields))
+        if kind == "accept":
+            self.trained += self.came[fields["worker"], fields["seq"]]
+
+    def told(self, kind):
+        return [fields for what, _, fields in self.log if what == kind]
+
+    def check(self):
+        assert (self.trained == self.data.epochs).all(), self.trained
+        epochs = self.data.epochs
+        reason = "the epoch is trained" if epochs == 1 else f"all {epochs} epochs are trained"
+        assert [fields["reason"] for fields in self.told("stop")] == [reason]
+        assert [fields["epoch"] for fields in self.told("epoch")][-1] == epochs
+        assert self.cluster.engine.done
+
+
+def drawn(seed):
+    """Machines that are unequal, come late, go, and are lost; the first one stays."""
+    random = Random(seed)
+    machines = []
+    for index in range(random.randint(2, 5)):
+        mean = random.choice([0.05, 0.1, 0.3, 1.0])
+        end = random.uniform(0.5, 8.0)
+        lives = (Incarnation(0.0 if random.random() < 0.7 else random.uniform(0.1, 5.0)),)
+        if index and random.random() < 0.6:
+            start = lives[0].start
+            lives = (Incarnation(start, start + end, random.random() < 0.7),)
+            if random.random() < 0.5:
+                lives += (Incarnation(start + end + random.uniform(0.1, 2.0)),)
+        if not index:
+            lives = (Incarnation(),)
+        machines.append(Machine(lognormal(mean, 0.2, seed + index), random.choice([0.0, 0.01, 0.1]),
+                                incarnations=lives))
+    batch = random.choice([1, 4, 7])
+    return machines, SharedData(random.randint(1, 40) * batch + random.choice([0, 3]), batch,
+                                random.randint(1, 3)), random.choice([0.0, 0.3])
+
+
+@pytest.mark.parametrize("sync", SHARING)
+def test_each_example_is_once_an_epoch_in_accepted_pushes(sync):
+    for seed in range(25):
+        machines, data, detect = drawn(seed)
+        Run(sync, machines, data, detect_seconds=detect).check()
+
+
+def test_two_unequal_workers_take_no_longer_than_both_together():
+    """The example of docs/your-model.md, in time alone: 20 epochs of 200 batches of 64."""
+    machines = [Machine(constant(seconds), 0.001) for seconds in (0.0105, 0.1)]
+    run = Run("pcc", machines, SharedData(12_800, 64, 20))
+    run.check()
+    ideal = 4000 / (1 / 0.0105 + 1 / 0.1)
+    assert run.cluster.ended / ideal < 1.05
+
+
+def test_eight_unequal_workers_end_together():
+    machines = [Machine(constant(ms / 1000), 0.001) for ms in (20, 24, 30, 30, 40, 60, 60, 120)]
+    run = Run("pcc", machines, SharedData(12_800, 64, 20))
+    run.check()
+    assert run.cluster.ended * sum(1 / machine.step(0, 0) for machine in machines) / 4000 < 1.05
+
+
+def test_who_hands_out_examples_itself_takes_no_shared_data():
+    with pytest.raises(ValueError, match="worker 0 brings data that all workers share, and lbbsp "
+                                         "hands out examples itself"):
+        Run("lbbsp", [Machine(constant(1.0))], SharedData(10, 1, 1))

@@ -1,0 +1,210 @@
+"""The run's shared data at work: who is given what of it, and when. No I/O, clocks or tensors.
+
+Under a rule by which workers never wait for each other, a worker asks ahead, and is given a part of
+what is left by its speed. Under all others who waits for a version must not hold work that another
+one, for whose push it waits, could do: so a worker is given the work of one push, and not before it
+is granted a version. What it asks for meanwhile is answered then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from wbsp.core.messages import Outgoing, Range, SharedData, Span, Work, WorkHeld, WorkPlace
+from wbsp.core.work_ledger import WorkLedger, WorkState
+from wbsp.sync.base import NOT_FINITE, TOO_LARGE, Push, WorkerRule
+
+_AGREED = "n", "batch", "seed", "order"
+_MOST = 5.0  # seconds
+_NEWEST = 0.3  # weight of the newest speed
+
+
+class GuidedSizes:
+    """Speeds of the workers, in examples a second of wall time, and how much each is given by them.
+
+    C. Polychronopoulos and D. Kuck, "Guided Self-Scheduling", IEEE Trans. Computers 36(12), 1987:
+    each gets a part of what is left, so that all end together though none knows how long another
+    takes. Here a worker's part is its share of the speed of all, halved; in whole batches, and at
+    most some seconds' worth, so that little is done again where one is lost.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[int, float] = {}  # worker -> time from which on it trains what is next
+        self._speed: dict[int, float] = {}
+
+    def begins(self, worker: int, now: float) -> None:
+        """A worker had nothing to train, and has now."""
+        self._since[worker] = now
+
+    def trained(self, worker: int, samples: int, now: float) -> None:
+        """A worker has handed over so many examples."""
+        seconds = now - self._since.get(worker, now)
+        self._since[worker] = now
+        if seconds > 0 and samples:
+            newest, speed = samples / seconds, self._speed.get(worker)
+            self._speed[worker] = newest if speed is None else speed + _NEWEST * (newest - speed)
+
+    def size(self, worker: int, left: int, batch: int, here: Iterable[int]) -> int:
+        """Examples for this worker, of `left` in the epoch; here: the workers that train, too."""
+        speed = self._speed.get(worker)
+        if speed is None:
+            return batch  # its speed is not known
+        share = speed / sum(self._speed.get(other, 0.0) for other in {worker, *here})
+        return max(1, int(min(left * share / 2, speed * _MOST) / batch)) * batch
+
+
+class SharedWork:
+    """A work ledger, and the workers that ask it for work.
+
+    ledger: which positions are free, held and done
+    """
+
+    def __init__(self, data: SharedData, rule: WorkerRule, state: WorkState | None = None):
+        """`state`: to go on from. Raises ValueError for one that cannot be."""
+        self.ledger = WorkLedger(data, state)
+        self._rule = rule
+        self._sizes = GuidedSizes()
+        self._able: set[int] = set()  # granted a version, and no push since for which it waits
+        self._asked: dict[int, int] = {}  # worker -> where its sequence ends, and it wants more
+        self._told: set[int] = set()  # who of these has been told that there is none now
+        self._fixed = False  # a worker has said how many epochs there are, to this server
+
+    @property
+    def data(self) -> SharedData:
+        return self.ledger.data
+
+    @property
+    def ended(self) -> str | None:
+        """Why no work will follow, in one line; None: some will."""
+        if not self.ledger.over:
+            return None
+        epochs = self.data.epochs
+        given_up = self.ledger.given_up
+        return ("the epoch is trained" if epochs == 1 else f"all {epochs} epochs are trained") + (
+            f", but for {given_up:,} examples that were given up" if given_up else "")
+
+    def disagrees(self, data: SharedData) -> str | None:
+        """In what a worker's data are not the run's, in words; None: in nothing but epochs."""
+        for name in _AGREED:
+            there, here = getattr(data, name), getattr(self.data, name)
+            if there != here:
+                return f"its {name} is {there}, and the run's {here}"
+        return None
+
+    def open(self, worker: int, data: SharedData, first_epoch: int, epochs: int | None
+             ) -> WorkPlace:
+        """A process begins as `worker`. Raises ValueError, in one line, where it cannot.
+
+        first_epoch: epochs that its loop has behind it; epochs: as the server says; None: it does
+        not
+        """
+        ledger, me = self.ledger, f"worker {worker}"
+        if reason := self.disagrees(data):
+            raise ValueError(f"{me} has other data than the run: {reason}; give all the same")
+        if epochs is None and data.epochs != self.data.epochs:
+            if self._fixed or data.epochs < self.data.epochs:
+                raise ValueError(f"{me} trains epochs={data.epochs}, and the run has "
+                                 f"{self.data.epochs}: give each worker the same")
+            ledger.extend(data.epochs)  # of a run that is gone on with
+        left = self.data.epochs - ledger.epoch
+        if data.epochs - first_epoch < left:
+            raise ValueError(f"{me} would end after {data.epochs - first_epoch} more epochs, and "
+                             f"the run has {left} left of {self.data.epochs}: give it epochs="
+                             f"{self.data.epochs}")
+        self._fixed = True
+        self.left(worker)
+        return WorkPlace(self.data, ledger.open(worker), ledger.epoch)
+
+    def claim(self, worker: int, held: WorkHeld, left: bool, waits: bool) -> None:
+        """A worker goes on where it is. Raises ValueError for what no worker can hold.
+
+        left: it has finished; waits: for a version
+        """
+        self.ledger.claim(worker, held.answered, held.held)
+        self._forget(worker)
+        self._able.discard(worker)
+        if left:
+            self.ledger.lost(worker)
+        elif not waits:
+            self._able.add(worker)
+
+    def left(self, worker: int) -> None:
+        """A worker has left, or was lost."""
+        self.ledger.lost(worker)
+        self._able.discard(worker)
+        self._forget(worker)
+
+    def granted(self, worker: int) -> None:
+        """A worker may fetch a version, and train."""
+        self._able.add(worker)
+
+    def _sends(self, worker: int) -> None:
+        """A push of this worker is on its way, or will be: it is given nothing before, since it may
+        wait for a version then."""
+        if self._rule.wait != "never":
+            self._able.discard(worker)
+
+    def pushed(self, push: Push, accepted: bool, reason: str | None, waits: bool, now: float
+               ) -> list[Span]:
+        """A push is answered; the examples that are given up now. waits: its worker may not train
+        before it is granted a version."""
+        assert push.to is not None, "pushes of shared data say how far they have come"
+        worker = push.worker
+        (self._able.discard if waits else self._able.add)(worker)
+        self._sizes.trained(worker, push.samples, now)
+        return self.ledger.settle(worker, push.to, accepted, reason not in (NOT_FINITE, TOO_LARGE))
+
+    def ask(self, worker: int, have: int, sends: bool, here: Iterable[int], now: float
+            ) -> list[Outgoing]:
+        """A worker wants more, behind the place `have`. Raises ValueError for one where it cannot
+        be.
+
+        sends: it has pushed something that is not here yet; here: who trains, too
+        """
+        if (known := self.ledger.known(worker, have)) is not None:
+            return [self._work(worker, known)]
+        if not self.ledger.gives_from(worker, have):
+            return []  # asked long ago, and answered
+        self._asked[worker] = have
+        self._told.discard(worker)
+        if sends:
+            self._sends(worker)
+        return self.feed(here, now)
+
+    def feed(self, here: Iterable[int], now: float) -> list[Outgoing]:
+        """Give what is free to those who have asked, and are able to train; here: who trains."""
+        told: list[Outgoing] = []
+        free = self.ledger.free.spans
+        for worker in [*self._asked] if free else ():
+            if worker not in self._able:
+                continue
+            if not self.ledger.held(worker):
+                self._sizes.begins(worker, now)
+            given = self.ledger.give(worker, self._size(worker, here))
+            if given is None:
+                break
+            self._forget(worker)
+            told.append(self._work(worker, given))
+        for worker, have in self._asked.items() if not free else ():
+            if worker not in self._told:  # it may hold back what the others wait for
+                self._told.add(worker)
+                if self.ledger.held(worker):
+                    self._sends(worker)
+                told.append(Outgoing(worker, Work(have, 0, 0, self.ledger.epoch)))
+        return told
+
+    def _forget(self, worker: int) -> None:
+        """A worker wants nothing more, or has been given it."""
+        self._asked.pop(worker, None)
+        self._told.discard(worker)
+
+    def _size(self, worker: int, here: Iterable[int]) -> int:
+        batch, rule = self.data.batch, self._rule
+        if rule.wait == "never":
+            return self._sizes.size(worker, self.ledger.left(), batch, here)
+        if rule.push == "every_step":
+            return batch * max(1, rule.every - self.ledger.steps(worker))
+        return batch  # what else the push will hold is not known
+
+    def _work(self, worker: int, given: Range) -> Outgoing:
+        return Outgoing(worker, Work(*given, self.ledger.epoch))
