@@ -7,7 +7,21 @@ import pytest
 from pushes import push
 
 from wbsp.core.engine import Engine
-from wbsp.core.messages import Ack, CutDecision, CutQuery, Directed, Final, Granted, Model, Stop
+from wbsp.core.messages import (
+    Ack,
+    AskWork,
+    CutDecision,
+    CutQuery,
+    Directed,
+    Final,
+    Granted,
+    Model,
+    Range,
+    SharedData,
+    Stop,
+    Work,
+    WorkHeld,
+)
 from wbsp.core.store import Store
 from wbsp.sync import (
     Accept,
@@ -325,3 +339,90 @@ def test_after_the_stop_nobody_is_told_to_cut():
     engine.stop("enough", 1.0)
     assert engine.query(0, CutQuery(1, 9, 0.5), 2.0) == [(0, CutDecision(1, False))]
     assert not model.heard
+
+
+DATA = SharedData(100, 10, 2)
+
+
+def sharing(name="asp", workers=2, **settings):
+    """An engine of workers that share data, which begin."""
+    log = Log()
+    engine = Engine(create(name), Store(f32(0, 0)), workers, log=log, **settings)
+    for worker in range(workers):
+        assert engine.open(worker, DATA, 0).at == 0
+        engine.join(worker, 0.0)
+    return engine, log
+
+
+def given(outgoing, worker):
+    [work] = [message for index, message in outgoing
+              if index == worker and isinstance(message, Work)]
+    return work.start, work.stop
+
+
+@pytest.mark.parametrize(("data", "first", "epochs", "reason"), [
+    (None, 0, None, "worker 2 has data of its own, and the run's workers share theirs"),
+    (DATA._replace(n=99), 0, None, "its n is 99, and the run's 100"),
+    (DATA._replace(batch=20), 0, None, "its batch is 20, and the run's 10"),
+    (DATA._replace(seed=1), 0, None, "its seed is 1, and the run's 0"),
+    (DATA._replace(order="other"), 0, None, "its order is other, and the run's feistel-1"),
+    (DATA._replace(epochs=3), 0, None, "trains epochs=3, and the run has 2"),
+    (DATA, 1, None, "would end after 1 more epochs, and the run has 2 left of 2"),
+    (DATA, 0, 3, "would end after 2 more epochs, and the run has 3 left of 3")])
+def test_who_has_other_data_than_the_run_is_told_in_what(data, first, epochs, reason):
+    engine = Engine(create("asp"), Store(f32(0, 0)), 3, epochs=epochs)
+    engine.open(0, DATA._replace(epochs=epochs or 2), 0)
+    engine.join(0, 0.0)
+    with pytest.raises(ValueError, match=reason):
+        engine.open(2, data, first)
+
+
+def test_epochs_are_of_data_that_all_share():
+    engine = Engine(create("asp"), Store(f32(0, 0)), 1, epochs=3)
+    with pytest.raises(ValueError, match="--epochs=3 of the server counts passes over data that "
+                                         "all workers share, and worker 0 has data of its own"):
+        engine.open(0, None, 0)
+
+
+def test_work_comes_with_the_grant_where_workers_wait_for_versions():
+    engine, _ = sharing("bsp")
+    assert given(engine.ask_work(0, AskWork(0, 0), 0.0), 0) == (0, 10)
+    assert given(engine.ask_work(1, AskWork(0, 0), 0.0), 1) == (10, 20)
+    told = engine.push(push(0, to=10), f32(1, 1), 1.0)
+    assert engine.ask_work(0, AskWork(10, 1), 1.0) == [] and ack(told).accepted
+    assert given(engine.push(push(1, to=10), f32(1, 1), 2.0), 0) == (20, 30)
+
+
+def test_nothing_is_given_while_a_push_is_on_its_way():
+    engine, _ = sharing("asp")
+    engine.ask_work(0, AskWork(0, 0), 0.0)
+    assert engine.ask_work(0, AskWork(10, 1), 1.0) == []
+    assert given(engine.push(push(0, to=10), f32(1, 1), 2.0), 0) == (10, 20)
+
+
+def test_what_is_not_its_workers_own_is_rejected_whatever_the_model_says():
+    engine, _ = sharing("asp")
+    engine.ask_work(0, AskWork(0, 0), 0.0)
+    engine.leave(0, 1.0, "lost")
+    assert given(engine.ask_work(1, AskWork(0, 0), 1.0), 1) == (0, 10)
+    engine.attach(0, 0, False, False, 2.0, WorkHeld(DATA, 0, [Range(0, 0, 10)]))
+    answer = ack(engine.push(push(0, to=10), f32(1, 1), 3.0))
+    assert not answer.accepted and answer.reason == "its examples were given to others"
+
+
+def test_the_run_ends_when_all_epochs_are_trained_and_goes_on_with_more():
+    engine, log = sharing("asp", 1)
+    for seq in range(20):
+        at = 10 * seq
+        assert given(engine.ask_work(0, AskWork(at, seq), float(seq)), 0) == (at, at + 10)
+        told = engine.push(push(0, seq, to=at + 10), f32(1, 1), float(seq))
+    assert (0, Stop("all 2 epochs are trained")) in told
+    assert [fields["epoch"] for kind, fields in log.lines if kind == "epoch"] == [1, 2]
+    later = Engine(create("asp"), Store(f32(20, 20), 20), 1, epochs=3)
+    later.restore(engine.state())
+    assert later.open(0, DATA._replace(epochs=3), 2).epoch == 2
+    later.join(0, 0.0)
+    assert given(later.ask_work(0, AskWork(200, 20), 0.0), 0) == (200, 210)
+    fewer = Engine(create("asp"), Store(f32(20, 20), 20), 1, epochs=1)
+    with pytest.raises(ValueError, match="--epochs=1: the run that is gone on with has 2"):
+        fewer.restore(engine.state())

@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,7 @@ from simulated.plan import PATIENT, PORT, Plan
 from simulated.strangers import Stranger
 from simulated.threads import Scheduler
 from simulated.world import World
+from wbsp.core.messages import Reattached
 from wbsp.process.host import HOST, Clock, Host
 from wbsp.ps.config import ServerConfig, ShardPlan
 from wbsp.ps.launch import prepare_server
@@ -48,6 +50,7 @@ from wbsp.wire.liveness import SHARD
 from wbsp.worker.comm.client import Transport
 from wbsp.worker.comm.connection import TransportError
 from wbsp.worker.runtime import WorkerRuntime
+from wbsp.worker.share import Share
 
 ROOT = "/runs"
 _CONNECTS = 3.0  # seconds until a worker connects again, or less
@@ -84,6 +87,11 @@ class NotingTransport(Transport):
         class Noting:
             def __getattr__(self, name):
                 return getattr(listener, name)
+
+            def received(self, message):
+                if isinstance(message, Reattached) and message.void:
+                    member.void(message)
+                return listener.received(message)
 
             def acked(self, ack, seconds):
                 member.acked(ack)
@@ -128,11 +136,13 @@ class Member:
     """One worker, over all its processes.
 
     cuts, weights: of each of its pushes: what was cut; with which weight it counts, as it was told
+    spans: of each of its pushes: the positions of shared data that it was made of
     """
 
     def __init__(self, cluster, index, steps):
         self.cluster, self.index, self.steps = cluster, index, steps
         self.cuts, self.weights = [], {}
+        self.spans, self.uncut = [], []  # positions of shared data in each cut, and since the last
         self.joined = None  # number of this process's first push
         self.runtime = self.replica = self.transport = self.process = None
         self.final = self.first = self.given_up = None
@@ -176,15 +186,19 @@ class Member:
         self.replica = replica = cluster.replica(self.index, self.lives)
         try:
             welcome = transport.hello({}, 600.0)
-            joined = transport.join(replica.layout, replica.read, 600.0)
+            share = self._share(process)
+            joined = transport.join(replica.layout, replica.read, 600.0, share=share)
             self.goes_on(joined.seq)
             replica.cuts = self.cuts
             self.runtime = runtime = WorkerRuntime(transport, replica, welcome.rule, joined, None,
-                                                   cluster.say)
+                                                   cluster.say, share=share)
             runtime.start()
-            for _ in range(max(0, self.steps - joined.steps)):
+            for _ in range(max(0, self.steps - joined.steps)) if share is None else count():
                 if runtime.stopped:
                     break
+                if share is not None:
+                    batch = share.take()
+                    self.uncut.append((batch.start, batch.stop))
                 runtime.step_begins()
                 process.sleep(self.speed * cluster.rng.lognormvariate(0, 0.3))
                 replica.step()
@@ -202,10 +216,32 @@ class Member:
                 if cluster.laws.lent is not None:
                     cluster.laws.lent.left(process)
 
+    def _share(self, process):
+        """This process's share of the data, and what is noted of it; None: it has its own."""
+        if self.cluster.plan.data is None:
+            return None
+        n, batch, epochs = self.cluster.plan.data
+        share = Share(n, batch, on=process.host)
+        share.wants(epochs)
+        replica, cut, self.uncut = self.replica, self.replica.cut, []
+
+        def noting():
+            self.spans.append(self.uncut)
+            self.uncut = []
+            return cut()
+        replica.cut = noting
+        return share
+
+    def void(self, answer):
+        """What was sent again is not in the model: others had done some of its work."""
+        self.cluster.notes["void"] += 1
+        self.weights |= dict.fromkeys(
+            (seq for seq in self.weights if seq >= max(answer.safe, self.joined)), 0.0)
+
     def goes_on(self, seq):
         """A new process goes on from push `seq`: what an earlier one cut after that is no more."""
         self.joined = seq
-        del self.cuts[seq:]
+        del self.cuts[seq:], self.spans[seq:]
         self.weights = {push: weight for push, weight in self.weights.items() if push < seq}
 
     def acked(self, ack):

@@ -17,6 +17,7 @@
 14. A process that was started wrongly says why, in a line, and ends; the run goes on.
 15. What a peer says stands on one line, without control characters, and fills no log.
 16. A run whose evaluator works ends with `model.keras`.
+17. Each example of data that all workers share is once an epoch in accepted pushes, at the end.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import json
 import struct
+from collections import Counter
 
 import numpy as np
 from integer_replica import UNIT, pattern
@@ -296,6 +298,7 @@ class Laws:
 
     def _conserved(self):
         cluster, total, most, unlogged = self.cluster, 0.0, 1.0, False
+        trained = Counter()  # positions of shared data, in accepted pushes
         finals = [member.final for member in cluster.members if member.final is not None]
         firsts = [member.first for member in cluster.members if member.first is not None]
         if not firsts or not finals or len({final.tobytes() for final in finals}) > 1:
@@ -318,9 +321,18 @@ class Laws:
             if sorted(known) != list(range(len(member.cuts))):
                 raise Broken(1, f"worker {member.index} has cut {len(member.cuts)} pushes, and was "
                              f"answered {sorted(known)}")
+            if cluster.plan.data is not None:
+                trained.update(g for seq, weight in known.items() if weight
+                               for span in member.spans[seq] for g in range(*span))
             parts = [UNIT * known[seq] * cut if known[seq] else 0.0  # a rejected one may be NaN
                      for seq, cut in enumerate(member.cuts)]
             total, most = total + sum(parts), most + 5 * sum(map(abs, parts))
+        if cluster.plan.data is not None and not unlogged:
+            n, _, epochs = cluster.plan.data
+            if trained != Counter(range(n * epochs)):
+                raise Broken(17, "examples are not once an epoch in accepted pushes: "
+                             f"{trained - Counter(range(n * epochs))} too often, "
+                             f"{Counter(range(n * epochs)) - trained} too seldom")
         if cluster.wire.lossless and not unlogged:
             expected = firsts[0] + total * pattern(cluster.plan.size)
             if np.abs(final - expected).max() > 1e-6 * most:  # float32

@@ -39,6 +39,8 @@ class Plan:
 
     steps:   at most, of each worker
     size:    floats of the model
+    data:    that all workers share: examples, those of a batch, and epochs; None: each has its own,
+             and makes `steps`
     period:  seconds between two checkpoints
     hours:   of virtual time, after which a run that goes on hangs
     """
@@ -48,6 +50,7 @@ class Plan:
     workers: int = 3
     steps: int = 12
     size: int = 12
+    data: tuple[int, int, int] | None = None
     wire: str = "float32"
     standby: bool = False
     shards: int = 0

@@ -84,6 +84,12 @@ class Condition:
             self._waiting.remove(task)
         self._enter(task, depth)
 
+    def wait_for(self, holds, timeout=None):
+        end = self._world.now + (math.inf if timeout is None else timeout)
+        while not (held := holds()) and (left := end - self._world.now) > 0:
+            self.wait(None if left == math.inf else left)
+        return held
+
     def notify_all(self):
         waiting, self._waiting = self._waiting, []
         for task in waiting:

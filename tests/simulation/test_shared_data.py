@@ -1,0 +1,41 @@
+"""Data that all workers share, in the whole runtime under faults: each example is exactly once an
+epoch in accepted pushes, whoever dies (law 17)."""
+
+from dataclasses import replace
+
+import pytest
+from simulated.cluster import Cluster
+from simulated.command import scratch
+from simulated.laws import Broken
+from simulated.plan import Plan
+
+from wbsp.core.work_ledger import WorkLedger
+from wbsp.sync import MODELS
+
+SHARING = [name for name in MODELS if name != "lbbsp"]
+QUIET = Plan(data=(60, 4, 2), speeds=(0.05, 0.3))
+DEATHS = replace(QUIET, kills=2, kill_workers=1, breaks=2, storm=0.01, sleeps=1, naps=(0.2, 12.0))
+SHARDS = replace(QUIET, standby=True, shards=2, kills=1, kill_shards=1, kill_workers=1, breaks=2)
+
+
+@pytest.mark.parametrize("plan", [QUIET, DEATHS, SHARDS], ids=["quiet", "deaths", "shards"])
+@pytest.mark.parametrize("sync", SHARING)
+def test_each_example_is_once_an_epoch_in_accepted_pushes(sync, plan):
+    with scratch() as folder:
+        for seed in range(1 if plan is QUIET else 3):
+            Cluster(replace(plan, sync=sync), seed, folder).run()
+
+
+def test_work_that_is_given_twice_is_found(monkeypatch):
+    monkeypatch.setattr(WorkLedger, "owns", lambda *_: True)
+    lost = WorkLedger.lost
+
+    def keeps(self, worker):  # what a lost worker holds is others', and its own
+        held = [*self._holders[worker].held] if worker in self._holders else []
+        lost(self, worker)
+        if held:
+            self._holders[worker].held = held
+    monkeypatch.setattr(WorkLedger, "lost", keeps)
+    with scratch() as folder, pytest.raises(Broken, match="law 17"):
+        for seed in range(20):
+            Cluster(replace(DEATHS, sync="asp"), seed, folder).run()
