@@ -367,7 +367,7 @@ class Engine:
         if self.stop_reason is not None:
             return []
         sends = ask.pushes > self.ledger.next_seq(worker)
-        return self.work.ask(worker, ask.have, sends, self._here, now)
+        return self.work.ask(worker, ask.have, sends, now)
 
     def measure(self, worker: int, measured: Measured, now: float) -> list[Outgoing]:
         """A worker says what an epoch's version is worth; the first word of an epoch counts."""
@@ -384,7 +384,7 @@ class Engine:
         """Work for those who have asked for it."""
         if self.work is None or self.stop_reason is not None:
             return []
-        return self.work.feed(self._here, now)
+        return self.work.feed(now)
 
     def fetch(self, worker: int, number: int) -> list[Outgoing]:
         """A worker asks for the newest version; the answer bears the same `number`. No answer:

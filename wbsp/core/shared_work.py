@@ -8,8 +8,6 @@ is granted a version. What it asks for meanwhile is answered then.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from wbsp.core.messages import Outgoing, Range, SharedData, Span, Work, WorkHeld, WorkPlace
 from wbsp.core.work_ledger import WorkLedger, WorkState
 from wbsp.sync.base import NOT_FINITE, TOO_LARGE, Push, WorkerRule
@@ -31,6 +29,7 @@ class GuidedSizes:
     def __init__(self) -> None:
         self._since: dict[int, float] = {}  # worker -> time from which on it trains what is next
         self._speed: dict[int, float] = {}
+        self._all = 0.0  # their sum: adding up must not cost O(N)
 
     def begins(self, worker: int, now: float) -> None:
         """A worker had nothing to train, and has now."""
@@ -42,14 +41,23 @@ class GuidedSizes:
         self._since[worker] = now
         if seconds > 0 and samples:
             newest, speed = samples / seconds, self._speed.get(worker)
-            self._speed[worker] = newest if speed is None else speed + _NEWEST * (newest - speed)
+            mean = newest if speed is None else speed + _NEWEST * (newest - speed)
+            self._all += mean - (speed or 0.0)
+            self._speed[worker] = mean
 
-    def size(self, worker: int, left: int, batch: int, here: Iterable[int]) -> int:
-        """Examples for this worker, of `left` in the epoch; here: the workers that train, too."""
+    def left(self, worker: int) -> None:
+        """A worker trains no more."""
+        self._since.pop(worker, None)
+        self._all -= self._speed.pop(worker, 0.0)
+        if not self._speed:
+            self._all = 0.0
+
+    def size(self, worker: int, left: int, batch: int) -> int:
+        """Examples for this worker, of `left` in the epoch."""
         speed = self._speed.get(worker)
         if speed is None:
             return batch  # its speed is not known
-        share = speed / sum(self._speed.get(other, 0.0) for other in {worker, *here})
+        share = speed / self._all
         return max(1, int(min(left * share / 2, speed * _MOST) / batch)) * batch
 
 
@@ -132,6 +140,7 @@ class SharedWork:
         """A worker has left, or was lost."""
         self.ledger.lost(worker)
         self._able.discard(worker)
+        self._sizes.left(worker)
         self._forget(worker)
 
     def granted(self, worker: int) -> None:
@@ -154,12 +163,11 @@ class SharedWork:
         self._sizes.trained(worker, push.samples, now)
         return self.ledger.settle(worker, push.to, accepted, reason not in (NOT_FINITE, TOO_LARGE))
 
-    def ask(self, worker: int, have: int, sends: bool, here: Iterable[int], now: float
-            ) -> list[Outgoing]:
+    def ask(self, worker: int, have: int, sends: bool, now: float) -> list[Outgoing]:
         """A worker wants more, behind the place `have`. Raises ValueError for one where it cannot
         be.
 
-        sends: it has pushed something that is not here yet; here: who trains, too
+        sends: it has pushed something that is not here yet
         """
         if (known := self.ledger.known(worker, have)) is not None:
             return [self._work(worker, known)]
@@ -169,10 +177,10 @@ class SharedWork:
         self._told.discard(worker)
         if sends:
             self._sends(worker)
-        return self.feed(here, now)
+        return self.feed(now)
 
-    def feed(self, here: Iterable[int], now: float) -> list[Outgoing]:
-        """Give what is free to those who have asked, and are able to train; here: who trains."""
+    def feed(self, now: float) -> list[Outgoing]:
+        """Give what is free to those who have asked, and are able to train."""
         told: list[Outgoing] = []
         free = self.ledger.free.spans
         for worker in [*self._asked] if free else ():
@@ -180,7 +188,7 @@ class SharedWork:
                 continue
             if not self.ledger.held(worker):
                 self._sizes.begins(worker, now)
-            given = self.ledger.give(worker, self._size(worker, here))
+            given = self.ledger.give(worker, self._size(worker))
             if given is None:
                 break
             self._forget(worker)
@@ -198,10 +206,10 @@ class SharedWork:
         self._asked.pop(worker, None)
         self._told.discard(worker)
 
-    def _size(self, worker: int, here: Iterable[int]) -> int:
+    def _size(self, worker: int) -> int:
         batch, rule = self.data.batch, self._rule
         if rule.wait == "never":
-            return self._sizes.size(worker, self.ledger.left(), batch, here)
+            return self._sizes.size(worker, self.ledger.left(), batch)
         if rule.push == "every_step":
             return batch * max(1, rule.every - self.ledger.steps(worker))
         return batch  # what else the push will hold is not known

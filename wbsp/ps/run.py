@@ -179,6 +179,9 @@ class Run:
             reason = f"the others finished, without {_some(missing)}"
         say(log.summary(now, self.engine.members, self._dispatcher.sessions.reports, newest,
                         self.evaluations.accuracy_of(newest), reason, missing), sys.stdout)
+        if (work := self.engine.work) is not None and work.ledger.undone.count:
+            say(f"not trained: {work.ledger.undone.count:,} of the {work.data.n:,} examples of "
+                f"{work.data.epochs} epochs; {work.ledger.epoch} are complete", sys.stdout)
         if missing:
             say(f"missing at the end: {_some(missing)}; the final version has nothing of what "
                 f"{'it' if len(missing) == 1 else 'they'} had yet to do", sys.stdout)
