@@ -149,4 +149,4 @@ class SharedFit:
         """Where a callback has ended the training of this worker, end the run."""
         stop = self._model.stop_training
         if stop and stop is not _EPOCH_ENDS and self._worker.stop_reason is None:
-            self._worker.stop_run(f"a callback of worker {self._worker.index} ended the training")
+            self._worker.stop_run("a callback ended the training")

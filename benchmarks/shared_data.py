@@ -1,0 +1,108 @@
+"""How long workers of unequal speed take for data that they share, beside the ideal.
+
+    python -m benchmarks.shared_data [--step_ms 10 100] [--epochs=20] [--runs=3] [--json FILE]
+
+The two-worker example of docs/your-model.md, each worker with a sleep in its step. Ideal: as many
+steps at the sum of the speeds that the workers show in the run's second third. Time runs from the
+moment when all have made a step to the last return of `fit`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+
+from benchmarks.harness import CONNECT, server, spread, write_json
+
+N, BATCH = 12_800, 64
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--step_ms", type=float, nargs="+", default=[10, 100],
+                        help="sleep in a step, one for each worker")
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--sync", default="pcc")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--json", metavar="FILE", help="write the figures")
+    parser.add_argument("--worker", nargs=2, metavar=("ADDRESS", "INDEX"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        train(args.worker[0], int(args.worker[1]), args.step_ms, args.epochs)
+        return
+    try:
+        results = []
+        for _ in range(args.runs):
+            results.append(run(args.step_ms, args.epochs, args.sync))
+            print("{steps} steps in {seconds:.1f} s, ideal {ideal:.1f} s: {ratio:.3f}".format(
+                **results[-1]), flush=True)
+    except (RuntimeError, ValueError, OSError) as error:
+        sys.exit(f"benchmarks.shared_data: {error}")
+    write_json(args.json, {"shared_data": {
+        "step_ms": args.step_ms, "epochs": args.epochs, "sync": args.sync, "runs": results,
+        "ratio": spread([result["ratio"] for result in results])}})
+
+
+def run(step_ms: list[float], epochs: int, sync: str) -> dict:
+    """One run in processes of its own: its steps, seconds, and those of the ideal."""
+    with server(sync, len(step_ms)) as address:
+        workers = [subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.shared_data", f"--epochs={epochs}", "--step_ms",
+             *map(str, step_ms), "--worker", address, str(index)], stdout=subprocess.PIPE,
+            text=True) for index in range(len(step_ms))]
+        try:
+            outputs = [worker.communicate(timeout=CONNECT + 600)[0] for worker in workers]
+        finally:
+            for worker in workers:
+                worker.kill()
+    if any(worker.returncode for worker in workers):
+        raise RuntimeError("a worker failed")
+    reports = [json.loads(output.splitlines()[-1]) for output in outputs]
+    begin, end = max(r["ends"][0] for r in reports), max(r["returned"] for r in reports)
+    third = (end - begin) / 3
+    speeds = [sum(begin + third <= at < begin + 2 * third for at in r["ends"]) / third
+              for r in reports]
+    steps = sum(at > begin for r in reports for at in r["ends"])
+    ideal = steps / sum(speeds)
+    return {"steps": steps, "seconds": end - begin, "ideal": ideal, "speeds": speeds,
+            "ratio": (end - begin) / ideal}
+
+
+def train(address: str, index: int, step_ms: list[float], epochs: int) -> None:
+    """One worker; prints when its steps have ended."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import keras
+    import numpy as np
+
+    import wbsp
+
+    class Slow(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            time.sleep(step_ms[index] / 1e3)
+
+        def on_train_batch_end(self, batch, logs=None):
+            ends.append(time.time())
+
+    ends: list[float] = []
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(N, 32)).astype("float32")
+    y = x[:, :10].argmax(axis=1)
+    model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(64, "relu"),
+                              keras.layers.BatchNormalization(), keras.layers.Dense(10)])
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+                  jit_compile=False)
+    hook = wbsp.SyncCallback(address, index)
+    data = hook.examples(lambda i: (x[i], y[i]), n=N, batch_size=BATCH)
+    model.fit(data, epochs=epochs, steps_per_epoch=hook.UNTIL_TOLD, verbose=0,
+              callbacks=[hook, Slow()])
+    assert all(a <= b for a, b in itertools.pairwise(ends))
+    print(json.dumps({"ends": ends, "returned": time.time()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""`python counting_worker.py PLAN`: a worker whose model is one float an example, which a step at
+that example raises by 1.
+
+PLAN is JSON, see `Plan`. What was pushed is noted, push by push, before it is sent; so what the
+run's accepted pushes have trained is known from outside.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+
+@dataclass
+class Plan:
+    """One worker of a run on shared data."""
+
+    address: str
+    worker: int
+    folder: str  # for cuts-W.jsonl
+    n: int
+    batch: int
+    epochs: int
+    seconds: float = 0.0  # of a step
+    die_at: int | None = None  # kill -9 itself in that step
+    hold_at: int | None = None  # in that step, wait until the file `go` is there
+    hold_end: bool = False  # wait for it behind the first epoch
+    form: str = "pair"  # of what the function returns: "pair", "dict" or "weighted"
+    validate: bool = False
+    stop_at: int | None = None  # in that step, say that the run is to end
+    ends_at: int | None = None  # a callback ends the training behind that epoch
+    seed: int = 0
+    fits: int = 1
+
+    @property
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def main(plan: Plan) -> None:
+    import keras
+
+    import wbsp
+    from wbsp.worker.comm.client import Transport
+    from wbsp.worker.comm.thread import SendUpdate
+
+    cuts = open(Path(plan.folder) / f"cuts-{plan.worker}.jsonl", "a")
+    request = Transport.request
+
+    def noting(self, one):
+        if isinstance(one, SendUpdate):
+            update = np.asarray(one.update)
+            places = np.flatnonzero(update)
+            print(json.dumps([one.push.seq, places.tolist(), update[places].tolist()]), file=cuts,
+                  flush=True)
+        request(self, one)
+
+    Transport.request = noting
+
+    def examples(indices):
+        assert isinstance(indices, np.ndarray) and indices.dtype == np.int64
+        asked.append(len(indices))
+        x = indices[:, None].astype("int32")
+        y = np.zeros((len(indices), 1), "float32")
+        return {"pair": (x, y), "dict": ({"example": x}, y),
+                "weighted": (x, y, np.ones(len(indices), "float32"))}[plan.form]
+
+    def wait():
+        while not (Path(plan.folder) / "go").exists():
+            time.sleep(0.01)
+
+    class Steps(keras.callbacks.Callback):
+        """What a test has to happen in a step."""
+
+        step = 0
+
+        def on_train_batch_begin(self, batch, logs=None):
+            self.step += 1
+            time.sleep(plan.seconds)
+            if self.step == plan.die_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.step == plan.hold_at:
+                wait()
+            if self.step == plan.stop_at:
+                hook.stop_run("enough")
+                print("stopping", time.time(), flush=True)
+
+        def on_epoch_end(self, epoch, logs=None):
+            print("epoch", epoch, "of the run", hook.epoch, json.dumps(logs), flush=True)
+            if epoch == plan.ends_at:
+                print("stopping", time.time(), flush=True)
+                self.model.stop_training = True
+            if plan.hold_end:
+                wait()
+
+    asked: list[int] = []
+    example = keras.Input((1,), dtype="int32", name="example")
+    floats = keras.layers.Embedding(plan.n, 1, embeddings_initializer="zeros")(example)
+    model = keras.Model({"example": example} if plan.form == "dict" else example,
+                        keras.layers.Flatten()(floats))
+    model.compile(keras.optimizers.SGD(1.0), jit_compile=False,
+                  loss=lambda y, p: -keras.ops.sum(p - y, axis=-1) * keras.ops.cast(
+                      keras.ops.shape(p)[0], "float32"))  # the mean of these is their sum
+    hook = wbsp.SyncCallback(plan.address, worker_index=plan.worker)
+    data = hook.examples(examples, n=plan.n, batch_size=plan.batch, seed=plan.seed)
+    more = {"validation_data": (np.arange(plan.n)[:, None].astype("int32"),
+                                np.zeros((plan.n, 1), "float32"))} if plan.validate else {}
+    for _ in range(plan.fits):
+        steps = Steps()
+        history = model.fit(data, epochs=plan.epochs, steps_per_epoch=hook.UNTIL_TOLD, verbose=2,
+                            callbacks=[hook, steps], **more)
+        print("history", json.dumps(history.history), flush=True)
+        print("ended", json.dumps({"steps": steps.step, "epoch": hook.epoch, "time": time.time(),
+                                   "reason": hook.stop_reason}), flush=True)
+        np.save(Path(plan.folder) / f"final-{plan.worker}.npy", model.get_weights()[0])
+
+
+if __name__ == "__main__":
+    main(Plan(**json.loads(sys.argv[1])))

@@ -1,0 +1,146 @@
+"""Fits of unequal workers on shared data, each on its back end: what is in the model, and who says
+when it ends."""
+
+import json
+
+import forked
+import numpy as np
+import pytest
+from counting_worker import Plan
+from jobs import ROOT, until
+
+pytestmark = pytest.mark.slow  # a back end takes its seconds to start
+
+WORKER = ROOT / "tests/helpers/counting_worker.py"
+BACK_ENDS = ["tensorflow", "jax", "torch"]
+N, BATCH, EPOCHS = 500, 16, 3
+
+
+@pytest.fixture
+def worker(jobs):
+    """Starts a worker of N examples, with what a test says beside that."""
+    def start(server, index, back_end="tensorflow", **plan):
+        plan = {"n": N, "batch": BATCH, "epochs": EPOCHS, **plan}
+        return jobs.start(f"worker{index}", WORKER,
+                          Plan(server.address, index, str(jobs.folder), **plan).text,
+                          fork=forked.KERAS if back_end == "tensorflow" else "",
+                          KERAS_BACKEND=back_end)
+    return start
+
+
+def trained(server, folder, n=N):
+    """How often each example is in the run's accepted pushes: [n]."""
+    total = np.zeros(n)
+    accepted = {(event["worker"], event["seq"]) for event in server.events("accept")}
+    for path in folder.glob("cuts-*.jsonl"):
+        worker = int(path.stem.rpartition("-")[2])
+        cuts = {}
+        for line in path.read_text().splitlines():
+            seq, places, values = json.loads(line)
+            cuts[seq] = places, values
+        for seq, (places, values) in cuts.items():
+            if (worker, seq) in accepted:
+                total[places] += np.round(values)
+    return total
+
+
+def told(job, what):
+    """What the worker has printed behind this word, from JSON."""
+    (line,) = job.find(f"^{what} ")
+    return json.loads(line.partition(" ")[2])
+
+
+@pytest.mark.parametrize("back_end", BACK_ENDS)
+@pytest.mark.parametrize("sync", ["pcc", "bsp"])
+def test_each_example_is_in_the_model_once_an_epoch(jobs, worker, sync, back_end):
+    server = jobs.server(sync=sync).listens()
+    forms = {"pcc": ("pair", "dict"), "bsp": ("weighted", "pair")}[sync]
+    workers = [worker(server, index, back_end, seconds=(0.01, 0.1)[index], form=forms[index])
+               for index in range(2)]
+    for job in (*workers, server):
+        job.ends_well()
+    assert (trained(server, jobs.folder) == EPOCHS).all()
+    finals = [np.load(jobs.folder / f"final-{index}.npy") for index in range(2)]
+    assert finals[0].tobytes() == finals[1].tobytes()
+    for job in workers:
+        assert told(job, "ended")["reason"] == f"all {EPOCHS} epochs are trained"
+    fast = told(workers[0], "history")
+    assert len(fast["loss"]) == EPOCHS and "ran out of data" not in workers[0].text
+
+
+@pytest.mark.parametrize("back_end", BACK_ENDS)
+def test_what_a_killed_worker_had_is_trained_by_others_and_it_comes_back(jobs, worker, back_end):
+    server = jobs.server(sync="pcc").listens()
+    stays = worker(server, 0, back_end, seconds=0.02, hold_at=20, epochs=4)
+    dies = worker(server, 1, back_end, seconds=0.05, die_at=8, epochs=4)
+    assert dies.ends() == -9
+    server.until("worker 1 (was|is) lost")
+    again = worker(server, 1, back_end, seconds=0.05, epochs=4)
+    server.until("worker 1 joined.*(again|back)|worker 1 joined", 60)
+    until(lambda: len(server.events("join")) == 3, "worker 1 to join again")
+    (jobs.folder / "go").touch()
+    for job in (stays, again, server):
+        job.ends_well()
+    assert (trained(server, jobs.folder) == 4).all()
+
+
+@pytest.mark.parametrize("back_end", BACK_ENDS)
+def test_who_comes_when_nothing_is_left_gets_the_final_version(jobs, worker, back_end):
+    server = jobs.server("--connect_timeout=2").listens()
+    holds = worker(server, 0, back_end, epochs=1, hold_end=True)
+    holds.until("^epoch 0")
+    late = worker(server, 1, back_end, epochs=1)
+    late.until("nothing is left to train of 1 epochs")
+    until(lambda: late.find("^epoch 0"), "its fit to come to its end")
+    (jobs.folder / "go").touch()
+    for job in (holds, late, server):
+        job.ends_well()
+    assert (trained(server, jobs.folder) == 1).all()
+    finals = [np.load(jobs.folder / f"final-{index}.npy") for index in range(2)]
+    assert finals[0].tobytes() == finals[1].tobytes() == np.ones((N, 1), "float32").tobytes()
+    assert "are not kept" not in late.text and not list(jobs.folder.glob("cuts-1.jsonl*"))[1:]
+
+
+@pytest.mark.parametrize("how, reason", [
+    ({"stop_at": 30}, "worker 0: enough"),
+    ({"ends_at": 1}, "worker 0: a callback ended the training")],
+    ids=["by a word", "by a callback"])
+def test_any_worker_ends_the_run_for_all(jobs, worker, how, reason):
+    server = jobs.server(sync="pcc").listens()
+    workers = [worker(server, 0, seconds=0.02, epochs=200, **how),
+               worker(server, 1, seconds=0.1, epochs=200)]
+    for job in (*workers, server):
+        job.ends_well()
+    asked = float(workers[0].find("^stopping")[0].split()[1])
+    for job in workers:
+        ended = told(job, "ended")
+        assert ended["reason"] == reason and ended["time"] - asked < 30
+        assert ended["steps"] < 200
+    total = trained(server, jobs.folder)
+    assert set(total) <= {0, 1, 2, 3}
+
+
+def test_an_epoch_is_validated_by_one_worker_and_told_to_all(jobs, worker):
+    server = jobs.server(sync="pcc").listens()
+    workers = [worker(server, 0, seconds=0.01, validate=True, epochs=5),
+               worker(server, 1, seconds=0.05, validate=True, epochs=5)]
+    for job in (*workers, server):
+        job.ends_well()
+    results = [dict(zip(history.get("val_epoch", []), history.get("val_loss", []), strict=True))
+               for history in (told(job, "history") for job in workers)]
+    measured = {event["epoch"]: event["values"]["val_loss"] for event in server.events("measured")}
+    assert set(measured) == set(range(5)), "each epoch once"
+    for result in results:
+        assert result and all(measured[epoch] == loss for epoch, loss in result.items())
+
+
+@pytest.mark.parametrize("back_end", BACK_ENDS)
+def test_the_same_data_serve_one_fit_after_the_other(jobs, worker, back_end):
+    server = jobs.server(sync="pcc", series=True).listens()
+    workers = [worker(server, index, back_end, epochs=2, fits=2) for index in range(2)]
+    for job in (*workers, server):
+        job.ends_well()
+    for job in workers:
+        assert len(job.find("^history ")) == 2
+    finals = [np.load(jobs.folder / f"final-{index}.npy") for index in range(2)]
+    assert finals[0].tobytes() == finals[1].tobytes() and (finals[0] > 0).all()
