@@ -183,6 +183,11 @@ def gather(runs: Sequence[Run]) -> list[RunStatistics]:
     that hold something else than wbsp writes."""
     for run in runs:
         _check(run)
+    return named(runs)
+
+
+def named(runs: Sequence[Run]) -> list[RunStatistics]:
+    """As `gather`; reads nothing but the settings yet."""
     statistics = [RunStatistics(run) for run in runs]
     settings = [_flatten(one.run.settings) for one in statistics]
     for stats, own in zip(statistics, settings, strict=True):

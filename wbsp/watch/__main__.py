@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wbsp.figures import find_runs
-from wbsp.figures.load import gather
+from wbsp.figures.load import named
 from wbsp.limits import one_line
 from wbsp.runlog.files import write_whole
 from wbsp.watch.page import html
@@ -77,7 +77,7 @@ def _show(found: list[Path | Mirror], flags: argparse.Namespace,
     mirrors = {one.folder: one for one in found if not isinstance(one, Path)}
     runs = [WatchedRun(one.run.folder, one.name, mirrors[one.run.folder].origin
                        if one.run.folder in mirrors else None)
-            for one in gather(find_runs(one if isinstance(one, Path) else one.folder
+            for one in named(find_runs(one if isinstance(one, Path) else one.folder
                                         for one in found))]
     if flags.out is not None:
         for run in runs:

@@ -136,7 +136,7 @@ class EventLog:
         rows, others = self._checkpointed(t)
         gone = [event for _, event in self.others[others:]]
         self._undone = next((e for e in gone if e["kind"] == "start"), self._undone)
-        self._rows.truncate(rows)
+        self._rows.keep(slice(rows))
         self.others[others:] = [(rows, e) for e in gone
                                 if e["kind"] == "evaluation" and e["t"] <= t]
 

@@ -6,10 +6,11 @@ import numpy as np
 
 
 class Rows:
-    """A table that grows at its end, as one structured array; appending costs amortized O(1)."""
+    """A table as one structured array, which is put together of what was appended when it is read.
+    """
 
     def __init__(self, dtype: np.dtype):
-        self._array = np.empty(1024, dtype)
+        self._parts = [np.empty(0, dtype)]
         self._size = 0
 
     def __len__(self) -> int:
@@ -17,23 +18,16 @@ class Rows:
 
     @property
     def view(self) -> np.ndarray:
-        """All rows, structured [rows]; valid until the next change."""
-        return self._array[:self._size]
+        """All rows, structured [rows]."""
+        if len(self._parts) > 1:
+            self._parts = [np.concatenate(self._parts)]
+        return self._parts[0]
 
     def append(self, rows: np.ndarray) -> None:
-        size = self._size + len(rows)
-        if size > len(self._array):
-            grown = np.empty(max(size, 2 * len(self._array)), self._array.dtype)
-            grown[:self._size] = self.view
-            self._array = grown
-        self._array[self._size:size] = rows
-        self._size = size
+        self._parts.append(rows)
+        self._size += len(rows)
 
-    def truncate(self, size: int) -> None:
-        self._size = size
-
-    def keep(self, chosen: np.ndarray) -> None:
-        """Keep the rows of the mask `chosen`, bool [rows]."""
-        kept = self.view[chosen]
-        self._array[:len(kept)] = kept
-        self._size = len(kept)
+    def keep(self, chosen: np.ndarray | slice) -> None:
+        """Keep the rows of the mask `chosen`, bool [rows], or of a slice."""
+        self._parts = [self.view[chosen]]
+        self._size = len(self._parts[0])

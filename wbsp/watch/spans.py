@@ -115,7 +115,7 @@ class SpanLog:
         while len(thinned := together(rows, grain)) > most:
             grain *= 2
         self.grain = grain
-        self._rows.truncate(0)
+        self._rows.keep(slice(0))
         self._rows.append(thinned)
         self.generation += 1
 
