@@ -64,7 +64,7 @@ def test_a_name_that_is_not_known_proves_nothing(silent):
     names.go.set()
     link = silent("server.example", names)
     until(lambda: (names.asked and not link.refused(HOST.clock.monotonic())
-                   and not link._probe._lookup), "an answer")
+                   and not link._probe._attempt), "an answer")
     assert not link.refused(HOST.clock.monotonic())
 
 

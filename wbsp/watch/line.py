@@ -12,10 +12,9 @@ import zmq.utils.monitor
 
 from wbsp import timeouts
 from wbsp.wire.messages import codec as m
-from wbsp.wire.sockets import HANDSHAKE_FAILED, worker_socket
+from wbsp.wire.sockets import FOREIGN, HANDSHAKE_FAILED, HANDSHAKES, worker_socket
 
 _LOOK = 0.2  # seconds between two looks whether anybody waits still
-_HANDSHAKES = 3  # failures without a reason after which the other side counts as refusing
 
 
 class Refused(ConnectionError):
@@ -64,10 +63,8 @@ class Line:
             self.made = True
         elif event & HANDSHAKE_FAILED:
             self._failures += 1
-            if event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL or self._failures >= _HANDSHAKES:
-                raise Refused(f"{self._place} refused the connection: either its token is another "
-                              "one (--token_file must name the server's secret, or be absent "
-                              "where that has none), or it is no wbsp server")
+            if event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL or self._failures >= HANDSHAKES:
+                raise Refused(f"{self._place} refused the connection: {FOREIGN}")
         elif self.made:
             raise ConnectionError(f"the connection to {self._place} broke")
         elif event == zmq.EVENT_CONNECT_RETRIED and not self._failures:

@@ -81,23 +81,14 @@ class _Connection:
         """Bytes of memory that what is unread takes, about."""
         return int(self.weight * max(0, self.unread))
 
-    def slow_down(self) -> None:
-        """Make the receive buffer small."""
+    def buffer(self, size: int, fixed: bool) -> None:
+        """Give the receive buffer this size; unless it is `fixed`, the kernel may change it again.
+        """
         with contextlib.suppress(OSError):  # an older kernel could not undo it
             self.socket.setsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK, 0)
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SLOW)
-
-    def speed_up(self) -> None:
-        """Leave the receive buffer's size to the kernel again."""
-        with contextlib.suppress(OSError):
-            self.socket.setsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK, 0)
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _FAST)
-            self.socket.setsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK, 0)
-
-    def cut(self) -> None:
-        """Break the connection, whoever else holds its socket."""
-        with contextlib.suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+            if not fixed:
+                self.socket.setsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK, 0)
 
 
 class ConnectionGuard:
@@ -157,7 +148,7 @@ class ConnectionGuard:
         self.closed(fd)
         with contextlib.suppress(OSError):  # closed already
             connection = self._strangers[fd] = _Connection(socket.socket(fileno=os.dup(fd)))
-            connection.slow_down()
+            connection.buffer(_SLOW, fixed=True)
             self._arrivals.expect(connection.socket, fd)
 
     def closed(self, fd: int) -> None:
@@ -179,7 +170,7 @@ class ConnectionGuard:
         on the line; return the connection, None if it was cut."""
         if from_member and fd in self._strangers:
             self._members[fd] = self._strangers.pop(fd)
-            self._members[fd].speed_up()
+            self._members[fd].buffer(_FAST, fixed=False)
         if connection := self._members.get(fd) or self._strangers.get(fd):
             connection.delivered = True
             connection.read += size
@@ -233,7 +224,8 @@ class ConnectionGuard:
         """Cut a connection and forget it at once: when libzmq reports that it is closed, `fd` may
         name another one."""
         connection = connections.pop(fd)
-        connection.cut()
+        with contextlib.suppress(OSError):
+            connection.socket.shutdown(socket.SHUT_RDWR)  # whoever else holds it
         self._forget(connection)
 
     def _forget(self, connection: _Connection) -> None:

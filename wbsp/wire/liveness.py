@@ -9,11 +9,7 @@ meanwhile (`Nap`).
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import ipaddress
 import math
-import socket
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple
@@ -157,7 +153,7 @@ class Probe:
     connect: to a server it would be a peer that does not speak its protocol.
 
     A host's name is looked up anew for each attempt, since it may stand for another machine by
-    then; in a thread of its own, since a name server may take half a minute.
+    then; a name server may take half a minute, so each attempt has a thread of its own.
     """
 
     def __init__(self, host: str, port: int, on: Host = HOST):
@@ -165,8 +161,7 @@ class Probe:
         self._port = port
         self._network = on.network
         self._scheduler = on.scheduler
-        self._lookup: Future | None = None  # what the host's name stands for
-        self._socket: socket.socket | None = None
+        self._attempt: Future[bool] | None = None  # whether it was refused
         self._since = -timeouts.PROBE_AGAIN
 
     def refused(self, now: float, failed: bool) -> bool:
@@ -175,71 +170,27 @@ class Probe:
         now:    seconds of any clock
         failed: libzmq could not connect, when it tried last
         """
-        if self._socket is None:
-            if not failed:
-                self._lookup = None
-                return False
-            return self._try(now)
-        error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if error or self._connected(self._socket) or now - self._since > timeouts.PROBE_ATTEMPT:
-            self.close()
-        return error == errno.ECONNREFUSED
-
-    def close(self) -> None:
-        """Give up an attempt that is under way."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
-    def _try(self, now: float) -> bool:
-        """Make an attempt when it is time, and the address is known; True if it is refused at once.
-        """
-        if self._lookup is None:
-            if now - self._since < timeouts.PROBE_AGAIN:
-                return False
+        if not failed:
+            self._attempt = None
+        elif self._attempt is None and now - self._since >= timeouts.PROBE_AGAIN:
             self._since = now
-            self._lookup = self._look_up()
-        if not self._lookup.done():
-            return False
-        lookup = self._lookup
-        self._since = now
-        self._lookup = None
-        with contextlib.suppress(OSError, UnicodeError):
-            family, kind, where = lookup.result()[0]
-            self._socket = self._network.socket(family, kind)
-            self._socket.setblocking(False)
-            if self._socket.connect_ex(where) == errno.ECONNREFUSED:
-                self.close()
-                return True
+            self._attempt = attempt = self._scheduler.future()
+            self._scheduler.thread(lambda: attempt.set_result(self._try()), "probe").start()
+        elif self._attempt is not None and self._attempt.done():
+            refused = self._attempt.result()
+            self._attempt = None
+            return refused
         return False
 
-    def _look_up(self) -> Future:
-        found = self._scheduler.future()
-
-        def resolve() -> None:
-            try:
-                found.set_result(self._network.resolve(self._host, self._port))
-            except (OSError, UnicodeError) as error:
-                found.set_exception(error)
-
-        if _is_number(self._host):
-            resolve()
-        else:
-            self._scheduler.thread(resolve, "look-up").start()
-        return found
-
-    @staticmethod
-    def _connected(one: socket.socket) -> bool:
-        with contextlib.suppress(OSError):
-            one.getpeername()
+    def _try(self) -> bool:
+        """Whether an attempt is refused; for a thread that may wait."""
+        try:
+            family, kind, where = self._network.resolve(self._host, self._port)[0]
+            with self._network.socket(family, kind) as one:
+                one.settimeout(timeouts.PROBE_ATTEMPT)
+                one.connect(where)
+        except ConnectionRefusedError:
             return True
+        except (OSError, UnicodeError):
+            pass
         return False
-
-
-def _is_number(host: str) -> bool:
-    """True for an address that no name server is asked about."""
-    try:
-        ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    return True

@@ -13,7 +13,7 @@ from wbsp.wire.guard import ConnectionGuard
 from wbsp.wire.liveness import Probe
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import STRANGER, Claim
-from wbsp.wire.sockets import HANDSHAKE_FAILED, NO_HANDSHAKE, TURN, ServerSocket
+from wbsp.wire.sockets import FOREIGN, HANDSHAKE_FAILED, TURN, ServerSocket
 
 TOO_MUCH = "it sends more than it was asked for; its connection is ended each time"
 
@@ -83,7 +83,7 @@ class ServerLink:
             message = self._network.event(self._monitor)
             event = message["event"]
             if event & HANDSHAKE_FAILED:
-                self._strange = NO_HANDSHAKE
+                self._strange = f"who is there ends connections in their handshake: {FOREIGN}"
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._strange = None
                 self.made += 1
@@ -124,7 +124,6 @@ class ServerLink:
 
     def close(self, patience: float = 0.0) -> None:
         """End the connection, `patience` seconds after the last message."""
-        self._probe.close()
         self._guard.close()
         self.socket.disable_monitor()
         self._monitor.close(0)

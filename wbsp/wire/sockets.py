@@ -32,10 +32,10 @@ TURN = 64  # messages that are read in one go
 _LOCAL_BUFFER = 3 << 17
 HANDSHAKE_FAILED = (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
                     | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
-# What such a failure means; libzmq does not always say more.
-NO_HANDSHAKE = ("who is there ends connections in their handshake: either its token is another one "
-                "(--token_file must name the same secret on both sides, or be absent on both), or "
-                "it is no wbsp server")
+HANDSHAKES = 3  # such failures without a reason after which the other side counts as refusing
+# What they mean; libzmq does not always say more.
+FOREIGN = ("either its token is another one (--token_file must name the same secret on both sides, "
+           "or be absent on both), or it is no wbsp server")
 
 
 class Keys(NamedTuple):

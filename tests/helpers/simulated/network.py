@@ -407,27 +407,25 @@ class Attempt:
     """A TCP connection that is tried: refused, accepted, or without an answer."""
 
     def __init__(self, process):
-        self._process, self._code, self._at = process, None, 0.0
+        self._process, self._patience = process, 0.0
 
-    def setblocking(self, flag):
-        pass
+    def settimeout(self, seconds):
+        self._patience = seconds
 
-    def connect_ex(self, where):
+    def connect(self, where):
         world, here = self._process.world, self._process.machine
-        self._at = world.now + sum(world.latency)
-        if world.reachable(here, where[0]) and world.reachable(where[0], here):
-            self._code = 0 if tuple(where) in world.listeners else errno.ECONNREFUSED
-        return errno.EINPROGRESS
+        answered = world.reachable(here, where[0]) and world.reachable(where[0], here)
+        listens = tuple(where) in world.listeners
+        self._process.sleep(sum(world.latency) if answered else self._patience)
+        if not answered:
+            raise TimeoutError
+        if not listens:
+            raise ConnectionRefusedError
 
-    def getsockopt(self, *_):
-        return self._code or 0 if self._process.world.now >= self._at else 0
+    def __enter__(self):
+        return self
 
-    def getpeername(self):
-        if self._code == 0 and self._process.world.now >= self._at:
-            return "peer"
-        raise OSError(errno.ENOTCONN, "not connected")
-
-    def close(self):
+    def __exit__(self, *_):
         pass
 
 

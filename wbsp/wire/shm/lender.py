@@ -140,20 +140,19 @@ class Lending:
     def __init__(self, why_not: str | None, on: Host = HOST):
         """`why_not`: the reason for which nothing is shared; None: there is none."""
         self._on, self._why_not = on, why_not
-        if not on.memory.available():
+        self._epoll: Any = None  # of the links
+        if on.network.epoll is None or not on.memory.available():
             self._why_not = why_not or "this system cannot share memory"
+        elif why_not is None:
+            self._epoll = on.network.epoll()
         self.pool = SharedPool(on)
         self._links: dict[int, SharedLink] = {}
         self._waiting: set[Handover] = set()  # those with messages that were not taken
-        self._epoll: Any = None
         self._standby: Handover | None = None
 
     @property
     def fd(self) -> int | None:
         """A file descriptor to poll, readable when a link is; None: there never is one."""
-        network = self._on.network
-        if self._epoll is None and self._why_not is None and network.epoll is not None:
-            self._epoll = network.epoll()
         return self._epoll and self._epoll.fileno()
 
     def link(self, identity: bytes, name: str, size: int) -> tuple[SharedLink | None, str]:
@@ -162,7 +161,7 @@ class Lending:
         Returns also how floats go, for a log.
         """
         reason = self._why_not or (None if name else "the worker shares no memory")
-        if reason is None and self.fd is not None and self._epoll is not None:
+        if reason is None:
             try:
                 link = SharedLink(identity, name, size, self.pool, self._on)
                 self._epoll.register(link, select.EPOLLIN)

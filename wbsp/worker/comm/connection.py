@@ -18,10 +18,9 @@ from wbsp.process.host import HOST, Host
 from wbsp.process.throttle import Throttle
 from wbsp.wire.addresses import endpoints, plain_address, split_addresses
 from wbsp.wire.liveness import SERVER, Liveness
-from wbsp.wire.sockets import HANDSHAKE_FAILED
+from wbsp.wire.sockets import FOREIGN, HANDSHAKE_FAILED, HANDSHAKES
 
 _NOTICE = 10.0  # seconds between two lines about a lost server
-_HANDSHAKES = 3  # failures without a reason after which the server counts as refusing
 
 
 class Route:
@@ -275,12 +274,10 @@ class ConnectionMonitor:
         as a server does that has another token: so all addresses get their turns."""
         without_reason = event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
         self._route.ended(now)
-        self._failures[self._route.address] += 1 if without_reason else _HANDSHAKES
+        self._failures[self._route.address] += 1 if without_reason else HANDSHAKES
         self._refusal = (" (it ends connections in their handshake: is its token another one, or "
                          "is it no wbsp server?)")
-        refusing = [one for one, times in self._failures.items() if times >= _HANDSHAKES]
+        refusing = [one for one, times in self._failures.items() if times >= HANDSHAKES]
         if self.made or len(refusing) < self._route.number:
             return  # perhaps the connection broke; libzmq tries again
-        raise TransportError(f"the server at {self._address} refused the connection: either its "
-                             "token is another one (--token_file must name the same secret on both "
-                             "sides, or be absent on both), or it is no wbsp server")
+        raise TransportError(f"the server at {self._address} refused the connection: {FOREIGN}")
