@@ -191,8 +191,8 @@ class SyncCallback(keras.callbacks.Callback):
         with worker.leaving_on_error():
             _, welcome = worker.connect()
             sync, rule = welcome.settings["sync"], welcome.rule
-            self._shared = worker.share and SharedFit(worker, worker.share, model, self.params,
-                                                      sync, rule, fit)
+            self._shared = None if worker.share is None else SharedFit(
+                worker, worker.share, model, self.params or {}, sync, rule, fit)
             check(model, worker.batch is not None, sync, rule)
             worker.assignments.begin(worker.batch)
             replica = open_replica(model)

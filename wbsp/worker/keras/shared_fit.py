@@ -135,15 +135,15 @@ class SharedFit:
             self._model.stop_training = False
         mine = {name: logs.pop(name) for name in [*logs] if name.startswith("val_")}
         if mine and self._validates:
-            result = Measured(self._share.closed, {name: value for name, value in mine.items()
-                                                   if isfinite(value)})
-            self._share.validated(result)
-            self._worker.begun().tell(result)
+            own = Measured(self._share.closed, {name: value for name, value in mine.items()
+                                                if isfinite(value)})
+            self._share.validated(own)
+            self._worker.begun().tell(own)
         self._validates = False
-        result = self._share.measured
-        if mine and result is not None and result.epoch > self._told:
-            self._told = result.epoch
-            logs.update(result.values, val_epoch=result.epoch)
+        newest = self._share.measured
+        if mine and newest is not None and newest.epoch > self._told:
+            self._told = newest.epoch
+            logs.update(newest.values, val_epoch=newest.epoch)
 
     def end_for_all(self) -> None:
         """Where a callback has ended the training of this worker, end the run."""
