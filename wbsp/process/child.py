@@ -44,6 +44,20 @@ class ChildProcess:
         ready, _, _ = select.select([self._process.stdout], [], [], patience)
         return self._process.stdout.readline().decode(errors="replace") if ready else None
 
+    def port(self, patience: float) -> int:
+        """The port on which it listens, which its line names. Raises OSError, for the end of a
+        line, where it does not come up within so many seconds; it is ended then.
+
+        It may answer 0 and a reason instead.
+        """
+        line = self.answer(patience)
+        port, _, problem = (line or "").strip().partition(" ")
+        if port.isdigit() and int(port):
+            return int(port)
+        code = self.kill()
+        raise OSError(problem or "did not come up" + (
+            f" within {patience:g} s" if line is None else f": it ended with exit code {code}"))
+
     def ended(self, patience: float = 0.0) -> int | None:
         """Its exit code; None: it runs, after so many seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -267,15 +267,10 @@ class RunFiles:
         try:
             if self._process is not None:
                 self._process.kill()
-            self._process = process = ChildProcess(_COMMAND, self._settings)
-            port, _, problem = (process.answer(timeouts.FILES_START) or "").partition(" ")
-            if int(port or 0) == 0:
-                raise OSError(problem.strip() or "the process did not start")
-            self._at = FilesAt(int(port))
-        except (OSError, ValueError) as error:
-            if self._process is not None:
-                self._process.kill()
-                self._process = None
+            self._process = ChildProcess(_COMMAND, self._settings)
+            self._at = FilesAt(self._process.port(timeouts.FILES_START))
+        except OSError as error:
+            self._process = None
             self._at = FilesAt(0, f"the process that hands out the files: {error}")
 
     def _end(self, word: bytes, patience: float) -> None:

@@ -18,7 +18,7 @@ from wbsp.ps.checkpoint.writer import CHECKPOINT, Checkpoints
 from wbsp.ps.config import Reporter
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.evaluation import Evaluation, Evaluations, EvaluatorWatch
-from wbsp.ps.replication.snapshot import Source
+from wbsp.ps.replication.primary import Source
 from wbsp.runlog.console import Status, say
 from wbsp.sync.base import UNFIT, SyncModel
 from wbsp.tensors.layout import TensorSpec

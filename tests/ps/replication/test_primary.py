@@ -15,8 +15,7 @@ from wbsp.ps.checkpoint.state import IndexOwner, RunState
 from wbsp.ps.clock import Clock
 from wbsp.ps.config import RunInfo, ServerConfig
 from wbsp.ps.replication import primary as follower
-from wbsp.ps.replication.primary import Replication
-from wbsp.ps.replication.snapshot import Source
+from wbsp.ps.replication.primary import Replication, Source
 from wbsp.ps.sessions.handlers import Peer
 from wbsp.ps.sessions.peer_log import PeerLog
 from wbsp.sync import create
@@ -85,8 +84,11 @@ class World:
 
     answer = send
 
-    def challenge(self, identity, nonce, *keys):
-        self.send(identity, self.challenges.challenge(identity, nonce, *keys))
+    def proven(self, identity, request, *keys):
+        bond = self.challenges.proven(identity, request, *keys)
+        if bond is None:
+            self.send(identity, self.challenges.challenge(identity, request.nonce, *keys))
+        return bond
 
     def follow(self, settings=None, port=2607, run="", rank=0, identity=STANDBY, socket="",
                keys=None):
@@ -722,7 +724,7 @@ def test_a_copy_is_held_by_who_proves_it(world):
 
 
 def test_a_standby_that_holds_nothing_and_is_silent_gives_way(world):
-    world.replication._source = None  # there is no model yet
+    world.replication._begun = False  # there is no model yet
     world.follow()
     world.now = 1.0
     assert isinstance(world.follow(port=2608, identity=b"another"), m.NotServing)

@@ -13,20 +13,23 @@ import math
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from wbsp import timeouts
+from wbsp.core.engine import Engine
 from wbsp.core.store import Whole
 from wbsp.limits import one_line
-from wbsp.ps.checkpoint.state import Voter
+from wbsp.ps.checkpoint.state import RunState, Voter
+from wbsp.ps.checkpoint.writer import Checkpoints
 from wbsp.ps.config import Reporter, RunInfo
 from wbsp.ps.replication.election import SERVER_STEP, STANDBY_STEP, Election, Inquiry, Votes
-from wbsp.ps.replication.snapshot import Source, messages
+from wbsp.ps.replication.snapshot import messages
 from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.registry import SessionRegistry
 from wbsp.ps.sessions.session import WorkerSession, disagreement, other_protocol
+from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.addresses import split_address
 from wbsp.wire.liveness import STANDBY, Beats, Liveness
 from wbsp.wire.messages import codec as m
@@ -70,25 +73,28 @@ def objection(request: m.Follow, info: RunInfo) -> str | None:
         f"the standby holds a state of run {request.run}, not of {info.run}")
 
 
+class Source(NamedTuple):
+    """What copies are made of. `state`: as in `Checkpoints`, without a word in the log."""
+
+    engine: Engine
+    layout: list[TensorSpec]
+    state: Callable[[float], RunState]
+    checkpoints: Checkpoints
+
+
 @dataclass
 class SentCopy:
     """A copy that was made for it.
 
-    last:   the run ends with this version; it was known then
+    newest: as of `Engine`, then
     voters: the workers' processes that there were then
     lent:   memory that the standby may serve from: held, it is not written to
     """
 
     mark: int
-    version: int
-    last: bool
+    newest: tuple[int, bool]
     voters: frozenset[Voter]
     lent: np.ndarray | None = None
-
-    @property
-    def newest(self) -> tuple[int, bool]:
-        """As of `Engine`."""
-        return self.version, self.last
 
 
 class Replication:
@@ -106,7 +112,8 @@ class Replication:
         self._clock = reporter.clock
         self._say = reporter.say
         self._event = reporter.event
-        self._source: Source | None = None
+        self._source: Source  # from `begin` on
+        self._begun = False
         self._standby: StandbySession | None = None
         self._copies: dict[int, SentCopy] = {}  # number -> copy that the standby may hold
         self._election: Election | None = None
@@ -142,11 +149,10 @@ class Replication:
         """True if the newest version is held by the standby, or there is none; and if it is the
         last, that it is."""
         standby = self._standby
-        source = self._source
         return self.alone or bool(
-            standby and source and not standby.receiving and self._election is None
+            standby and not standby.receiving and self._election is None
             and standby.held in self._copies
-            and self._copies[standby.held].newest >= source.engine.newest)
+            and self._copies[standby.held].newest >= self._source.engine.newest)
 
     @property
     def copying(self) -> bool:
@@ -169,6 +175,7 @@ class Replication:
     def begin(self, source: Source) -> None:
         """There is a version to be copied."""
         self._source = source
+        self._begun = True
         if (beside := self._run_settings().get("beside")) is not None:
             workers = source.state(self._clock.run()).voters(self._info.config.worker_num)
             self._beside = Votes(self._info.epoch, STANDBY_STEP, [workers])
@@ -205,10 +212,8 @@ class Replication:
             self._sessions.answer(identity, m.Refused(reason))
             self._sessions.log.count(reason)
             return
-        keys = info.secret, self._socket.contact
-        bond = self._socket.challenges.proven(identity, request, *keys)
+        bond = self._sessions.proven(identity, request, info.secret, self._socket.contact)
         if bond is None:
-            self._sessions.challenge(identity, request.nonce, *keys)
             return
         reason = objection(request, info)
         if request.run == info.run and request.rank // 2 > self._info.epoch:
@@ -279,10 +284,10 @@ class Replication:
                 standby.receiving = standby.returned = False
             return
         copy = self._copies.get(held.number)
-        if copy is None or self._source is None:
+        if copy is None:
             raise m.WireError(f"the standby holds copy {held.number}, which was never made")
         if not standby.held:
-            self._tell(f"the standby at {standby} holds version {copy.version}")
+            self._tell(f"the standby at {standby} holds version {copy.newest[0]}")
         standby.held = held.number
         standby.receiving = standby.returned = False
         # the word may be of before the next copy, which is on its way, or there
@@ -293,10 +298,9 @@ class Replication:
     def ask(self, peer: Peer, ask: m.Ask) -> None:
         """A server that has lost its standby asks who serves."""
         epoch = self._info.epoch
-        serves = self._source is not None
         self._sessions.answer(peer.identity, m.Leading(
             epoch, proof=answer(self._info.secret, ask.nonce, "leading", epoch))
-            if serves and ask.run == self._info.run
+            if self._begun and ask.run == self._info.run
             else m.NotServing("another run is served here"))
 
     def hear_of(self, epoch: int, worker: int) -> None:
@@ -329,7 +333,6 @@ class Replication:
     def poll(self) -> None:
         """Do the periodic work: connection, copies, election."""
         standby = self._standby
-        source = self._source
         now = self._clock.now()
         if self.superseded is not None:
             return
@@ -351,11 +354,12 @@ class Replication:
                 and now - standby.liveness.heard < timeouts.STANDBY_BACK):
             self._stalled(standby, now)
             return
-        if standby.parting and source is not None:
-            self._part(standby, source)
+        if standby.parting:
+            self._part(standby)
             return
-        if source is None or standby.receiving:
+        if not self._begun or standby.receiving:
             return
+        source = self._source
         copy = self._copies.get(standby.held)
         if copy is None or source.engine.newest > copy.newest or source.checkpoints.wanted:
             source.engine.at_rest(self._begin_copy, self._clock.run())
@@ -366,7 +370,7 @@ class Replication:
         While workers train, its older copy counts: it may serve from that. A run that is done ends
         without it, with its consent, or without where that does not come either.
         """
-        done = self._source is not None and self._source.engine.done
+        done = self._source.engine.done
         self._say(f"no part of a copy reached the standby at {standby} for "
                   f"{timeouts.SNAPSHOT_STALLED:g} s; "
                   + ("ending without it" if done else
@@ -376,13 +380,13 @@ class Replication:
             self._forget(now)
         standby.parting = done
 
-    def _part(self, standby: StandbySession, source: Source) -> None:
+    def _part(self, standby: StandbySession) -> None:
         """End the run without a standby that lives: at each moment there is one state from which a
         run goes on that loses its server. First the last version is on the disk; then the standby
         gives up its copy, as of a server that has gone on alone; `held` then forgets it."""
-        checkpoints = source.checkpoints
+        checkpoints = self._source.checkpoints
         if checkpoints.wanted and not checkpoints.writing:
-            source.engine.ledger.next_mark()
+            self._source.engine.ledger.next_mark()
             checkpoints.write_copy(self._clock.run())
         elif checkpoints.settled and standby.asked is None:
             standby.asked = standby.beat
@@ -394,7 +398,7 @@ class Replication:
         """Copy the newest version; nothing is pending. `now` is of the run."""
         source = self._source
         standby = self._standby
-        if (source is None or standby is None or standby.receiving or self._election is not None
+        if (standby is None or standby.receiving or self._election is not None
                 or (self.alone and source.checkpoints.writing)):
             return
         # First: a later server of this folder must ask there, whatever becomes of this one.
@@ -407,7 +411,7 @@ class Replication:
         self._number += 1
         number = self._number
         state = source.state(now)
-        made = self._copies[number] = SentCopy(mark, *engine.newest,
+        made = self._copies[number] = SentCopy(mark, engine.newest,
                                                state.voters(self._info.config.worker_num))
 
         def send(future: Future[Whole]) -> None:  # at once, or when the shards have sent it
@@ -437,7 +441,7 @@ class Replication:
         epoch = inquiry.epoch(now)
         if epoch is not None and epoch > self._info.epoch:
             self._supersede(epoch, inquiry.address)
-        elif self._beside is not None and not (self._source and self._source.engine.started):
+        elif self._beside is not None and not self._source.engine.started:
             return
         inquiry.close()
         self._inquiry = None
@@ -478,10 +482,9 @@ class Replication:
             if self._election is None:
                 self._tell(f"{reason}; going on without one")
         elif election.due(now):
-            ledger = self._source.engine.ledger if self._source is not None else None
+            ledger = self._source.engine.ledger
             self._tell_members(lambda worker: m.Elect(
-                election.votes.epoch, election.votes.since,
-                0 if ledger is None else ledger.next_seq(worker)))
+                election.votes.epoch, election.votes.since, ledger.next_seq(worker)))
             if line := election.notice(now):
                 self._tell(line)
 
@@ -508,8 +511,7 @@ class Replication:
         self._info.epoch = epoch
         self._event("alone", epoch=epoch)
         self._tell_members(lambda worker: m.Leading(epoch, self._info.ticket(worker)))
-        if self._source is not None:
-            self._source.checkpoints.write_soon()
+        self._source.checkpoints.write_soon()
 
     def _record(self, **changes: Any) -> bool:
         """Note changes of the run's settings; False where the disk takes none: try again."""

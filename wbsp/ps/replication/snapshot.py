@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,10 +18,6 @@ from wbsp.wire.assembly import VectorStream, floats_of
 from wbsp.wire.messages import codec as m
 from wbsp.wire.rate import Frames
 from wbsp.wire.shm.link import TRIES, Door, Link
-
-if TYPE_CHECKING:
-    from wbsp.core.engine import Engine
-    from wbsp.ps.checkpoint.writer import Checkpoints
 
 
 def messages(number: int, layout: list[TensorSpec], state: RunState,
@@ -37,15 +33,6 @@ def messages(number: int, layout: list[TensorSpec], state: RunState,
                        "layout": [(spec.name, spec.shape) for spec in layout]})
     yield (m.encode(m.Copy(number, sum(vector.size for vector in vectors), text, segment)),)
     yield from floats_of(number, *vectors, kind=m.CopyChunk)
-
-
-class Source(NamedTuple):
-    """What copies are made of. `state`: as in `Checkpoints`, without a word in the log."""
-
-    engine: Engine
-    layout: list[TensorSpec]
-    state: Callable[[float], RunState]
-    checkpoints: Checkpoints
 
 
 class RunCopy(NamedTuple):

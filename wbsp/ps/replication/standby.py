@@ -31,7 +31,7 @@ from wbsp.wire.liveness import PRIMARY, Beats, Liveness, Nap
 from wbsp.wire.loop import POLL, Loop
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import Denied, Lead
-from wbsp.wire.proof import answer, ticket
+from wbsp.wire.proof import Request, answer, ticket
 from wbsp.wire.server_link import ServerLink
 from wbsp.wire.sockets import ServerSocket
 
@@ -527,8 +527,7 @@ class Standby:
         if (state is not None and state.secret is not None and request.run == state.run
                 and request.protocol == m.PROTOCOL):
             key = ticket(state.secret, request.worker, request.owner, request.epoch)
-            if self._socket.challenges.proven(identity, request, key) is None:
-                self._challenge(identity, request.nonce, key)
+            if not self._proven(identity, request, key):
                 return
             if self._epoch and request.epoch <= self._epoch:
                 self._lead(identity, request)
@@ -564,16 +563,20 @@ class Standby:
             self._send(identity, m.Vacant(answer(contact, follow.nonce, "vacant")))
             return
         keys = [contact] if state.secret is None else [state.secret, contact]
-        if self._socket.challenges.proven(identity, follow, *keys) is None:
-            self._challenge(identity, follow.nonce, *keys)
+        if not self._proven(identity, follow, *keys):
             return
         self._follower = peer, follow  # the server that this one becomes answers, too
         rank = 2 * self._epoch or state.rank  # of what this process goes on as, or could
         self._send(identity, m.NotServing(self._reason,
                                           rank=rank if follow.run == state.run else 0))
 
-    def _challenge(self, identity: bytes, nonce: bytes, *keys: bytes) -> None:
-        self._send(identity, self._socket.challenges.challenge(identity, nonce, *keys))
+    def _proven(self, identity: bytes, request: Request, *keys: bytes) -> bool:
+        """Whether a peer has proven what it claims; else it is challenged to."""
+        challenges = self._socket.challenges
+        if challenges.proven(identity, request, *keys) is None:
+            self._send(identity, challenges.challenge(identity, request.nonce, *keys))
+            return False
+        return True
 
     def _say_once(self, what: str, line: str) -> None:
         if what not in self._said:

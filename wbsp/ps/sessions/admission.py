@@ -88,7 +88,7 @@ class Entrance(ABC):
             return
         if self._over is None and (doubt := self._other.doubt) is not None:
             # the server that serves takes it; where that is this one, it comes again
-            self._sessions.turn_away(identity, hello.worker, doubt)
+            self._sessions.refuse(identity, hello.worker, doubt, elsewhere=True)
             return
         if self._over is not None and hello.worker in self._sessions.series.living:
             # as it has announced; it asks until the next run is there
@@ -128,7 +128,6 @@ class Entrance(ABC):
             return
         key = ticket(info.secret, worker, request.owner, request.epoch)
         if self._sessions.proven(identity, request, key) is None:
-            self._sessions.challenge(identity, request.nonce, key)
             return
         if self._is_late(identity, request):
             self._other.hear_of(request.epoch, worker)
@@ -169,9 +168,9 @@ class Entrance(ABC):
             return False
         if session := self._sessions.get(identity):
             self._sessions.planes.unshare(session)  # it hears what comes over the network alone
-        self._sessions.turn_away(identity, worker.worker,
-                                 f"there is a later server of this run, of epoch {worker.epoch}; "
-                                 f"this one is of epoch {self._info.epoch}")
+        self._sessions.refuse(identity, worker.worker, (
+            f"there is a later server of this run, of epoch {worker.epoch}; this one is of epoch "
+            f"{self._info.epoch}"), elsewhere=True)
         return True
 
     def _turn_down(self, identity: bytes, request: m.Reattach) -> None:
@@ -181,9 +180,9 @@ class Entrance(ABC):
         if reason := other_protocol(me, request.protocol):
             self._sessions.refuse(identity, worker, reason, nonce=request.nonce)
         elif self._info.others_wait:
-            self._sessions.turn_away(
+            self._sessions.refuse(
                 identity, worker, f"{foreign}; the worker waits for its own: to have that, end "
-                "this server and start it again with --resume")
+                "this server and start it again with --resume", elsewhere=True)
         else:
             self._sessions.refuse(identity, worker, foreign, nonce=request.nonce)
 

@@ -21,7 +21,7 @@ from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import Codec
 from wbsp.wire.assembly import Updates, split
 from wbsp.wire.messages import codec as m
-from wbsp.wire.messages.sharding import Holds
+from wbsp.wire.messages.sharding import Dismiss, Holds, Send
 from wbsp.wire.queues import MOST_WAITING, PeerQueues
 from wbsp.wire.shm.lender import Lending, SharedLink
 from wbsp.wire.shm.link import TRIES
@@ -214,10 +214,10 @@ class ShardPlane(DataPlane):
 
     def send_version(self, request: int, snapshot: Snapshot, held: int) -> None:
         # Effects follow on their records, before any other: the shards have that version now.
-        self._shards.send(self._worker, request, snapshot.version, held)
+        self._shards.tell(Send(self._worker, request, snapshot.version, held))
 
     def close(self) -> None:
-        self._shards.dismiss(self._worker, self.group)
+        self._shards.tell(Dismiss(self._worker, self.group.secret))
 
     def _arriving(self, seq: int, again: bool) -> _Arrival:
         """What arrives; that of another number is void."""

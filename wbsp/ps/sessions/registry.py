@@ -19,7 +19,7 @@ from wbsp.ps.sessions.session import WorkerSession, check_report
 from wbsp.ps.sharding.coordinator import Shards
 from wbsp.wire.liveness import WORKER, Liveness
 from wbsp.wire.messages import codec as m
-from wbsp.wire.proof import Bond, answer
+from wbsp.wire.proof import Bond, Request, answer
 from wbsp.wire.queues import PeerQueues
 from wbsp.wire.rate import RateLimiter
 from wbsp.wire.shm.lender import Lending
@@ -161,13 +161,14 @@ class SessionRegistry:
         elif not self.queues.post(identity, m.encode(message), now=self._clock()) and session:
             session.deaf = True
 
-    def proven(self, identity: bytes, request: m.Reattach, *keys: bytes) -> Bond | None:
-        """As `Challenges.proven`."""
-        return self._socket.challenges.proven(identity, request, *keys)
-
-    def challenge(self, identity: bytes, nonce: bytes, *keys: bytes) -> None:
-        """Have a peer prove what it claims; over the network, whatever was shared with it."""
-        self.answer(identity, self._socket.challenges.challenge(identity, nonce, *keys))
+    def proven(self, identity: bytes, request: Request, *keys: bytes) -> Bond | None:
+        """The bond with a peer that has proven what it claims by one of these keys; None: it is
+        challenged to, over the network, whatever was shared with it."""
+        challenges = self._socket.challenges
+        bond = challenges.proven(identity, request, *keys)
+        if bond is None:
+            self.answer(identity, challenges.challenge(identity, request.nonce, *keys))
+        return bond
 
     def answer(self, identity: bytes, message: m.Message) -> None:
         """Answer a peer that has not proven who it is, whatever its socket is called."""
@@ -194,28 +195,22 @@ class SessionRegistry:
         self.send(session.identity, session.alive())
 
     def refuse(self, identity: bytes, worker: int, reason: str, over: bool = False,
-               nonce: bytes = b"") -> None:
+               nonce: bytes = b"", elsewhere: bool = False) -> None:
         """Tell a peer why it may not take part, and say so, but not without end.
 
         over:  the run has ended
         nonce: of a member of another run, whose secret is not known here; else empty
+        elsewhere: it is to try its other addresses, and this one again; why is said once
         """
         reason = one_line(reason)
-        proof = answer(self._socket.contact, nonce, "refused", reason) if nonce else b""
-        self._turn_down(m.Refused(reason, over, proof), identity, worker)
-
-    def turn_away(self, identity: bytes, worker: int, reason: str) -> None:
-        """Have a peer try its other addresses, and this one again; say why, but once."""
-        answer = m.NotServing(one_line(reason))
-        if answer.reason in self._turned_away:
-            self.send(identity, answer)
+        if elsewhere:
+            self.send(identity, m.NotServing(reason))
+            if reason in self._turned_away:
+                return
+            self._turned_away.append(reason)
         else:
-            self._turned_away.append(answer.reason)
-            self._turn_down(answer, identity, worker)
-
-    def _turn_down(self, answer: m.Refused | m.NotServing, identity: bytes, worker: int) -> None:
-        reason = answer.reason
-        self.send(identity, answer)
+            proof = answer(self._socket.contact, nonce, "refused", reason) if nonce else b""
+            self.send(identity, m.Refused(reason, over, proof))
         if self._refusals.may(self._clock()):
             self._reporter.say(f"refused: {reason}")
             self._reporter.event("refused", worker=worker, reason=reason)

@@ -11,7 +11,6 @@ import contextlib
 import json
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import zmq
 from msgspec import structs
@@ -57,26 +56,6 @@ class ShardLost(RuntimeError):
         self.later = later
 
 
-class LocalShard(ChildProcess):
-    """A shard's process on this machine."""
-
-    def __init__(self, host: str, token: bytes | None, bandwidth: float | None, key: bytes):
-        """`key`: of the run's shards. Raises OSError where it does not come up."""
-        super().__init__(["-m", "wbsp.ps.sharding.process"], {
-            "host": host, "token": token and token.hex(), "bandwidth": bandwidth,
-            "key": key.hex()})
-
-    def port(self) -> int:
-        """On which it listens, once it does. Raises OSError where it does not come up."""
-        line = self.answer(timeouts.SHARD_START)
-        if line is None or not line.strip().isdigit():
-            code = self.kill()
-            raise OSError("a shard's process did not come up" + (
-                f" within {timeouts.SHARD_START:g} s" if line is None else
-                f": it ended with exit code {code}"))
-        return int(line)
-
-
 class ShardLink:
     """Messages to and from one shard, in order; times are seconds of the monotonic clock.
 
@@ -84,7 +63,7 @@ class ShardLink:
     led:     the shard follows this server
     """
 
-    def __init__(self, server: ServerSocket, host: str, port: int, process: LocalShard | None,
+    def __init__(self, server: ServerSocket, host: str, port: int, process: ChildProcess | None,
                  lead: s.Lead, key: bytes):
         """`lead`: how the server introduces itself; `key`: of the run's shards."""
         self.address = ("" if process or is_loopback(host) else host, port)
@@ -227,16 +206,18 @@ class Shards:
         here = "localhost" if config.host in ("*", "0.0.0.0", "::", "[::]") else config.host
         lead = s.Lead(m.PROTOCOL, info.run, info.epoch, config.worker_num)
         key = key_of_shards(info.secret)
-        self.local = [] if plan.addresses or plan.single else [
-            LocalShard(config.host, config.token, config.bandwidth, key)
-            for _ in range(plan.number)]
+        started = [] if plan.addresses or plan.single else [
+            ChildProcess(["-m", "wbsp.ps.sharding.process"], {
+                "host": config.host, "token": config.token and config.token.hex(),
+                "bandwidth": config.bandwidth, "key": key.hex()}) for _ in range(plan.number)]
         try:
-            self._links = [ShardLink(server, here, shard.port(), shard, lead, key)
-                           for shard in self.local]
-        except OSError:
-            for shard in self.local:
-                shard.kill()
-            raise
+            self._links = [ShardLink(server, here, one.port(timeouts.SHARD_START), one, lead, key)
+                           for one in started]
+        except OSError as error:
+            for one in started:
+                one.kill()
+            raise OSError(f"a shard's process {error}") from None
+        self._started = bool(started)
         self._links += [ShardLink(server, *address, None, lead, key) for address in plan.addresses]
 
     def __len__(self) -> int:
@@ -266,7 +247,8 @@ class Shards:
         poller, began = self.on.network.poller(), self.on.clock.monotonic()
         notice = Throttle(_NOTICE, timeouts.SHARDS_GRACE)  # in seconds of waiting
         self.register(poller)
-        patience = timeouts.SHARDS_MISSING if self.local else max(patience, timeouts.SHARDS_GRACE)
+        patience = (timeouts.SHARDS_MISSING if self._started
+                    else max(patience, timeouts.SHARDS_GRACE))
         while True:
             self.serve()
             waiting = [link for link in self._links if not link.led]
@@ -333,43 +315,32 @@ class Shards:
     def admit(self, worker: int) -> m.ShardGroup:
         """A new attachment of a worker: what it needs to know."""
         group = m.ShardGroup(self.on.scheduler.number(), [link.address for link in self._links])
-        self._tell(s.Admit(worker, group.secret))
+        self.tell(s.Admit(worker, group.secret))
         return group
-
-    def dismiss(self, worker: int, group: m.ShardGroup) -> None:
-        """The end of an attachment."""
-        self._tell(s.Dismiss(worker, group.secret))
 
     def log(self, record: Record) -> None:
         """Have the shards do what a decision says of the model."""
         match record:
             case Accepted():
-                self._tell(s.Apply(record.worker, record.seq, False, record.weight))
+                self.tell(s.Apply(record.worker, record.seq, False, record.weight))
             case Resent():
-                self._tell(s.Apply(record.worker, record.work.last, True, record.weight))
+                self.tell(s.Apply(record.worker, record.work.last, True, record.weight))
             case Rejected():
-                self._tell(s.Drop(record.worker, record.seq))
+                self.tell(s.Drop(record.worker, record.seq))
             case Committed():
-                self._tell(s.Commit(record.version))
-
-    def send(self, worker: int, request: int, version: int, held: int) -> None:
-        """Have the shards send a worker the newest version, which is this one; it has `held`."""
-        self._tell(s.Send(worker, request, version, held))
-
-    def collect(self, number: int) -> None:
-        """Have the shards send the newest version here."""
-        self._tell(s.Collect(number))
+                self.tell(s.Commit(record.version))
 
     def end(self, reason: str) -> None:
         """The run has ended in good order."""
-        self._tell(m.Over(reason))
+        self.tell(m.Over(reason))
         with contextlib.suppress(ShardLost):
             monotonic = self.on.clock.monotonic
             end = monotonic() + timeouts.SERVER_LINGER
             while not all(link.settle() for link in self._links) and monotonic() < end:
                 self.serve()
 
-    def _tell(self, message: Any) -> None:
+    def tell(self, message: m.Message) -> None:
+        """Send all shards a message, behind what they were told before."""
         frames, now = (m.encode(message),), self.on.clock.monotonic()
         for link in self._links:
             link.post(frames, now)

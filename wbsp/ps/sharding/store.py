@@ -118,7 +118,7 @@ class ShardedStore(Store):
         self._collections[self._number] = one
         self.reach.since = 0.0
         self._whole = one.version, one.future
-        self._shards.collect(self._number)
+        self._shards.tell(s.Collect(self._number))
         return one.future
 
     def settle(self) -> None:
