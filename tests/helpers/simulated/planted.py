@@ -34,7 +34,7 @@ from wbsp.core.rendezvous import Rendezvous
 from wbsp.ps.checkpoint.resume import Runs
 from wbsp.ps.checkpoint.writer import Checkpoints
 from wbsp.ps.evaluation import Evaluations
-from wbsp.ps.replication.election import Candidate, Elector
+from wbsp.ps.replication.election import Candidate
 from wbsp.ps.replication.primary import Replication
 from wbsp.ps.sessions.admission import Entrance
 from wbsp.ps.sessions.peer_log import TokenBucket
@@ -180,12 +180,12 @@ def _believed(*kinds):
 
 def _anybody_votes():
     """Nor does the process count that is named by the state."""
-    def come(self, identity, request, line):
+    def come(self, peer, request):
         owners = dict(self._state.voters)
         if request.worker not in owners or request.epoch != self.votes.since:
             return False
-        self.came[identity] = Elector(msgspec.structs.replace(
-            request, owner=owners[request.worker]), line)
+        self.came[peer.identity] = peer, msgspec.structs.replace(
+            request, owner=owners[request.worker])
         return True
     stack = contextlib.ExitStack()
     stack.enter_context(_believed(m.Reattach))

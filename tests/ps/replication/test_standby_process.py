@@ -103,7 +103,7 @@ class Server:
         """Its machine refuses connections from here on, and the standby has seen that."""
         self._socket.close(0)
         end = HOST.clock.monotonic() + 20
-        while not self.primary.refused:
+        while not self.primary.refuses:
             assert HOST.clock.monotonic() < end
             self.primary.poll(HOST.clock.monotonic())
             time.sleep(0.01)
@@ -196,7 +196,7 @@ def test_what_a_standby_heard_before_it_slept_is_no_proof(server, standby):
     assert standby._verdict(now + 100) is None, "too long ago"
     standby._nap.over(now)
     standby._woke(now)
-    server.primary.refused = True
+    server.primary.refuses = True
     assert standby._verdict(now) is None
 
 
@@ -370,9 +370,8 @@ def come(standby, worker, place, epoch, key=SECRET, line="line", all_of_it=False
     standby._send = lambda identity, message: said.append(message)
     claim = Claim(os.urandom, ticket(key, worker, place, epoch))
     for _ in range(2):
-        standby._came(identity, claim.sealed(m.Reattach(
-            m.PROTOCOL, worker, "ab12", epoch, LAYOUT, 0, 0, 0, 0, False, False, 1.0, "", place)),
-            line)
+        standby._came(Peer(identity, line), claim.sealed(m.Reattach(
+            m.PROTOCOL, worker, "ab12", epoch, LAYOUT, 0, 0, 0, 0, False, False, 1.0, "", place)))
         if not (said and isinstance(said[-1], m.Challenge) and claim.meets(said[-1])):
             break
     return said if all_of_it else said[-1] if said else None
@@ -380,7 +379,7 @@ def come(standby, worker, place, epoch, key=SECRET, line="line", all_of_it=False
 
 def ended(standby):
     """The process that it follows has ended."""
-    standby._primary.refused, standby._primary.ended = True, HOST.clock.monotonic()
+    standby._primary.refuses, standby._primary.gone_since = True, HOST.clock.monotonic()
 
 
 def test_processes_that_the_state_names_vote_and_no_others(server):
@@ -394,13 +393,13 @@ def test_processes_that_the_state_names_vote_and_no_others(server):
             (0, "a", bytes([1]) * 32, m.Challenge), (0, "later", SECRET, m.NotServing),
             (1, "a", SECRET, m.NotServing), (7, "a", SECRET, m.NotServing)):
         assert isinstance(come(standby, worker, place, 1, key), answered)
-        candidate.promised(bytes([worker + 1]) * 5, m.Elected(2), "line")
+        candidate.promised(Peer(bytes([worker + 1]) * 5, "line"), m.Elected(2))
     assert not candidate.came and not candidate.votes.promised
     for worker, place in ((0, "a"), (1, "b")):
         come(standby, worker, place, 1)
-        candidate.promised(bytes([worker + 1]) * 5, m.Elected(2), "another line")
+        candidate.promised(Peer(bytes([worker + 1]) * 5, "another line"), m.Elected(2))
         assert not candidate.votes.won
-        candidate.promised(bytes([worker + 1]) * 5, m.Elected(2), "line")
+        candidate.promised(Peer(bytes([worker + 1]) * 5, "line"), m.Elected(2))
     assert candidate.votes.won
 
 
@@ -418,7 +417,7 @@ def test_a_server_that_was_started_again_waits_for_a_newer_state_that_a_worker_k
         come(standby, worker, place, 1)
     assert standby._verdict(now + 2) is None
     for worker in (0, 1):
-        standby._candidate.promised(bytes([worker + 1]) * 5, m.Elected(1 + step), "line")
+        standby._candidate.promised(Peer(bytes([worker + 1]) * 5, "line"), m.Elected(1 + step))
     assert (standby._verdict(now + 3) is not None) == (step == STANDBY_STEP)
     assert standby._verdict(now + 70) == "2 of 3 workers have come here", "it withholds it no more"
 
@@ -489,15 +488,15 @@ def test_a_run_that_may_have_ended_without_a_worker_does_not_go_on_with_it(serve
 
 def test_since_when_no_process_is_there(server):
     primary, times = server.primary, iter([True, True, True, False])
-    primary._link.refused = lambda now: next(times)
+    primary.refused = lambda now: next(times)
     primary.poll(10.0)
     primary.poll(14.0)
-    assert primary.ended == 10.0
+    assert primary.gone_since == 10.0
     primary.poll(30.0)
-    assert primary.ended == 30.0, "another one may have been there between"
-    primary._made -= 1
+    assert primary.gone_since == 30.0, "another one may have been there between"
+    primary._seen -= 1
     primary.poll(31.0)
-    assert primary.ended is None
+    assert primary.gone_since is None
 
 
 # What is said while a server is waited for.

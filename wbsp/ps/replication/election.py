@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 from wbsp import timeouts
 from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.state import RunState, Voter
+from wbsp.ps.sessions.handlers import Peer
 from wbsp.runlog.folder import SECRET
 from wbsp.wire.liveness import Beats, Liveness
 from wbsp.wire.messages import codec as m
@@ -106,24 +107,17 @@ class Standing(NamedTuple):
                    secret and bytes.fromhex(secret))
 
 
-class Elector(NamedTuple):
-    """A worker that has come, and has proven who it is, over one connection."""
-
-    request: m.Reattach
-    line: object  # as `ServerSocket.received` returns it
-
-
 class Candidate:
     """The attempt to serve in the place of a server that is silent.
 
-    came: identity of a worker's socket -> its newest introduction
+    came: identity of a worker's socket -> a worker that has come, and has proven who it is
     """
 
     def __init__(self, state: Standing, socket: ServerSocket):
         self._socket = socket
         self._state = state
         self.votes = Votes(state.epoch, state.step, [state.voters], waits=True)
-        self.came: dict[bytes, Elector] = {}
+        self.came: dict[bytes, tuple[Peer, m.Reattach]] = {}
         self._asked = 0.0
         self._began: float | None = None  # when workers were asked first
         self._now = 0.0
@@ -146,7 +140,7 @@ class Candidate:
                 or self._now > self._began + timeouts.CANDIDATE):
             return False
         return not self.votes.promised.issuperset(
-            (one.request.worker, one.request.owner) for one in self.came.values())
+            (request.worker, request.owner) for _, request in self.came.values())
 
     @property
     def missing(self) -> str:
@@ -162,25 +156,27 @@ class Candidate:
             self._asked = now
             if self._began is None and self.came:
                 self._began = now
-            for identity, one in self.came.items():
-                self._ask(identity, one.request.worker)
+            votes = self.votes
+            for identity, (_, request) in self.came.items():
+                self._socket.reaches(identity, m.encode(m.Elect(
+                    votes.epoch, votes.since, self._state.next_seq.get(request.worker, 0))))
 
-    def come(self, identity: bytes, request: m.Reattach, line: object) -> bool:
+    def come(self, peer: Peer, request: m.Reattach) -> bool:
         """A worker cannot reach the server; False if it is none of those who have a say here: the
         processes that the state here names."""
         if (request.epoch != self.votes.since
                 or (request.worker, request.owner) not in self._state.voters):
             return False
-        for other in [i for i, one in self.came.items() if one.request.worker == request.worker]:
-            del self.came[other]
-        self.came[identity] = Elector(request, line)
+        self.came = {identity: one for identity, one in self.came.items()
+                     if one[1].worker != request.worker}
+        self.came[peer.identity] = peer, request
         return True
 
-    def promised(self, identity: bytes, elected: m.Elected, line: object) -> None:
+    def promised(self, peer: Peer, elected: m.Elected) -> None:
         """A worker has answered."""
-        one = self.came.get(identity)
-        if one is not None and one.line is line and elected.epoch == self.votes.epoch:
-            self.votes.promised.add((one.request.worker, one.request.owner))
+        known, request = self.came.get(peer.identity, (None, None))
+        if known and request and known.line is peer.line and elected.epoch == self.votes.epoch:
+            self.votes.promised.add((request.worker, request.owner))
 
     def withdraw(self, reason: str) -> None:
         """The server is there again: give the workers back what they have promised."""
@@ -188,48 +184,31 @@ class Candidate:
         for identity in self.came:
             self._socket.reaches(identity, m.encode(m.NotServing(reason, self.votes.epoch)))
 
-    def _ask(self, identity: bytes, worker: int) -> None:
-        self._socket.reaches(identity, m.encode(m.Elect(
-            self.votes.epoch, self.votes.since, self._state.next_seq.get(worker, 0))))
 
-
-class Inquiry:
+class Inquiry(ServerLink):
     """The question at an address which epoch of a run is served there, asked again and again."""
 
     def __init__(self, server: ServerSocket, host: str, port: int, run: str, secret: bytes):
         """`server`: whose token the question needs; `run`: the run's id; `secret`: the run's, by
         which an answer is proven."""
-        self._link = ServerLink(server, host, port, secret)
-        self.address = self._link.address
-        self._question = m.Ask(run, self._link.claim.nonce)
+        super().__init__(server, host, port, secret)
+        self._question = m.Ask(run, self.claim.nonce)
         self._asked_at = -math.inf
-
-    @property
-    def why(self) -> str | None:
-        """Why there is no answer, as far as is known, in one line."""
-        return self._link.why
-
-    def refused(self, now: float) -> bool:
-        """True if the address refuses connections; see `Probe`."""
-        return self._link.refused(now)
 
     def epoch(self, now: float) -> int | None:
         """The epoch that is served there; None: no answer has come (yet)."""
         if now - self._asked_at >= timeouts.INQUIRE_AGAIN:
             self._asked_at = now
-            self._link.send(self._question)
-        for frames in self._link.read():
+            self.send(self._question)
+        for frames in self.read():
             with contextlib.suppress(m.WireError):
                 answer = m.decode(m.FromServer, frames[0].buffer)
                 if isinstance(answer, m.NotServing):  # of anybody: for a line alone
-                    self._link.says = answer.reason
-                if isinstance(answer, m.Leading) and self._link.claim.answers(
+                    self.says = answer.reason
+                if isinstance(answer, m.Leading) and self.claim.answers(
                         answer.proof, "leading", answer.epoch):
                     return answer.epoch
         return None
-
-    def close(self) -> None:
-        self._link.close()
 
 
 class Election:

@@ -38,16 +38,16 @@ from wbsp.wire.sockets import ServerSocket
 _NOTICE = 10.0  # seconds between two lines about a silent server
 
 
-class PrimaryLink:
+class PrimaryLink(ServerLink):
     """The server that is followed; times are seconds of the monotonic clock.
 
     liveness: before its first message, as of the begin
     beats:    of this standby
     follows:  the server has taken this process as its standby
     epoch:    of the server, when it did so last; 0: it never did
-    refused:  its address has just refused a connection
+    refuses:  its address has just refused a connection
     vacant:   the process there holds nothing of the run
-    ended:    time since which no process has been there that could serve; None: one may be
+    gone_since: time since which no process has been there that could serve; None: one may be
     rank:     as of Follow, of the process there: it waits, as this one does; 0: that is not known
     refusal:  why it does not take this standby
     over:     why the run has ended
@@ -61,11 +61,9 @@ class PrimaryLink:
                  share: bool = True, secret: bytes | None = None):
         """`follow`: how this process introduces itself; `share`: as of `CopyReader`; `secret`: of
         the run of which it has a state; None: it has none, or one without."""
+        super().__init__(server, host, port, *([secret] if secret else []), server.contact)
         self._contact = server.contact
-        self._link = ServerLink(server, host, port, *([secret] if secret else []), self._contact)
-        self.address = self._link.address
-        self.socket = self._link.socket
-        self._made = 0  # connections, as of `ServerLink`, seen so far
+        self._seen = 0  # connections that were made, so far
         self._follow = follow
         self._told = -timeouts.STANDBY_BEAT
         self.follows = False
@@ -75,23 +73,13 @@ class PrimaryLink:
         self.beats = Beats()
         self._beat = self._answered = 0  # numbers of the newest, and of the newest with an answer
         self._asked_at: float | None = None  # when the question left that Following may answer
-        self.refused = self.vacant = False
+        self.refuses = self.vacant = False
         self.rank = 0
-        self.ended: float | None = None
+        self.gone_since: float | None = None
         self._refused_at = -math.inf
         self.refusal: str | None = None
         self.over: str | None = None
         self.trouble: str | None = None
-
-    @property
-    def why(self) -> str | None:
-        """Why it is not followed, as far as is known, in one line."""
-        return self._link.why
-
-    @property
-    def doubt(self) -> str | None:
-        """Why it is not believed."""
-        return self._link.doubt
 
     @property
     def copy(self) -> RunCopy | None:
@@ -100,21 +88,21 @@ class PrimaryLink:
 
     def poll(self, now: float) -> None:
         """Say what is held, now and then, and read what has come."""
-        self.refused = self._link.refused(now)
-        if self._link.made != self._made:
-            self._made = self._link.made
-            self._link.renew()
+        self.refuses = self.refused(now)
+        if self.made != self._seen:
+            self._seen = self.made
+            self.renew()
             self.vacant = False
             self.rank = 0
-            self.ended = None
+            self.gone_since = None
             self._ask_again()
-        if self.refused:
-            if self.ended is None or now - self._refused_at > timeouts.REFUSAL_GAP:
-                self.ended = now
+        if self.refuses:
+            if self.gone_since is None or now - self._refused_at > timeouts.REFUSAL_GAP:
+                self.gone_since = now
             self._refused_at = now
         if now - self._told >= timeouts.STANDBY_BEAT:
             self._tell(now)
-        for frames in self._link.read():
+        for frames in self.read():
             self._take(frames, now)
             if self.refusal is not None or self.over is not None:
                 break
@@ -124,28 +112,27 @@ class PrimaryLink:
         """
         self.beats.doubt()
         self.liveness.woke(now)
-        self.vacant = self.refused = False
-        self.ended = None
+        self.vacant = self.refuses = False
+        self.gone_since = None
         self._told = -timeouts.STANDBY_BEAT
 
-    def close(self) -> None:
-        """Nothing that was said and has not left is sent any more."""
-        self._link.close()
+    def close(self, patience: float = 0.0) -> None:
+        super().close(patience)
         self._copies.close()
 
     def _tell(self, now: float) -> None:
         self._told = now
-        claim = self._link.claim
+        claim = self.claim
         if self.follows:
             held = self.copy.number if self.copy else 0
             self._beat += 1
             self.beats.sent(self._beat, now)
             proof = claim.bond.mac("held", held, self._beat, self._answered) if claim.bond else b""
-            self._link.send(m.Held(held, self._beat, self._answered, proof, self._copies.chunks))
+            self.send(m.Held(held, self._beat, self._answered, proof, self._copies.chunks))
         else:
             if self._asked_at is None:
                 self._asked_at = now
-            self._link.send(claim.sealed(structs.replace(self._follow, socket=self._copies.socket)))
+            self.send(claim.sealed(structs.replace(self._follow, socket=self._copies.socket)))
 
     def _ask_again(self) -> None:
         """Introduce this process anew: what was on its way may be lost."""
@@ -159,33 +146,33 @@ class PrimaryLink:
             message = m.decode(m.FromServer, frames[0].buffer)
             self._handle(message, frames[1].buffer if len(frames) == 2 else None, now)
         except (m.WireError, MemoryError) as error:
-            if self._link.proven:
+            if self.proven:
                 self.trouble = str(error) or "there is not enough memory"
             self._ask_again()
             self._told = now  # not at once: it may fail again
 
     def _handle(self, message: m.Message, body: memoryview | None, now: float) -> None:
         if isinstance(message, m.Challenge):
-            if self._link.meets(message):
+            if self.meets(message):
                 self._tell(now)
-            self.follows = self.follows and self._link.proven
+            self.follows = self.follows and self.proven
             return
         if isinstance(message, m.NotServing):  # of anybody: for the lines about waiting alone
-            self._link.says = message.reason
-        claim = self._link.claim
+            self.says = message.reason
+        claim = self.claim
         # as far as this one knows
         of_run = claim.bond is not None and claim.bond.key == claim.keys[0]
         if isinstance(message, m.Refused) and not of_run:
-            self._link.doubt = one_line(message.reason)
+            self.doubt = one_line(message.reason)
             self.follows = False
             return
         if isinstance(message, m.Vacant):
             self.vacant = claim.answers(message.proof, "vacant")
             if self.vacant:
                 self.liveness.hear(now)
-                self.ended = self.ended or now
+                self.gone_since = self.gone_since or now
             return
-        if not self._link.proven:
+        if not self.proven:
             return
         self.liveness.hear(now)
         match message:
@@ -194,7 +181,7 @@ class PrimaryLink:
                 self._copies.follow(run)
                 self.follows = True
                 self.epoch = run["epoch"]
-                self._link.says = None
+                self.says = None
                 if self._asked_at is not None:  # as old as the first question, perhaps
                     self.beats = Beats(self._asked_at)
                     self._asked_at = None
@@ -296,8 +283,8 @@ class Standby:
             self._socket.close(1.0)
             return server
         self._epoch = server.epoch
-        for identity, one in self._candidate.came.items() if self._candidate else ():
-            self._lead(identity, one.request)
+        for peer, request in self._candidate.came.values() if self._candidate else ():
+            self._lead(peer.identity, request)
         return server.run(self._attend, self._earlier)
 
     def _begin(self) -> Successor | int:
@@ -326,13 +313,8 @@ class Standby:
 
     def _earlier(self) -> list[tuple[Peer, m.Message]]:
         """Those who have come here, for the server to answer once it is ready."""
-        came: list[tuple[Peer, m.Message]] = []
-        if self._follower is not None:
-            came.append(self._follower)
-        if self._candidate is not None:
-            came += [(Peer(identity, one.line), one.request)
-                     for identity, one in self._candidate.came.items()]
-        return came
+        return [*([self._follower] if self._follower else []),
+                *(self._candidate.came.values() if self._candidate else [])]
 
     def _attend(self, reason: str) -> None:
         """This process has taken over, and does not serve yet, for that reason: all who come learn
@@ -407,9 +389,9 @@ class Standby:
                                       f"taken: {one_line(primary.trouble)}; asking for another")
         if state is not None and 0 < primary.rank < state.rank:
             return "it was started again, and has an older state"
-        if primary.refused and primary.copy is not None and primary.copy.saved.state.over:
+        if primary.refuses and primary.copy is not None and primary.copy.saved.state.over:
             return "its process has ended, and all workers have the final version"
-        if (state is not None and (primary.refused or primary.vacant)
+        if (state is not None and (primary.refuses or primary.vacant)
                 and self._proves(primary, state, now)):
             return "its process has ended"
         if not primary.liveness.silent(now):
@@ -440,7 +422,7 @@ class Standby:
     def _here(self, named: Collection[int]) -> int:
         """How many of these workers, old processes or new ones, have come since the other process
         ended: it has not sent these the final version."""
-        ended = self._primary.ended
+        ended = self._primary.gone_since
         return 0 if ended is None else sum(
             self._came_at.get(worker, -math.inf) > ended for worker in named)
 
@@ -500,15 +482,16 @@ class Standby:
             return
         line = self._socket.received(
             frames[0], candidate is not None and identity in candidate.came, frames[1:])
+        peer = Peer(identity, line, frames[0])
         message = m.decode(m.FromWorker, frames[0].buffer)
         match message:
             case m.Reattach():
-                self._came(identity, message, line)
+                self._came(peer, message)
             case m.Elected():
                 if candidate is not None:
-                    candidate.promised(identity, message, line)
+                    candidate.promised(peer, message)
             case m.Follow():
-                self._followed(Peer(identity, line, frames[0]), message)
+                self._followed(peer, message)
             case m.Held():
                 self._send(identity, m.Unknown())
             case m.Hello() | m.Ask() | m.Watch():
@@ -518,10 +501,11 @@ class Standby:
             case Lead():
                 self._send(identity, Denied(f"{self._reason}, and no shard"))
 
-    def _came(self, identity: bytes, request: m.Reattach, line: object) -> None:
+    def _came(self, peer: Peer, request: m.Reattach) -> None:
         """A worker takes this process for the server: it has a say once it has proven who it is.
         Raises WireError."""
         check_reattach(request)
+        identity = peer.identity
         state = self._state
         candidate = self._candidate
         if (state is not None and state.secret is not None and request.run == state.run
@@ -538,7 +522,7 @@ class Standby:
                     f"the state here is of epoch {state.epoch}: start that server again"))
             else:
                 self._note(request.worker)
-                if candidate is not None and candidate.come(identity, request, line):
+                if candidate is not None and candidate.come(peer, request):
                     return
         self._send(identity, m.NotServing(self._reason))
 

@@ -56,37 +56,30 @@ class ShardLost(RuntimeError):
         self.later = later
 
 
-class ShardLink:
+class ShardLink(ServerLink):
     """Messages to and from one shard, in order; times are seconds of the monotonic clock.
 
-    address: host and port, as workers are told: "" for a host that each has another name for
-    led:     the shard follows this server
+    place: host and port, as workers are told: "" for a host that each has another name for
+    led:   the shard follows this server
     """
 
     def __init__(self, server: ServerSocket, host: str, port: int, process: ChildProcess | None,
                  lead: s.Lead, key: bytes):
         """`lead`: how the server introduces itself; `key`: of the run's shards."""
-        self.address = ("" if process or is_loopback(host) else host, port)
+        super().__init__(server, host, port, key, *([] if process else [server.contact]))
+        self.place = ("" if process or is_loopback(host) else host, port)
         self._process = process
-        self._link = ServerLink(server, host, port, key, *([] if process else [server.contact]))
-        self.socket = self._link.socket
         self._lead, self._key = lead, key
         self._queue = SendQueue(self.socket, RateLimiter(None))
         self._held_back: list[Frames] = []  # until the shard follows
         self.led = False
-        self._ended = 0  # as of `ServerLink`, seen so far
+        self._seen = 0  # connections that have ended, so far
         self._liveness = Liveness(SHARD, -math.inf)
         self._beat_at = -math.inf
         self._beats = 0
 
     def __str__(self) -> str:
-        return f"the shard at {self._link.address}"
-
-    @property
-    def why(self) -> str:
-        """Why it does not follow, as far as is known, for the end of a line."""
-        reason = self._link.why
-        return f"; {reason}" if reason else ""
+        return f"the shard at {self.address}"
 
     def post(self, frames: Frames, now: float) -> None:
         """Send an encoded message after all earlier ones, once the shard follows."""
@@ -97,30 +90,30 @@ class ShardLink:
 
     def receive(self, now: float) -> Iterator[tuple[m.Message, memoryview | None]]:
         """What the shard has said. Raises ShardLost."""
-        for frames in self._link.read():
+        for frames in self.read():
             try:
                 message = m.decode(s.FromShard, frames[0].buffer)
             except m.WireError as error:
                 if not self.led:
-                    self._link.misread(str(error))
+                    self.misread(str(error))
                     continue
                 raise ShardLost(f"{self} sent {error}") from None
             self._liveness.hear(now)
             match message:
                 case s.Challenge():
-                    if self._link.meets(message):
-                        self._link.says = None
+                    if self.meets(message):
+                        self.says = None
                         self._ask_to_follow()
                 case s.Led():
-                    if self._link.proven:
+                    if self.proven:
                         self._follows(now)
                 case s.Denied() if self.led:
                     raise ShardLost(f"{self} follows no longer: {one_line(message.reason)}",
                                     message.epoch)
-                case s.Denied() if message.epoch > self._lead.epoch and self._link.proven:
+                case s.Denied() if message.epoch > self._lead.epoch and self.proven:
                     raise ShardLost(f"{self} says: {one_line(message.reason)}", message.epoch)
                 case s.Denied():
-                    self._link.says = message.reason
+                    self.says = message.reason
                 case s.Beat():
                     pass
                 case _ if self.led:
@@ -133,12 +126,12 @@ class ShardLink:
     def keep_up(self, now: float) -> None:
         """Ask to be followed, or tell that this server lives. Raises ShardLost."""
         broken = False
-        self._link.watch()
-        if self._ended != self._link.ended:
-            self._ended = self._link.ended
+        self.watch()
+        if self._seen != self.ended:
+            self._seen = self.ended
             broken = self.led
-            self._link.says = None
-            self._link.renew()
+            self.says = None
+            self.renew()
         if self._process is not None:
             code = self._process.ended(timeouts.SHARD_EXIT if broken else 0.0)
             if code is not None:
@@ -164,17 +157,18 @@ class ShardLink:
         """True if all that was posted has left."""
         return not (self._queue or self._held_back)
 
-    def close(self, patience: float) -> None:
-        """End the connection, `patience` seconds after the last message, and the process."""
-        self._link.close(patience)
+    def close(self, patience: float = 0.0) -> None:
+        """End the process, too."""
+        super().close(patience)
         if self._process is not None:
             self._process.kill()
 
     def _ask_to_follow(self) -> None:
-        claim, lead = self._link.claim, self._lead
+        claim = self.claim
+        lead = self._lead
         if claim.bond is not None:
             lead = structs.replace(lead, key=claim.bond.hidden(self._key))
-        self._link.send(claim.sealed(lead))
+        self.send(claim.sealed(lead))
 
     def _follows(self, now: float) -> None:
         if not self.led:
@@ -257,13 +251,14 @@ class Shards:
                 return None
             if interrupts.first is not None:
                 return 128 + interrupts.first
-            reason, waited = f"waiting for {missing[0]}", self.on.clock.monotonic() - began
+            reason = f"waiting for {missing[0]}"
+            waited = self.on.clock.monotonic() - began
+            why = f"; {waiting[0].why}" if waiting[0].why else ""
             if waited > patience:
-                self._say(f"stopping: {missing[0]} did not come within {patience:g} s"
-                          f"{waiting[0].why}")
+                self._say(f"stopping: {missing[0]} did not come within {patience:g} s{why}")
                 return 1
             if notice.due(waited):
-                self._say(f"{reason} ({waited:.0f} of {patience:g} s){waiting[0].why}")
+                self._say(f"{reason} ({waited:.0f} of {patience:g} s){why}")
             if waited > timeouts.SHARDS_GRACE:  # else they are heard in a moment
                 attend(f"the server is {reason}")
             poller.poll(int(1000 * _LOOK))
@@ -314,7 +309,7 @@ class Shards:
 
     def admit(self, worker: int) -> m.ShardGroup:
         """A new attachment of a worker: what it needs to know."""
-        group = m.ShardGroup(self.on.scheduler.number(), [link.address for link in self._links])
+        group = m.ShardGroup(self.on.scheduler.number(), [link.place for link in self._links])
         self.tell(s.Admit(worker, group.secret))
         return group
 
