@@ -52,38 +52,6 @@ class Progress:
         return Push(worker, seq, self.base, self.steps, self.samples, self.seconds, loss, to=to)
 
 
-@dataclass(slots=True)
-class Cuts:
-    """The cuts of this incarnation, and whether the model that they are made of is still sound."""
-
-    sound_from: int  # number of the first push that was cut after x was last replaced
-    none: bool = True  # nothing was cut
-    lost: bool = False  # x holds NaN or infinity: the next version replaces it
-
-    def not_finite(self, seq: int) -> None:
-        """Push `seq` was found not to be finite."""
-        self.lost = self.lost or seq >= self.sound_from
-
-    def replaced(self, seq: int) -> None:
-        """x was replaced; the next push will be `seq`."""
-        self.lost = False
-        self.sound_from = seq
-
-
-@dataclass(slots=True)
-class Network:
-    """Requests of one worker."""
-
-    sending: bool = False  # the newest push is not acknowledged
-    fetching: int = 0  # number of the fetch under way, or 0
-    fetches: int = 0  # number of the newest fetch, carried or not
-    queries: int = 0  # number of the newest query
-
-    @property
-    def idle(self) -> bool:
-        return not (self.sending or self.fetching)
-
-
 class Cut(NamedTuple):
     """Take update = x - anchor, set anchor = x, and push the update.
 
@@ -125,6 +93,7 @@ class Agent:
     run_steps: of all workers, as far as is known here: what the newest answer said, and own ones
               that it did not count
     waiting:  what the compute thread must wait for; None: for nothing
+    fetching: number of the fetch under way, from the request until the whole model is here; or 0
     stopped:  the server's reason to end the training; None while there is none
     finished: `Leave` was commanded
     trained:  how far in its sequence of the run's shared data this worker has come; None: its data
@@ -143,24 +112,24 @@ class Agent:
         self.finished = False
         self.trained = trained
         self._starved = False  # no step will follow until there is work again
+        self.fetching = 0
         self._progress = Progress()
-        self._network = Network()
+        self._sending = False  # the newest push is not acknowledged
+        self._fetches = 0  # number of the newest fetch, carried or not
+        self._queries = 0  # number of the newest query
         self._grant: int | None = None  # newest granted version that was not requested
         self._inbox: int | None = None  # fetched version, not adopted
         self._finishing = False  # no step will follow
         self._cut_due = rule.push == "when_idle"  # the model directs this worker to cut, or allows
         #                                           a worker to that cuts whenever it is idle
-        self._cuts = Cuts(seq)
+        self._none_cut = True  # by this incarnation
+        self._sound_from = seq  # number of the first push that was cut after x was last replaced
+        self._unsound = False  # x holds NaN or infinity: the next version replaces it
 
     @property
     def idle(self) -> bool:
         """True if the network is free: no push unacknowledged, no fetch under way."""
-        return self._network.idle
-
-    @property
-    def fetching(self) -> int:
-        """Number of the fetch under way, from the request until the whole model is here; or 0."""
-        return self._network.fetching
+        return not (self._sending or self.fetching)
 
     # Events of the compute thread.
 
@@ -188,12 +157,12 @@ class Agent:
             if self._progress.steps >= rule.every or self._cut_due:
                 commands.append(self._cut())
         elif rule.push == "on_adopt":
-            if self._inbox is not None or (self._cuts.none and self.idle):
+            if self._inbox is not None or (self._none_cut and self.idle):
                 commands += self._exchange()
         elif rule.push == "on_query":
-            self._network.queries += 1
+            self._queries += 1
             self.waiting = "decision"
-            commands.append(CutQuery(self._network.queries, self._progress.steps, seconds / steps))
+            commands.append(CutQuery(self._queries, self._progress.steps, seconds / steps))
         elif self._cut_due and self.idle:
             commands.append(self._cut())
         return commands
@@ -240,9 +209,9 @@ class Agent:
         run_steps: of all workers, those of the push included; 0: not known
         reason:    of its rejection; None: there is none, or it is not known
         """
-        self._network.sending = False
-        if reason in UNFIT:
-            self._cuts.not_finite(self.seq - 1)
+        self._sending = False
+        if reason in UNFIT and self.seq > self._sound_from:
+            self._unsound = True
         self.run_steps = max(self.run_steps, run_steps + self._progress.steps)
         if self.rule.push == "every_step":
             self._cut_due = False  # directed before this acknowledgement, for the older version
@@ -274,7 +243,7 @@ class Agent:
 
     def fetched(self, version: int) -> list[Command]:
         """The requested model is here, whole."""
-        self._network.fetching = 0
+        self.fetching = 0
         self._inbox = version
         if self._grant is not None and self._grant <= version:
             self._grant = None  # this model meets that grant, too
@@ -285,7 +254,7 @@ class Agent:
 
     def decided(self, number: int, cut: bool) -> list[Command]:
         """The server decided query `number`: cut now, or go on."""
-        if self.waiting != "decision" or number != self._network.queries:
+        if self.waiting != "decision" or number != self._queries:
             return []  # received before, or not waited for any more
         self.waiting = None
         return [self._cut()] if cut else self._cut_if_starved()
@@ -329,10 +298,9 @@ class Agent:
             return []
         if self.waiting == "model" or (self.rule.wait == "never" and not self._finishing):
             self._grant = None
-            network = self._network
-            network.fetches += not carried
-            network.fetching = network.fetches
-            fetch = Fetch(network.fetching)
+            self._fetches += not carried
+            self.fetching = self._fetches
+            fetch = Fetch(self.fetching)
             return [Expect(fetch) if carried else fetch]
         return []
 
@@ -343,9 +311,9 @@ class Agent:
         if not self._progress.steps:
             self._progress.base = version
         rebase = self.rule.adopt == "rebase" and self._progress.steps and not self.finished
-        if self._cuts.lost:  # progress that is not finite would stay so on any version
-            self._cuts.replaced(self.seq)
-            rebase = False
+        if self._unsound:  # progress that is not finite would stay so on any version
+            self._unsound = rebase = False
+            self._sound_from = self.seq
         return Adopt(version, "rebase" if rebase else "replace")
 
     def _exchange(self) -> list[Command]:
@@ -361,14 +329,14 @@ class Agent:
     def _cut(self) -> Cut:
         push = self._progress.push(self.worker, self.seq, self.trained)
         self.seq += 1
-        self._cuts.none = False
+        self._none_cut = False
         self._progress = Progress(self._progress.base if self.version is None else self.version)
-        self._network.sending = True
+        self._sending = True
         self._cut_due = self.rule.push == "when_idle"
         if self.rule.wait != "never" or self._finishing:
             self.waiting = "ack"
-        self._network.fetches += not self._finishing
-        return Cut(push, 0 if self._finishing else self._network.fetches)
+        self._fetches += not self._finishing
+        return Cut(push, 0 if self._finishing else self._fetches)
 
     def _cut_if_starved(self) -> list[Command]:
         due = self._starved and self._progress.steps and self.idle and self.waiting is None
