@@ -72,7 +72,7 @@ def arrange(point: str, number: int) -> None:
             around(Store, "apply", after=lambda _, store, record, update: isinstance(record, kind))
         case "answered":
             around(Engine, "push", before=lambda *_: pushed.append(1))
-            for name in ("_handle", "_hear", "hear_shard"):
+            for name in ("_handle", "hear_shard"):
                 around(Dispatcher, name, after=lambda *_: pushed and pushed.pop())
         case "replicated":
             around(Replication, "held", after=lambda _, self, peer, held: (

@@ -125,7 +125,7 @@ class Dispatcher:
                 self.sessions.planes.unshare(session)
                 continue
             if frames is not None:
-                self._carefully(link.identity, partial(self._hear, session, frames))
+                self._carefully(link.identity, partial(self._handle, link.identity, frames, True))
 
     def hear_shard(self, shard: int, message: m.Message) -> None:
         """A shard says something of a worker, or of strangers."""
@@ -134,7 +134,8 @@ class Dispatcher:
             return
         if not isinstance(message, s.Holds | s.Arriving):
             return
-        session = self.sessions.attached(message.secret)
+        worker = self.sessions.planes.worker_of(message.secret)
+        session = None if worker is None else self.sessions.of(worker)
         if session is not None:  # it may have ended meanwhile
             handle = self._handlers.session[type(message)]
             self._carefully(session.identity, partial(handle, session, message, shard))
@@ -143,8 +144,10 @@ class Dispatcher:
         """Do what a message of this peer asks for; a wrong one costs its sender alone."""
         try:
             act()
-        except m.Impossible as error:
-            self._give_up(identity, str(error))
+        except m.Impossible as error:  # a member would wait for an answer for ever
+            self.sessions.log.count(str(error))
+            if session := self.sessions.get(identity):
+                self.send_off(session, str(error))
         except m.WireError as error:
             self.sessions.log.count(str(error))
         except Exception as error:  # internal error: drop this worker, keep the run
@@ -207,45 +210,32 @@ class Dispatcher:
         """End a session without a word from the worker."""
         self.entrance.lose(session, reason)
 
-    def _handle(self, identity: bytes, frames: list[zmq.Frame]) -> None:
-        session, line = self.sessions.get(identity), None
-        if frames:
+    def _handle(self, identity: bytes, frames: list[zmq.Frame], linked: bool = False) -> None:
+        """Take a message; `linked`: over a link that proves whose it is. Raises WireError."""
+        session = self.sessions.get(identity)
+        line = None
+        if frames and not linked:
             line = self._socket.received(frames[0], session is not None
                                          or self.replication.knows(identity), frames[1:])
-        message, body = self._decoded(frames, session)
-        handle = self._handlers.anybody.get(type(message))
-        if handle is not None:
-            handle(Peer(identity, line, frames[0]), message)
-        elif session is None:
-            self.sessions.send(identity, m.Unknown())
-            raise m.WireError(f"{type(message).__name__} from an unknown session")
-        elif session.line is not line:
-            self.sessions.answer(identity, m.Unknown())  # a new connection: who is it?
-        else:
-            self._handle_in_session(session, message, body)
-
-    def _hear(self, session: WorkerSession, frames: list[zmq.Frame]) -> None:
-        """A message of a session, over the link that proves whose it is."""
-        self._handle_in_session(session, *self._decoded(frames, session))
-
-    def _handle_in_session(self, session: WorkerSession, message: m.Message,
-                           body: memoryview | None) -> None:
-        session.note_message(self._clock.now())
-        handle = self._handlers.session.get(type(message))
-        if handle is None:
-            raise m.WireError(f"worker {session.worker} sent {type(message).__name__} out of turn")
-        if isinstance(message, _WITH_FLOATS):
-            handle(session, message, body)
-        else:
-            handle(session, message)
-
-    def _decoded(self, frames: list[zmq.Frame],
-                 session: WorkerSession | None) -> tuple[m.Message, memoryview | None]:
-        """A message and its floats, if it is one that has some. Raises WireError."""
         if not 1 <= len(frames) <= 2:
             raise m.WireError(f"a message of {len(frames)} frames")
         message = m.decode(m.FromWorker, frames[0].buffer)
-        return message, body_of(message, frames, session)
+        body = body_of(message, frames, session)
+        anybody = None if linked else self._handlers.anybody.get(type(message))
+        if anybody is not None:
+            anybody(Peer(identity, line, frames[0]), message)
+        elif session is None:
+            self.sessions.send(identity, m.Unknown())
+            raise m.WireError(f"{type(message).__name__} from an unknown session")
+        elif not linked and session.line is not line:
+            self.sessions.answer(identity, m.Unknown())  # a new connection: who is it?
+        else:
+            session.liveness.hear(self._clock.now())
+            handle = self._handlers.session.get(type(message))
+            if handle is None:
+                raise m.WireError(f"worker {session.worker} sent {type(message).__name__} out of "
+                                  "turn")
+            handle(session, message, *([body] if isinstance(message, _WITH_FLOATS) else []))
 
     def _tell_watcher(self, peer: Peer, watch: m.Watch) -> None:
         """Another process serves those who watch the run: say where."""
@@ -258,12 +248,6 @@ class Dispatcher:
 
     def _is_no_shard(self, peer: Peer, lead: s.Lead) -> None:
         self.sessions.answer(peer.identity, s.Denied("it is a server, and no shard"))
-
-    def _give_up(self, identity: bytes, reason: str) -> None:
-        """A member has said what cannot be, and would wait for an answer for ever."""
-        self.sessions.log.count(reason)
-        if session := self.sessions.get(identity):
-            self.send_off(session, reason)
 
     def _fail(self, identity: bytes, error: Exception) -> None:
         """A message was one too many for the server: go on without the worker that sent it."""

@@ -73,20 +73,15 @@ _NAMED = 5  # workers in one line, at most
 _MOST_LOST = 20  # shards in a row without a checkpoint between
 
 
-class Records:
-    """The settings of a run in its folder, run.json."""
-
-    def __init__(self, folder: pathlib.Path, run: dict[str, Any]):
-        self._folder = folder
-        self._run = run
-
-    def __call__(self, **changes: Any) -> dict[str, Any]:
-        """Note changes; return all. Raises OSError where they cannot be written; then nothing has
-        changed."""
+def _recorder(folder: pathlib.Path, run: dict[str, Any]) -> Callable[..., dict[str, Any]]:
+    """As `record` of `Server`, for the settings `run` in this folder's run.json."""
+    def record(**changes: Any) -> dict[str, Any]:
         if changes:
-            write_settings(self._folder, self._run | changes)
-            self._run.update(changes)
-        return self._run
+            write_settings(folder, run | changes)
+            run.update(changes)
+        return run
+
+    return record
 
 
 @dataclass(frozen=True)
@@ -180,7 +175,7 @@ class _Plan:
                        series=self.series)
         server = Server(model, socket, info,
                         Reporter(folder, log, console, Clock(self.on.clock.monotonic)),
-                        self.interrupts, Records(folder, run), self.start_evaluator, hold)
+                        self.interrupts, _recorder(folder, run), self.start_evaluator, hold)
         if self.series.followed and saved is None:
             living = ", ".join(map(str, sorted(self.series.living)[:_NAMED]))
             console.line(f"waiting for the next fit of worker {living}, or the end of its process; "

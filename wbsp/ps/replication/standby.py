@@ -252,11 +252,10 @@ class Standby:
             share, own and own.secret)
         self._identity = self._primary.socket.routing_id  # which the socket forgets as it is closed
         self._itself = False  # this process has been told to follow itself
-        self._why: str | None = None  # why the server is not followed, as was said last
         self._candidate: Candidate | None = None  # while the server is silent
         self._silent_since = self._socket.on.clock.monotonic()
         self._silence = Throttle(_NOTICE)
-        self._said: set[str] = set()  # lines that are said once
+        self._said: set[str] = set()  # lines that are said once, or what these are about
         self._began = self._socket.on.clock.monotonic()
         self._nap = Nap(self._began)
         self._follower: tuple[Peer, m.Follow] | None = None  # takes this one for the server
@@ -290,18 +289,14 @@ class Standby:
     def _begin(self) -> Successor | int:
         """The server that this process becomes, once the disk takes what that needs; or an exit
         code. What was held stays in memory meanwhile."""
-        said = ""
         clock = self._socket.on.clock
         loop = Loop(self._socket, self._socket.watch, POLL)
         while True:
             try:
                 return self._serve(self._primary.copy)
             except OSError as error:
-                reason = error.strerror or str(error)
-                if reason != said:
-                    said = reason
-                    say(f"cannot take over yet: {said}; the newest state stays in memory, trying "
-                        f"again every {timeouts.SERVE_AGAIN:g} s")
+                self._say_once(f"cannot take over yet: {error.strerror or error}; the newest state "
+                               f"stays in memory, trying again every {timeouts.SERVE_AGAIN:g} s")
             again = clock.monotonic() + timeouts.SERVE_AGAIN
             while clock.monotonic() < again:
                 loop.wait(POLL)
@@ -378,15 +373,15 @@ class Standby:
             return 1
         if primary.doubt is not None:
             line = f"the process at {primary.address} is not believed: {primary.doubt}"
-            self._say_once("foreign", line)
+            self._say_once(line, "foreign")
             if state is None:
                 return 1
         if primary.copy is not None:
-            self._say_once("holding", f"holding version {primary.copy.saved.state.version} of "
-                                      f"the server at {primary.address}")
+            self._say_once(f"holding version {primary.copy.saved.state.version} of the server at "
+                           f"{primary.address}", "holding")
         if primary.trouble is not None:
-            self._say_once("trouble", f"a copy of the server at {primary.address} could not be "
-                                      f"taken: {one_line(primary.trouble)}; asking for another")
+            self._say_once(f"a copy of the server at {primary.address} could not be taken: "
+                           f"{one_line(primary.trouble)}; asking for another", "trouble")
         if state is not None and 0 < primary.rank < state.rank:
             return "it was started again, and has an older state"
         if primary.refuses and primary.copy is not None and primary.copy.saved.state.over:
@@ -397,7 +392,9 @@ class Standby:
         if not primary.liveness.silent(now):
             if primary.follows:
                 self._silent_since = now
-                self._withdraw()
+                if self._candidate is not None:
+                    self._candidate.withdraw(self._reason)
+                    self._candidate = None
         elif state is not None:
             self._candidate = self._candidate or Candidate(state, self._socket)
             self._candidate.poll(now)
@@ -444,9 +441,8 @@ class Standby:
         if waited > patience:
             say(f"no server at {self._primary.address} for {patience:g} s, and {missing}")
             return 1
-        if why is not None and why != self._why:
-            self._why = why
-            say(f"no server at {self._primary.address} yet; {missing}")
+        if why is not None:
+            self._say_once(f"no server at {self._primary.address} yet; {missing}", why)
         if waited > _NOTICE and self._silence.due(now):
             say(f"no server at {self._primary.address} for {waited:.0f} of {patience:g} s; "
                 f"{missing}")
@@ -457,11 +453,6 @@ class Standby:
         named = {worker for worker, _ in state.voters}
         return (f"{self._here(named)} of {len(named)} workers have come here, more than half "
                 "of them are needed")
-
-    def _withdraw(self) -> None:
-        if self._candidate is not None:
-            self._candidate.withdraw(self._reason)
-            self._candidate = None
 
     @property
     def _reason(self) -> str:
@@ -517,9 +508,9 @@ class Standby:
                 self._lead(identity, request)
             elif request.epoch > state.epoch:
                 self._later[request.worker] = self._socket.on.clock.monotonic()
-                self._say_once("later", (
+                self._say_once(
                     f"worker {request.worker} comes from a server of epoch {request.epoch}, and "
-                    f"the state here is of epoch {state.epoch}: start that server again"))
+                    f"the state here is of epoch {state.epoch}: start that server again", "later")
             else:
                 self._note(request.worker)
                 if candidate is not None and candidate.come(peer, request):
@@ -562,8 +553,9 @@ class Standby:
             return False
         return True
 
-    def _say_once(self, what: str, line: str) -> None:
-        if what not in self._said:
+    def _say_once(self, line: str, about: str = "") -> None:
+        """`about`: of lines that are one, the first is said."""
+        if (what := about or line) not in self._said:
             self._said.add(what)
             say(line)
 

@@ -361,8 +361,8 @@ class Admission(Entrance):
             self._readmit(peer, request)
             return
         session.line = peer.line
-        session.note_message(self._clock.now())
         session.attached_at = self._clock.now()
+        session.liveness.hear(session.attached_at)
         self._requests.come_again(session, request)
 
     def _readmit(self, peer: Peer, request: m.Reattach) -> None:

@@ -89,11 +89,6 @@ class SessionRegistry:
         """Workers send vectors of at most so many floats here."""
         self._socket.guard.allow(4 * size)
 
-    def attached(self, secret: int) -> WorkerSession | None:
-        """The session of which a shard speaks, if it is open."""
-        worker = self.planes.worker_of(secret)
-        return None if worker is None else self.of(worker)
-
     def close(self, session: WorkerSession) -> None:
         """Forget a session; a message on its way to the worker may still arrive."""
         self._by_identity.pop(session.identity, None)

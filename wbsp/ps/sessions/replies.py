@@ -48,10 +48,13 @@ class Replies:
             if isinstance(message, m.Ack) and waiting:
                 message = self._with_model(message, waiting, session)
             elif isinstance(message, m.Reattached):
-                message = self._completed(message, session)
+                message = msgspec.structs.replace(  # with what only this server knows
+                    message, epoch=self._info.epoch, group=session.group, memory=session.inbox,
+                    ticket=self._info.ticket(session.worker), since=self._info.began)
                 if back:
                     back.answer = message
-            session.retain(message)
+            if not isinstance(message, m.Ack | m.Reattached):
+                session.retained[type(message)] = message
             self._sessions.send(session.identity, message)
 
     def _with_model(self, ack: m.Ack, waiting: deque[Outgoing], session: WorkerSession) -> m.Ack:
@@ -82,9 +85,3 @@ class Replies:
         """Offer the final version, which is safe now, to all that have finished."""
         finals, self._finals = self._finals, None
         self.send(finals or [])
-
-    def _completed(self, answer: m.Reattached, session: WorkerSession) -> m.Reattached:
-        """The engine's answer with what only this server knows."""
-        return msgspec.structs.replace(
-            answer, epoch=self._info.epoch, group=session.group, memory=session.inbox,
-            ticket=self._info.ticket(session.worker), since=self._info.began)

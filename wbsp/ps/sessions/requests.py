@@ -147,7 +147,8 @@ class Requests:
 
     def _push(self, session: WorkerSession, update: m.Update, arrived: Arrived) -> None:
         if update.push.seq >= self.engine.ledger.next_seq(session.worker):
-            session.note_push()  # a repeated one says nothing of what came after it
+            # it has heard what it was directed to do before; a repeated push does not say so
+            session.retained.pop(m.Directed, None)
         try:
             answer = self.engine.push(update.push, arrived.vector, self._clock.run(), update.fetch,
                                       arrived.most)

@@ -80,27 +80,14 @@ class WorkerSession:
         """Of its model; None until it asks to join."""
         return self.request.layout if self.request else None
 
-    def note_message(self, now: float) -> None:
-        """A message came in: the worker is alive, and connected."""
-        self.liveness.hear(now)
-
     def alive(self) -> m.Alive:
         """The server's sign of life for this worker."""
         return m.Alive(self.progress.received, self.ledger.durable if self.ledger else 0)
-
-    def retain(self, message: m.Message) -> None:
-        """Keep a message that must be repeated when the connection breaks."""
-        if not isinstance(message, m.Ack | m.Reattached):
-            self.retained[type(message)] = message
 
     def decided(self, query: int) -> m.CutDecision | None:
         """The answer to this query, if it was asked before."""
         known = self.retained.get(m.CutDecision)
         return known if isinstance(known, m.CutDecision) and known.number == query else None
-
-    def note_push(self) -> None:
-        """A push came in whole: the worker has heard what it was directed to do before."""
-        self.retained.pop(m.Directed, None)
 
     @property
     def group(self) -> m.ShardGroup | None:
