@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from wbsp import timeouts
 from wbsp.core.engine import Engine
+from wbsp.core.store import Store
 from wbsp.core.work_ledger import STRIKES
 from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.state import RunState
@@ -27,36 +26,25 @@ _NAMED = 5  # workers in one line, at most
 _NOTICE = 15.0  # seconds between two lines about the same
 
 
-class Beginning(NamedTuple):
-    """What a run begins with, or goes on from. `unsent`: as in `Store`."""
-
-    vector: np.ndarray  # float32 [size]
-    layout: list[TensorSpec]
-    state: RunState | None  # of a checkpoint; None: the run begins
-    unsent: np.ndarray | None
-
-
 class Run:
     """An engine at work; used by the event loop.
 
+    store:    has the version from which it begins, or goes on
+    state:    of that version's checkpoint; None: the run begins
     watch:    at the evaluator; None: versions are not evaluated
     on_fault: as in `Engine`
     hasty:    a signal or a failure ends the run early
     """
 
-    def __init__(self, model: SyncModel, beginning: Beginning, reporter: Reporter,
-                 dispatcher: Dispatcher, watch: EvaluatorWatch | None,
-                 on_fault: Callable[[BaseException], bool]):
-        vector, layout, state, unsent = beginning
+    def __init__(self, model: SyncModel, store: Store, layout: list[TensorSpec],
+                 state: RunState | None, reporter: Reporter, dispatcher: Dispatcher,
+                 watch: EvaluatorWatch | None, on_fault: Callable[[BaseException], bool]):
         self._config = config = dispatcher.info.config
         self._reporter = reporter
         self._dispatcher = dispatcher
         self._clock = clock = reporter.clock
         self._unfit = Throttle(_NOTICE)
         self._over = state is not None and state.over  # all who wanted the final version have it
-        version = 0 if state is None else state.version
-        self._planes = dispatcher.sessions.planes
-        store = self._planes.store(vector, version, config.outer, unsent)
         self.engine = Engine(model, store, config.worker_num, config.stop_samples,
                              log=self._log, on_fault=on_fault, epochs=config.epochs,
                              stop_steps=config.stop_steps)
@@ -166,7 +154,7 @@ class Run:
         self.engine.store.settle()
         if not self._over or self.checkpoints.failed:
             self.checkpoints.finish(now)
-        self._planes.end(self._reason)
+        self._dispatcher.sessions.planes.end(self._reason)
         if well:
             self._complete(now, wanted)
         self._replication.end(self._reason)

@@ -26,7 +26,7 @@ from wbsp.ps.config import Reporter, RunInfo
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.evaluation import Evaluator, EvaluatorError, EvaluatorWatch
 from wbsp.ps.file_server import RunFiles
-from wbsp.ps.run import Beginning, Run
+from wbsp.ps.run import Run
 from wbsp.ps.sessions.handlers import Peer
 from wbsp.ps.sharding.coordinator import ShardLost, Shards
 from wbsp.sync import known_models
@@ -143,13 +143,17 @@ class Server:
               outer: dict[str, np.ndarray] | None = None) -> None:
         """Take W_0 (float32 [size]), or a checkpoint's version, state and what is beside it. Raises
         ValueError, in one line, for a model that cannot be served."""
-        self.dispatcher.sessions.planes.check(vector.size)
-        self.config.outer.restore(outer or {})
+        planes = self.dispatcher.sessions.planes
+        planes.check(vector.size)
+        outer = outer or {}
+        self.config.outer.restore(outer)
+        version = 0
         if state is not None:
             self._clock.go_on(state.elapsed)
-        self.phase = Run(self._model, Beginning(vector, layout, state, (outer or {}).get(UNSENT)),
-                         self.reporter, self.dispatcher, self._watch,
-                         self._model_failed)
+            version = state.version
+        store = planes.store(vector, version, self.config.outer, outer.get(UNSENT))
+        self.phase = Run(self._model, store, layout, state, self.reporter, self.dispatcher,
+                         self._watch, self._model_failed)
         self._alone_since = self._clock.now()
 
     @property
