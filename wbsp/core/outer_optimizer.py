@@ -49,10 +49,6 @@ class OuterOptimizer:
         """Go on from a `state`."""
 
 
-_RATE = Option(0.7, "outer learning rate", low=0)
-_MOMENTUM = Option(0.9, "outer momentum", low=0, high=1)
-
-
 class Nesterov(OuterOptimizer):
     """Nesterov momentum over the versions.
 
@@ -64,7 +60,8 @@ class Nesterov(OuterOptimizer):
     """
 
     name = "nesterov"
-    OPTIONS = {"rate": _RATE, "momentum": _MOMENTUM}
+    OPTIONS = {"rate": Option(0.7, "outer learning rate", low=0),
+               "momentum": Option(0.9, "outer momentum", low=0, high=1)}
 
     rate: float
     momentum: float
@@ -92,7 +89,7 @@ class Nesterov(OuterOptimizer):
         self._velocity = state.get("velocity")
 
 
-class DelayedNesterov(OuterOptimizer):
+class DelayedNesterov(Nesterov):
     """Nesterov momentum that changes at every `delay`-th version alone.
 
         sum += pending
@@ -106,17 +103,14 @@ class DelayedNesterov(OuterOptimizer):
     """
 
     name = "delayed-nesterov"
-    OPTIONS = {"rate": _RATE, "momentum": _MOMENTUM,
+    OPTIONS = {**Nesterov.OPTIONS,
                "delay": Option(8, "versions between two changes of the momentum", low=1)}
     NUMBERS = frozenset({"versions"})
 
-    rate: float
-    momentum: float
     delay: int
 
     def __init__(self, **options: Any):
         super().__init__(**options)
-        self._velocity: np.ndarray | None = None
         self._sum: np.ndarray | None = None  # of what was pending since the momentum changed
         self._versions = 0  # in that sum
 
@@ -144,12 +138,11 @@ class DelayedNesterov(OuterOptimizer):
         return max(1.0, self.rate) * (pending + self.momentum * m), {"velocity": m}
 
     def state(self) -> dict[str, np.ndarray]:
-        held = {"velocity": self._velocity, "sum": self._sum}
-        found = {name: vector for name, vector in held.items() if vector is not None}
-        return found | {"versions": np.array([self._versions], np.float32)}
+        total = {} if self._sum is None else {"sum": self._sum}
+        return super().state() | total | {"versions": np.array([self._versions], np.float32)}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        self._velocity = state.get("velocity")
+        super().restore(state)
         self._sum = state.get("sum")
         self._versions = int(state["versions"][0]) if "versions" in state else 0
 

@@ -241,7 +241,7 @@ class Replication:
                 self._sessions.send(identity, m.NotServing(f"there is a standby at {old}"))
                 return
             else:
-                self._lose(now)
+                self._lose(old, now)
                 self.follow(peer, request)
                 return
         self._end_election()
@@ -314,8 +314,8 @@ class Replication:
                   f"of epoch {self._info.epoch}: "
                   + ("it is not taken back here; start that server again" if self.alone
                      else f"asking the standby at {self._standby}"))
-        if not self.alone:
-            self._doubt(now)
+        if self._standby is not None and not self.alone:
+            self._doubt(self._standby, now)
 
     def woke(self, now: float) -> None:
         """This process has slept until `now`: nothing that it heard before is proof of anything."""
@@ -348,7 +348,7 @@ class Replication:
             self._settle(self._election, standby, now)
             return
         if standby.liveness.lost(now, lambda: self._reaches(standby)):
-            self._lose(now)
+            self._lose(standby, now)
             return
         if (standby.receiving and now - standby.moved > timeouts.SNAPSHOT_STALLED
                 and now - standby.liveness.heard < timeouts.STANDBY_BACK):
@@ -448,9 +448,7 @@ class Replication:
 
     # A standby that is out of reach.
 
-    def _lose(self, now: float) -> None:
-        standby = self._standby
-        assert standby is not None
+    def _lose(self, standby: StandbySession, now: float) -> None:
         if self.alone:
             self._tell(f"the standby at {standby} is lost before its first copy",
                        "standby_lost", address=str(standby))
@@ -459,12 +457,10 @@ class Replication:
         self._tell(f"the standby at {standby} is out of reach; checking whether its process "
                    "has ended",
                    "standby_lost", address=str(standby))
-        self._doubt(now)
+        self._doubt(standby, now)
 
-    def _doubt(self, now: float) -> None:
+    def _doubt(self, standby: StandbySession, now: float) -> None:
         """Find out which of the two serves."""
-        standby = self._standby
-        assert standby is not None
         votes = Votes(self._info.epoch, SERVER_STEP,
                       [copy.voters for copy in self._copies.values()],
                       lambda voter: voter[1] == "")

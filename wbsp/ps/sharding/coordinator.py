@@ -105,8 +105,10 @@ class ShardLink(ServerLink):
                         self.says = None
                         self._ask_to_follow()
                 case s.Led():
-                    if self.proven:
-                        self._follows(now)
+                    if self.proven and not self.led:
+                        self.led = True
+                        while self._held_back:
+                            self._queue.post(*self._held_back.pop(0), now=now)
                 case s.Denied() if self.led:
                     raise ShardLost(f"{self} follows no longer: {one_line(message.reason)}",
                                     message.epoch)
@@ -169,13 +171,6 @@ class ShardLink(ServerLink):
         if claim.bond is not None:
             lead = structs.replace(lead, key=claim.bond.hidden(self._key))
         self.send(claim.sealed(lead))
-
-    def _follows(self, now: float) -> None:
-        if not self.led:
-            self.led = True
-            held_back, self._held_back = self._held_back, []
-            for frames in held_back:
-                self._queue.post(*frames, now=now)
 
 
 class Shards:
