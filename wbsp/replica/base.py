@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -62,26 +63,36 @@ class Replica(Protocol):
         """
 
 
-class Variables(Protocol):
+class Variables(ABC):
     """The variables that make up x. V: a flat vector, float32 [size], of numpy or the back end."""
 
+    @abstractmethod
     def gather(self) -> Any:
         """x, a new V."""
 
+    @abstractmethod
     def scatter(self, vector: Any) -> None:
         """x = vector, a V, which is not written to, now or later."""
 
-    def cut(self, anchor: Any) -> tuple[Any, Any]:
-        """(x - anchor, x), for `send` and a V. The memory of `anchor` may be used again."""
-
-    def difference(self, x: Any, anchor: Any) -> Any:
-        """x - anchor for an x that is known. The memory of `anchor` may be used again."""
-
-    def rebase(self, vector: Any, anchor: Any) -> Any:
-        """x = vector + (x - anchor), both V; return x. The memory of `anchor` may be used again."""
-
+    @abstractmethod
     def bring(self, vector: np.ndarray) -> Any:
         """The same vector as a V; any thread may call this."""
 
+    def cut(self, anchor: Any) -> tuple[Any, Any]:
+        """(x - anchor, x), for `send` and a V. The memory of `anchor` may be used again."""
+        x = self.gather()
+        return self.difference(x, anchor), x
+
+    def difference(self, x: Any, anchor: Any) -> Any:
+        """x - anchor for an x that is known. The memory of `anchor` may be used again."""
+        return x - anchor
+
+    def rebase(self, vector: Any, anchor: Any) -> Any:
+        """x = vector + (x - anchor), both V; return x. The memory of `anchor` may be used again."""
+        x = vector + (self.gather() - anchor)
+        self.scatter(x)
+        return x
+
     def send(self, update: Any) -> Vector:
         """A V, or what `cut` has made, on its way to the host."""
+        return update

@@ -7,14 +7,14 @@ costs more than several copies: so the old anchor's is used again.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
-from wbsp.replica.base import Vector
+from wbsp.replica.base import Variables, Vector
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import TensorSpec, total_size
 
@@ -43,8 +43,8 @@ class _Difference:
         return self._out
 
 
-class HostVariables(ABC):
-    """See `base.Variables`; a subclass says how the variables are read and written."""
+class HostVariables(Variables):
+    """Variables of which a subclass says how they are read and written."""
 
     def __init__(self, layout: Sequence[TensorSpec], pool: BufferPool):
         self._layout = layout
@@ -71,10 +71,6 @@ class HostVariables(ABC):
         self.write(part.reshape(spec.shape)
                    for (part,), spec in zip(self._split(vector), self._layout, strict=True))
 
-    def cut(self, anchor: np.ndarray) -> tuple[Vector, np.ndarray]:
-        x = self.gather()
-        return self.difference(x, anchor), x
-
     def rebase(self, vector: np.ndarray, anchor: np.ndarray) -> np.ndarray:
         x = anchor if anchor.flags.writeable else self._pool.take(self._size)
         for was, new, now, view in self._parts(anchor, vector, x):
@@ -91,9 +87,6 @@ class HostVariables(ABC):
 
     def bring(self, vector: np.ndarray) -> np.ndarray:
         return vector
-
-    def send(self, update: Vector) -> Vector:
-        return update
 
     def _parts(self, *vectors: np.ndarray) -> Iterator[list[np.ndarray]]:
         """For each variable, its parts of the flat vectors, and the variable itself, flat."""

@@ -8,7 +8,6 @@ begins with. A step's arrays are given away to the next step: none may be kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +38,7 @@ def _write(variable: keras.Variable, value: np.ndarray) -> None:
     variable.assign(jnp.array(value, copy=True))
 
 
-class OnDevices:
+class OnDevices(Variables):
     """Variables on an accelerator, or on several devices under a `keras.distribution`."""
 
     def __init__(self, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec]):
@@ -55,13 +54,11 @@ class OnDevices:
         return self._gather(self._values())
 
     def scatter(self, vector: jax.Array) -> None:
-        self._assign(self._part(vector))
+        for variable, value in zip(self._chosen, self._part(vector), strict=True):
+            variable.assign(value)
 
     def cut(self, anchor: jax.Array) -> tuple[jax.Array, jax.Array]:
         return self._cut(self._values(), anchor)
-
-    def difference(self, x: jax.Array, anchor: jax.Array) -> jax.Array:
-        return x - anchor
 
     def rebase(self, vector: jax.Array, anchor: jax.Array) -> jax.Array:
         x = self._rebase(vector, self._values(), anchor)
@@ -71,15 +68,8 @@ class OnDevices:
     def bring(self, vector: np.ndarray) -> jax.Array:
         return jax.device_put(vector, self._sharding, may_alias=False)
 
-    def send(self, update: jax.Array) -> Any:
-        return update
-
     def _values(self) -> list[jax.Array]:
         return [variable.value for variable in self._chosen]
-
-    def _assign(self, values: Sequence[jax.Array]) -> None:
-        for variable, value in zip(self._chosen, values, strict=True):
-            variable.assign(value)
 
     def _split(self, vector: jax.Array) -> list[jax.Array]:
         ends = np.cumsum([spec.size for spec in self._layout])

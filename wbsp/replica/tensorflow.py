@@ -110,7 +110,7 @@ def _writing(some: Sequence[keras.Variable]) -> tuple[int, Callable[..., None]]:
     return len(some), _call(write, *(tf.TensorSpec(v.shape, tf.float32) for v in some))
 
 
-class OnDevices:
+class OnDevices(Variables):
     """Variables on a GPU, on several devices that all hold the same x, or few floats anywhere.
 
     `gather` takes the first device's copy, `scatter` writes all copies.
@@ -122,38 +122,22 @@ class OnDevices:
         self._layout = layout
         flat = tf.TensorSpec([total_size(layout)], tf.float32)
         with strategy.scope():
-            self.gather, self.scatter, self.cut, self.rebase = (
-                _call(made, *given)
-                for made, *given in ((self._gather,), (self._scatter, flat), (self._cut, flat),
-                                     (self._rebase, flat, flat)))
+            vars(self).update({  # the methods as graphs, of which none calls another
+                "gather": _call(self.gather), "scatter": _call(self.scatter, flat),
+                "cut": _call(self.cut, flat), "rebase": _call(self.rebase, flat, flat)})
         x = self.gather()  # the first call of each takes milliseconds, which a step would miss
         self.cut(x)
         self.rebase(x, x)
         self.scatter(x)  # what is not finite is another number after a rebase
 
-    def bring(self, vector: np.ndarray) -> tf.Tensor:
-        return tf.constant(vector)
-
-    def difference(self, x: tf.Tensor, anchor: tf.Tensor) -> tf.Tensor:
-        return x - anchor
-
-    def send(self, update: tf.Tensor) -> Any:
-        return update
-
-    def _gather(self) -> tf.Tensor:
+    def gather(self) -> tf.Tensor:
         flat = [tf.reshape(tf.cast(v.value, tf.float32), [-1]) for v in self._chosen]
         return tf.concat(flat, 0)
 
-    def _scatter(self, vector: tf.Tensor) -> None:
+    def scatter(self, vector: tf.Tensor) -> None:
         parts = tf.split(vector, [spec.size for spec in self._layout])
         for variable, part, spec in zip(self._chosen, parts, self._layout, strict=True):
             variable.assign(tf.cast(tf.reshape(part, spec.shape), variable.dtype))
 
-    def _cut(self, anchor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        x = self._gather()
-        return x - anchor, x
-
-    def _rebase(self, vector: tf.Tensor, anchor: tf.Tensor) -> tf.Tensor:
-        x = vector + (self._gather() - anchor)
-        self._scatter(x)
-        return x
+    def bring(self, vector: np.ndarray) -> tf.Tensor:
+        return tf.constant(vector)

@@ -35,7 +35,7 @@ def _write(variable: keras.Variable, value: np.ndarray) -> None:
         memory.copy_(torch.from_numpy(value.copy()))
 
 
-class OnDevices:
+class OnDevices(Variables):
     """Variables on a GPU. All that is computed here is put into PyTorch's one queue of it."""
 
     def __init__(self, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec]):
@@ -52,18 +52,6 @@ class OnDevices:
         parts = torch.split(vector, [spec.size for spec in self._layout])
         for variable, part, spec in zip(self._chosen, parts, self._layout, strict=True):
             variable.value.copy_(part.reshape(spec.shape))
-
-    def cut(self, anchor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        x = self.gather()
-        return x - anchor, x
-
-    def difference(self, x: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
-        return x - anchor
-
-    def rebase(self, vector: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
-        x = vector + (self.gather() - anchor)
-        self.scatter(x)
-        return x
 
     def bring(self, vector: np.ndarray) -> torch.Tensor:
         return torch.tensor(vector, device=self._device)

@@ -10,7 +10,7 @@ import atexit
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from wbsp import timeouts
 from wbsp.environment import Task, shares_memory, token
@@ -35,25 +35,27 @@ _in_run: dict[Task, Worker] = {}  # members of a run in this process
 _were_in_run: set[Task] = set()  # places of this process in runs, now or before
 
 
-class Loop(Protocol):
-    """The code in which a worker trains, such as a call of `fit`.
+class Loop:
+    """The code in which a worker trains, such as a call of `fit`; of this one nothing is known.
 
     failure:        why the worker leaves where the loop ends without a word
     not_begun_from: said of weights that other code has set before the first step
     undone:         the same, later, between two steps
     """
 
-    failure: str
-    not_begun_from: str
-    undone: str
+    failure = "its training was interrupted or failed"
+    not_begun_from = "weights that were set before the first step are not begun from"
+    undone = "weights that were set between two steps are put back"
 
     @property
     def running(self) -> bool:
         """True if the loop is known and has not ended."""
+        return False
 
     @property
     def over(self) -> bool:
         """True if the loop is known and has ended."""
+        return False
 
     def forget(self) -> None:
         """Release the loop: the worker has left the run."""
@@ -355,7 +357,7 @@ class Worker:
 
     @property
     def _failure(self) -> str:
-        return "its training was interrupted or failed" if self.loop is None else self.loop.failure
+        return (self.loop or Loop).failure
 
     def _abandon(self) -> None:
         """Leave the run at the end of a process whose loop has not ended."""

@@ -18,6 +18,8 @@ from typing import Any
 
 import keras
 
+from wbsp.worker.loop import Loop
+
 PERIOD = 1.0  # seconds between two looks
 _ON_TRAIN_BEGIN = keras.callbacks.CallbackList.on_train_begin.__code__
 
@@ -34,8 +36,8 @@ class Edge(keras.callbacks.Callback):
             setattr(self, name, method)
 
 
-class Fit:
-    """The innermost call of a function `fit` in which this object is made. See `loop.Loop`.
+class Fit(Loop):
+    """The innermost call of a function `fit` in which this object is made.
 
     The call is over when its frame has left its thread's stack. The frame may exist for longer: a
     notebook, for example, keeps an exception, and with it the traceback.
@@ -77,12 +79,10 @@ class Fit:
 
     @property
     def running(self) -> bool:
-        """True if the call is known and has not returned or raised."""
         return (frame := self._frame) is not None and self._on_stack(frame)
 
     @property
     def over(self) -> bool:
-        """True if the call is known and has returned or raised."""
         return (frame := self._frame) is not None and not self._on_stack(frame)
 
     def surround(self, first: Edge, last: Edge) -> list[keras.callbacks.Callback] | None:
@@ -102,7 +102,7 @@ class Fit:
         return default if self._frame is None else self._frame.f_locals.get(name, default)
 
     def forget(self) -> None:
-        """Stop watching, and release the frame, which holds the data that `fit` was given."""
+        # Stop watching, and release the frame, which holds the data that `fit` was given.
         self._frame = self._list = None
         self._forgotten.set()
 
