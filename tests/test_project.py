@@ -73,7 +73,8 @@ WALLS = {
     "testing": "core sync simulate",
     "cluster": "environment",
     "saved": "ps.checkpoint replica tensors",
-    "__init__": "worker.keras.callback runlog.reader saved",
+    "reading": "saved ps.checkpoint watch.line wire runlog environment limits timeouts",
+    "__init__": "worker.keras.callback runlog.reader saved reading",
 }
 BY_NAME = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
            for path in LIBRARY}
@@ -175,7 +176,7 @@ def test_a_back_end_is_imported_where_a_keras_model_is_at_hand(path):
         "wbsp/replica/states.py": {"keras"},
         "wbsp/replica/tensorflow.py": {"keras", "tensorflow"},
         "wbsp/replica/jax.py": {"keras", "jax"}, "wbsp/replica/torch.py": {"keras", "torch"},
-        "wbsp/saved.py": {"keras"},
+        "wbsp/saved.py": {"keras"}, "wbsp/reading.py": {"keras"},
         "wbsp/worker/keras/callback.py": {"keras"}, "wbsp/worker/keras/fit.py": {"keras"},
         "wbsp/worker/keras/input.py": {"keras", "jax"},
         "wbsp/worker/keras/tf_input.py": {"tensorflow"},

@@ -1,8 +1,8 @@
 """wbsp: one parameter server, many unequal workers, any synchronization model.
 
 `SyncCallback` makes a `keras.Model.fit` one worker of a run; `python -m wbsp.ps` is its server.
-`load` puts a version that a run has saved into a model; `read_run` reads the folder that a run
-leaves.
+`versions` gives those of a run to who evaluates them. `load` puts one that a run has saved into a
+model; `read_run` reads the folder that a run leaves.
 
 What `__all__` of these modules names is for users, and stays: wbsp, wbsp.sync, wbsp.testing,
 wbsp.simulate, wbsp.ray, wbsp.cluster, wbsp.runlog.reader. All else is private.
@@ -12,14 +12,15 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from wbsp.reading import versions
     from wbsp.runlog.reader import read_run
     from wbsp.saved import load
     from wbsp.worker.keras.callback import SyncCallback
 
 __version__ = "0.1.0"
-__all__ = ["SyncCallback", "load", "read_run"]
+__all__ = ["SyncCallback", "load", "read_run", "versions"]
 _AT = {"SyncCallback": "wbsp.worker.keras.callback", "load": "wbsp.saved",
-       "read_run": "wbsp.runlog.reader"}
+       "read_run": "wbsp.runlog.reader", "versions": "wbsp.reading"}
 
 
 def __getattr__(name: str) -> object:

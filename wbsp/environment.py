@@ -188,6 +188,21 @@ def _checked_address(check: Callable[[str], object]) -> str | None:
     return said.text
 
 
+def address_of_server(given: str | None, check: Callable[[str], object]) -> str:
+    """The server's address, as given or from the environment, for a process that is no worker.
+
+    check: raises ValueError for a text that is no address
+    Raises ValueError, in one line, for a bad or missing value.
+    """
+    if given is not None:
+        check(given)
+    address = given or _checked_address(check)
+    if address is None:
+        raise ValueError("the server's address is not known: pass it, such as localhost:2606, or "
+                         "set the environment variable WBSP_SERVER=localhost:2606, or TF_CONFIG")
+    return address
+
+
 def _worker_index() -> int | None:
     if said := _variable("WBSP_WORKER_INDEX"):
         return said.number(0)

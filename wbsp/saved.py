@@ -1,4 +1,4 @@
-"""A version that a run has left, in a model of the user's own."""
+"""A version of a run, in a model of the user's own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wbsp.ps.checkpoint.format import Checkpoint
 from wbsp.ps.checkpoint.format import load as read
 from wbsp.ps.checkpoint.writer import BEST, CHECKPOINT
 from wbsp.replica.layers import constrain, derive
@@ -32,17 +33,23 @@ def load(run_folder: str | os.PathLike, model: keras.Model, best: bool = False) 
     if not path.exists():
         raise FileNotFoundError(_missing(folder, best))
     saved = read(path)
+    assign(saved, model, str(path))
+    return saved.state.version
+
+
+def assign(saved: Checkpoint, model: keras.Model, of: str) -> None:
+    """Set the model to this version. Raises ValueError, in one line that begins with `of`, for a
+    model that is not the run's."""
     replica = open_replica(model)
     reason = difference(replica.layout, saved.layout)
     if reason is None and saved.state.layers is not None:
         reason = other_state(states(model), saved.state.layers)
     if reason is not None:
-        raise ValueError(f"{path} is of another model than {model.name}: {reason} (here: the "
+        raise ValueError(f"{of} is of another model than {model.name}: {reason} (here: the "
                          "model, there: the run); build the model as the run's workers did")
     replica.adopt(replica.bring(saved.vector), "replace")
     derive(model)
     constrain(model)
-    return saved.state.version
 
 
 def _missing(folder: Path, best: bool) -> str:
@@ -51,4 +58,5 @@ def _missing(folder: Path, best: bool) -> str:
         return (f"{folder} holds no version: there is no {CHECKPOINT} in it; give the folder of a "
                 "run, such as runs/pcc/run-001")
     return (f"{folder} holds no best version: nobody has evaluated versions of this run by a "
-            "metric; load the newest one without best=True")
+            "metric that its server was told by --best=METRIC or --target=METRIC:VALUE; load the "
+            "newest one without best=True")

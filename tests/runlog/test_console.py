@@ -44,6 +44,14 @@ def test_unknown_values_are_not_shown(cluster):
                               "worker 1: 10 - gone\n")
 
 
+def test_the_workers_loss_is_shown_where_nobody_evaluates(cluster):
+    for known, shown in (({"training_loss": 0.25}, "training loss 0.2500"),
+                         ({"training_loss": 0.25, "loss": 0.5}, "loss 0.5000")):
+        out = io.StringIO()
+        Console("wbsp", out).update(status(0.0, cluster, **known))
+        assert f" | steps 40 | {shown} | worker 0" in out.getvalue()
+
+
 def test_many_workers_fit_in_one_line(cluster):
     out = io.StringIO()
     cluster.members |= {i: Member(active=True, steps=20 + i) for i in range(2, 64)}

@@ -29,6 +29,22 @@ def test_spans_are_lines_of_a_timeline(tmp_path):
         {"t": 1.25, "seconds": 0.25, "lane": "network", "kind": "push", "seq": 2}]
 
 
+def test_a_timeline_ends_at_its_size_and_says_so_once(tmp_path):
+    said: list[str] = []
+    log = WorkerLog(tmp_path, 0, "wbsp", say=said.append, most=200, texts=False)
+    for second in range(10):
+        log.span("compute", "compute", second, second + 0.5)
+    log.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["events_wk0.jsonl"]
+    times = [json.loads(line)["t"]
+             for line in (tmp_path / "events_wk0.jsonl").read_text().splitlines()]
+    assert times == [0, 1, 2, 3] and len(said) == 1 and "gets no more" in said[0]
+    log = WorkerLog(tmp_path, 0, "wbsp", append=True, say=said.append, most=200, texts=False)
+    log.span("compute", "compute", 10.0, 10.5)
+    log.close()
+    assert len((tmp_path / "events_wk0.jsonl").read_text().splitlines()) == 4
+
+
 def test_what_was_noted_is_written_at_once_or_after_two_seconds(tmp_path):
     log, path = WorkerLog(tmp_path, 0, "wbsp"), tmp_path / "events_wk0.jsonl"
 

@@ -75,6 +75,26 @@ def test_who_came_and_went_and_what_was_rejected_is_told(bad_day):
     assert sum(map(sum, state["rejected"]["pushes"].values())) == rejection["pushes"]
 
 
+def test_the_workers_loss_is_a_curve_and_the_server_measures_speeds_with_it(tmp_path, written):
+    log, run = written()
+    log.event(0.0, "join", worker=0, version=0)
+    log.event(0.0, "start", workers=[0])
+    member = Member(active=True)
+    for second, speed in enumerate((100, 400, 200), 1):
+        log.event(second, "accept", worker=0, seq=second, base=0, version=0, steps=1,
+                  samples=speed, seconds=1.0, weight=1.0)
+        member.count(1, speed, 1.0, 0)
+        log.training(second, 0, 2.0 / second, speed, {0: member}, {})
+        log.evaluation(second, 0, 1.0, 0.5, 0.5, {0: member}, {})
+    run.refresh()
+    state = run.state()
+    assert state["training"] == {"t": [1, 2, 3], "steps": [1, 2, 3],
+                                 "loss": [2.0, 1.0, pytest.approx(2 / 3)]}
+    log.summary(3.0, {0: member}, {}, 0, 0.5, "done")
+    known = from_json((run.folder / "summary.json").read_bytes())["workers"]["0"]
+    assert state["summary"]["workers"]["0"]["vs_own_best"] == known["vs_own_best"] < 0.6
+
+
 def test_curves_hold_every_evaluation_and_version(tmp_path):
     write_run(tmp_path / "run", "bsp", rounds=10, stale=(0, 2))
     state = state_of(tmp_path / "run")

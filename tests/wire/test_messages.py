@@ -18,6 +18,7 @@ from wbsp.tensors.layout import STATES, LayerState, TensorSpec
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.messages import watch as f
+from wbsp.wire.messages.reading import ReadVersion, VersionPart
 
 FROM_WORKER = [
     m.Hello(m.PROTOCOL, 3, {"sync": "wbsp", "lr": "0.1"}),
@@ -64,6 +65,9 @@ FROM_WORKER = [
     m.Ask("ab12"),
     m.Ask("ab12", bytes(32)),
     m.Watch(m.PROTOCOL),
+    m.NextVersion(m.PROTOCOL),
+    m.NextVersion(m.PROTOCOL, "ab12", 7, bytes(32), bytes(32)),
+    m.Evaluated("ab12", 7, {"accuracy": 0.5, "loss": 1.25}, bytes(32), bytes(32)),
     s.Lead(m.PROTOCOL, "ab12", 3, 8),  # to a server that somebody takes for a shard
 ]
 FROM_SERVER = [
@@ -110,6 +114,9 @@ FROM_SERVER = [
     m.Vacant(bytes(32)),
     m.Over("all workers finished"),
     m.FilesAt(2607),
+    m.VersionAt("ab12"),
+    m.VersionAt("ab12", 7, "version-7.safetensors", 2607, True),
+    m.Noted("version 7 was evaluated before"),
     m.FilesAt(0, "no"),
 ]
 GROUP = m.ShardGroup(1 << 62, [("", 2701), ("10.0.0.2", 2702)])
@@ -159,14 +166,17 @@ BOTH = [(m.FromWorker, message) for message in FROM_WORKER] + [
     (m.FromServer, message) for message in FROM_SERVER] + [
     (s.ToShard, message) for message in TO_SHARD] + [
     (s.FromShard, message) for message in FROM_SHARD] + [
-    (f.Read, f.Read([f.Have("events.jsonl", "3467", 1 << 40)])),
+    (m.FromWatcher, f.Read([f.Have("events.jsonl", "3467", 1 << 40)])),
+    (m.FromWatcher, ReadVersion("version-7.safetensors", 1 << 20)),
+    (VersionPart, VersionPart(1 << 30, 1 << 20, b"some")),
     (f.News, f.News("ab12", "pcc/run-001", 3, "lives", True,
                     [f.Piece("events.jsonl", "3467", 10, 14, 1 << 62, b"{}\n")]))]
-PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.Read, f.News])
+PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.FromWatcher,
+                         f.News])
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {15: "0694d0ec215d2dd3ab1f24a1697fae12a6d3a11e190bd4485e5ddf4cebadd500"}
+BYTES = {15: "7e9dd42077daaa30f3fd5fbcf0096d1917b9b98153ca8b339617e044063db14b"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():
@@ -268,8 +278,8 @@ def unbounded(info, path):
             yield from unbounded(one, path)
 
 
-@pytest.mark.parametrize("kind", [m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.Read,
-                                  f.News])
+@pytest.mark.parametrize("kind", [m.FromWorker, m.FromServer, s.ToShard, s.FromShard,
+                                  m.FromWatcher, f.News, VersionPart])
 def test_whatever_a_peer_sends_has_bounds(kind):
     assert list(unbounded(msgspec.inspect.type_info(kind), "")) == []
 

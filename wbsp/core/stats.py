@@ -3,13 +3,14 @@ the server counts; logs and console show both."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, NamedTuple, get_args
 
 from msgspec import Meta
 
-from wbsp.limits import SPANS, Count, Reason, Seconds
+from wbsp.limits import SPANS, Count, Real, Reason, Seconds
 
 REASONS = 64  # of rejections that are told apart
 OTHERS = "for other reasons"  # what is rejected beyond them
@@ -20,7 +21,7 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 # A worker sends its report to the server: what is beyond these bounds does not decode.
 Spent = Annotated[float, Meta(ge=-1e9, le=1e9)]  # below 0 where a clock was set
 Booked = Annotated[dict[Annotated[str, Meta(max_length=16)], float], Meta(max_length=len(PHASES))]
-_SUMS = "steps", "samples", "pushes", "push_seconds", "pulls", "pull_seconds"
+_SUMS = "steps", "samples", "losses", "measured", "pushes", "push_seconds", "pulls", "pull_seconds"
 
 
 class PhaseTimer:
@@ -56,6 +57,8 @@ class Report:
     steps: Count = 0
     samples: Count = 0
     loss: float = float("nan")  # of the newest mini-batch
+    losses: Real = 0.0  # of the samples whose loss is known and finite, summed
+    measured: Count = 0  # how many samples these are
     seconds: Booked = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     pushes: Count = 0
     push_seconds: Spent = 0.0  # from each cut to its Ack, summed; may overlap compute
@@ -81,6 +84,15 @@ class Report:
         sums = {name: getattr(self, name) + getattr(later, name) for name in _SUMS}
         return replace(later, **sums, seconds={phase: self.seconds[phase] + seconds
                                                for phase, seconds in later.seconds.items()})
+
+    def count_steps(self, steps: int, samples: int, loss: float) -> None:
+        """So many steps ended, with the mean `loss`; NaN: it is not known."""
+        self.steps += steps
+        self.samples += samples
+        self.loss = loss
+        if math.isfinite(loss):
+            self.losses += loss * samples
+            self.measured += samples
 
     def count_push(self, seconds: float) -> None:
         """A push was acknowledged, `seconds` after its cut."""

@@ -11,6 +11,7 @@ from absl import app, flags
 
 from wbsp.environment import token, worker_num
 from wbsp.ps.flags import bandwidth, define_flags, server_config
+from wbsp.ps.goal import Goal
 from wbsp.ps.launch import prepare_server, where_to_listen
 from wbsp.ps.sharding.process import prepare_shard
 from wbsp.sync import create, parse_options
@@ -36,6 +37,11 @@ flags.DEFINE_integer("epochs", None, "passes of all workers together over the da
 flags.DEFINE_integer("max_steps", None, "end the run after so many steps of all workers together",
                      lower_bound=1)
 flags.DEFINE_float("check_period", 5.0, "seconds between two checkpoints", lower_bound=0.01)
+flags.DEFINE_string("target", None, "METRIC:VALUE, such as accuracy:0.9: end the run when who "
+                    "evaluates its versions (wbsp.versions) reports that; min:METRIC:VALUE where "
+                    "less is better and the name does not say so")
+flags.DEFINE_string("best", None, "METRIC: keep the best version by it, of those that were "
+                    "evaluated; min:METRIC as above; default: the metric of --target")
 
 
 def main(argv):
@@ -56,7 +62,9 @@ def main(argv):
         return prepare_server(settings, model, server_config(
             workers, host=host, port=port, base_dir=FLAGS.base_dir or model.name,
             one_run=FLAGS.one_run, epochs=FLAGS.epochs,
-            stop_steps=FLAGS.max_steps or math.inf))()
+            stop_steps=FLAGS.max_steps or math.inf,
+            target=FLAGS.target and Goal.parse("target", FLAGS.target, valued=True),
+            best=FLAGS.best and Goal.parse("best", FLAGS.best, valued=False)))()
     except (ValueError, OSError) as error:
         print(f"wbsp.ps: {error}", file=sys.stderr)
         return 1

@@ -14,6 +14,7 @@ from wbsp.limits import SHARDS
 from wbsp.process.host import HOST
 from wbsp.ps.checkpoint.state import IndexOwner
 from wbsp.ps.clock import Clock
+from wbsp.ps.goal import Goal
 from wbsp.ps.series import Series
 from wbsp.runlog.console import Console
 from wbsp.runlog.server import ServerLog
@@ -63,6 +64,8 @@ class ServerConfig:
     stop_samples: the run ends after so many (a launcher's --epochs)
     stop_steps:   the run ends after so many, of all workers (--max_steps)
     epochs:       passes over the data that all workers share; None: their loops say it
+    target, best: the metric that ends the run, and the one by which the best version is kept, of
+                  what readers report; without --best it is that of --target
     bandwidth:    bytes a second each way (--band_width_limit); None: no limit
     share:        whether memory is shared with processes of this machine (--transport)
     wire:         format of updates and versions
@@ -82,6 +85,8 @@ class ServerConfig:
     stop_steps: float = math.inf
     epochs: int | None = None
     target_accuracy: float = math.inf
+    target: Goal | None = None
+    best: Goal | None = None
     check_period: float = 5.0
     connect_timeout: float = timeouts.CONNECT
     bandwidth: float | None = None
@@ -103,6 +108,7 @@ class ServerConfig:
     def __post_init__(self) -> None:
         """Raises ValueError for a bad bandwidth, before anything of the run is made."""
         RateLimiter(self.bandwidth)
+        self.best = self.best or self.target
 
     @property
     def terms(self) -> dict[str, str]:
@@ -110,7 +116,8 @@ class ServerConfig:
         outer = self.outer.settings().get("outer", {"name": self.outer.name})
         return {"workers": str(self.worker_num), "outer": json.dumps(outer, sort_keys=True),
                 "samples": f"{self.stop_samples:g}", "accuracy": f"{self.target_accuracy:g}",
-                "steps": f"{self.stop_steps:g}", "epochs": str(self.epochs)}
+                "steps": f"{self.stop_steps:g}", "epochs": str(self.epochs),
+                "target": str(self.target or ""), "best": str(self.best or "")}
 
 
 @dataclass

@@ -18,6 +18,7 @@ import zmq
 from wbsp.core.engine import Engine
 from wbsp.limits import one_line
 from wbsp.ps.config import Reporter, RunInfo
+from wbsp.ps.readers import Readers
 from wbsp.ps.replication.primary import Replication
 from wbsp.ps.sessions.admission import Admission, Entrance, Lobby
 from wbsp.ps.sessions.handlers import Handlers, Peer
@@ -57,6 +58,7 @@ class Dispatcher:
         shards.hear = self.hear_shard
         self.sessions = SessionRegistry(socket, info.config, reporter, shards, info.series)
         self.replication = Replication(info, record, socket, self.sessions, reporter)
+        self.readers = Readers(socket, info, reporter, files_at)
         self._lobby = Lobby(info, self.sessions, self._clock, self.replication, on_initial)
         self.entrance: Entrance = self._lobby
         self._handlers = self._handlers_of(self._lobby)
@@ -76,7 +78,7 @@ class Dispatcher:
     def _handlers_of(self, *parts: Entrance | Requests) -> Handlers:
         """The methods of these parts, and of those that are there all the time."""
         handlers = Handlers({m.Watch: self._tell_watcher, s.Lead: self._is_no_shard})
-        for part in (self.sessions, self.replication, *parts):
+        for part in (self.sessions, self.replication, self.readers, *parts):
             handlers.add(part.handlers())
         return handlers
 
@@ -99,6 +101,7 @@ class Dispatcher:
         """Say what is still to be said, and take back what was lent."""
         self.sessions.log.flush(at_once=True)
         self.sessions.lending.close()
+        self.readers.close()
 
     def receive(self) -> None:
         """Take what has come in, but come back often enough for the timers."""

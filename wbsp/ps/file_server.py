@@ -1,5 +1,5 @@
-"""The process that hands out the files of a run to those who watch it from afar, and its server's
-handle of it (`RunFiles`).
+"""The process that hands out the files of a run to those who watch it from afar, and versions to
+those who evaluate them, and its server's handle of it (`RunFiles`).
 
 A server starts it by `python -m wbsp.ps.file_server` when somebody asks for the first time. What
 watchers cost, right or wrong ones, is paid here: their connections, the reading of files and the
@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterable
@@ -25,10 +26,13 @@ from wbsp.process.host import HOST, Host, Thread
 from wbsp.runlog.folder import SECRET, SETTINGS
 from wbsp.wire.loop import Loop
 from wbsp.wire.messages import codec as m
+from wbsp.wire.messages.reading import ReadVersion, VersionPart
 from wbsp.wire.messages.watch import FilesAt, Have, News, Piece, Read, is_log, order
 from wbsp.wire.sockets import ServerSocket
 
 MOST = 1 << 17  # bytes of files in an answer
+_PART = 1 << 20  # bytes of a version in an answer
+_VERSION = re.compile(r"version-\d{1,16}\.safetensors", re.ASCII)
 _MOST_ASKED = 1 << 18  # bytes of a request: some thousand files
 _MOST_FILES = 3000  # that are handed out
 _LARGEST = 1 << 22  # bytes of the settings that are read
@@ -96,6 +100,19 @@ class Folder:
         if known and not data:
             return None
         return Piece(name, file, offset, size, status.st_mtime_ns, data)
+
+    def part(self, name: str, offset: int) -> VersionPart:
+        """A part of a version's file. Raises OSError."""
+        if not _VERSION.fullmatch(name):
+            return VersionPart(0, 0, b"")
+        try:
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._fd)
+        except FileNotFoundError:
+            return VersionPart(0, 0, b"")
+        try:
+            return VersionPart(os.fstat(fd).st_size, offset, os.pread(fd, _PART, offset))
+        finally:
+            os.close(fd)
 
     def close(self) -> None:
         os.close(self._fd)
@@ -180,7 +197,12 @@ class FileServer:
         """Answer the request that has waited longest. Raises WireError for what is none, OSError.
         """
         identity = next(iter(self._asked))
-        request = m.decode(Read, self._asked.pop(identity))
+        request = m.decode(m.FromWatcher, self._asked.pop(identity))
+        if isinstance(request, ReadVersion):
+            part = self._folder.part(request.name, request.offset)
+            if self._socket.reaches(identity, m.encode(part)):
+                self._next = self._clock.monotonic() + _PAUSE
+            return
         assert isinstance(request, Read)
         pieces, more = self._folder.news(request.have)
         self._recent()

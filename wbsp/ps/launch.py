@@ -166,10 +166,10 @@ class _Plan:
         if saved is not None and saved.state.over:
             config = replace(config, shards=ShardPlan())  # there is nothing left for them to do
         settings = {**self.settings, "workers": str(config.worker_num),
-                    "folder": str(self._place(folder)), "id": str(run["id"])}
+                    "folder": str(self._place(folder)), "path": str(folder.absolute()),
+                    "id": str(run["id"])}
         console = Console(f"{model.name} {folder}", self.on.stderr)
-        log = ServerLog(folder, model.name, self.start_evaluator is not None,
-                        append=resume, say=console.line)
+        log = ServerLog(folder, model.name, append=resume, say=console.line)
         info = RunInfo(config, model.rule, settings, settings["id"], run["epoch"],
                        saved is not None or not self.runs.asked, bytes.fromhex(run[SECRET]),
                        series=self.series)

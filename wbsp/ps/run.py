@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from wbsp import timeouts
@@ -18,6 +18,7 @@ from wbsp.ps.config import Reporter
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.evaluation import Evaluation, Evaluations, EvaluatorWatch
 from wbsp.ps.replication.primary import Source
+from wbsp.ps.training_loss import TrainingLoss
 from wbsp.runlog.console import Status, say
 from wbsp.sync.base import UNFIT, SyncModel
 from wbsp.tensors.layout import TensorSpec
@@ -59,6 +60,12 @@ class Run:
             self.checkpoints.write(clock.run())
         self.evaluations = Evaluations(self.engine, layout, watch, config.check_period,
                                        self._take_evaluation, self._go_without_evaluations)
+        self._training_loss = TrainingLoss(config.check_period, dispatcher.sessions.reports,
+                                           self._take_training_loss)
+        self._readers = dispatcher.readers
+        self._readers.begin(self.checkpoints, self._take_found)
+        self._found: tuple[int, Mapping[str, float]] | None = None  # newest version; metrics of it
+        self._told_of_target = config.target is None
         self.hasty = False
         self._stopping_since: float | None = None
         self._done_since: float | None = None
@@ -121,6 +128,9 @@ class Run:
         self._start_or_tick(now, run_time)
         self.checkpoints.poll(run_time)
         self.evaluations.poll(run_time)
+        self._training_loss.poll(run_time)
+        self._readers.poll()
+        self._tell_of_target()
         if engine.stop_reason is not None and self._stopping_since is None:
             self._stopping_since = now
             self._reporter.say(f"stopping: {engine.stop_reason}")
@@ -158,6 +168,7 @@ class Run:
         if well:
             self._complete(now, wanted)
         self._replication.end(self._reason)
+        self._training_loss.tell()
         newest = self.version
         log = self._reporter.log
         self._reporter.console.close()
@@ -166,7 +177,7 @@ class Run:
         if missing and self.engine.stop_reason is None:
             reason = f"the others finished, without {_some(missing)}"
         say(log.summary(now, self.engine.members, self._dispatcher.sessions.reports, newest,
-                        self.evaluations.accuracy_of(newest), reason, missing), sys.stdout)
+                        self._accuracy_of(newest), reason, missing), sys.stdout)
         if (work := self.engine.work) is not None and work.ledger.undone.count:
             say(f"not trained: {work.ledger.undone.count:,} of the {work.data.n:,} examples of "
                 f"{work.data.epochs} epochs; {work.ledger.epoch} are complete", sys.stdout)
@@ -268,6 +279,8 @@ class Run:
         self._dispatcher.lose_idle(self._done_since, timeouts.GOODBYE)
         if len(self._dispatcher.sessions) or self._replication.expected():
             return None
+        if not self.hasty and self._readers.awaited(self.version):
+            return None
         if not (self._over or self.hasty):
             self._close_book()
         return True
@@ -290,11 +303,13 @@ class Run:
         sessions = self._dispatcher.sessions
         if self.evaluations.missing:
             evaluation = None  # an old one would look like the newest
+        found = evaluation._asdict() if evaluation else self._found[1] if self._found else {}
         limit = self._config.stop_samples
         done = engine.samples / max(limit, 1) if limit < math.inf else None
         self._reporter.console.update(Status(
             time_, engine.store.latest.version, engine.members, sessions.reports, done,
-            evaluation and evaluation.loss, evaluation and evaluation.accuracy, sessions.silence))
+            found.get("loss"), found.get("accuracy"),
+            self._training_loss.newest, sessions.silence))
 
     def _take_evaluation(self, time_: float, version: int, result: Evaluation) -> None:
         self._reporter.log.evaluation(time_, version, *result, self.engine.members,
@@ -303,6 +318,43 @@ class Run:
             self._requests.replies.send(self.engine.stop(
                 f"target accuracy {self._config.target_accuracy:g} reached at {time_:.1f} s "
                 f"(version {version}: {result.accuracy:.4f})", self._clock.run()))
+
+    def _take_found(self, t: float, version: int, metrics: Mapping[str, float],
+                    best: bool) -> None:
+        """A reader has evaluated a version, which it was given at `t`."""
+        if self._found is None or version >= self._found[0]:
+            self._found = version, metrics
+        self._reporter.log.evaluated(t, version, metrics, self.engine.members)
+        words = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        self._reporter.say(f"version {version:,}: {words or 'no metric'}"
+                           + (" (the best so far)" if best else ""))
+        target = self._config.target
+        if target is not None and target.reached(metrics) and not self.engine.done:
+            self._requests.replies.send(self.engine.stop(
+                f"target {target.metric} {target.target:g} reached (version {version}: "
+                f"{metrics[target.metric]:.4g})", self._clock.run()))
+
+    def _tell_of_target(self) -> None:
+        """A target ends no run whose versions nobody evaluates."""
+        if self._told_of_target or not self.engine.started:
+            return
+        self._told_of_target = True
+        if not self._readers.some:
+            self._reporter.say(
+                f"nobody evaluates this run's versions yet, so that --target={self._config.target} "
+                "does not end it: have a process go through wbsp.versions("
+                f'"{self._config.host}:{self._config.port}") and report what it finds '
+                "(docs/evaluation.md)")
+
+    def _accuracy_of(self, version: int) -> float | None:
+        """Of this version, 0..1, if it was the last one that was evaluated."""
+        if self._found is not None and self._found[0] == version:
+            return self._found[1].get("accuracy")
+        return self.evaluations.accuracy_of(version)
+
+    def _take_training_loss(self, loss: float, samples: int) -> None:
+        self._reporter.log.training(self._clock.run(), self.version, loss, samples,
+                                    self.engine.members, self._dispatcher.sessions.reports)
 
     def _go_without_evaluations(self, reason: str) -> None:
         target = self._config.target_accuracy

@@ -39,6 +39,7 @@ class Ending(NamedTuple):
     folder:  of the run's files
     epoch:   the run's, in that folder
     summary: the content of summary.json; None: this server was not there at the run's end
+    best:    path of the best version, if versions were evaluated
     """
 
     code: int
@@ -46,6 +47,7 @@ class Ending(NamedTuple):
     folder: str
     epoch: int
     summary: dict[str, Any] | None
+    best: str | None
 
 
 class Server:
@@ -113,8 +115,9 @@ class Server:
                 folder, settings = path.parent, found
         if code in IN_ORDER and (folder / "summary.json").exists():
             summary = read_document(folder / "summary.json")
+        best = folder / "best.safetensors"
         return Ending(code, self._said(0).strip().rpartition("\n")[2], str(folder),
-                      settings.get("epoch", 0), summary)
+                      settings.get("epoch", 0), summary, str(best) if best.exists() else None)
 
     def stop(self, seconds: float) -> None:
         """End the run in good order, as Ctrl-C does; return when that is done, or after `seconds`.

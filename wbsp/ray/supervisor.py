@@ -36,12 +36,15 @@ class Result:
     missing:  worker -> why it was not there at the end
     summary:  the content of the run's summary.json
     folder:   of the run's files, as the node of the server sees it
+    best:     path of the best version there, for `wbsp.load(folder, model, best=True)`; None: no
+              process has evaluated versions by a metric that the flags name (docs/evaluation.md)
     """
 
     returned: list[Any]
     missing: dict[int, str]
     summary: dict[str, Any]
     folder: str
+    best: str | None = None
 
 
 class Limits(NamedTuple):
@@ -79,7 +82,7 @@ class Supervisor:
             say(f"wbsp.ray: missing at the end: {names}")
         last = max(self._summaries, key=lambda ending: ending.epoch)
         return Result([child.ended and child.ended.value for child in self._workers], missing,
-                      last.summary or {}, last.folder)
+                      last.summary or {}, last.folder, last.best)
 
     def end(self) -> None:
         """End what still runs, the servers in good order."""

@@ -78,6 +78,7 @@ class Status:
     done: float | None = None  # part of the stop rule that is reached, 0..1; None without a rule
     loss: float | None = None  # of the last evaluation
     accuracy: float | None = None  # of the last evaluation, 0..1
+    training_loss: float | None = None  # of what was trained lately
     # Seconds since a worker was heard, where that is known; asked for when it is shown.
     silence: Callable[[int], float | None] = lambda worker: None
 
@@ -221,7 +222,12 @@ def _share(status: Status, worker: int) -> str:
 
 
 def _quality(status: Status) -> list[str]:
-    """What is known of the model, in words."""
-    values = {"loss": status.loss, "accuracy": status.accuracy}
-    return [f"{name} {value:.4f}" for name, value in values.items()
+    """What is known of the model, in words: evaluations say more than the workers' loss."""
+    known = _known(loss=status.loss, accuracy=status.accuracy)
+    return known or _known(training_loss=status.training_loss)
+
+
+def _known(**values: float | None) -> list[str]:
+    """Names and values of those that are known."""
+    return [f"{name.replace('_', ' ')} {value:.4f}" for name, value in values.items()
             if value is not None and not math.isnan(value)]

@@ -61,12 +61,12 @@ class LineFile:
 
     def __init__(self, path: str | os.PathLike, append: bool = False,
                  say: Callable[[str], None] = print):
-        self._path, self._say = disk_of(path).path(path), say
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        if append and self._path.exists():
-            cut_torn_line(self._path)
+        self.path, self._say = disk_of(path).path(path), say
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if append and self.path.exists():
+            cut_torn_line(self.path)
         try:
-            self._file = self._path.open("ab" if append else "xb", buffering=0)
+            self._file = self.path.open("ab" if append else "xb", buffering=0)
         except FileExistsError:
             raise FileExistsError(f"{path} holds an earlier run; choose another folder, or resume "
                                   "that run") from None
@@ -77,6 +77,11 @@ class LineFile:
         self._tried = float("-inf")  # the run's time of the last attempt to write
         self._failing = False
         self._lost = 0  # lines, since writing fails
+
+    @property
+    def size(self) -> int:
+        """Bytes of all lines so far."""
+        return self._size + self._waiting
 
     def write(self, t: float, line: bytes) -> None:
         """Append `line` (ends in a newline) at `t` seconds since the run's start."""
@@ -98,7 +103,7 @@ class LineFile:
 
     def cut(self, valid: Callable[[bytes], bool]) -> None:
         """Cut off the first line that is not `valid`, and all lines behind it."""
-        with self._lock, self._path.open("rb") as file:
+        with self._lock, self.path.open("rb") as file:
             self._truncate(sum(map(len, itertools.takewhile(valid, file))))
 
     def close(self) -> None:
@@ -107,7 +112,7 @@ class LineFile:
                 return
             self._put()
             if self._failing:
-                self._say(f"{self._path} lacks {self._lost + len(self._lines):,} lines")
+                self._say(f"{self.path} lacks {self._lost + len(self._lines):,} lines")
             self._file.close()
 
     def _put(self) -> None:
@@ -123,13 +128,13 @@ class LineFile:
                 self._truncate(self._size)
             if not self._failing:
                 self._failing = True
-                self._say(f"cannot write {self._path}: {error.strerror}; going on without")
+                self._say(f"cannot write {self.path}: {error.strerror}; going on without")
             return
         self._size += written
         self._lines.clear()
         self._waiting = 0
         if self._failing:
-            self._say(f"{self._path} can be written again; {self._lost:,} lines were lost")
+            self._say(f"{self.path} can be written again; {self._lost:,} lines were lost")
             self._failing, self._lost = False, 0
 
     def _truncate(self, size: int) -> None:

@@ -1,4 +1,4 @@
-"""The files of the server: every event, every evaluation, and the summary at the end."""
+"""The files of the server: every event, every evaluation, the loss, and the summary at the end."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ class ServerLog:
             self._scalars = Scalars(self.folder, virtual, say)
         self._stragglers = StragglerScore()
         self._recent, self._whole = Staleness(), Staleness()
+        self._periodic = False  # `training` measures speeds, and evaluations do not
         self.failures: Counter[str] = Counter()  # events of the kinds that `FAILURES` names
 
     def event(self, t: float, kind: str, /, **fields: Any) -> None:
@@ -85,7 +86,7 @@ class ServerLog:
         error, top-5 error, and sums over the workers: seconds of the last push, its MiB, seconds
         of the last pull, its MiB.
         """
-        present = {w: m for w, m in members.items() if m.active or m.finished} or members
+        present = _present(members)
         steps = sum(member.steps for member in members.values())
         slowest = min((member.steps for member in present.values()), default=0)
         last = reports.values()
@@ -97,20 +98,48 @@ class ServerLog:
         self.event(t, "evaluation", version=version, steps=steps, loss=loss, accuracy=accuracy,
                    top5=top5)
         self._events.flush()
-        scores = self._stragglers.update(present)
+        measured = {} if self._periodic else self._measured(version, members, reports)
         if self._scalars:
-            scalars = {"evaluation/loss": loss, "evaluation/accuracy": accuracy,
-                       "evaluation/top5_accuracy": top5, "version": version}
-            if self._recent.pushes:
-                scalars |= {"staleness/mean": self._recent.mean, "staleness/max": self._recent.max}
-            for worker, report in reports.items():
-                scalars[f"compute_share/worker_{worker}"] = report.share("compute")
-            for worker, score in scores.items():
-                scalars |= {f"speed/worker_{worker}": score.speed,
-                            f"speed_vs_best/worker_{worker}": score.vs_best,
-                            f"speed_vs_own_best/worker_{worker}": score.vs_own_best}
-            self._scalars.write(t, steps, scalars)
+            self._scalars.write(t, steps, {
+                "evaluation/loss": loss, "evaluation/accuracy": accuracy,
+                "evaluation/top5_accuracy": top5, **measured})
+
+    def evaluated(self, t: float, version: int, metrics: Mapping[str, float],
+                  members: Mapping[int, Member]) -> None:
+        """A reader has found these metrics of `version`, which it was given at `t`."""
+        steps = sum(member.steps for member in members.values())
+        named = {name: metrics.get(name) for name in ("loss", "accuracy", "top5")}
+        self.event(t, "evaluation", version=version, steps=steps, **named, metrics=dict(metrics))
+        self._events.flush()
+        if self._scalars and metrics:
+            self._scalars.write(t, steps, {f"evaluation/{name}": value
+                                           for name, value in metrics.items()})
+
+    def training(self, t: float, version: int, loss: float, samples: int,
+                 members: Mapping[int, Member], reports: Mapping[int, Report]) -> None:
+        """Since the last time workers have trained `samples` with this mean loss; `version` is the
+        newest at `t`."""
+        self._periodic = True
+        steps = sum(member.steps for member in members.values())
+        self.event(t, "training", version=version, steps=steps, loss=loss, samples=samples)
+        measured = self._measured(version, members, reports)
+        if self._scalars:
+            self._scalars.write(t, steps, {"training/loss": loss, **measured})
+
+    def _measured(self, version: int, members: Mapping[int, Member],
+                  reports: Mapping[int, Report]) -> dict[str, float]:
+        """TensorBoard's curves of a run, measured since the last time."""
+        scalars: dict[str, float] = {"version": version}
+        if self._recent.pushes:
+            scalars |= {"staleness/mean": self._recent.mean, "staleness/max": self._recent.max}
         self._recent = Staleness()
+        for worker, report in reports.items():
+            scalars[f"compute_share/worker_{worker}"] = report.share("compute")
+        for worker, score in self._stragglers.update(_present(members)).items():
+            scalars |= {f"speed/worker_{worker}": score.speed,
+                        f"speed_vs_best/worker_{worker}": score.vs_best,
+                        f"speed_vs_own_best/worker_{worker}": score.vs_own_best}
+        return scalars
 
     def summary(self, t: float, members: Mapping[int, Member], reports: Mapping[int, Report],
                 version: int, accuracy: float | None, reason: str,
@@ -140,6 +169,11 @@ class ServerLog:
         self._evaluations.close()
         if self._scalars:
             self._scalars.close()
+
+
+def _present(members: Mapping[int, Member]) -> Mapping[int, Member]:
+    """Those that are there or have finished, if any are."""
+    return {w: m for w, m in members.items() if m.active or m.finished} or members
 
 
 @dataclass

@@ -11,9 +11,9 @@ import io
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from wbsp.process.disk import DISK, disk_of
 from wbsp.runlog.files import LineFile
 
 VIRTUAL_DATE = 946_684_800.0  # the first second of the year 2000
@@ -32,10 +32,14 @@ class Scalars:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 
+        disk = disk_of(folder)
+        virtual = virtual or disk is not DISK  # a simulated server's, too
         self._event, self._writer = Event, RecordWriter
         self._origin = VIRTUAL_DATE if virtual else time.time()
         maker = "virtual" if virtual else os.getpid()
-        path = Path(folder) / f"events.out.tfevents.{self._origin:017.6f}.{maker}"
+        path = disk.path(folder) / f"events.out.tfevents.{self._origin:017.6f}.{maker}"
+        while virtual and path.exists():  # of a server that is started again
+            path = path.with_name(f"{path.name}+")
         self._records = LineFile(path, say=say)
         self._put(0.0, Event(wall_time=self._origin, file_version="brain.Event:2"))
 

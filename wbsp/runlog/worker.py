@@ -7,10 +7,10 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from wbsp.core.stats import Lane, Phase, Report
+from wbsp.process.disk import disk_of
 from wbsp.runlog.files import MIB, LineFile, columns, to_json
 
 LATEST = 2.0  # seconds of the run's time; the communication thread of a worker writes each second
@@ -23,18 +23,25 @@ class WorkerLog:
     append: go on with the files of a returning worker; without `append`, existing files raise
             FileExistsError
     say:    called with one line when a file cannot be written
+    most:   bytes of the timeline; it ends there
+    texts:  write the published text files, too
 
     Safe to use from the compute thread and the communication thread at once. What they note becomes
     text in `write`: for each line by itself, just after a step, that takes several times as long.
     """
 
     def __init__(self, folder: str | os.PathLike, worker: int, sync: str, append: bool = False,
-                 say: Callable[[str], None] = print):
-        folder = Path(folder)
-        self._loss = LineFile(folder / f"wk_loss_{worker}_{sync}.txt", append, say)
-        self._time = LineFile(folder / f"wk_time_{worker}_{sync}.txt", append, say)
+                 say: Callable[[str], None] = print, most: float = math.inf, texts: bool = True):
+        folder = disk_of(folder).path(folder)
+        self._say = say
+        self._most = most
         self._spans = LineFile(folder / f"events_wk{worker}.jsonl", append, say)
-        self._files = self._loss, self._time, self._spans
+        self._files = [self._spans]
+        if texts:
+            self._loss = LineFile(folder / f"wk_loss_{worker}_{sync}.txt", append, say)
+            self._time = LineFile(folder / f"wk_time_{worker}_{sync}.txt", append, say)
+            self._files += [self._loss, self._time]
+        self._texts = texts
         self._noted: deque[tuple[LineFile, Callable[..., bytes], tuple]] = deque()
         self._written = -math.inf  # the time of the last `write`
         self._lock = threading.Lock()  # of those who write
@@ -46,6 +53,8 @@ class WorkerLog:
         wk_time: time, seconds of this step, local step, push seconds so far, pushes, pull seconds
         so far, pulls, MiB of the last push, of its control messages, of the last pull.
         """
+        if not self._texts:
+            return
         self._note(t, self._loss, columns, t, epoch_step, report.steps, report.loss)
         self._note(t, self._time, columns,
                    t, seconds, report.steps, report.push_seconds, report.pushes,
@@ -63,7 +72,13 @@ class WorkerLog:
             self._written = t
             while self._noted:
                 file, line, values = self._noted.popleft()
-                file.write(t, line(*values))
+                if file is not self._spans:
+                    file.write(t, line(*values))
+                elif file.size < self._most:
+                    file.write(t, line(*values))
+                    if file.size >= self._most:
+                        self._say(f"{file.path} has {file.size / MIB:,.0f} MiB, and gets no more "
+                                  "of what this worker does when")
             for file in self._files:
                 file.flush()
 

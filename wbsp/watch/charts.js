@@ -47,13 +47,18 @@ function line(run, x, y, more) {
 // Accuracy, loss, versions and staleness of all runs, into the elements of these names.
 function drawCurves(runs, bySteps) {
   const x = bySteps ? "steps of all workers" : "seconds since training began";
-  const of = state => bySteps ? state.evaluations.steps : state.evaluations.t;
+  const of = curve => bySteps ? curve.steps : curve.t;
   const percent = values => values.map(value => value === null ? null : 100 * value);
   const draw = (id, title, y, traces, over, more) =>
     Plotly.react(id, traces.flat(), layout(title, over, y, more), CONFIG);
   const measured = runs.some(run => run.state.evaluations.t.length > 0);
-  for (const id of ["accuracy", "loss", "by"]) document.getElementById(id).hidden = !measured;
+  const trained = runs.some(run => run.state.training.t.length > 0);
+  for (const id of ["accuracy", "loss"]) document.getElementById(id).hidden = !measured;
+  document.getElementById("training").hidden = !trained;
+  document.getElementById("by").hidden = !measured && !trained;
   if (measured) drawEvaluations();
+  if (trained) draw("training", "Loss of what workers train", "", runs.map(run => line(
+    run, of(run.state.training), run.state.training.loss)), x);
   const time = "seconds since training began";
   draw("versions", "Versions", "", runs.map(run => line(
     run, run.state.versions.t, run.state.versions.version, {line: {
@@ -68,9 +73,9 @@ function drawCurves(runs, bySteps) {
 
   function drawEvaluations() {
     draw("accuracy", "Accuracy", "%", runs.map(run => line(
-      run, of(run.state), percent(run.state.evaluations.accuracy))), x);
+      run, of(run.state.evaluations), percent(run.state.evaluations.accuracy))), x);
     draw("loss", "Loss", "", runs.map(run => line(
-      run, of(run.state), run.state.evaluations.loss)), x);
+      run, of(run.state.evaluations), run.state.evaluations.loss)), x);
   }
 }
 

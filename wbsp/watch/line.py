@@ -39,7 +39,8 @@ class Line:
         self._socket.connect(place)
 
     def ask(self, question: m.Message, answers: Any) -> m.Message:
-        """The answer, one of these kinds; raises WireError for anything else."""
+        """The answer, one of these kinds; raises WireError for anything else. A sign of life is
+        none."""
         self._socket.send(m.encode(question), zmq.NOBLOCK)
         end, poller = time.monotonic() + timeouts.WATCH_ANSWER, zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
@@ -47,7 +48,9 @@ class Line:
         while time.monotonic() < end and not self._closed.is_set():
             found = dict(poller.poll(int(1000 * _LOOK)))
             if self._socket in found:
-                return m.decode(answers, self._socket.recv_multipart()[0])
+                answer = m.decode(answers, self._socket.recv_multipart()[0])
+                if not isinstance(answer, m.Alive):
+                    return answer
             if self._monitor in found:
                 self._take(zmq.utils.monitor.recv_monitor_message(self._monitor)["event"])
         raise TimeoutError(f"{self._place} does not answer" if self.made else

@@ -26,7 +26,7 @@ SCORES = 6000  # straggler scores in the chart, and at most 120 a worker
 OWN_BEST = 60_000  # straggler scores of which a worker's own best speed is taken, until the summary
 MEASURED = 4  # pushes of a worker, on average, that a score comes from
 LISTED = 500  # events in the list of who came and went
-_QUIET = {"evaluation", "checkpoint", "duplicate"}  # events that the list leaves out
+_QUIET = {"evaluation", "training", "checkpoint", "duplicate"}  # events that the list leaves out
 
 
 def members(log: EventLog) -> dict[int, Member]:
@@ -63,7 +63,7 @@ def totals(log: EventLog, spans: SpanLog, there: dict[int, Member]) -> dict[str,
     """The numbers of the run so far, in the form and the words of summary.json; `there`: the run's
     `members`. Pulls and the seconds of phases are those of the workers' spans."""
     stragglers = StragglerScore()
-    for then in _then(log, there, _by_evaluation(log, OWN_BEST // max(1, len(there)))):
+    for then in _then(log, there, _by_measurement(log, OWN_BEST // max(1, len(there)))):
         stragglers.update(then)
     evaluations = log.kind("evaluation")
     commits = log.rows["version"][log.rows["code"] == COMMIT]
@@ -98,6 +98,7 @@ def curves(log: EventLog, there: dict[int, Member]) -> dict[str, Any]:
     began, rows = log.began, log.rows
     end = max(log.newest - began, 1e-9)
     evaluations = _sampled(log.kind("evaluation"))
+    training = _sampled(log.kind("training"))
     commits = rows[rows["code"] == COMMIT]
     made = len(commits)
     commits = _sampled(commits)
@@ -114,6 +115,9 @@ def curves(log: EventLog, there: dict[int, Member]) -> dict[str, Any]:
             "t": [max(0.0, e["t"] - began) for e in evaluations],  # W_0 is evaluated while waiting
             **{name: [e[name] for e in evaluations]
                for name in ("version", "steps", "loss", "accuracy")}},
+        "training": {
+            "t": [e["t"] - began for e in training],
+            **{name: [e[name] for e in training] for name in ("steps", "loss")}},
         "versions": {"t": np.round(commits["t"] - began, 6).tolist(),
                      "version": commits["version"].tolist(), "all": len(commits) == made},
         "staleness": {
@@ -191,15 +195,20 @@ def _by_time(log: EventLog, number: int) -> list[tuple[int, int]]:
                       for t in times), strict=True))
 
 
-def _by_evaluation(log: EventLog, most: int) -> list[tuple[int, int]]:
-    """The marks of `_then` at which the server measures speeds: evaluations, or `most` of them. A
-    server that was resumed has begun anew."""
+def _by_measurement(log: EventLog, most: int) -> list[tuple[int, int]]:
+    """The marks of `_then` at which the server measures speeds, or `most` of them: evaluations, and
+    from the first time on that it tells the workers' loss, those times alone. A server that was
+    resumed has begun anew."""
     marks: list[tuple[int, int]] = []
+    measures = {"evaluation", "training"}
     for index, (before, event) in enumerate(log.others):
         if event["kind"] == "resume":
             marks = []
-        elif event["kind"] == "evaluation":
+            measures = {"evaluation", "training"}
+        elif event["kind"] in measures:
             marks.append((before, index))
+            if event["kind"] == "training":
+                measures = {"training"}
     return _sampled(marks, most)
 
 

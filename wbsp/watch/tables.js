@@ -47,7 +47,7 @@ function drawRuns(table, runs, now) {
          const swatch = element("i", {class: "swatch"});
          swatch.style.borderTop = `3px ${dash === "solid" ? "solid" : "dashed"} ${seen(color)}`;
          const {t, version, total, accuracy, staleness} = state.summary;
-         const losses = state.evaluations.loss;
+         const losses = (state.evaluations.t.length ? state.evaluations : state.training).loss;
          return [[element("span", {}, swatch, name), undefined, state.folder],
                  fate(state, now), digits(t, 1), whole(version), whole(total.steps),
                  whole(total.pushes), whole(total.rejected), whole(total.samples), share(accuracy),

@@ -36,7 +36,7 @@ STRANGER = ("it is a process of another user or of another run; start both proce
             "user, or both with the same --token_file")
 _EMPTY = b""
 
-Request = TypeVar("Request", m.Follow, m.Reattach, Lead, Present)
+Request = TypeVar("Request", m.Follow, m.Reattach, Lead, Present, m.NextVersion, m.Evaluated)
 
 
 def mac(key: bytes, *parts: bytes | str | int) -> bytes:

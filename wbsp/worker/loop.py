@@ -30,6 +30,7 @@ from wbsp.worker.next_run import NextRun, line_of
 from wbsp.worker.runtime import WorkerRuntime
 from wbsp.worker.share import Share
 from wbsp.worker.signals import Signals
+from wbsp.worker.timeline import timeline
 
 _in_run: dict[Task, Worker] = {}  # members of a run in this process
 _were_in_run: set[Task] = set()  # places of this process in runs, now or before
@@ -256,6 +257,7 @@ class Worker:
         Raises TransportError.
         """
         transport, welcome = self.connect()
+        self._log = self._log or timeline(welcome.settings, self.index, self._say, self._on)
         usage = Usage(self._on.clock.monotonic)
         joined = transport.join(replica.layout, replica.read, self.timeout, layers,
                                 self.share)

@@ -76,9 +76,7 @@ class Recorder:
 
     def step_done(self, steps: int, samples: int, loss: float) -> None:
         """Count a step, or several at once, with the mean `loss`."""
-        self._totals.steps += steps
-        self._totals.samples += samples
-        self._totals.loss = loss
+        self._totals.count_steps(steps, samples, loss)
 
     def log_step(self, epoch_step: int, seconds: float) -> None:
         """Log the totals after a step of `seconds`."""

@@ -36,6 +36,8 @@ class Totals(Report):
     steps: Sum = 0
     samples: Sum = 0
     loss: float = float("nan")
+    losses: Finite = 0.0
+    measured: Sum = 0
     seconds: dict[str, Finite] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     pushes: Sum = 0
     push_seconds: Finite = 0.0

@@ -67,6 +67,12 @@ class Checkpoints:
         return self._writing is not None
 
     @property
+    def saved(self) -> tuple[int, bool] | None:
+        """Which version the file holds, and whether it is the run's last; None while another one is
+        on its way."""
+        return None if self.writing else self._written
+
+    @property
     def settled(self) -> bool:
         """True if the newest version is written, or could not be; and that it is the last."""
         return self._writing is None and (self.failed or self._written >= self._engine.newest)

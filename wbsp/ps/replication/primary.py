@@ -65,7 +65,7 @@ def objection(request: m.Follow, info: RunInfo) -> str | None:
     settings = info.settings | info.config.terms
     if reason := disagreement("the standby", "standby", request.settings, settings):
         return reason
-    lacks = [name for name in settings if name not in {"folder", "id", *request.settings}]
+    lacks = [name for name in settings if name not in {"folder", "path", "id", *request.settings}]
     if lacks:
         return (f"the standby and the server disagree: the server has {lacks[0]}="
                 f"{settings[lacks[0]]!r}, and the standby has none; start both with the same value")

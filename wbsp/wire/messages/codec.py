@@ -66,6 +66,14 @@ from wbsp.wire.messages.from_worker import (
     Reattach,
     Update,
 )
+from wbsp.wire.messages.reading import (
+    Evaluated,
+    NextVersion,
+    Noted,
+    ReadVersion,
+    VersionAt,
+    VersionPart,
+)
 from wbsp.wire.messages.replication import (
     AllHave,
     Ask,
@@ -87,15 +95,17 @@ __all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "NONE", "PROTOCOL", "ShardGroup"
 PROTOCOL = 15  # to be raised when a message, or a type that a message embeds, changes
 FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | Leaving
               | AskWork | Measured | StopRun | Reattach | Kept | Goodbye | Elected | Follow | Held
-              | Ask | Watch | Lead)
+              | Ask | Watch | Lead | NextVersion | Evaluated)
 FromServer = (Welcome | Joined | Refused | Ack | Granted | Directed | CutDecision | Model | Work
               | Measured | Stop | Final | Alive | Resend | Reattached | Unknown | Elect | Leading
               | NotServing | Following | Copy | CopyChunk | AllHave | Vacant | Over | FilesAt
-              | Challenge)
+              | Challenge | VersionAt | Noted)
+FromWatcher = Read | ReadVersion
 
 _encoder = msgspec.msgpack.Encoder()
 _decoders = {kind: msgspec.msgpack.Decoder(kind)
-             for kind in (FromWorker, FromServer, FromShard, ToShard, Read, News)}
+             for kind in (FromWorker, FromServer, FromShard, ToShard, FromWatcher, News,
+                          VersionPart)}
 
 
 def encode(message: Message) -> bytes:

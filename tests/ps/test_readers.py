@@ -1,0 +1,112 @@
+"""Processes that evaluate a run's versions, and are no workers: `wbsp.versions`."""
+
+import contextlib
+import json
+import math
+import signal
+
+import numpy as np
+import pytest
+from jobs import until
+
+import wbsp
+import wbsp.reading
+from wbsp.ps.checkpoint import format as checkpoint
+
+READER = """
+import sys, time, wbsp
+for version in wbsp.versions(sys.argv[1]):
+    print("has", version.number, flush=True)
+    while True:
+        time.sleep(1)
+"""
+
+
+@pytest.fixture
+def running(jobs):
+    """running(*flags) is a server with two workers that train until they are told to stop."""
+    def run(*flags):
+        server = jobs.server("--check_period=0.1", *flags).listens()
+        return server, [jobs.integer_worker(server.address, worker, seconds=0.01)
+                        for worker in range(2)]
+    return run
+
+
+def pinned(server):
+    return {path.name for path in server.folder.glob("version-*")}
+
+
+def test_who_evaluates_has_the_best_kept_and_ends_the_run_by_a_target(running):
+    server, workers = running("--target=score:4")
+    server.until("nobody evaluates this run's versions yet, so that --target=max:score:4 does not")
+    scores, numbers, said = iter([1.0, 3.0, 2.0, 4.0]), [], []
+    for version in wbsp.versions(server.address, say=said.append):
+        assert version.number not in numbers and version.number == version._saved.state.version
+        numbers.append(version.number)
+        assert server.folder.joinpath(f"version-{version.number}.safetensors").exists()
+        score = next(scores, 0.5)
+        version.report(score=score, loss=1 / score, odd=math.nan)
+        last = version.last, version._saved.vector
+        if len(numbers) == 2:
+            until((server.folder / "best.json").exists, "the best version to be kept", 30)
+            version.report(score=100.0)  # of this version, this is the second report
+    for job in (*workers, server):
+        job.ends_well()
+    assert numbers == sorted(numbers) and len(numbers) > 4
+    found = server.events("evaluation")
+    assert [event["version"] for event in found] == numbers
+    assert [event["metrics"]["score"] for event in found][:5] == [1.0, 3.0, 2.0, 4.0, 0.5]
+    assert found[0]["loss"] == 1.0 and found[0]["accuracy"] is None
+    final = checkpoint.load(server.folder / "checkpoint.safetensors")
+    assert last[0] and np.array_equal(last[1], final.vector)
+    best = checkpoint.load(server.folder / "best.safetensors")
+    score = json.loads((server.folder / "best.json").read_text())
+    assert best.state.version == numbers[3] == score["version"] and score["value"] == 4.0
+    assert [event["reason"] for event in server.events("stop")] == [
+        f"target score 4 reached (version {numbers[3]}: 4)"]
+    assert server.find(r"version \d+: score 3, loss 0.3333 \(the best so far\)")
+    assert not pinned(server)
+    assert any("odd is nan" in line for line in said)
+    assert any(f"version {numbers[1]} was evaluated before" in line for line in said)
+
+
+def test_one_that_dies_costs_nothing_and_may_come_back(jobs, running):
+    server, workers = running()
+    (jobs.folder / "reader.py").write_text(READER)
+    reader = jobs.start("reader", "reader.py", server.address)
+    number = int(reader.until("^has").split()[1])
+    until(lambda: pinned(server) == {f"version-{number}.safetensors"}, "one version to be pinned")
+    until(lambda: server.events("checkpoint")[-1]["version"] > number, "newer versions", 60)
+    reader.kill()
+    server.until("that evaluates versions is gone")
+    until(lambda: not pinned(server), "the version to be let go")
+    with contextlib.closing(wbsp.versions(server.address)) as versions:
+        assert next(versions).number > number, "and it gets the newest"
+    server.signal(signal.SIGINT)
+    for job in (*workers, server):
+        job.ends()
+        job.was_clean()
+    assert not server.events("evaluation")
+
+
+def test_a_stranger_reads_and_reports_nothing(running, monkeypatch):
+    server, workers = running("--best=score")
+    version = next(wbsp.versions(server.address))
+    monkeypatch.setattr(wbsp.reading, "contact", lambda token: bytes(32))
+    with pytest.raises(ConnectionError, match="a process of another user or of another run"):
+        next(wbsp.versions(server.address))
+    assert version.number >= 0 and not server.events("evaluation")
+    server.signal(signal.SIGINT)
+    for job in (*workers, server):
+        job.ends()
+
+
+def test_bad_arguments_are_refused_in_one_line(running, monkeypatch):
+    for name in ("WBSP_SERVER", "TF_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValueError, match="the server's address is not known: pass it"):
+        wbsp.versions()
+    with pytest.raises(ValueError, match="is not host:port"):
+        wbsp.versions("here")
+    with pytest.raises(ConnectionError, match="nobody answers"):
+        next(wbsp.versions("localhost:1", patience=0.1))

@@ -1,0 +1,55 @@
+"""Which version is the best, and which is good enough: what a run knows of metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+# Parts of names of metrics of which less is better.
+_LESS = ("loss", "error", "mae", "mse", "rmse", "mape", "msle", "perplexity", "divergence")
+
+
+class Goal(NamedTuple):
+    """A metric, and the value at which the run ends; `most`: a higher value is better."""
+
+    metric: str
+    most: bool
+    target: float | None = None
+
+    @classmethod
+    def parse(cls, flag: str, text: str, valued: bool) -> Goal:
+        """From METRIC, or METRIC:VALUE where it is `valued`, with min: or max: before it where the
+        name does not say which is better. Raises ValueError in one line, with the flag's name."""
+        name = text
+        target: float | None = None
+        if valued:
+            name, _, value = text.rpartition(":")
+            try:
+                target = float(value)
+            except ValueError:
+                target = math.nan
+        word, _, rest = name.partition(":")
+        if word in ("min", "max") and rest:
+            name, most = rest, word == "max"
+        else:
+            most = not any(part in name.lower() for part in _LESS)
+        if not name or ":" in name or (target is not None and not math.isfinite(target)):
+            form = ("METRIC:VALUE, such as accuracy:0.9, or min:rate:0.1" if valued else
+                    "METRIC, such as accuracy, or min:rate")
+            raise ValueError(f"--{flag}={text}: write {form}")
+        return cls(name, most, target)
+
+    def better(self, value: float, than: float) -> bool:
+        """Whether `value` is better than another one."""
+        return value > than if self.most else value < than
+
+    def reached(self, metrics: Mapping[str, float]) -> bool:
+        """Whether these metrics are good enough."""
+        value = metrics.get(self.metric)
+        return (value is not None and self.target is not None
+                and not self.better(self.target, value))
+
+    def __str__(self) -> str:
+        ordered = f"{'max' if self.most else 'min'}:{self.metric}"
+        return ordered if self.target is None else f"{ordered}:{self.target:g}"

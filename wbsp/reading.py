@@ -1,0 +1,228 @@
+"""The versions of a run, for a process that evaluates them beside the training and is no worker.
+
+    for version in wbsp.versions("localhost:2606"):
+        version.assign(model)
+        version.report(**model.evaluate(x, y, return_dict=True))
+
+It may come, die and come back at any time: training neither waits for it nor loses anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import zmq
+
+from wbsp import timeouts
+from wbsp.environment import address_of_server, token
+from wbsp.limits import one_line
+from wbsp.ps.checkpoint.format import Checkpoint, load
+from wbsp.runlog.console import say
+from wbsp.watch.line import Line, Refused
+from wbsp.wire.addresses import endpoints, split_addresses
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages.reading import METRICS, ReadVersion, VersionPart
+from wbsp.wire.proof import STRANGER, Claim
+from wbsp.wire.sockets import contact
+
+if TYPE_CHECKING:
+    import keras
+
+_PAUSE = 0.5  # seconds between two questions for a newer version
+_TROUBLE = OSError, zmq.ZMQError, m.WireError
+
+
+class Version:
+    """A version of a run.
+
+    number: 0 is what training began from
+    last:   it is the run's final version
+    """
+
+    def __init__(self, saved: Checkpoint, run: str, last: bool, server: _Server):
+        self.number = saved.state.version
+        self.last = last
+        self._saved = saved
+        self._run = run
+        self._server = server
+
+    def assign(self, model: keras.Model) -> None:
+        """Set the model, built as the run's workers build theirs, to this version.
+
+        Raises ValueError in one line for a model that is not the run's.
+        """
+        from wbsp.saved import assign  # Keras is imported by whoever brings a model of it
+
+        assign(self._saved, model, f"version {self.number}")
+
+    def report(self, **metrics: float) -> None:
+        """Tell the run what was found of this version: at most 64 metrics, by name.
+
+        They are events of the run; by those that its server was told (`--best`, `--target`) the
+        best version is kept, and the run ends. Of several reports of a version the first one
+        counts. A value that is not finite is said, and left out. Raises ValueError for no number,
+        ConnectionError in one line where the server is gone.
+        """
+        if len(metrics) > METRICS:
+            raise ValueError(f"{len(metrics)} metrics: at most {METRICS} of a version are taken")
+        found = {}
+        for name, value in metrics.items():
+            try:
+                number = float(value)
+            except (TypeError, ValueError):
+                raise ValueError(f"{name}={value!r} is no number") from None
+            if math.isfinite(number) and abs(number) <= 1e300:
+                found[name[:100]] = number
+            else:
+                self._server.say(f"version {self.number}: {name} is {number}, and not reported")
+        self._server.report(m.Evaluated(self._run, self.number, found))
+
+
+def versions(address: str | None = None, *, every: float = 0.0, token_file: str | None = None,
+             patience: float = timeouts.WORKER_PATIENCE,
+             say: Callable[[str], None] = say) -> Iterator[Version]:
+    """The versions of the run that is served at `address`, until it is over; the last one is its
+    final version. Who is slower than versions come gets the newest each time.
+
+    address:    host:port of the server; with a standby: host:port,host:port; default: of the
+                environment, as for `SyncCallback`
+    every:      seconds between two of them, at least
+    token_file: file with the shared secret; default: the environment variable WBSP_TOKEN_FILE.
+                Without a token this process is of the server's user, on its machine
+    patience:   seconds to wait for a server, at first and when it is lost
+    say:        prints one line for a person
+
+    Raises ValueError or OSError for bad arguments, ConnectionError, in one line, where no server
+    comes or it refuses.
+    """
+    address = address_of_server(address, split_addresses)
+    server = _Server(address, token(token_file), patience, say)
+    return _versions(server, every)
+
+
+def _versions(server: _Server, every: float) -> Iterator[Version]:
+    with contextlib.closing(server):
+        due = 0.0
+        while (version := server.next(due)) is not None:
+            due = time.monotonic() + every
+            yield version
+            if version.last:
+                due = 0.0
+
+
+class _Server:
+    """The server whose versions are read; after a break it is looked for again."""
+
+    def __init__(self, address: str, secret: bytes | None, patience: float,
+                 say: Callable[[str], None]):
+        self._address = address
+        self._secret = secret
+        self._patience = patience
+        self.say = say
+        self._context = zmq.Context()
+        self._closed = threading.Event()  # never: there is one thread
+        self._claim = Claim(os.urandom, contact(secret))
+        self._line: Line | None = None
+        self._run, self._newest = "", m.NONE  # that was had
+
+    def next(self, due: float) -> Version | None:
+        """The newest version, once it is another than the one before and `due` (time.monotonic)
+        has come; None: there is none any more."""
+        while True:
+            answer = self._ask(m.NextVersion(m.PROTOCOL, self._run, self._newest), m.VersionAt)
+            if answer.version == m.NONE and answer.last:
+                return None
+            if answer.version != m.NONE and (answer.last or time.monotonic() >= due):
+                with tempfile.TemporaryDirectory(prefix="wbsp-version-") as folder:
+                    path = Path(folder) / "version"
+                    if self._read(answer, path):
+                        self._run, self._newest = answer.run, answer.version
+                        return Version(load(path), answer.run, answer.last, self)
+            time.sleep(_PAUSE)
+
+    def report(self, found: m.Evaluated) -> None:
+        """Tell the server what was found. Raises ConnectionError in one line."""
+        answer = self._ask(found, m.Noted)
+        if answer.problem:
+            self.say(f"version {found.version}: what was found does not count: "
+                     f"{one_line(answer.problem)}")
+
+    def close(self) -> None:
+        self._leave()
+        self._context.destroy(0)
+
+    def _read(self, at: m.VersionAt, path: Path) -> bool:
+        """Read a version's file into `path`; False if it is no longer there, or its process."""
+        assert self._line is not None
+        line = Line(self._context, f"tcp://{self._line.host}:{at.port}", self._secret,
+                    self._closed)
+        try:
+            with open(path, "wb") as file:
+                while True:
+                    offset = file.tell()
+                    part = line.ask(ReadVersion(at.name, offset), VersionPart)
+                    assert isinstance(part, VersionPart)
+                    if not part.data or part.offset != offset:
+                        return False
+                    file.write(part.data)
+                    if file.tell() >= part.size:
+                        return True
+        except _TROUBLE:
+            return False
+        finally:
+            line.close()
+
+    def _ask(self, question: Any, kind: Any) -> Any:
+        """The answer of this kind. Raises ConnectionError in one line."""
+        end = time.monotonic() + self._patience
+        while True:
+            problem = f"the host name of {self._address} is not known"
+            for place in self._places():
+                try:
+                    return self._try(place, question, kind)
+                except Refused as error:
+                    raise ConnectionError(f"{self._address}: {error}") from None
+                except _TROUBLE as error:
+                    problem = str(error)
+                    self._leave()
+            if time.monotonic() > end:
+                raise ConnectionError(f"{self._address}: {problem}")
+            time.sleep(_PAUSE)
+
+    def _places(self) -> Iterator[str]:
+        for host, port in split_addresses(self._address):
+            with contextlib.suppress(OSError):  # a name that is not known, perhaps for a moment
+                yield from endpoints(host, port)
+
+    def _try(self, place: str, question: Any, kind: Any) -> Any:
+        if self._line is None:
+            self._claim.renew()
+            self._line = Line(self._context, place, self._secret, self._closed)
+        for _ in range(3):
+            answer = self._line.ask(self._claim.sealed(question), m.FromServer)
+            match answer:
+                case m.Challenge():
+                    if self._claim.meets(answer) is False:
+                        raise Refused(STRANGER)
+                case m.Refused():
+                    raise Refused(one_line(answer.reason))
+                case m.NotServing():
+                    raise ConnectionError(one_line(answer.reason))
+                case _ if isinstance(answer, kind):
+                    return answer
+                case _:
+                    raise m.WireError("the server sent what was not requested")
+        raise ConnectionError("the server does not take this process's proof")
+
+    def _leave(self) -> None:
+        if self._line is not None:
+            self._line.close()
+            self._line = None

@@ -1,0 +1,27 @@
+"""What a worker of a user's own training does when, in the folder of its run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from wbsp.process.host import Host
+from wbsp.runlog.folder import read_settings
+from wbsp.runlog.worker import WorkerLog
+
+_MOST = 1 << 28  # bytes: that many hours, at some hundred steps a second
+
+
+def timeline(settings: Mapping[str, str], worker: int, say: Callable[[str], None],
+             on: Host) -> WorkerLog | None:
+    """The timeline of a worker in the run with these settings, as the server's Welcome says them.
+
+    None: this machine does not see the run's folder, or may not write into it.
+    """
+    folder = on.disk.path(settings.get("path", ""))
+    try:
+        if read_settings(folder).get("id") != settings.get("id"):
+            return None
+        return WorkerLog(folder, worker, settings["sync"], append=True, say=say, most=_MOST,
+                         texts=False)
+    except (OSError, ValueError, KeyError):
+        return None
