@@ -66,7 +66,7 @@ def shard(stranger):
     def poll():
         assert not list(one.receive(HOST.clock.monotonic()))
         one.keep_up(HOST.clock.monotonic())
-    return one, poll, lambda: one.why, lambda: one.close(0)
+    return one, poll, lambda: one.why or "", lambda: one.close(0)
 
 
 def inquiry(stranger):
