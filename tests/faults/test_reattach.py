@@ -228,7 +228,7 @@ def test_a_question_is_answered_once_and_the_answer_repeated():
         query, heard = world.life.engine.model.query, []
         world.life.engine.model.query = lambda *a, q=query, h=heard: (h.append(a), q(*a))[1]
         check(world.run())
-        assert len(heard) == sum(worker.agent._network.queries for worker in world.workers)
+        assert len(heard) == sum(worker.agent._queries for worker in world.workers)
         asked += len(heard)
     assert asked > 100
 

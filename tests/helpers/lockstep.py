@@ -11,6 +11,7 @@ import os
 import random
 from collections import Counter
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -44,8 +45,9 @@ class Life:
         info = RunInfo(ServerConfig(world.workers_num, wire=wire), world.model().rule,
                        SETTINGS | {"wire": wire.name}, SETTINGS["id"], epoch, secret=SECRET)
         self.challenges = Challenges(os.urandom)
-        reporter = SimpleNamespace(clock=Clock(lambda: world.now), say=world.said.append,
-                                   event=partial(self.event, world.now))
+        reporter = SimpleNamespace(
+            folder=Path("."), clock=Clock(lambda: world.now), say=world.said.append,
+            event=partial(self.event, world.now))
         self.dispatcher = Dispatcher(self, info, reporter, Shards(info, self, reporter.say),
                                      lambda: m.FilesAt(0), dict, None)
         model = world.model()

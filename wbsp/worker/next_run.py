@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from wbsp import timeouts
 from wbsp.environment import Task
-from wbsp.process.forks import in_child
+from wbsp.process.forks import forget, in_child
 from wbsp.process.host import Host
 from wbsp.wire.messages import codec as m
 from wbsp.worker.comm.client import Transport
@@ -37,6 +37,7 @@ class NextRun:
         self._error: TransportError | None = None
         self._wanted = self._leaving = self._gives_up = False
         _lines[task] = self
+        in_child(self.forked)
         self._thread = on.scheduler.thread(self._run, "wbsp-next-run")
         self._thread.start()
 
@@ -46,6 +47,7 @@ class NextRun:
         if not self._thread.is_alive() and self._line is None:
             return None
         self._say, self._interrupted = say, interrupted
+        forget(self.forked)  # the worker itself sees to it from here on
         with self._changed:
             self._wanted = True
             self._changed.notify_all()
@@ -66,9 +68,11 @@ class NextRun:
             self._changed.notify_all()
         self._thread.join(timeouts.FAREWELL)
         self._gives_up = True
+        forget(self.forked)
 
     def forked(self) -> None:
         """This process was forked from the worker's, and has no part in its runs."""
+        _lines.clear()
         if self._line is not None:
             self._line[0].forked()
 
@@ -117,11 +121,4 @@ def close_all() -> None:
         _lines.popitem()[1].close()
 
 
-def _forked() -> None:
-    while _lines:
-        _lines.popitem()[1].forked()
-    in_child(_forked)  # of a child of this one
-
-
 atexit.register(close_all)
-in_child(_forked)

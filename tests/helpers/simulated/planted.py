@@ -307,7 +307,7 @@ PLANTED = [
     Planted("finite updates make a version that is not", _finite_is_enough,
             Plan("asp", wild=0.3), {8, 13}, 5),
     Planted("each thing that a peer causes is a line", _every_cause_is_a_line,
-            Plan("pcc", strangers=2, speeds=(0.1,)), {15}, 10, 7),
+            Plan("pcc", strangers=2, speeds=(0.1,)), {15}, 60, 7),
     Planted("what a peer says is printed as it came", _texts_as_they_came,
             Plan("pcc", strangers=2, speeds=(0.1,)), {15}, 10),
     Planted("a standby is not told that its settings are others",

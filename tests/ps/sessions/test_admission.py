@@ -1,6 +1,7 @@
 """Who may join a run, and who brings W_0: a server's side over a real socket, without its loop."""
 
 import contextlib
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -37,7 +38,7 @@ class Server(contextlib.ExitStack):
         info = RunInfo(ServerConfig(3, share=False), create("asp").rule,
                        {"id": "ab12", "sync": "asp"}, "ab12", 1)
         reporter = SimpleNamespace(
-            clock=Clock(lambda: self.now), say=self.said.append,
+            folder=Path("."), clock=Clock(lambda: self.now), say=self.said.append,
             event=lambda kind, **facts: self.events.append((kind, facts)))
         self.dispatcher = Dispatcher(
             self.socket, info, reporter, Shards(info, self.socket, reporter.say),

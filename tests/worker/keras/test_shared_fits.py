@@ -86,7 +86,7 @@ def test_what_a_killed_worker_had_is_trained_by_others_and_it_comes_back(jobs, w
 
 @pytest.mark.parametrize("back_end", BACK_ENDS)
 def test_who_comes_when_nothing_is_left_gets_the_final_version(jobs, worker, back_end):
-    server = jobs.server("--connect_timeout=2").listens()
+    server = jobs.server("--connect_timeout=20").listens()
     holds = worker(server, 0, back_end, epochs=1, hold_end=True)
     holds.until("^epoch 0")
     late = worker(server, 1, back_end, epochs=1)
