@@ -69,7 +69,6 @@ def where_to_listen(host: str | None, port: int | None, default_port: int) -> tu
 
 
 _IDENTITY = {"name": "identity"}  # the outer step of a run whose run.json names none
-_NAMED = 5  # workers in one line, at most
 _MOST_LOST = 20  # shards in a row without a checkpoint between
 
 
@@ -167,7 +166,7 @@ class _Plan:
             config = replace(config, shards=ShardPlan())  # there is nothing left for them to do
         settings = {**self.settings, "workers": str(config.worker_num),
                     "folder": str(self._place(folder)), "path": str(folder.absolute()),
-                    "id": str(run["id"])}
+                    "id": str(run["id"]), "runs": self.series.setting}
         console = Console(f"{model.name} {folder}", self.on.stderr)
         log = ServerLog(folder, model.name, append=resume, say=console.line)
         info = RunInfo(config, model.rule, settings, settings["id"], run["epoch"],
@@ -177,9 +176,8 @@ class _Plan:
                         Reporter(folder, log, console, Clock(self.on.clock.monotonic)),
                         self.interrupts, _recorder(folder, run), self.start_evaluator, hold)
         if self.series.followed and saved is None:
-            living = ", ".join(map(str, sorted(self.series.living)[:_NAMED]))
-            console.line(f"waiting for the next fit of worker {living}, or the end of its process; "
-                         f"the files of that run will be in {folder}")
+            console.line(f"waiting for the next fit of worker {self.series.awaited}, or the end of "
+                         f"its process; the files of that run will be in {folder}")
         else:
             console.line(f"the files of this run are in {folder}")
         if saved:

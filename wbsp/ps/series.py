@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+_NAMED = 5  # workers in one line, at most
+
 
 @dataclass
 class Series:
@@ -34,6 +36,16 @@ class Series:
     def goes_on(self) -> bool:
         """A run has ended well: whether another may follow."""
         return bool(self.living)
+
+    @property
+    def setting(self) -> str:
+        """What workers are told of the server's runs."""
+        return "one" if self.single else "one a fit"
+
+    @property
+    def awaited(self) -> str:
+        """The workers in `living`, for a line: the first few indices."""
+        return ", ".join(map(str, sorted(self.living)[:_NAMED]))
 
     def begin(self, before: dict[str, Any], run: str) -> dict[str, Any]:
         """A run of that id begins, or goes on: what run.json says of the series; `before`: what it

@@ -40,9 +40,6 @@ from wbsp.wire.sockets import ServerSocket
 T = TypeVar("T")
 
 
-_NAMED = 5  # workers in one line, at most
-
-
 class Waiting:
     """A server before there is a W_0: the first worker brings it, or the evaluator does.
 
@@ -81,10 +78,9 @@ class Waiting:
             say("the processes of all workers have ended, and so does this server")
             return True
         if alone > (patience := self._server.config.connect_timeout):
-            missing = ", ".join(map(str, sorted(series.living)[:_NAMED]))
             say(f"no worker came within {patience:g} s" if not series.followed else
-                f"worker {missing}: lost between two fits, and not back within {patience:g} s; "
-                "this server ends")
+                f"worker {series.awaited}: lost between two fits, and not back within "
+                f"{patience:g} s; this server ends")
             return series.followed
         return None
 

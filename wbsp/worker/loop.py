@@ -264,7 +264,7 @@ class Worker:
         self.runtime = WorkerRuntime(
             transport, replica, welcome.rule, joined, self._log, self._say,
             lambda: self.interrupted is not None, usage, self.assignments, self.share,
-            self._again)
+            self._again and welcome.settings.get("runs", "one") != "one")
         self.runtime.start()
 
     def begun(self) -> WorkerRuntime:
@@ -354,7 +354,7 @@ class Worker:
         atexit.unregister(self._abandon)
         forget(self._forked)
         del _in_run[self.task]
-        if reason is None and self._again and self.runtime is not None and self.runtime.has_final:
+        if reason is None and self.runtime is not None and self.runtime.comes_again:
             NextRun(self.task, self._introduce, self._on)
 
     @property

@@ -44,10 +44,10 @@ class NextRun:
     def take(self, say: Callable[[str], None], interrupted: Callable[[], bool]) -> Line | None:
         """The line, for a fit that begins, once it is there; None: it was given up before. Raises
         TransportError."""
+        forget(self.forked)  # the worker itself sees to it from here on
         if not self._thread.is_alive() and self._line is None:
             return None
         self._say, self._interrupted = say, interrupted
-        forget(self.forked)  # the worker itself sees to it from here on
         with self._changed:
             self._wanted = True
             self._changed.notify_all()

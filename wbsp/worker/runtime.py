@@ -79,6 +79,11 @@ class WorkerRuntime:
         self._computes = False  # a step has begun, and not ended
 
     @property
+    def comes_again(self) -> bool:
+        """Whether the server was told that this process introduces itself for another run."""
+        return self._again and self.has_final
+
+    @property
     def agent(self) -> Agent:
         """State of this worker, which the communication thread changes, too."""
         return self._shared.agent
