@@ -226,8 +226,8 @@ class Engine:
         self._apply([record], now, update=update, most=most)
 
     def _still_undone(self, worker: int, work: AnsweredWork, held: WorkHeld | None) -> bool:
-        """Whether nobody has done meanwhile what a sum that was sent again is of. Raises
-        ValueError for what no server can have said."""
+        """False where other workers have done meanwhile some of the work of a sum that was sent
+        again. Raises ValueError for work that no server can have given."""
         if held is not None:
             self._share(worker, held.data)
         if self.work is None:
@@ -243,8 +243,8 @@ class Engine:
 
         Raises ValueError for what no member could have.
         """
-        if (self.members[worker].active if worker in self.members else False) or (
-                self.done and not left):
+        earlier = self.members.get(worker)
+        if (earlier is not None and earlier.active) or (self.done and not left):
             raise ValueError(f"worker {worker} attached again, but is here, or comes too late")
         if held is not None:
             self._share(worker, held.data)

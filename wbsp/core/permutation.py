@@ -11,7 +11,7 @@ from math import isqrt
 
 import numpy as np
 
-NAME = "feistel-1"  # in the run's settings: whoever permutes otherwise is refused
+NAME = "feistel-1"  # in the run's settings: a worker with another order is refused
 LARGEST = 2**62  # n up to here
 _ROUNDS = 6
 _STEP = 0x9E3779B97F4A7C15  # splitmix64's

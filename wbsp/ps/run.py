@@ -238,13 +238,14 @@ class Run:
             patience = timeouts.REATTACH if self._requests.returned else config.connect_timeout
             here = [*engine.active, *engine.rendezvous.left]
             gone = self._dispatcher.sessions.series.gone.difference(here)
-            if here and len(here) + len(gone) >= config.worker_num:
-                self._reporter.say(f"starting with {len(here)} of {config.worker_num} workers: the "
-                                   "processes of the others have ended")
-                self._requests.replies.send(engine.start(run_time))
-            elif here and now - self._requests.first_came > patience:
-                self._reporter.say(f"starting with {len(here)} of {config.worker_num} "
-                          f"workers: no other came within {patience:g} s")
+            why = None
+            if len(here) + len(gone) >= config.worker_num:
+                why = "the processes of the others have ended"
+            elif now - self._requests.first_came > patience:
+                why = f"no other came within {patience:g} s"
+            if here and why is not None:
+                self._reporter.say(
+                    f"starting with {len(here)} of {config.worker_num} workers: {why}")
                 self._requests.replies.send(engine.start(run_time))
         elif alarm is not None and run_time >= alarm:
             self._requests.replies.send(engine.tick(run_time))

@@ -28,7 +28,7 @@ class Share:
     data:        as this worker wants it, and from `begin` on as the run has it
     first_epoch: epochs that its loop has behind it
     closed:      the newest epoch whose last example this worker has trained; -1: none
-    measured:    the newest result of a validation that is known, whoever made it, or None
+    measured:    the newest result of a validation, by any worker, that is known; or None
     epoch:       of the newest example that was trained; before that, of those that the run is at
     """
 
