@@ -7,4 +7,4 @@ install test
 "$python" -c 'import torch' 2>/dev/null ||
     "$python" -m pip install --quiet --disable-pip-version-check ${WBSP_TORCH:-torch} ||
     fail "PyTorch cannot be installed, see above; name another wheel: WBSP_TORCH=torch==2.13.0 $0"
-"$python" -m pytest -q -k torch tests/replica tests/worker/keras/test_callback.py "$@"
+"$python" -m pytest -q -k torch tests/replica tests/worker/keras "$@"

@@ -1,20 +1,15 @@
 """What holds of a model's replica holds on every back end; Keras has one a process."""
 
-import importlib.util
-
 import pytest
+from back_ends import TORCH
 from jobs import ROOT
 
 pytestmark = pytest.mark.slow  # a back end takes its seconds to start
 
-# PyTorch is not among what the tests install.
-ON_TORCH = pytest.mark.skipif(importlib.util.find_spec("torch") is None,
-                              reason="PyTorch is not installed: scripts/test_torch.sh")
-
 WEIGHTS = "put_into or in_a_batch or swap_ema or early or backup"
 
 
-@pytest.mark.parametrize("back_end", ["jax", pytest.param("torch", marks=ON_TORCH)])
+@pytest.mark.parametrize("back_end", ["jax", TORCH])
 def test_another_back_end_passes_the_same_tests(jobs, back_end):
     job = jobs.start("pytest", "-m", "pytest", "-q", "-p", "no:cacheprovider",
                      f"--basetemp={jobs.folder / 'inner'}", *(
@@ -25,7 +20,7 @@ def test_another_back_end_passes_the_same_tests(jobs, back_end):
     assert job.find(r"\d\d passed")
 
 
-@pytest.mark.parametrize("back_end", ["jax", pytest.param("torch", marks=ON_TORCH)])
+@pytest.mark.parametrize("back_end", ["jax", TORCH])
 def test_there_too_callbacks_change_weights_in_steps_only(jobs, back_end):
     job = jobs.start("pytest", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", WEIGHTS,
                      f"--basetemp={jobs.folder / 'inner'}",

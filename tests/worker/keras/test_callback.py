@@ -1,10 +1,10 @@
 """The callback in a script of the user's own, and the server that knows nothing of it."""
 
-import importlib.util
 import json
 
 import numpy as np
 import pytest
+from back_ends import ON_TORCH
 from jobs import free_port
 
 from wbsp.ps.checkpoint import format as checkpoint
@@ -67,11 +67,6 @@ def script(jobs, text):
     path = jobs.folder / "train.py"
     path.write_text(text)
     return path
-
-
-# What Keras runs on, worker by worker. PyTorch is not among what the tests install.
-ON_TORCH = pytest.mark.skipif(importlib.util.find_spec("torch") is None,
-                              reason="PyTorch is not installed: scripts/test_torch.sh")
 
 
 @pytest.mark.parametrize("back_ends", [

@@ -6,13 +6,14 @@ import json
 import forked
 import numpy as np
 import pytest
+from back_ends import TORCH
 from counting_worker import Plan
 from jobs import ROOT, until
 
 pytestmark = pytest.mark.slow  # a back end takes its seconds to start
 
 WORKER = ROOT / "tests/helpers/counting_worker.py"
-BACK_ENDS = ["tensorflow", "jax", "torch"]
+BACK_ENDS = ["tensorflow", "jax", TORCH]
 N, BATCH, EPOCHS = 500, 16, 3
 
 

@@ -36,6 +36,8 @@ from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Bond, answer
 from wbsp.wire.sockets import ServerSocket
 
+_OF_THE_SERVER = {"folder", "path", "id", "runs"}  # settings that no flag of the standby gives
+
 
 @dataclass
 class StandbySession:
@@ -65,7 +67,7 @@ def objection(request: m.Follow, info: RunInfo) -> str | None:
     settings = info.settings | info.config.terms
     if reason := disagreement("the standby", "standby", request.settings, settings):
         return reason
-    lacks = [name for name in settings if name not in {"folder", "path", "id", *request.settings}]
+    lacks = [name for name in settings if name not in {*_OF_THE_SERVER, *request.settings}]
     if lacks:
         return (f"the standby and the server disagree: the server has {lacks[0]}="
                 f"{settings[lacks[0]]!r}, and the standby has none; start both with the same value")

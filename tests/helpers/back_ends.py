@@ -1,0 +1,10 @@
+"""What Keras runs on, as parameters of tests; one back end a process."""
+
+import importlib.util
+
+import pytest
+
+# PyTorch is not among what the tests install.
+ON_TORCH = pytest.mark.skipif(importlib.util.find_spec("torch") is None,
+                              reason="PyTorch is not installed: scripts/test_torch.sh")
+TORCH = pytest.param("torch", marks=ON_TORCH)
