@@ -1,11 +1,12 @@
 """Train ImageNet with one parameter server and unequal workers: one process is one job.
 
     CUDA_VISIBLE_DEVICES= nohup python -u runimagenetgpu.py --job_name=ps --worker_num=2 \
-        --model=resnet50 --data_dir=/data --port_base=2606 >ps.log 2>&1 &
+        --model=resnet50 --data_dir=/data --heterogeneity=none --port_base=2606 >ps.log 2>&1 &
     CUDA_VISIBLE_DEVICES=0 nohup python -u runimagenetgpu.py --job_name=worker --worker_index=0 \
         --data_dir=/data --port_base=2606 >wk0.log 2>&1 &
 
-The flags are those of runcifar10gpu.py, the defaults those of the published runner for ImageNet.
+The flags are those of runcifar10gpu.py, the defaults those of the published runner for ImageNet:
+without --heterogeneity=none odd workers sleep 200 s before each step.
 """
 
 from absl import flags
@@ -15,7 +16,7 @@ from launcher.main import run
 
 flags.adopt_module_key_flags(launcher.flags)
 for name, value in {"dataset": "imagenet", "model": "alexnet", "base_dir": "pcc/",
-                    "worker_num": 8}.items():
+                    "worker_num": 8, "heterogeneity": "imagenet"}.items():
     flags.FLAGS.set_default(name, value)
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""What `runcifar10gpu.py` and `runimagenetgpu.py` share: one process is one job of a run.
+"""What the runners (`runcifar10gpu.py`, `runalexgpu.py`, `runimagenetgpu.py`) share: one process is
+one job of a run.
 
-The two differ in defaults alone. The last part of --base_dir names the synchronization model. What
+They differ in defaults alone. The last part of --base_dir names the synchronization model. What
 concerns the whole run is told to the server; workers take it over, and are refused if they were
 told otherwise.
 """

@@ -15,7 +15,7 @@ from wbsp.sync import find, known_models, parse_options, with_batch_size
 
 FLAGS = flags.FLAGS
 RUN_WIDE = ("model", "dataset", "heterogeneity", "epochs", "target_accuracy", "lr", "lr_steps",
-            "seed", "weight_decay")
+            "seed", "weight_decay", "published_files")
 OF_IMAGENET = ("class_num", "image_size", "augment")  # run-wide, too; no effect on other data sets
 KEPT = {"BUFF_SIZE": 1024, "base_time_step": 1.0, "training_end": 0.1,
         "epsilon": 0.3}  # published flags that nothing reads
@@ -46,6 +46,7 @@ flags.DEFINE_integer("class_num", None, "classes of ImageNet's TFRecords (defaul
 flags.DEFINE_integer("s", None, "how many steps a worker may be ahead of the slowest (ssp)")
 for name, default in KEPT.items():
     flags.DEFINE_float(name, default, "kept for compatibility; has no effect")
+flags.DEFINE_bool("use_bn", False, "kept for compatibility; has no effect")
 # What the published runner did not have.
 define_flags(None, "; default: the last part of --base_dir", " (ps)", " (ps, standby)",
              "--job_name=shard")
@@ -59,6 +60,8 @@ flags.DEFINE_bool("augment", True, "ImageNet: train random parts of the images, 
 flags.DEFINE_integer("test_images", None, "how many images of the test set an evaluation looks at, "
                      "always the same ones; default: all (ps)", lower_bound=1)
 flags.DEFINE_enum("heterogeneity", "none", list(heterogeneity.SLEEPS), heterogeneity.FLAG_HELP)
+flags.DEFINE_bool("published_files", False, "write the text files with the published names, which "
+                  "end in _wbsp.txt for every model, and wk_loss with the published columns")
 flags.DEFINE_float("epochs", 100, "passes over the training set, summed over all workers",
                    lower_bound=0)
 flags.DEFINE_float("target_accuracy", None, "stop when a version reaches it (0..1)", lower_bound=0,

@@ -8,8 +8,10 @@ import data
 import models
 from launcher.flags import FLAGS, chosen_sync, given, run_wide_settings, say_what_has_no_effect
 from launcher.images import imagenet_settings, look_of
+from wbsp import heterogeneity
 from wbsp.environment import worker_num
 from wbsp.ps.flags import bandwidth, server_config
+from wbsp.runlog.console import say
 from wbsp.sync import create
 
 
@@ -38,8 +40,18 @@ def parameter_server():
         workers, stop_samples=FLAGS.epochs * data.size(FLAGS.dataset, FLAGS.data_dir),
         target_accuracy=math.inf if FLAGS.target_accuracy is None else FLAGS.target_accuracy,
         host=host, port=port, base_dir=FLAGS.base_dir)
-    return prepare_server(settings, create(chosen_sync(), **options), config,
-                          start_evaluator=lambda: EvaluatorProcess(experiment))
+    serve = prepare_server(settings, create(chosen_sync(), **options), config,
+                           start_evaluator=lambda: EvaluatorProcess(experiment))
+    if FLAGS.job_name == "ps" and not FLAGS["heterogeneity"].present:
+        say_who_sleeps()
+    return serve
+
+
+def say_who_sleeps():
+    """Of the published sleeps, where the command line does not ask for them."""
+    if seconds := heterogeneity.SLEEPS[FLAGS.heterogeneity]:
+        say(f"workers 1, 3, 5, ... sleep {seconds:g} s before each step, as published "
+            f"(--heterogeneity={FLAGS.heterogeneity}); --heterogeneity=none trains without sleeps")
 
 
 def shard():

@@ -71,7 +71,7 @@ def worker(program):
 
     hook = SyncCallback(session=joining)
     joining.write_log(WorkerLog(folder_of_run(run, index), index, run["sync"], append=True,
-                                say=say))
+                                say=say, published=run["published_files"] == "True"))
     devices = training.own_devices(say)  # before anything lies on one
     batches = training_set(run, rule, size, hook, look)
     name, split = run["model"], rule.micro_batches
@@ -82,9 +82,10 @@ def worker(program):
         training.compile(network, name, float(run["lr"]) if run["lr"] else None, split,
                          run["dataset"], jit_compile="auto" if rule.batch is None else False)
     workers = int(run["workers"]) if run["lr_steps"] == "mean" else None
-    pace = pace_and_end(hook, seconds_before_step(run, index) / split, FLAGS.max_steps * split,
-                        workers)
-    say(f"worker {index}: training {name} on {run['dataset']} under {run['sync']}")
+    seconds = seconds_before_step(run, index)
+    pace = pace_and_end(hook, seconds / split, FLAGS.max_steps * split, workers)
+    sleeps = f", and sleeping {seconds:g} s before each step" if seconds else ""
+    say(f"worker {index}: training {name} on {run['dataset']} under {run['sync']}{sleeps}")
     return functools.partial(train, network, batches, steps_per_epoch, hook, pace, caught)
 
 

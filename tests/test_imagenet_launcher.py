@@ -65,8 +65,8 @@ def test_fewer_than_five_classes_can_be_evaluated(drawn):
 
 def ps(jobs, port, home, *flags):
     server = jobs.start("ps", LAUNCHER, "--job_name=ps", f"--port_base={port}", "--worker_num=2",
-                        f"--data_dir={home}", "--check_period=1", PATIENT, *flags, kind=ServerJob,
-                        CUDA_VISIBLE_DEVICES="")
+                        f"--data_dir={home}", "--check_period=1", "--heterogeneity=none", PATIENT,
+                        *flags, kind=ServerJob, CUDA_VISIBLE_DEVICES="")
     server.address, server.cwd = f"localhost:{port}", jobs.folder
     return server
 

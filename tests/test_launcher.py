@@ -11,7 +11,7 @@ from jobs import ROOT, ServerJob, free_port, interrupted, until
 from wbsp.ps.checkpoint import format as checkpoint
 
 LAUNCHER = ROOT / "runcifar10gpu.py"
-SMALL = ["--model=small", "--dataset=shapes10", "--check_period=1"]
+SMALL = ["--model=small", "--dataset=shapes10", "--check_period=1", "--heterogeneity=none"]
 
 EVALUATE = """
 import json
@@ -121,7 +121,8 @@ def test_a_schedule_may_count_the_mean_workers_steps(jobs):
     (jobs.folder / "own.py").write_text(OWN)
     port = free_port()
     server = ps(jobs, port, "--model=own:network", "--dataset=shapes10", "--base_dir=asp/",
-                "--worker_num=2", "--lr_steps=mean", "--epochs=100", "--check_period=0.1")
+                "--heterogeneity=none", "--worker_num=2", "--lr_steps=mean", "--epochs=100",
+                "--check_period=0.1")
     slow = worker(jobs, port, 1, "--sleep_time=1", "--max_steps=7")
     fast = worker(jobs, port, 0, "--max_steps=20", "--sleep_time=0.1")
     for job in (slow, fast, server):
@@ -182,10 +183,12 @@ def test_refusal_max_steps_no_evaluator_and_resume(jobs):
 def test_interrupts(jobs):
     """A worker that is told to end leaves; the server that is told to ends the run."""
     port = free_port()
-    server = ps(jobs, port, *SMALL, "--worker_num=2", "--base_dir=pcc/")
+    server = ps(jobs, port, *SMALL, "--worker_num=2", "--base_dir=pcc/", "--published_files")
     workers = [worker(jobs, port, index, "--sleep_time=0.05") for index in range(2)]
-    losses = [server.folder / f"wk_loss_{index}_pcc.txt" for index in range(2)]
+    losses = [server.folder / f"wk_loss_{index}_wbsp.txt" for index in range(2)]
     until(lambda: all(path.exists() and path.stat().st_size for path in losses), "first steps")
+    assert columns(losses[0])[0][1:3] == [0, 1] and len(columns(losses[0])[0]) == 5
+    assert workers[0].find("under pcc, and sleeping 0.05 s before each step")
     workers[1].signal(signal.SIGTERM)
     interrupted(workers[1], signal.SIGTERM)
     assert workers[1].find(r"worker 1: done \(interrupted by SIGTERM\)")
@@ -200,6 +203,20 @@ def test_interrupts(jobs):
     assert saved.state.version == summary["version"] > 0
     assert summary["reason"] == "interrupted by SIGINT"
     assert not judge.is_running(), "it outlived its server"
+
+
+@pytest.mark.parametrize("runner, seconds, workers", [
+    ("runcifar10gpu.py", "0.5", 2), ("runalexgpu.py", "0.5", 8), ("runimagenetgpu.py", "200", 8)])
+def test_odd_workers_sleep_as_published_and_the_first_lines_say_so(jobs, runner, seconds, workers):
+    server = jobs.start("ps", ROOT / runner, "--job_name=ps", f"--port_base={free_port()}",
+                        "--model=small", "--dataset=shapes10", "--use_bn", kind=ServerJob,
+                        fork=forked.WBSP)
+    server.until(f"waiting for {workers} worker")
+    assert server.lines[0] == "--use_bn is kept for compatibility and has no effect"
+    assert any(line.startswith(f"workers 1, 3, 5, ... sleep {seconds} s before each step, as publi")
+               for line in server.lines[:3])
+    [run] = jobs.folder.glob("runs/*/run-001/run.json")
+    assert json.loads(run.read_text())["workers"] == workers
 
 
 @pytest.mark.parametrize("flags, says", [

@@ -192,7 +192,8 @@ def test_a_back_end_is_imported_where_a_keras_model_is_at_hand(path):
 
 @pytest.mark.parametrize("path", LIBRARY, ids=name)
 def test_the_library_knows_nothing_of_the_experiment(path):
-    assert not roots(path) & {"models", "data", "launcher", "runcifar10gpu", "runimagenetgpu"}
+    assert not roots(path) & {"models", "data", "launcher", "runalexgpu", "runcifar10gpu",
+                                "runimagenetgpu"}
 
 
 @pytest.mark.parametrize("modules, without", [
@@ -201,7 +202,7 @@ def test_the_library_knows_nothing_of_the_experiment(path):
     ("wbsp.ps.server, wbsp.ps.launch, wbsp.ps.evaluation, wbsp.ps.__main__", ACCELERATED),
     ("wbsp.figures", {*ACCELERATED, "zmq", "matplotlib"}),
     ("wbsp.watch.__main__", {*ACCELERATED, "zmq", "matplotlib", "plotly", "wbsp.ps"}),
-    ("runcifar10gpu, runimagenetgpu", ACCELERATED),
+    ("runcifar10gpu, runalexgpu, runimagenetgpu", ACCELERATED),
 ])
 def test_what_an_import_brings_along(modules, without):
     code = f"import {modules}, sys; print({without!r} & set(sys.modules) or '')"

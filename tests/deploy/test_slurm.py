@@ -119,7 +119,7 @@ def test_the_published_experiment_runs_to_its_end(submit):
     batch = submit(
         BATCH, LAUNCHER, "--job_name=worker", "--log_root=runs/slurm-%j",
         WBSP_PS=f"{LAUNCHER} --job_name=ps --model=small --dataset=shapes10 --base_dir=pcc/ "
-        "--epochs=3 --check_period=1")
+        "--epochs=3 --check_period=1 --heterogeneity=none")
     assert batch.ends() == "COMPLETED", batch.text()
     assert read_run(batch.run).summary["accuracy"] > 0.3, "ten classes: chance is 0.1"
     assert (batch.run / "model.keras").exists()

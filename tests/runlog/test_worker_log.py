@@ -18,6 +18,17 @@ def test_the_published_columns(tmp_path, cluster):
         2.5, 0.125, 10, 5.0, 10, 4.0, 9, 1.0, 0.5, 2.0]
 
 
+@pytest.mark.parametrize("sync, row", [("wbsp", [2.5, 10, 10, 0.75]),
+                                       ("pcc", [2.5, 9, 10, 0.75, 0.125])])
+def test_the_published_code_names_its_files_for_one_model_and_counts_steps(
+        tmp_path, cluster, sync, row):
+    log = WorkerLog(tmp_path, 1, sync, published=True)
+    log.step(2.5, 4, cluster.reports[1], 0.125)
+    log.close()
+    assert np.loadtxt(tmp_path / "wk_loss_1_wbsp.txt", delimiter=",").tolist() == row
+    assert np.loadtxt(tmp_path / "wk_time_1_wbsp.txt", delimiter=",").shape == (10,)
+
+
 def test_spans_are_lines_of_a_timeline(tmp_path):
     log = WorkerLog(tmp_path, 0, "wbsp")
     log.span("compute", "compute", 1.0, 1.25, step=3)

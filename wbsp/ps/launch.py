@@ -168,7 +168,8 @@ class _Plan:
                     "folder": str(self._place(folder)), "path": str(folder.absolute()),
                     "id": str(run["id"]), "runs": self.series.setting}
         console = Console(f"{model.name} {folder}", self.on.stderr)
-        log = ServerLog(folder, model.name, append=resume, say=console.line)
+        log = ServerLog(folder, model.name, append=resume, say=console.line,
+                        published=settings.get("published_files") == "True")
         info = RunInfo(config, model.rule, settings, settings["id"], run["epoch"],
                        saved is not None or not self.runs.asked, bytes.fromhex(run[SECRET]),
                        series=self.series)

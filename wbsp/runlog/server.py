@@ -13,6 +13,7 @@ from wbsp.process.disk import disk_of
 from wbsp.runlog.files import MIB, LineFile, columns, to_json, write_document, write_whole
 from wbsp.runlog.straggler import StragglerScore
 from wbsp.runlog.summary import summarize, table
+from wbsp.runlog.worker import PUBLISHED_NAME
 
 # Events of a run in which a process or a line has failed; the summary counts them.
 FAILURES = frozenset({"resume", "took_over", "alone", "reattach", "resent", "lost",
@@ -26,15 +27,18 @@ class ServerLog:
              FileExistsError
     virtual: no file holds the date at which it was made
     say:     called with one line when a file cannot be written
+    published: the text file has the name that it has in the published code, of whatever model
 
     Used by the thread that owns the engine.
     """
 
     def __init__(self, folder: str | os.PathLike, sync: str, tensorboard: bool = True,
-                 append: bool = False, virtual: bool = False, say: Callable[[str], None] = print):
+                 append: bool = False, virtual: bool = False, say: Callable[[str], None] = print,
+                 published: bool = False):
         self.folder, self.sync, self._say = disk_of(folder).path(folder), sync, say
         self._events = LineFile(self.folder / "events.jsonl", append, say)
-        self._evaluations = LineFile(self.folder / f"ps_global_loss_{sync}.txt", append, say)
+        named = PUBLISHED_NAME if published else sync
+        self._evaluations = LineFile(self.folder / f"ps_global_loss_{named}.txt", append, say)
         self._scalars = None
         if tensorboard:
             from wbsp.runlog.tensorboard import Scalars

@@ -13,6 +13,7 @@ from wbsp.core.stats import Lane, Phase, Report
 from wbsp.process.disk import disk_of
 from wbsp.runlog.files import MIB, LineFile, columns, to_json
 
+PUBLISHED_NAME = "wbsp"  # in the names of the published code's text files, of whatever model
 LATEST = 2.0  # seconds of the run's time; the communication thread of a worker writes each second
 
 
@@ -25,21 +26,26 @@ class WorkerLog:
     say:    called with one line when a file cannot be written
     most:   bytes of the timeline; it ends there
     texts:  write the published text files, too
+    published: these with the names and columns of the published code, which depend on the model
+            less, and hold the place in an epoch no more; see `step`
 
     Safe to use from the compute thread and the communication thread at once. What they note becomes
     text in `write`: for each line by itself, just after a step, that takes several times as long.
     """
 
     def __init__(self, folder: str | os.PathLike, worker: int, sync: str, append: bool = False,
-                 say: Callable[[str], None] = print, most: float = math.inf, texts: bool = True):
+                 say: Callable[[str], None] = print, most: float = math.inf, texts: bool = True,
+                 published: bool = False):
         folder = disk_of(folder).path(folder)
         self._say = say
         self._most = most
         self._spans = LineFile(folder / f"events_wk{worker}.jsonl", append, say)
         self._files = [self._spans]
+        self._as_published, self._pcc = published, sync == "pcc"
         if texts:
-            self._loss = LineFile(folder / f"wk_loss_{worker}_{sync}.txt", append, say)
-            self._time = LineFile(folder / f"wk_time_{worker}_{sync}.txt", append, say)
+            named = PUBLISHED_NAME if published else sync
+            self._loss = LineFile(folder / f"wk_loss_{worker}_{named}.txt", append, say)
+            self._time = LineFile(folder / f"wk_time_{worker}_{named}.txt", append, say)
             self._files += [self._loss, self._time]
         self._texts = texts
         self._noted: deque[tuple[LineFile, Callable[..., bytes], tuple]] = deque()
@@ -49,13 +55,18 @@ class WorkerLog:
     def step(self, t: float, epoch_step: int, report: Report, seconds: float) -> None:
         """A step of `seconds` ended at `t`, the `epoch_step`-th of its epoch.
 
-        wk_loss: time, epoch-step, local step, loss.
+        wk_loss: time, epoch-step, local step, loss; as published: time, local step (of pcc from 0),
+        local step, loss, and of pcc the seconds of this step.
         wk_time: time, seconds of this step, local step, push seconds so far, pushes, pull seconds
         so far, pulls, MiB of the last push, of its control messages, of the last pull.
         """
         if not self._texts:
             return
-        self._note(t, self._loss, columns, t, epoch_step, report.steps, report.loss)
+        if self._as_published:
+            self._note(t, self._loss, columns, t, report.steps - self._pcc, report.steps,
+                       report.loss, *[seconds] * self._pcc)
+        else:
+            self._note(t, self._loss, columns, t, epoch_step, report.steps, report.loss)
         self._note(t, self._time, columns,
                    t, seconds, report.steps, report.push_seconds, report.pushes,
                    report.pull_seconds, report.pulls, report.push_bytes / MIB,

@@ -141,7 +141,7 @@ def test_a_worker_that_fails_ends_and_is_missed_at_once(jobs, how, says):
 
 # The launcher.
 
-SMALL = ["--model=small", "--dataset=shapes10", "--check_period=1"]
+SMALL = ["--model=small", "--dataset=shapes10", "--check_period=1", "--heterogeneity=none"]
 
 
 def launch(jobs, name, port, *flags):
