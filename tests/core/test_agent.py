@@ -1,5 +1,6 @@
 """The worker's agent: what each rule cuts, awaits and adopts."""
 
+from dataclasses import replace
 from unittest.mock import ANY
 
 import pytest
@@ -66,6 +67,23 @@ def test_progress_that_is_not_finite_is_no_part_of_the_next_version():
     assert step(agent) == [Adopt(1, "replace"), cut(1, base=0, steps=2)]
     agent.acked(2, reason="stale"), step(agent), agent.fetched(2)
     assert step(agent)[0] == Adopt(2, "rebase"), "what the model rejects is another matter"
+
+
+@pytest.mark.parametrize("rule", [PCC, ON_ADOPT, replace(ON_ADOPT, adopt="rebase")],
+                         ids=["when idle", "on adopt", "on adopt, rebasing"])
+def test_a_push_says_which_of_its_examples_were_dropped_with_a_model_that_was_not_finite(rule):
+    agent = Agent(3, rule, trained=100)
+    agent.granted(0), agent.fetched(0)
+    [first] = [one.push for one in step(agent) if isinstance(one, Cut)]
+    assert (first.to, first.dropped) == (110, None)
+    step(agent)
+    agent.acked(1, reason="not finite"), agent.fetched(1)
+    pushes = [one.push for one in step(agent) if isinstance(one, Cut)]
+    assert [(one.to, one.dropped) for one in pushes] == [(130, None if rule is ON_ADOPT else 130)]
+    agent.acked(2), agent.fetched(2), step(agent)
+    agent.acked(3), agent.fetched(3)
+    pushes += [one.push for one in step(agent) if isinstance(one, Cut)]
+    assert [one.dropped for one in pushes[1:]] == [None] * len(pushes[1:])
 
 
 def test_a_push_from_before_the_replacement_brings_no_other():

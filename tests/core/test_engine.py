@@ -410,6 +410,17 @@ def test_what_is_not_its_workers_own_is_rejected_whatever_the_model_says():
     assert not answer.accepted and answer.reason == "its examples were given to others"
 
 
+def test_what_a_worker_dropped_is_free_again_and_the_rest_of_its_push_is_done():
+    engine, _ = sharing("pcc", 1)
+    engine.ask_work(0, AskWork(0, 0), 0.0), engine.ask_work(0, AskWork(10, 0), 0.0)
+    for impossible in (21, 31):
+        with pytest.raises(ValueError, match="worker 0 came to 20 in its work, and dropped all up"):
+            engine.push(push(0, to=20, dropped=impossible), f32(1, 1), 1.0)
+    assert ack(engine.push(push(0, to=20, dropped=10), f32(1, 1), 1.0)).accepted
+    assert given(engine.ask_work(0, AskWork(20, 1), 2.0), 0)[0] == 0
+    assert engine.work.ledger.undone.spans == [(0, 10), (20, 200)]
+
+
 def test_the_run_ends_when_all_epochs_are_trained_and_goes_on_with_more():
     engine, log = sharing("asp", 1)
     for seq in range(20):

@@ -6,7 +6,8 @@ from wbsp.sync import Push
 
 
 def push(worker: int, seq: int = 0, base: int = 0, steps: int = 1, samples: int | None = None,
-         seconds: float | None = None, to: int | None = None) -> Push:
+         seconds: float | None = None, to: int | None = None,
+         dropped: int | None = None) -> Push:
     """A push of `steps` steps; by default a step has one example and takes one second."""
     return Push(worker, seq, base, steps, steps if samples is None else samples,
-                float(steps) if seconds is None else seconds, to=to)
+                float(steps) if seconds is None else seconds, to=to, dropped=dropped)

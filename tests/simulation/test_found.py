@@ -40,6 +40,9 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
     (Plan("asp", standby=True, kills=1, victims=("server",), cuts=1, sleeps=1, naps=(6.0, 20.0),
           speeds=(0.1,), aimed=(("take-over", "isolate"),)),
      [23, 58, 74, 81, 100]),  # is cut off when it takes over, and another is elected: law 2
+    (Plan("esync", workers=4, steps=4, data=(24, 7, 1), period=1.0, kills=1, leaves=1, sleeps=1,
+          aimed=(("rendezvous", "sleep"),)),
+     [2591]),  # holds work, and waits for one who has none: law 9
     (BOTH, [930, 943]),  # a run that has ended without a worker goes on with it: law 2
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
@@ -47,7 +50,7 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
         "elected beside one that waits for a shard", "elected by who loses nothing",
         "ends without a worker", "folder without a checkpoint",
         "shards have followed a later server", "another is elected meanwhile",
-        "goes on when it has ended"])
+        "holds work while it waits", "goes on when it has ended"])
 def test_it_stays_mended(plan, seeds):
     with scratch() as folder:
         for seed in seeds:

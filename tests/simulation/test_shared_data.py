@@ -26,6 +26,23 @@ def test_each_example_is_once_an_epoch_in_accepted_pushes(sync, plan):
             Cluster(replace(plan, sync=sync), seed, folder).run()
 
 
+@pytest.mark.parametrize("data", [(300, 1, 1), None], ids=["shared", "its own"])
+def test_who_is_starved_by_its_model_is_said_once(data):
+    plan = Plan("ksync", {"b": 1}, workers=2, data=data, steps=300, speeds=(0.3, 4.0))
+    with scratch() as folder:
+        for seed in range(9):
+            cluster = Cluster(plan, seed, folder)
+            slow = max(cluster.members, key=lambda member: member.speed)
+            if {member.speed for member in cluster.members} == {*plan.speeds}:
+                break
+        for member in cluster.members:
+            member.steps = 300 if member is not slow else 24
+        lines = [line for line in cluster.run().said if "starves" in line]
+    [line] = lines
+    assert f"worker {slow.index} starves: ksync has accepted none of its last 20 pushes" in line
+    assert f"What it trains {'others train again' if data else 'is lost'}" in line
+
+
 def test_work_that_is_given_twice_is_found(monkeypatch):
     monkeypatch.setattr(WorkLedger, "owns", lambda *_: True)
     lost = WorkLedger.lost

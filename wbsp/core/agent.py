@@ -38,6 +38,7 @@ class Progress:
     samples: int = 0
     seconds: float = 0.0  # of compute
     loss: float | None = 0.0  # sum over the samples; None: not known
+    dropped: int | None = None  # as in `Push`
 
     def add(self, steps: int, samples: int, seconds: float, loss: float | None) -> None:
         """Count a step with the mean loss `loss`."""
@@ -49,7 +50,8 @@ class Progress:
     def push(self, worker: int, seq: int, to: int | None) -> Push:
         """Metadata of the push that hands over this progress; `to`: as in `Push`."""
         loss = None if self.loss is None or not self.samples else self.loss / self.samples
-        return Push(worker, seq, self.base, self.steps, self.samples, self.seconds, loss, to=to)
+        return Push(worker, seq, self.base, self.steps, self.samples, self.seconds, loss, to=to,
+                    dropped=self.dropped)
 
 
 class Cut(NamedTuple):
@@ -125,6 +127,12 @@ class Agent:
         self._none_cut = True  # by this incarnation
         self._sound_from = seq  # number of the first push that was cut after x was last replaced
         self._unsound = False  # x holds NaN or infinity: the next version replaces it
+
+    @property
+    def undecided(self) -> bool:
+        """True if the server is to say whether this worker cuts. Until then it asks for no more of
+        the run's shared data: it would hold that while it waits for the version of the cut."""
+        return self.waiting == "decision"
 
     @property
     def idle(self) -> bool:
@@ -313,6 +321,7 @@ class Agent:
         rebase = self.rule.adopt == "rebase" and self._progress.steps and not self.finished
         if self._unsound:  # progress that is not finite would stay so on any version
             self._unsound = rebase = False
+            self._progress.dropped = self.trained if self._progress.steps else None
             self._sound_from = self.seq
         return Adopt(version, "rebase" if rebase else "replace")
 

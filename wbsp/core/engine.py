@@ -345,7 +345,7 @@ class Engine:
         worker can have made it."""
         if (push.to is None) != (self.work is None):
             raise ValueError(f"worker {push.worker} pushed with other data than the run's")
-        return self.work is None or push.to is None or self.work.ledger.owns(push.worker, push.to)
+        return self.work is None or self.work.owns(push)
 
     def _settle(self, work: SharedWork, push: Push, ack: Ack, now: float) -> None:
         """A push of shared data is answered."""

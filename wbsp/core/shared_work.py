@@ -74,7 +74,9 @@ class SharedWork:
         self._sizes = GuidedSizes()
         self._able: set[int] = set()  # granted a version, and no push since for which it waits
         self._asked: dict[int, int] = {}  # worker -> where its sequence ends, and it wants more
-        self._told: set[int] = set()  # who of these has been told that there is none now
+        # Of these, in the order of their asking: an event must not cost O(N).
+        self._due: dict[int, None] = {}  # who is able
+        self._untold: dict[int, None] = {}  # who has not been told that there is none now
         self._fixed = False  # a worker has said how many epochs there are, to this server
 
     @property
@@ -134,7 +136,7 @@ class SharedWork:
         if left:
             self.ledger.lost(worker)
         elif not waits:
-            self._able.add(worker)
+            self.granted(worker)
 
     def left(self, worker: int) -> None:
         """A worker has left, or was lost."""
@@ -146,12 +148,29 @@ class SharedWork:
     def granted(self, worker: int) -> None:
         """A worker may fetch a version, and train."""
         self._able.add(worker)
+        if worker in self._asked:
+            self._due[worker] = None
+
+    def _waits(self, worker: int) -> None:
+        """A worker may not train before it is granted a version."""
+        self._able.discard(worker)
+        self._due.pop(worker, None)
 
     def _sends(self, worker: int) -> None:
         """A push of this worker is on its way, or will be: it is given nothing before, since it may
         wait for a version then."""
         if self._rule.wait != "never":
-            self._able.discard(worker)
+            self._waits(worker)
+
+    def owns(self, push: Push) -> bool:
+        """Whether all that is in this push was its worker's to do. Raises ValueError where no
+        worker can have made it."""
+        assert push.to is not None, "pushes of shared data say how far they have come"
+        if push.dropped is not None and push.dropped > push.to:
+            raise ValueError(f"worker {push.worker} came to {push.to} in its work, and dropped all "
+                             f"up to {push.dropped}")
+        places = push.to if push.dropped is None else push.dropped, push.to
+        return all(self.ledger.owns(push.worker, place) for place in places)
 
     def pushed(self, push: Push, accepted: bool, reason: str | None, waits: bool, now: float
                ) -> list[Span]:
@@ -159,8 +178,10 @@ class SharedWork:
         before it is granted a version."""
         assert push.to is not None, "pushes of shared data say how far they have come"
         worker = push.worker
-        (self._able.discard if waits else self._able.add)(worker)
+        (self._waits if waits else self.granted)(worker)
         self._sizes.trained(worker, push.samples, now)
+        if push.dropped is not None:
+            self.ledger.settle(worker, push.dropped, accepted=False)
         return self.ledger.settle(worker, push.to, accepted, reason not in (NOT_FINITE, TOO_LARGE))
 
     def ask(self, worker: int, have: int, sends: bool, now: float) -> list[Outgoing]:
@@ -174,7 +195,9 @@ class SharedWork:
         if not self.ledger.gives_from(worker, have):
             return []  # asked long ago, and answered
         self._asked[worker] = have
-        self._told.discard(worker)
+        self._untold[worker] = None
+        if worker in self._able:
+            self._due[worker] = None
         if sends:
             self._sends(worker)
         return self.feed(now)
@@ -182,29 +205,28 @@ class SharedWork:
     def feed(self, now: float) -> list[Outgoing]:
         """Give what is free to those who have asked, and are able to train."""
         told: list[Outgoing] = []
-        free = self.ledger.free.spans
-        for worker in [*self._asked] if free else ():
-            if worker not in self._able:
-                continue
-            if not self.ledger.held(worker):
-                self._sizes.begins(worker, now)
+        while self._due:
+            worker = next(iter(self._due))
+            idle = not self.ledger.held(worker)
             given = self.ledger.give(worker, self._size(worker))
             if given is None:
                 break
+            if idle:
+                self._sizes.begins(worker, now)
             self._forget(worker)
             told.append(self._work(worker, given))
-        for worker, have in self._asked.items() if not free else ():
-            if worker not in self._told:  # it may hold back what the others wait for
-                self._told.add(worker)
-                if self.ledger.held(worker):
+        if not self.ledger.free.spans:
+            for worker in self._untold:
+                if self.ledger.held(worker):  # it may hold back what the others wait for
                     self._sends(worker)
-                told.append(Outgoing(worker, Work(have, 0, 0, self.ledger.epoch)))
+                told.append(Outgoing(worker, Work(self._asked[worker], 0, 0, self.ledger.epoch)))
+            self._untold.clear()
         return told
 
     def _forget(self, worker: int) -> None:
         """A worker wants nothing more, or has been given it."""
-        self._asked.pop(worker, None)
-        self._told.discard(worker)
+        for asking in (self._asked, self._due, self._untold):
+            asking.pop(worker, None)
 
     def _size(self, worker: int) -> int:
         batch, rule = self.data.batch, self._rule

@@ -18,6 +18,7 @@ from wbsp.ps.config import Reporter
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.evaluation import Evaluation, Evaluations, EvaluatorWatch
 from wbsp.ps.replication.primary import Source
+from wbsp.ps.starving import Starving
 from wbsp.ps.training_loss import TrainingLoss
 from wbsp.runlog.console import Status, say
 from wbsp.sync.base import UNFIT, SyncModel
@@ -45,6 +46,7 @@ class Run:
         self._dispatcher = dispatcher
         self._clock = clock = reporter.clock
         self._unfit = Throttle(_NOTICE)
+        self._starving = Starving()
         self._over = state is not None and state.over  # all who wanted the final version have it
         self.engine = Engine(model, store, config.worker_num, config.stop_samples,
                              log=self._log, on_fault=on_fault, epochs=config.epochs,
@@ -372,8 +374,8 @@ class Run:
             self._reporter.say(f"{what}: {reason}; {CHECKPOINT} holds the final version")
 
     def _log(self, t: float, kind: str, /, **fields: Any) -> None:
-        """An event of the engine, for the run's log; people are told of updates with NaN, and of
-        those that are too large."""
+        """An event of the engine, for the run's log; people are told of updates with NaN, of those
+        that are too large, and of workers of which none is accepted."""
         if kind == "duplicate":
             self._dispatcher.sessions.log.tell(f"worker {fields['worker']}, repeated pushes",
                                                kind=kind, **fields)
@@ -386,11 +388,22 @@ class Run:
             self._reporter.say(f"examples {fields['start']:,} to {fields['stop'] - 1:,} of the "
                                f"run's work were given up: {STRIKES} pushes with them were not "
                                "finite")
-        if kind == "reject" and fields["reason"] in UNFIT and self._unfit.due(t):
-            worker = fields["worker"]
-            reason = fields["reason"]
-            self._reporter.say(f"worker {worker}: push {fields['seq']} was rejected: {reason} "
+        elif kind == "accept":
+            self._starving.accepted(fields["worker"])
+        elif kind == "reject":
+            self._rejected(t, fields["worker"], fields["seq"], fields["reason"])
+
+    def _rejected(self, t: float, worker: int, seq: int, reason: str) -> None:
+        if reason in UNFIT and self._unfit.due(t):
+            self._reporter.say(f"worker {worker}: push {seq} was rejected: {reason} "
                       f"({self.engine.members[worker].rejected[reason]:,} so far)")
+        if (found := self._starving.rejected(worker, reason, t)) is not None:
+            pushes, seconds = found
+            lost = "is lost" if self.engine.work is None else "others train again"
+            self._reporter.say(
+                f"worker {worker} starves: {self.engine.model.name} has accepted none of its last "
+                f"{pushes:,} pushes, of {seconds:.0f} s ({reason}). What it trains {lost}: end it, "
+                "or choose another synchronization model or option (docs/models.md)")
 
 
 def _some(missing: dict[int, str]) -> str:

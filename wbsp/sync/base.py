@@ -73,6 +73,8 @@ class Push(NamedTuple):
     cpu: float | None = None  # share of the machine's processors in use, 0..1, where measured
     memory: float | None = None  # share of the machine's memory in use, 0..1, where measured
     to: int | None = None  # with shared data: how far in its sequence the worker has come by it
+    dropped: int | None = None  # what it trained up to here, since its last push, is in none: that
+    #                             was dropped with a model that was not finite
 
 
 class Accept(NamedTuple):

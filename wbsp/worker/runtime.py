@@ -214,7 +214,7 @@ class WorkerRuntime:
     def _ask(self) -> None:
         """Request what the server is to be asked or told beside pushes and fetches, if it is due.
         """
-        if self._share is not None and (
+        if self._share is not None and not self.agent.undecided and (
                 question := self._share.question(self.agent.seq)):
             self.transport.request(question)
         if (self._ends_run is not None and self.stopped is None

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from wbsp.core.messages import AskWork, Measured, Range, SharedData, Span, Work, WorkHeld, WorkPlace
 from wbsp.core.work_sequence import WorkSequence
 from wbsp.process.host import HOST, Host
+from wbsp.sync.base import Push
 
 LOOK = Range(0, 0, 0)  # in place of a batch: shows the form of examples, and is not counted
 NOTHING = Range(0, -1, -1)  # there is no batch yet
@@ -215,11 +216,13 @@ class Share:
             if self.measured is None or result.epoch > self.measured.epoch:
                 self.measured = result
 
-    def answered(self, to: int) -> list[Span]:
-        """The push that came to `to` in this worker's sequence was answered: the positions in it.
-        """
+    def answered(self, push: Push) -> list[Span]:
+        """This worker's push was answered: the positions in it."""
+        assert push.to is not None, "pushes of shared data say how far they have come"
         with self._changed:
-            return self._sequence.answer(to)
+            if push.dropped is not None:
+                self._sequence.answer(push.dropped)
+            return self._sequence.answer(push.to)
 
     def held(self) -> WorkHeld:
         """What a server must know that this worker attaches to."""

@@ -44,6 +44,7 @@ from wbsp.ps.config import ServerConfig, ShardPlan
 from wbsp.ps.launch import prepare_server
 from wbsp.ps.sharding.process import prepare_shard
 from wbsp.sync import create
+from wbsp.sync.base import UNFIT
 from wbsp.tensors.codecs import parse
 from wbsp.wire import sockets
 from wbsp.wire.liveness import SHARD
@@ -137,16 +138,19 @@ class Member:
 
     cuts, weights: of each of its pushes: what was cut; with which weight it counts, as it was told
     spans: of each of its pushes: the positions of shared data that it was made of
+    unfit: how often each of these was in a push that was rejected as not finite, or too large
     """
 
     def __init__(self, cluster, index, steps):
         self.cluster, self.index, self.steps = cluster, index, steps
         self.cuts, self.weights = [], {}
         self.spans, self.uncut = [], []  # positions of shared data in each cut, and since the last
+        self.unfit = Counter()
         self.joined = None  # number of this process's first push
         self.runtime = self.replica = self.transport = self.process = None
         self.final = self.first = self.given_up = None
         self.left_at, self.lives, self.deaths = float("inf"), 0, []
+        self.leaving = False  # a signal has told it to
         self.speed = cluster.rng.choice(cluster.plan.speeds)
 
     @property
@@ -181,7 +185,7 @@ class Member:
         self.runtime = None
         self.transport = transport = NotingTransport(
             cluster.address, self.index, cluster.token, None, cluster.say,
-            share=cluster.plan.memory, on=process.host)
+            lambda: self.leaving, share=cluster.plan.memory, on=process.host)
         transport.member = self
         self.replica = replica = cluster.replica(self.index, self.lives)
         try:
@@ -191,11 +195,15 @@ class Member:
             self.goes_on(joined.seq)
             replica.cuts = self.cuts
             self.runtime = runtime = WorkerRuntime(transport, replica, welcome.rule, joined, None,
-                                                   cluster.say, share=share)
+                                                   cluster.say, lambda: self.leaving,
+                                                   share=share)
             runtime.start()
             for _ in range(max(0, self.steps - joined.steps)) if share is None else count():
                 if runtime.stopped:
                     break
+                if self.leaving:
+                    runtime.finish("interrupted by a signal")
+                    return
                 if share is not None:
                     batch = share.take()
                     self.uncut.append((batch.start, batch.stop))
@@ -203,18 +211,28 @@ class Member:
                 process.sleep(self.speed * cluster.rng.lognormvariate(0, 0.3))
                 replica.step()
                 runtime.step_done(samples=1, loss=0.0)
-            self.left_at = cluster.world.now
+            self.left_at, self.leaving = cluster.world.now, False
             cluster.phase("last push", process)
             runtime.finish()
             self.final = np.array(replica.x)
         except TransportError as error:
-            self.given_up = str(error)
+            if not self.leaving:
+                self.given_up = str(error)
             cluster.say(f"w{self.index}: {error}")
         finally:
             if process.alive:
                 transport.close()
                 if cluster.laws.lent is not None:
                     cluster.laws.lent.left(process)
+                if self.leaving and not self.ended:
+                    self.comes_again()
+
+    def comes_again(self):
+        """Its process has ended, and is started again after a while."""
+        self.leaving = False
+        self.deaths.append(self.cluster.world.now)
+        self.joined = None
+        self.cluster.world.after(self.cluster.rng.uniform(0.05, 2.0), self.start)
 
     def _share(self, process):
         """This process's share of the data, and what is noted of it; None: it has its own."""
@@ -223,13 +241,20 @@ class Member:
         n, batch, epochs = self.cluster.plan.data
         share = Share(n, batch, on=process.host)
         share.wants(epochs)
-        replica, cut, self.uncut = self.replica, self.replica.cut, []
+        replica, self.uncut = self.replica, []
+        cut, adopt = replica.cut, replica.adopt
 
         def noting():
+            update = cut()
             self.spans.append(self.uncut)
             self.uncut = []
-            return cut()
-        replica.cut = noting
+            return update
+
+        def replacing(vector, how):
+            if how == "replace":  # what it was then is in no push
+                self.uncut = []
+            adopt(vector, how)
+        replica.cut, replica.adopt = noting, replacing
         return share
 
     def void(self, answer):
@@ -246,6 +271,8 @@ class Member:
 
     def acked(self, ack):
         assert ack.seq not in self.weights, f"worker {self.index} heard of push {ack.seq} twice"
+        if ack.reason in UNFIT and self.cluster.plan.data is not None:
+            self.unfit.update(g for span in self.spans[ack.seq] for g in range(*span))
         self.weights[ack.seq] = ack.weight
 
     def fetched(self, version, vector):
@@ -439,7 +466,7 @@ class Cluster:
         plan, draw = self.plan, self.rng
         kinds = [(plan.kills, lambda: self.kill(self._victim())),
                  (plan.kill_shards, lambda: self.kill_shard()),
-                 (plan.kill_workers, lambda: self.kill_worker()),
+                 (plan.kill_workers, lambda: self.kill_worker()), (plan.leaves, self.leave),
                  (plan.cuts, self.cut), (plan.isolations, self.isolate),
                  (plan.breaks, self.break_connection), (plan.sleeps, self.sleep)]
         for number, act in kinds:
@@ -519,8 +546,10 @@ class Cluster:
 
     def _none_is_new(self):
         """All that workers which have died had pushed is in a checkpoint."""
-        return all(member.ended or (member.process.alive and self.laws.has(member))
-                   for member in self.members if member.lives > 1 or member.deaths)
+        return all(member.ended or (member.process.alive and not member.leaving
+                                    and self.laws.has(member))
+                   for member in self.members
+                   if member.lives > 1 or member.deaths or member.leaving)
 
     def kill_shard(self):
         name = f"s{self.rng.randrange(self.plan.shards)}"
@@ -537,19 +566,29 @@ class Cluster:
                          lambda: self.start_shard(int(name[1:])))
 
     def kill_worker(self):
+        if (member := self._goes()) is not None:
+            self.say(f"--- kill w{member.index}")
+            self.notes["kill_workers"] += 1
+            member.process.kill()
+            member.comes_again()
+
+    def leave(self):
+        """A worker is told to end, as by Ctrl-C or a machine that is wanted for something else."""
+        if (member := self._goes()) is not None and member.left_at > self.world.now:
+            self.say(f"--- w{member.index} is to leave")
+            self.notes["leaves"] += 1
+            member.leaving = True
+
+    def _goes(self):
+        """A worker that may end now, and what it alone holds with it; or None."""
         member = self.rng.choice(self.members)
-        if member.ended or member.runtime is None or not member.process.alive or (
+        if member.ended or member.runtime is None or not member.process.alive or member.leaving or (
                 self.world.now - self.last_death < _AGAIN and self.plan.kills):
-            return
+            return None
         if not all(process.alive for process in self.servers):
-            return
+            return None
         self.last_death = self.world.now
-        self.say(f"--- kill w{member.index}")
-        self.notes["kill_workers"] += 1
-        member.process.kill()
-        member.deaths.append(self.world.now)
-        member.joined = None
-        self.world.after(self.rng.uniform(0.05, 2.0), member.start)
+        return member
 
     def cut(self):
         names = sorted({process.machine for process in self.world.processes}

@@ -16,8 +16,8 @@ from simulated.cluster import Cluster
 from simulated.plan import PHASES, Plan, drawn
 from wbsp.sync import MODELS
 
-KINDS = ("kills", "power", "kill_shards", "kill_workers", "cuts", "isolations", "breaks", "storm",
-         "sleeps", "full", "slow disk", "drift", "memory", "strangers", "mistakes", "wild",
+KINDS = ("kills", "power", "kill_shards", "kill_workers", "leaves", "cuts", "isolations", "breaks",
+         "storm", "sleeps", "full", "slow disk", "drift", "memory", "strangers", "mistakes", "wild",
          "evaluator")
 
 
@@ -38,7 +38,7 @@ def as_json(plan):
 
 def from_json(text):
     values = json.loads(text)
-    for name in ("naps", "latency", "pair", "outage", "speeds", "victims"):
+    for name in ("naps", "latency", "pair", "outage", "speeds", "victims", "data"):
         if values.get(name):
             values[name] = tuple(values[name])
     values["aimed"] = tuple(map(tuple, values.get("aimed", ())))
@@ -59,7 +59,7 @@ class Tally:
     """What was played."""
 
     def __init__(self):
-        self.runs = self.standby = self.shards = self.both = 0
+        self.runs = self.standby = self.shards = self.both = self.data = 0
         self.seconds, self.events, self.virtual = 0.0, 0, 0.0
         self.models, self.formats, self.faults, self.failed = Counter(), Counter(), Counter(), []
         self.options = Counter()
@@ -81,6 +81,7 @@ class Tally:
             self.standby += plan.standby
             self.shards += bool(plan.shards)
             self.both += bool(plan.standby and plan.shards)
+            self.data += plan.data is not None
             self.models[plan.sync] += 1
             if plan.options:
                 self.options[plan.sync] += 1
@@ -93,7 +94,8 @@ class Tally:
 
     def __str__(self):
         lines = [f"{self.runs:,} runs, {len(self.failed)} failed; {self.standby:,} with a standby, "
-                 f"{self.shards:,} with shards, {self.both:,} with both",
+                 f"{self.shards:,} with shards, {self.both:,} with both, {self.data:,} with shared "
+                 "data",
                  "models: " + ", ".join(f"{k} {n:,}" for k, n in sorted(self.models.items())),
                  "with other options than the usual: " + ", ".join(
                      f"{k} {n:,}" for k, n in sorted(self.options.items())),
@@ -115,7 +117,8 @@ def plans(args, models):
         if args.plan is not None:
             yield from_json(args.plan), seed
         else:
-            yield drawn(models[seed % len(models)], seed, args.standby, args.shards), seed
+            yield drawn(models[seed % len(models)], seed, args.standby, args.shards,
+                        data=args.data), seed
 
 
 def main(arguments=None):
@@ -128,6 +131,8 @@ def main(arguments=None):
     parser.add_argument("--standby", action=argparse.BooleanOptionalAction,
                         help="with or without in all runs; default: as drawn")
     parser.add_argument("--shards", action=argparse.BooleanOptionalAction, help="likewise")
+    parser.add_argument("--data", action=argparse.BooleanOptionalAction,
+                        help="likewise: data that all workers share")
     parser.add_argument("--failures", type=int, default=20, help="so many are printed")
     parser.add_argument("--loud", action="store_true", help="print all lines of each run")
     parser.add_argument("--every", type=int, default=5000, help="runs between two reports")

@@ -17,7 +17,8 @@
 14. A process that was started wrongly says why, in a line, and ends; the run goes on.
 15. What a peer says stands on one line, without control characters, and fills no log.
 16. A run whose evaluator works ends with `model.keras`.
-17. Each example of data that all workers share is once an epoch in accepted pushes, at the end.
+17. Each example of data that all workers share is once an epoch in accepted pushes, at the end, but
+    for those that were given up: they were in three that were not finite.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import numpy as np
 from integer_replica import UNIT, pattern
 
 from simulated.lent import Lent
+from wbsp.core.work_ledger import STRIKES
 from wbsp.wire.messages import codec as m
 
 _ACK, _FINAL, _REATTACHED, _HELD, _COPY = (
@@ -328,15 +330,22 @@ class Laws:
                      for seq, cut in enumerate(member.cuts)]
             total, most = total + sum(parts), most + 5 * sum(map(abs, parts))
         if cluster.plan.data is not None and not unlogged:
-            n, _, epochs = cluster.plan.data
-            if trained != Counter(range(n * epochs)):
-                raise Broken(17, "examples are not once an epoch in accepted pushes: "
-                             f"{trained - Counter(range(n * epochs))} too often, "
-                             f"{Counter(range(n * epochs)) - trained} too seldom")
+            self._once(trained)
         if cluster.wire.lossless and not unlogged:
             expected = firsts[0] + total * pattern(cluster.plan.size)
             if np.abs(final - expected).max() > 1e-6 * most:  # float32
                 raise Broken(1, f"the final version is {final[:4]}, the sum of all {expected[:4]}")
+
+    def _once(self, trained):
+        """Each position is once in what was trained; what was in three updates that no model should
+        take may be given up."""
+        n, _, epochs = self.cluster.plan.data
+        all_of_them = Counter(range(n * epochs))
+        unfit = sum((member.unfit for member in self.cluster.members), Counter())
+        seldom = Counter({g: 1 for g in all_of_them - trained if unfit[g] < STRIKES})
+        if seldom or trained - all_of_them:
+            raise Broken(17, "examples are not once an epoch in accepted pushes: "
+                         f"{trained - all_of_them} too often, {seldom} too seldom")
 
     def _lost_with(self, member):
         """The first push of a worker without which the run has ended that the final version need

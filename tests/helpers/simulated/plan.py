@@ -63,6 +63,7 @@ class Plan:
     outage: tuple[float, float] = (0.05, 3.0)  # seconds until it is started again
     kill_shards: int = 0
     kill_workers: int = 0
+    leaves: int = 0  # of workers that a signal ends in good order, and that are started again
     cuts: int = 0  # of the network between two machines, one way or both
     isolations: int = 0  # of a server from all others
     breaks: int = 0  # of connections
@@ -96,8 +97,8 @@ class Plan:
     @property
     def faults(self) -> set[str]:
         """Kinds of faults that this plan may bring."""
-        kinds = {name for name in ("kills", "kill_shards", "kill_workers", "cuts", "isolations",
-                                   "breaks", "storm",
+        kinds = {name for name in ("kills", "kill_shards", "kill_workers", "leaves", "cuts",
+                                   "isolations", "breaks", "storm",
                                    "sleeps", "full", "drift", "strangers", "mistakes", "wild",
                                    "evaluator") if getattr(self, name)}
         return kinds | ({"power"} if self.power else set()) | (
@@ -105,8 +106,11 @@ class Plan:
 
 
 def drawn(sync: str, seed: int, standby: bool | None = None, shards: bool | None = None,
-          options: dict | None = None) -> Plan:
-    """A plan with some kinds of faults, and none of the others, as the seed draws it."""
+          options: dict | None = None, data: bool | None = None) -> Plan:
+    """A plan with some kinds of faults, and none of the others, as the seed draws it.
+
+    data: whether its workers share data; None: as drawn. lbbsp has a stream of its own instead
+    """
     draw = random.Random(f"plan {sync} {seed}")
 
     def some(chance, most):
@@ -144,4 +148,8 @@ def drawn(sync: str, seed: int, standby: bool | None = None, shards: bool | None
     plan.evaluator = draw.choice(["works", "hangs", "dies"]) if draw.random() < 0.08 else ""
     if options is None and sync in OPTIONS and draw.random() < 0.4:
         plan.options = draw.choice(OPTIONS[sync])
+    # What is drawn last changes nothing of the plans without it.
+    if sync != "lbbsp" and (draw.random() < 0.25 if data is None else data):
+        plan.data = draw.choice([24, 45, 60]), draw.choice([4, 7]), draw.choice([1, 2, 3])
+        plan.leaves = some(0.4, 2)
     return plan

@@ -28,6 +28,7 @@ import wbsp.wire.shm.link
 import wbsp.wire.shm.segments
 from simulated.cluster import Cluster
 from simulated.plan import Plan
+from wbsp.core.agent import Progress
 from wbsp.core.ledger import Ledger
 from wbsp.core.overflow import Reach
 from wbsp.core.rendezvous import Rendezvous
@@ -197,6 +198,12 @@ def _finite_is_enough():
     return patch.object(Reach, "fits", lambda self, weight, most: True)
 
 
+def _dropped_counts():
+    push = Progress.push
+    return patch.object(Progress, "push",
+                        lambda self, *args: push(self, *args)._replace(dropped=None))
+
+
 def _every_cause_is_a_line():
     return patch.object(TokenBucket, "may", lambda self, now: True)
 
@@ -306,6 +313,8 @@ PLANTED = [
                  naps=(15.0,), steps=100, speeds=(0.3,)), {1, 4, 9, 11}, 20, 21),
     Planted("finite updates make a version that is not", _finite_is_enough,
             Plan("asp", wild=0.3), {8, 13}, 5),
+    Planted("what was dropped with a model that is not finite counts as trained", _dropped_counts,
+            Plan("pcc", data=(60, 4, 2), wild=0.2), {17}, 10),
     Planted("each thing that a peer causes is a line", _every_cause_is_a_line,
             Plan("pcc", strangers=2, speeds=(0.1,)), {15}, 60, 7),
     Planted("what a peer says is printed as it came", _texts_as_they_came,

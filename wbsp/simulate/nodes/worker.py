@@ -124,7 +124,7 @@ class SimulatedWorker:
         agent, compute = self.agent, self.compute
         if compute.busy or agent.finished:
             return
-        if agent.stopped is None and not self.leaving:
+        if agent.stopped is None and not self.leaving and not agent.undecided:
             self._ask_for_work()
         if agent.waiting is None:
             if agent.stopped is None and not self.leaving:

@@ -10,7 +10,7 @@ from msgspec import structs
 from wbsp import timeouts
 from wbsp.core.resend_buffer import ResendBuffer
 from wbsp.process.host import HOST, Host
-from wbsp.sync.base import Push
+from wbsp.sync.base import UNFIT, Push
 from wbsp.tensors.codecs import FLOAT32, Codec, Ranges, parse
 from wbsp.tensors.error_feedback import ErrorFeedback
 from wbsp.tensors.layout import total_size
@@ -164,8 +164,14 @@ class Attachment:
         self.leads(answer.epoch, answer.ticket)
 
     def answered(self, push: Push, sent: np.ndarray, ack: m.Ack) -> None:
-        """Keep what an answered push has handed over, until it is durable."""
-        spans = [] if self.share is None or push.to is None else self.share.answered(push.to)
+        """Keep what an answered push has handed over, until it is durable.
+
+        What a format has left over of one that is not finite, or too large, would make the next
+        ones so: it is dropped with it.
+        """
+        if ack.reason in UNFIT:
+            self.sending.unsent = None
+        spans = [] if self.share is None else self.share.answered(push)
         if self.kept is not None:
             self.kept.add(push, sent, ack.weight, ack.mark, ack.durable,
                           None if ack.accepted else ack.reason or "", spans)

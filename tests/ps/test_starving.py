@@ -1,0 +1,38 @@
+"""Workers of whose pushes a model accepts none."""
+
+import pytest
+
+from wbsp.core.decisions import FAILED
+from wbsp.core.work_ledger import NOT_OWN
+from wbsp.ps.starving import PUSHES, SECONDS, Starving
+from wbsp.sync.base import NOT_FINITE, TOO_LARGE
+
+
+def rejected(starving, pushes, seconds, reason="late", begin=0.0):
+    """What is found of pushes that are rejected one by one, over so many seconds."""
+    times = [begin + seconds * number / (pushes - 1) for number in range(pushes)]
+    return [one for one in (starving.rejected(0, reason, t) for t in times) if one]
+
+
+def test_it_is_found_once():
+    starving = Starving()
+    assert rejected(starving, 4 * PUSHES, 2 * SECONDS) == [(2 * PUSHES + 1, pytest.approx(60, 2))]
+    starving.accepted(0)
+    assert rejected(starving, 4 * PUSHES, 2 * SECONDS, begin=1000) == []
+
+
+@pytest.mark.parametrize(("pushes", "seconds"), [(PUSHES - 1, 9 * SECONDS), (99, SECONDS - 1)])
+def test_few_pushes_or_a_short_while_are_none(pushes, seconds):
+    assert not rejected(Starving(), pushes, seconds)
+
+
+def test_one_that_is_accepted_ends_it():
+    starving = Starving()
+    assert not rejected(starving, 50, 50)
+    starving.accepted(0)
+    assert not rejected(starving, 50, 50, begin=51)
+
+
+@pytest.mark.parametrize("reason", [NOT_FINITE, TOO_LARGE, FAILED, NOT_OWN])
+def test_what_is_not_the_models_own_reason_is_none(reason):
+    assert not rejected(Starving(), 99, 9 * SECONDS, reason)

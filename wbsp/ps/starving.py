@@ -1,0 +1,35 @@
+"""Workers that a synchronization model starves: it accepts nothing of what they push, for long."""
+
+from __future__ import annotations
+
+from wbsp.core.decisions import FAILED
+from wbsp.core.work_ledger import NOT_OWN
+from wbsp.sync.base import UNFIT
+
+PUSHES = 20  # in a row, at least
+SECONDS = 60.0  # from the first of these to the last, at least
+_NOT_THE_MODELS = UNFIT | {FAILED, NOT_OWN}
+
+
+class Starving:
+    """Finds each of them once. Times in seconds."""
+
+    def __init__(self) -> None:
+        self._rejected: dict[int, tuple[int, float]] = {}  # worker -> pushes in a row; since when
+        self._found: set[int] = set()
+
+    def accepted(self, worker: int) -> None:
+        """A push of this worker was accepted."""
+        self._rejected.pop(worker, None)
+
+    def rejected(self, worker: int, reason: str, now: float) -> tuple[int, float] | None:
+        """A push of this worker was rejected. How many in a row, over how many seconds, where that
+        is news: it starves."""
+        if reason in _NOT_THE_MODELS:
+            return None
+        pushes, since = self._rejected.get(worker, (0, now))
+        self._rejected[worker] = pushes + 1, since
+        if worker in self._found or pushes + 1 < PUSHES or now - since < SECONDS:
+            return None
+        self._found.add(worker)
+        return pushes + 1, now - since
