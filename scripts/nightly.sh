@@ -6,10 +6,11 @@
 #   scripts/nightly.sh kills ray    these
 #
 # WBSP_NIGHT: seconds after which a part is ended and has failed (default: 14400). WBSP_MINUTES: of the
-# part endurance (default: 60). WBSP_RUNS: of the simulation (default: 20000).
+# part endurance (default: 60). WBSP_RUNS: of the simulation (default: 20000). WBSP_SHARED_RUNS: of the
+# part shared (default: 200).
 source "$(dirname "$0")/common.sh"
 
-PARTS="simulation kills cuts ray slurm endurance imagenet benchmarks claims reports properties"
+PARTS="simulation kills shared cuts ray slurm endurance imagenet benchmarks claims reports properties"
 
 # Each part: can_PART says in a line why it cannot run here, or nothing; run_PART runs it.
 tests() { "$python" -m pytest -q --timeout=0 -p no:cacheprovider "$@"; }
@@ -19,6 +20,9 @@ run_kills() {
     WBSP_KILLS=50 tests -n 2 tests/faults/test_server_kills.py tests/faults/test_standby.py \
         tests/faults/test_shards.py &&
         WBSP_KILLS=1 tests -n 2 tests/faults/test_death_points.py
+}
+run_shared() {
+    WBSP_SHARED_RUNS=${WBSP_SHARED_RUNS:-200} tests -n 2 tests/faults/test_shared_runs.py
 }
 run_cuts() { WBSP_CUTS=1 tests -n 4 tests/faults/test_partitions.py; }
 run_ray() { WBSP_RAY=1 tests tests/ray; }

@@ -1,0 +1,114 @@
+"""Runs of real processes on shared data, in which any of these is killed: each example is in the
+model once an epoch.
+
+It is checked from outside: the model is one float an example, and it is noted what each worker has
+cut, and which of that a server has accepted.
+
+`WBSP_SHARED_RUNS=200` plays so many runs, for a long night; `WBSP_KILLS_SEED` chooses others.
+"""
+
+import json
+import os
+import random
+import signal
+
+import forked
+import numpy as np
+import pytest
+from jobs import ROOT, until
+from server_and_standby import OFTEN, ServerAndStandby
+from sharing_worker import Plan, Trained
+
+from wbsp.runlog.reader import read_run
+from wbsp.sync import MODELS
+
+RUNS = int(os.environ.get("WBSP_SHARED_RUNS", "1"))
+SEED = int(os.environ.get("WBSP_KILLS_SEED", "0"))
+WORKER = ROOT / "tests/helpers/sharing_worker.py"
+SHARING = [name for name in reversed(MODELS) if name != "lbbsp"]
+OPTIONS = {"adsp": ["--sync_option=period=0.2"]}
+N, BATCH, EPOCHS = 96, 4, 3
+SECONDS = 0.01, 0.1  # of a step, of each worker
+STRIKES = "server", "server", "standby", "kill 0", "kill 1", "end 0", "end 1"
+
+
+class SharedRun(ServerAndStandby):
+    """Workers of unequal speed, and what strikes them."""
+
+    def __init__(self, jobs, sync, standby):
+        super().__init__(jobs, sync, standby=standby, flags=(OFTEN, *OPTIONS.get(sync, ())))
+        self.lives = []  # all processes of workers
+        self.workers = [self.start_worker(index) for index in range(2)]
+        for worker in self.workers:
+            worker.until("^begins")
+
+    def start_worker(self, index):
+        """They train three quarters of the run, and the rest when they are told."""
+        plan = Plan(",".join(self.addresses), index, str(self.jobs.folder), N, BATCH, EPOCHS,
+                    SECONDS[index], hold=N * EPOCHS * 3 // 4)
+        self.lives.append(self.jobs.start(f"worker{index}", WORKER, json.dumps(vars(plan)),
+                                          fork=forked.WBSP))
+        return self.lives[-1]
+
+    def steps(self):
+        return sum(len(job.find("^step")) for job in self.lives)
+
+    def strike(self, what):
+        """A process dies, or a worker leaves, and is started again; back when all go on."""
+        if what in ("server", "standby"):
+            if self.standby is not None:
+                until(lambda: self.held({}), "who does not serve to hold what is there")
+            told = [len(worker.find("connected again")) for worker in self.workers]
+            serves = self.serving is getattr(self, what)
+            self.kill(what)
+            for worker, before in zip(self.workers, told, strict=True) if serves else ():
+                until(lambda one=worker, least=before: len(one.find("connected again")) > least,
+                      "a worker to go on with another server")
+            return
+        index = int(what[-1])
+        if what.startswith("kill"):
+            self.workers[index].kill()
+        else:
+            self.workers[index].signal(signal.SIGTERM)
+            assert self.workers[index].ends() == 128 + signal.SIGTERM
+        self.workers[index].was_clean()
+        self.workers[index] = self.start_worker(index)
+        self.workers[index].until("^begins")
+
+    def trained(self):
+        """How often each example is in the model, by what was accepted: [N].
+
+        A worker that was killed was perhaps not told; then a server's log says it.
+        """
+        events = [event for path in (self.jobs.folder / "runs").rglob("events.jsonl")
+                  for event in read_run(path.parent).events]
+        logged = {(event["worker"], event["seq"]) for event in events if event["kind"] == "accept"}
+        lost = {(event["worker"], seq) for event in events if event["kind"] == "lost"
+                for seq in range(event["first"], event["last"] + 1)}
+        total = np.zeros(N)
+        for index in range(2):
+            notes = Trained(self.jobs.folder / f"notes-{index}.jsonl")
+            total += notes.once(N, [seq for seq in notes.cuts if (index, seq) not in lost
+                                    and notes.told.get(seq, (index, seq) in logged)])
+        return total
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("number", range(RUNS))
+def test_each_example_is_in_the_model_once_an_epoch_whoever_is_killed(jobs, number):
+    sync = SHARING[number % len(SHARING)]  # the first is ksync, which starves a slow worker
+    draw = random.Random(f"{sync} {number} {SEED}")
+    standby = draw.random() < 0.4
+    strikes = draw.choices([one for one in STRIKES if standby or one != "standby"],
+                           k=draw.randint(1, 4))
+    run = SharedRun(jobs, sync, standby)
+    for steps, strike in zip(sorted(draw.choices(range(2, 36), k=4)), strikes, strict=False):
+        until(lambda least=steps: run.steps() >= least, "more steps")
+        run.strike(strike)
+    run.go()
+    for job in (*run.workers, run.serving):
+        job.ends_well()
+    assert (run.trained() == EPOCHS).all(), (sync, standby, strikes)
+    finals = [np.load(jobs.folder / f"final-{index}.npy") for index in range(2)]
+    assert finals[0].tobytes() == finals[1].tobytes() and (finals[0] > 0).all()

@@ -1,0 +1,189 @@
+"""`python sharing_worker.py PLAN`: a worker without Keras, whose model is one float an example: a
+step there raises it by 1.
+
+PLAN is JSON, see `Plan`. What was pushed and what was answered is noted, push by push, before it is
+sent and before anybody acts on it; so what is in the model is known from outside: `Trained`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from wbsp.core.messages import Reattached
+from wbsp.core.permutation import examples
+from wbsp.tensors.layout import TensorSpec
+from wbsp.worker.comm.client import Transport, TransportError
+from wbsp.worker.comm.thread import SendUpdate
+from wbsp.worker.runtime import WorkerRuntime
+from wbsp.worker.share import Share
+
+
+@dataclass
+class Plan:
+    """One worker of a run on shared data."""
+
+    address: str
+    worker: int
+    folder: str  # for notes-W.jsonl and final-W.npy
+    n: int
+    batch: int
+    epochs: int
+    seconds: float  # of a step
+    hold: int  # positions behind it are not trained before the file `go` is there
+
+
+class CountingReplica:
+    """See `wbsp.replica.base.Replica`."""
+
+    def __init__(self, n: int):
+        self.layout = [TensorSpec("counts", (n,))]
+        self.x = self.anchor = np.zeros(n, np.float32)
+
+    def step(self, indices: np.ndarray) -> None:
+        self.x = self.x.copy()
+        self.x[indices] += 1
+
+    def read(self) -> np.ndarray:
+        return self.x
+
+    def cut(self) -> np.ndarray:
+        update, self.anchor = self.x - self.anchor, self.x
+        return update
+
+    def adopt(self, vector: np.ndarray, how: str) -> None:
+        self.x = vector if how == "replace" else vector + (self.x - self.anchor)
+        self.anchor = vector
+
+    def bring(self, vector: np.ndarray) -> np.ndarray:
+        return vector
+
+    def put_back(self) -> bool:
+        return False
+
+    def stepped(self) -> None:
+        pass
+
+    hold = stepped
+
+
+class NotingTransport(Transport):
+    """Notes what it pushes, and is told of it, in a file that outlives its process."""
+
+    def notes(self, path: Path) -> None:
+        self._notes = open(path, "a")
+
+    def note(self, *what: object) -> None:
+        print(json.dumps(what), file=self._notes, flush=True)
+
+    def request(self, one):
+        if isinstance(one, SendUpdate):
+            update = np.asarray(one.update)
+            places = np.flatnonzero(update)
+            self.note("cut", one.push.seq, places.tolist(), update[places].tolist())
+        super().request(one)
+
+    def listen(self, listener, layout):
+        note = self.note
+
+        class Noting:
+            def __getattr__(self, name):
+                return getattr(listener, name)
+
+            def received(self, message):
+                if isinstance(message, Reattached) and message.void:
+                    note("void", message.safe)
+                return listener.received(message)
+
+            def acked(self, ack, seconds):
+                note("told", ack.seq, ack.weight)
+                return listener.acked(ack, seconds)
+        super().listen(Noting(), layout)
+
+
+class Trained:
+    """What one worker has pushed, over all its processes, as its notes say.
+
+    cuts: of each push: example -> how often it was trained
+    told: push -> the weight with which it counts, as the worker was told
+    """
+
+    def __init__(self, path: Path):
+        self.cuts: dict[int, dict[int, float]] = {}
+        self.told: dict[int, float] = {}
+        first = 0
+        for line in path.read_text().splitlines():
+            what, seq, *rest = json.loads(line)
+            if what == "begins":  # what an earlier process cut behind that is no more
+                first = seq
+                for known in (self.cuts, self.told):
+                    for later in [later for later in known if later >= seq]:
+                        del known[later]
+            elif what == "cut":
+                self.cuts[seq] = dict(zip(*rest, strict=True))
+            elif what == "told":
+                self.told[seq] = rest[0]
+            else:
+                self.told |= {push: 0.0 for push in self.told if push >= max(seq, first)}
+
+    def once(self, n: int, accepted: Iterable[int]) -> np.ndarray:
+        """How often each example was trained in these pushes: [n]."""
+        total = np.zeros(n)
+        for seq in accepted:
+            for place, times in self.cuts[seq].items():
+                total[place] += np.round(times)
+        return total
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main(plan: Plan) -> int:
+    folder, caught = Path(plan.folder), []
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, lambda signum, frame: caught.append(signum))
+    replica, share = CountingReplica(plan.n), Share(plan.n, plan.batch)
+    share.wants(plan.epochs)
+    transport = NotingTransport(plan.address, plan.worker, None, None, say, lambda: bool(caught))
+    transport.notes(folder / f"notes-{plan.worker}.jsonl")
+    try:
+        welcome = transport.hello({}, 60)
+        joined = transport.join(replica.layout, replica.read, 60, share=share)
+        transport.note("begins", joined.seq)
+        runtime = WorkerRuntime(transport, replica, welcome.rule, joined, None, say,
+                                lambda: bool(caught), share=share)
+        runtime.start()
+        say("begins")
+        while not (runtime.stopped or caught):
+            batch = share.take()
+            while batch.stop > plan.hold and not (caught or (folder / "go").exists()):
+                time.sleep(0.01)
+            runtime.step_begins()
+            time.sleep(plan.seconds)
+            replica.step(examples(batch.start, batch.stop, plan.n, share.data.seed))
+            runtime.step_done(0, 0.0)
+            say("step")
+        runtime.finish("interrupted" if caught else None)
+    except TransportError as error:
+        say(f"worker {plan.worker}: {error}")
+        return 1
+    finally:
+        with contextlib.suppress(TransportError):
+            transport.close()
+    if caught:
+        return 128 + caught[0]
+    np.save(folder / f"final-{plan.worker}.npy", replica.x)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Plan(**json.loads(sys.argv[1]))))
