@@ -44,13 +44,17 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
           aimed=(("rendezvous", "sleep"),)),
      [2591]),  # holds work, and waits for one who has none: law 9
     (BOTH, [930, 943]),  # a run that has ended without a worker goes on with it: law 2
+    (Plan("ssp", {"s": 2, "refresh": "published"}, workers=4, steps=8, standby=True, shards=2,
+          kills=1, kill_shards=1, breaks=2, sleeps=1, drift=0.001, wild=0.2,
+          aimed=(("rendezvous", "cut"), ("take-over", "kill"))),
+     [72]),  # who asks workers for their votes hears that the other one holds nothing: law 9
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
         "shards follow a later server", "none of no workers", "epoch before the answer",
         "elected beside one that waits for a shard", "elected by who loses nothing",
         "ends without a worker", "folder without a checkpoint",
         "shards have followed a later server", "another is elected meanwhile",
-        "holds work while it waits", "goes on when it has ended"])
+        "holds work while it waits", "goes on when it has ended", "heard during an election"])
 def test_it_stays_mended(plan, seeds):
     with scratch() as folder:
         for seed in seeds:

@@ -422,6 +422,25 @@ def test_a_server_that_was_started_again_waits_for_a_newer_state_that_a_worker_k
     assert standby._verdict(now + 70) == "2 of 3 workers have come here", "it withholds it no more"
 
 
+def test_workers_that_were_asked_to_vote_are_sent_away_once_the_other_process_is_heard(server):
+    """It may hold nothing, and not serve: then it is counted that they come, and come again."""
+    own = Standing("ab12", 1, frozenset({(0, "a"), (1, "b")}), SERVER_STEP, secret=SECRET)
+    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
+    server.primary.close()
+    server.primary = standby._primary
+    now = HOST.clock.monotonic() + timeouts.ELECTION + 1
+    standby._verdict(now)
+    for worker, place in ((0, "a"), (1, "b")):
+        assert isinstance(come(standby, worker, place, 1), m.Challenge), "and no answer: it waits"
+    assert len(standby._candidate.came) == 2
+    standby._primary.vacant, standby._primary.gone_since = True, HOST.clock.monotonic()
+    standby._primary.liveness.hear(now)
+    assert standby._verdict(now) is None and standby._candidate is None
+    for worker, place in ((0, "a"), (1, "b")):
+        assert isinstance(come(standby, worker, place, 1), m.NotServing)
+    assert standby._verdict(now) == "its process has ended"
+
+
 def test_who_has_belonged_to_a_later_server_proves_it_and_is_waited_for_while_it_comes(server):
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), OWN)
     server.primary.close()

@@ -392,9 +392,9 @@ class Standby:
         if not primary.liveness.silent(now):
             if primary.follows:
                 self._silent_since = now
-                if self._candidate is not None:
-                    self._candidate.withdraw(self._reason)
-                    self._candidate = None
+            if self._candidate is not None:  # workers that wait here would come nowhere else
+                self._candidate.withdraw(self._reason)
+                self._candidate = None
         elif state is not None:
             self._candidate = self._candidate or Candidate(state, self._socket)
             self._candidate.poll(now)
