@@ -1,10 +1,14 @@
 """How long workers of unequal speed take for data that they share, beside the ideal.
 
     python -m benchmarks.shared_data [--step_ms 10 100] [--epochs=20] [--runs=3] [--json FILE]
+    python -m benchmarks.shared_data --overhead [--step_ms 10] [--epochs=2] [--runs=5] [--json FILE]
 
 The two-worker example of docs/your-model.md, each worker with a sleep in its step. Ideal: as many
 steps at the sum of the speeds that the workers show in the run's second third. Time runs from the
 moment when all have made a step to the last return of `fit`.
+
+With --overhead: one worker, whose steps/s on shared data are compared with those of a plain `fit`
+on the same arrays, in turn in one process. KERAS_BACKEND says on what.
 """
 
 from __future__ import annotations
@@ -17,9 +21,10 @@ import subprocess
 import sys
 import time
 
-from benchmarks.harness import CONNECT, server, spread, write_json
+from benchmarks.harness import CONNECT, ratios, server, spread, write_json
 
 N, BATCH = 12_800, 64
+_WARM_UP = 20  # steps of each fit that are passed over
 
 
 def main() -> None:
@@ -29,13 +34,28 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--sync", default="pcc")
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--overhead", action="store_true", help="of shared data, with one worker")
     parser.add_argument("--json", metavar="FILE", help="write the figures")
     parser.add_argument("--worker", nargs=2, metavar=("ADDRESS", "INDEX"), help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.worker and args.overhead:
+        compare(args.worker[0], args.step_ms[0], args.epochs, args.runs)
+        return
     if args.worker:
         train(args.worker[0], int(args.worker[1]), args.step_ms, args.epochs)
         return
     try:
+        if args.overhead:
+            speeds = overhead(args.step_ms[0], args.epochs, args.runs, args.sync)
+            ratio = ratios([one for _, one in speeds], [one for one, _ in speeds])
+            print("steps/s, plain and on shared data: "
+                  + ", ".join(f"{plain:.1f} {shared:.1f}" for plain, shared in speeds)
+                  + f"; shared / plain {ratio['median']:.3f} "
+                    f"({ratio['min']:.3f}-{ratio['max']:.3f})")
+            write_json(args.json, {"shared_data_overhead": {
+                "step_ms": args.step_ms[0], "epochs": args.epochs, "sync": args.sync,
+                "steps_a_second": speeds, "ratio": ratio}})
+            return
         results = []
         for _ in range(args.runs):
             results.append(run(args.step_ms, args.epochs, args.sync))
@@ -73,22 +93,72 @@ def run(step_ms: list[float], epochs: int, sync: str) -> dict:
             "ratio": (end - begin) / ideal}
 
 
+def overhead(step_ms: float, epochs: int, runs: int, sync: str) -> list[tuple[float, float]]:
+    """Steps/s of a plain fit and of one on shared data, a pair a run."""
+    with server(sync, 1) as address:
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.shared_data", "--overhead", f"--epochs={epochs}",
+             f"--runs={runs}", f"--step_ms={step_ms}", "--worker", address, "0"],
+            stdout=subprocess.PIPE, text=True, timeout=CONNECT + 600)
+    if done.returncode:
+        raise RuntimeError("the worker failed")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def compare(address: str, step_ms: float, epochs: int, runs: int) -> None:
+    """The worker of `overhead`; prints its result."""
+    x, y, model, Slow = example()
+    import wbsp
+
+    def speed(data: dict, *callbacks) -> float:
+        slow = Slow(step_ms)
+        model.fit(**data, epochs=epochs, verbose=0, callbacks=[*callbacks, slow])
+        ends = slow.ends[_WARM_UP:]
+        return (len(ends) - 1) / (ends[-1] - ends[0])
+
+    hook = wbsp.SyncCallback(address, 0)
+    shared = {"x": hook.examples(lambda i: (x[i], y[i]), n=N, batch_size=BATCH),
+              "steps_per_epoch": hook.UNTIL_TOLD}
+    plain = {"x": x, "y": y, "batch_size": BATCH}
+    speeds = []
+    for turn in range(runs):
+        pair = {True: lambda: speed(plain), False: lambda: speed(shared, hook)}
+        both = {kind: pair[kind]() for kind in ((True, False) if turn % 2 else (False, True))}
+        speeds.append((both[True], both[False]))
+    print(json.dumps(speeds))
+
+
 def train(address: str, index: int, step_ms: list[float], epochs: int) -> None:
     """One worker; prints when its steps have ended."""
+    x, y, model, Slow = example()
+    import wbsp
+
+    slow = Slow(step_ms[index])
+    hook = wbsp.SyncCallback(address, index)
+    data = hook.examples(lambda i: (x[i], y[i]), n=N, batch_size=BATCH)
+    model.fit(data, epochs=epochs, steps_per_epoch=hook.UNTIL_TOLD, verbose=0,
+              callbacks=[hook, slow])
+    assert all(a <= b for a, b in itertools.pairwise(slow.ends))
+    print(json.dumps({"ends": slow.ends, "returned": time.time()}))
+
+
+def example() -> tuple:
+    """Examples, a model, and a callback that sleeps in steps and notes when they end."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import keras
     import numpy as np
 
-    import wbsp
-
     class Slow(keras.callbacks.Callback):
+        def __init__(self, step_ms):
+            super().__init__()
+            self.seconds, self.ends = step_ms / 1e3, []
+
         def on_train_batch_begin(self, batch, logs=None):
-            time.sleep(step_ms[index] / 1e3)
+            time.sleep(self.seconds)
 
         def on_train_batch_end(self, batch, logs=None):
-            ends.append(time.time())
+            self.ends.append(time.time())
 
-    ends: list[float] = []
     draw = np.random.default_rng(0)
     x = draw.normal(size=(N, 32)).astype("float32")
     y = x[:, :10].argmax(axis=1)
@@ -96,12 +166,7 @@ def train(address: str, index: int, step_ms: list[float], epochs: int) -> None:
                               keras.layers.BatchNormalization(), keras.layers.Dense(10)])
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True),
                   jit_compile=False)
-    hook = wbsp.SyncCallback(address, index)
-    data = hook.examples(lambda i: (x[i], y[i]), n=N, batch_size=BATCH)
-    model.fit(data, epochs=epochs, steps_per_epoch=hook.UNTIL_TOLD, verbose=0,
-              callbacks=[hook, Slow()])
-    assert all(a <= b for a, b in itertools.pairwise(ends))
-    print(json.dumps({"ends": ends, "returned": time.time()}))
+    return x, y, model, Slow
 
 
 if __name__ == "__main__":
