@@ -110,7 +110,7 @@ def compare(address: str, step_ms: float, epochs: int, runs: int) -> None:
     x, y, model, Slow = example()
     import wbsp
 
-    def speed(data: dict, *callbacks) -> float:
+    def speed(data: dict, *callbacks: object) -> float:
         slow = Slow(step_ms)
         model.fit(**data, epochs=epochs, verbose=0, callbacks=[*callbacks, slow])
         ends = slow.ends[_WARM_UP:]

@@ -83,7 +83,7 @@ def worker(program):
                          run["dataset"], jit_compile="auto" if rule.batch is None else False)
     workers = int(run["workers"]) if run["lr_steps"] == "mean" else None
     seconds = seconds_before_step(run, index)
-    pace = pace_and_end(hook, seconds / split, FLAGS.max_steps * split, workers)
+    pace = pace_and_end(hook, joining, seconds / split, FLAGS.max_steps * split, workers)
     sleeps = f", and sleeping {seconds:g} s before each step" if seconds else ""
     say(f"worker {index}: training {name} on {run['dataset']} under {run['sync']}{sleeps}")
     return functools.partial(train, network, batches, steps_per_epoch, hook, pace, caught)
@@ -164,7 +164,7 @@ def seconds_before_step(run, index):
     return FLAGS.sleep_time + heterogeneity.sleep_seconds(run["heterogeneity"], index)
 
 
-def pace_and_end(hook, seconds, max_steps, workers=None):
+def pace_and_end(hook, joining, seconds, max_steps, workers=None):
     """A callback: sleep before each step, go on where an earlier incarnation of this worker
     stopped, and say every few seconds where it is. With `workers`, the number of them, the
     schedule of the rate counts the mean worker's steps."""
@@ -178,6 +178,7 @@ def pace_and_end(hook, seconds, max_steps, workers=None):
 
         def on_train_batch_begin(self, batch, logs=None):
             if seconds:
+                joining.begun().enter("compute")  # as of a slower machine
                 time.sleep(seconds)
             if workers:
                 self.model.optimizer.iterations.assign(hook.run_steps // workers)

@@ -139,7 +139,7 @@ def own_work(run: Run) -> set[str]:
     waits also works for a push or a fetch."""
     model = known_models()[run.settings["sync"]](**run.settings["options"])
     never_waits = model.rule.wait == "never"
-    return {"data", "push", "pull"} if never_waits else {"data"}
+    return {"data", "callbacks"} | ({"push", "pull"} if never_waits else set())
 
 
 def table(pairs: list[tuple[str, Run, Run]]) -> str:
@@ -148,7 +148,7 @@ def table(pairs: list[tuple[str, Run, Run]]) -> str:
     for label, real, virtual in pairs:
         busy = sorted({"compute", *own_work(real)})  # the order decides a sum's last bit
         ends = [duration(run) for run in (real, virtual)]
-        shares = [[100 * sum(w["shares"][kind] for kind in busy) for w in workers(run)]
+        shares = [[100 * sum(w["shares"].get(kind, 0.0) for kind in busy) for w in workers(run)]
                   for run in (real, virtual)]
         counts = [[w["steps"] for w in workers(run)] for run in (real, virtual)]
         versions = [run.summary["version"] for run in (real, virtual)]

@@ -74,7 +74,7 @@ WALLS = {
     "cluster": "environment",
     "saved": "ps.checkpoint replica tensors",
     "reading": "saved ps.checkpoint watch.line wire runlog environment limits timeouts",
-    "__init__": "worker.keras.callback runlog.reader saved reading",
+    "__init__": "worker.keras.callback worker.keras.run_schedule runlog.reader saved reading",
 }
 BY_NAME = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
            for path in LIBRARY}
@@ -184,7 +184,9 @@ def test_a_back_end_is_imported_where_a_keras_model_is_at_hand(path):
         "wbsp/worker/keras/shared_batches.py": {"keras"},
         "wbsp/worker/keras/tf_examples.py": {"keras", "tensorflow"},
         "wbsp/worker/keras/torch_examples.py": {"torch"},
-        "wbsp/worker/keras/shared_fit.py": {"keras"},
+        "wbsp/worker/keras/shared_fit.py": {"keras"}, "wbsp/worker/keras/run_rate.py": {"keras"},
+        "wbsp/worker/keras/run_schedule.py": {"keras", "tensorflow", "jax"},
+        "wbsp/worker/keras/train_function.py": {"keras", "tensorflow", "jax", "torch"},
         "wbsp/ps/evaluation.py": {"keras", "tensorflow"},
         "wbsp/simulate/workloads/keras.py": {"keras", "tensorflow"}}
     assert roots(path) & ACCELERATED <= allowed.get(name(path), set())

@@ -38,6 +38,9 @@ class Plan:
     ends_at: int | None = None  # a callback ends the training behind that epoch
     seed: int = 0
     fits: int = 1
+    reads: float = 0.0  # seconds that the function takes for a batch
+    processes: int = 0  # that call it
+    plateau: bool = False  # a callback halves the rate at each validation but the first
 
     @property
     def text(self) -> str:
@@ -66,7 +69,7 @@ def main(plan: Plan) -> None:
 
     def examples(indices):
         assert isinstance(indices, np.ndarray) and indices.dtype == np.int64
-        asked.append(len(indices))
+        time.sleep(plan.reads)
         x = indices[:, None].astype("int32")
         y = np.zeros((len(indices), 1), "float32")
         return {"pair": (x, y), "dict": ({"example": x}, y),
@@ -100,7 +103,6 @@ def main(plan: Plan) -> None:
             if plan.hold_end:
                 wait()
 
-    asked: list[int] = []
     example = keras.Input((1,), dtype="int32", name="example")
     floats = keras.layers.Embedding(plan.n, 1, embeddings_initializer="zeros")(example)
     model = keras.Model({"example": example} if plan.form == "dict" else example,
@@ -109,16 +111,20 @@ def main(plan: Plan) -> None:
                   loss=lambda y, p: -keras.ops.sum(p - y, axis=-1) * keras.ops.cast(
                       keras.ops.shape(p)[0], "float32"))  # the mean of these is their sum
     hook = wbsp.SyncCallback(plan.address, worker_index=plan.worker)
-    data = hook.examples(examples, n=plan.n, batch_size=plan.batch, seed=plan.seed)
+    data = hook.examples(examples, n=plan.n, batch_size=plan.batch, seed=plan.seed,
+                         processes=plan.processes)
     more = {"validation_data": (np.arange(plan.n)[:, None].astype("int32"),
                                 np.zeros((plan.n, 1), "float32"))} if plan.validate else {}
+    more_callbacks = [keras.callbacks.ReduceLROnPlateau("val_loss", 0.5, patience=1, mode="max",
+                                                        min_delta=1e9)] if plan.plateau else []
     for _ in range(plan.fits):
         steps = Steps()
         history = model.fit(data, epochs=plan.epochs, steps_per_epoch=hook.UNTIL_TOLD, verbose=2,
-                            callbacks=[hook, steps], **more)
+                            callbacks=[hook, steps, *more_callbacks], **more)
         print("history", json.dumps(history.history), flush=True)
         print("ended", json.dumps({"steps": steps.step, "epoch": hook.epoch, "time": time.time(),
-                                   "reason": hook.stop_reason}), flush=True)
+                                   "reason": hook.stop_reason,
+                                   "rate": float(model.optimizer.learning_rate)}), flush=True)
         np.save(Path(plan.folder) / f"final-{plan.worker}.npy", model.get_weights()[0])
 
 

@@ -29,6 +29,7 @@ FROM_WORKER = [
     m.AskWork(1280, 7),
     m.StopRun("good enough"),
     m.Measured(3, {"val_loss": 0.5}),
+    m.LearningRate(3, 0.01),
     m.Initial(m.CHUNK, 2 * m.CHUNK),
     m.Update(Push(3, 7, 2, 4, 512, 0.25), 0, 10),
     m.Update(Push(3, 8, 2, 4, 512, 0.25, loss=1.5, cpu=0.5, memory=0.25), 0, 10),
@@ -77,6 +78,7 @@ FROM_SERVER = [
     m.Joined(4, 40, False, 2.5, 1, work=m.WorkPlace(m.SharedData(60_000, 128, 5), 0, 0)),
     m.Work(1280, 60_000, 60_128, 1),
     m.Measured(3, {"val_loss": 0.5}),
+    m.LearningRate(3, 0.01),
     m.Refused("no"),
     m.Refused("no", True, bytes(32)),
     m.Ack(7, False, "not finite", None, True, 0.0, 3, 40, 2),
@@ -176,7 +178,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {15: "8e5b96541c93e4c35948536a18cd9b028ea64b71932f1028ebf10e046808f10f"}
+BYTES = {16: "051400f3bee1a44ed9c957296313923945b21fbf00a47d3ab08f4787cc4af615"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

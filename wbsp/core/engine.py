@@ -42,6 +42,7 @@ from wbsp.core.messages import (
     CutQuery,
     Final,
     Granted,
+    LearningRate,
     Measured,
     Model,
     Outgoing,
@@ -96,6 +97,7 @@ class Engine:
         self._epochs = epochs
         self._stop_steps = stop_steps
         self.measured: Measured | None = None  # of the newest epoch
+        self.rate: LearningRate | None = None  # the newest that a worker has set for all
         self._void: set[int] = set()  # who sent again what is not in the model: see `Resent`
         self.members: dict[int, Member] = {}
         self._here: set[int] = set()  # the active workers: counting them must not cost O(N)
@@ -177,7 +179,7 @@ class Engine:
             self.rendezvous.enter_round(worker, self.members, self._here)
             return self._carry_out(lambda model: joined(
                 model, worker, model.join(worker, now)), now) + (
-                    self._measured_for(worker) + self._stop_if_due(now) + self._feed(now))
+                    self._told_so_far(worker) + self._stop_if_due(now) + self._feed(now))
         return self.start(now) if self.rendezvous.complete(self._here) else []
 
     def start(self, now: float) -> list[Outgoing]:
@@ -279,7 +281,7 @@ class Engine:
         stop = [] if self.stop_reason is None else [Outgoing(worker, Stop(self.stop_reason))]
         return [answer, *self._carry_out(lambda model: joined(
             model, worker, model.rejoin(worker, 0, now)), now), *stop,
-                *self._measured_for(worker), *self._stop_if_due(now), *self._feed(now)]
+                *self._told_so_far(worker), *self._stop_if_due(now), *self._feed(now)]
 
     def leave(self, worker: int, now: float, reason: str, finished: bool = False) -> list[Outgoing]:
         """A worker finished (in good order) or was lost; the others go on without it."""
@@ -377,8 +379,17 @@ class Engine:
         self.log(now, "measured", worker=worker, epoch=measured.epoch, values=measured.values)
         return self._tell_all(measured)
 
-    def _measured_for(self, worker: int) -> list[Outgoing]:
-        return [] if self.measured is None else [Outgoing(worker, self.measured)]
+    def set_rate(self, worker: int, rate: LearningRate, now: float) -> list[Outgoing]:
+        """A worker has set the learning rate of all; the first word of an epoch counts."""
+        if self.rate is not None and self.rate.epoch >= rate.epoch:
+            return []
+        self.rate = rate
+        self.log(now, "learning_rate", worker=worker, epoch=rate.epoch, rate=rate.rate)
+        return self._tell_all(rate)
+
+    def _told_so_far(self, worker: int) -> list[Outgoing]:
+        """What all were told, for one who comes later."""
+        return [Outgoing(worker, one) for one in (self.measured, self.rate) if one is not None]
 
     def _feed(self, now: float) -> list[Outgoing]:
         """Work for those who have asked for it."""
@@ -453,6 +464,7 @@ class Engine:
                 "owed": sorted(w for w, m in members.items() if self.done and m.finished),
                 "totals": [self.steps, self.samples],
                 "work": None if self.work is None else self.work.ledger.state(),
+                "rate": None if self.rate is None else [self.rate.epoch, self.rate.rate],
                 **{name: {w: copy(getattr(m, name)) for w, m in members.items()}
                    for name in COUNTED}}
 
@@ -463,6 +475,8 @@ class Engine:
             self.work = SharedWork(work.data, self.model.rule, work)
             if self._epochs is not None:
                 self.work.ledger.extend(self._epochs)
+        if (rate := state.get("rate")) is not None:
+            self.rate = LearningRate(*rate)
         answers = {worker: Ack(seq, accepted, reason, weight=weight, mark=mark)
                    for worker, (seq, accepted, reason, weight, mark)
                    in state.get("answers", {}).items()}

@@ -186,6 +186,14 @@ class Measured(Message, frozen=True):
     values: Annotated[dict[Id, Real], msgspec.Meta(max_length=64)]
 
 
+class LearningRate(Message, frozen=True):
+    """The learning rate of all workers from here on, as a callback of one has made it by an epoch's
+    results; the server tells all. The first word of an epoch counts."""
+
+    epoch: Count
+    rate: Real
+
+
 class Stop(Message, frozen=True):
     """Order to end the training: finish the step, push what is left, leave."""
 
@@ -198,8 +206,8 @@ class Final(Message, frozen=True):
     version: Count
 
 
-ToWorker = (Ack | Reattached | Granted | Directed | CutDecision | Model | Work | Measured | Stop
-            | Final)
+ToWorker = (Ack | Reattached | Granted | Directed | CutDecision | Model | Work | Measured
+            | LearningRate | Stop | Final)
 
 
 class Outgoing(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, NamedTuple, get_args
 
@@ -15,9 +16,11 @@ from wbsp.limits import SPANS, Count, Real, Reason, Seconds
 REASONS = 64  # of rejections that are told apart
 OTHERS = "for other reasons"  # what is rejected beyond them
 COUNTED = "steps", "samples", "seconds", "pushes", "base", "rounds", "rejected"
-Phase = Literal["compute", "push", "pull", "wait", "data"]
+Phase = Literal["compute", "push", "pull", "wait", "data", "validation", "callbacks",
+                "data or compute"]
 Lane = Literal["compute", "network"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
+ALWAYS = PHASES[:5]  # of these every worker tells its seconds; of the others, where there are some
 # A worker sends its report to the server: what is beyond these bounds does not decode.
 Spent = Annotated[float, Meta(ge=-1e9, le=1e9)]  # below 0 where a clock was set
 Booked = Annotated[dict[Annotated[str, Meta(max_length=16)], float], Meta(max_length=len(PHASES))]
@@ -29,25 +32,36 @@ class PhaseTimer:
 
     compute: a step, an ordered sleep included; push: cutting, sending, waiting for the Ack; pull:
     fetching and adopting; wait: waiting for other workers; data: waiting for the input pipeline,
-    and the time between epochs. The five add up to the wall time since `start`.
+    and what a loop does between epochs. Where a loop can tell: validation, and callbacks, which are
+    the user's code around steps and epochs. data or compute: a step whose loop can't tell when its
+    batch was there. They add up to the wall time since `start`.
     """
 
     def __init__(self, start: float, phase: Phase = "wait"):
-        self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+        self.seconds: dict[str, float] = dict.fromkeys(ALWAYS, 0.0)
         self.phase = phase
         self.since = start
 
     def switch(self, phase: Phase, now: float) -> float:
         """Book the seconds since the last switch, and enter `phase`; return the booked seconds."""
         spent = now - self.since
-        self.seconds[self.phase] += spent
+        self.seconds[self.phase] = self.seconds.get(self.phase, 0.0) + spent
         self.phase = phase
         self.since = now
         return spent
 
     def at(self, now: float) -> dict[str, float]:
         """Phase -> the seconds booked up to `now`, those of the present phase included."""
-        return {**self.seconds, self.phase: self.seconds[self.phase] + now - self.since}
+        return {**self.seconds, self.phase: self.seconds.get(self.phase, 0.0) + now - self.since}
+
+
+def sum_phases(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Phase -> seconds of all parts, of those that always are and those that a part has."""
+    total: dict[str, float] = dict.fromkeys(ALWAYS, 0.0)
+    for part in parts:
+        for phase, seconds in part.items():
+            total[phase] = total.get(phase, 0.0) + seconds
+    return {phase: total[phase] for phase in PHASES if phase in total}
 
 
 @dataclass
@@ -59,7 +73,7 @@ class Report:
     loss: float = float("nan")  # of the newest mini-batch
     losses: Real = 0.0  # of the samples whose loss is known and finite, summed
     measured: Count = 0  # how many samples these are
-    seconds: Booked = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    seconds: Booked = field(default_factory=lambda: dict.fromkeys(ALWAYS, 0.0))
     pushes: Count = 0
     push_seconds: Spent = 0.0  # from each cut to its Ack, summed; may overlap compute
     last_push_seconds: Spent = 0.0
@@ -75,15 +89,14 @@ class Report:
         """All booked seconds."""
         return sum(self.seconds.values())
 
-    def share(self, phase: Phase) -> float:
+    def share(self, phase: str) -> float:
         """Part of the wall time spent in `phase`, 0..1 (0 before anything was booked)."""
-        return self.seconds[phase] / self.wall if self.wall else 0.0
+        return self.seconds.get(phase, 0.0) / self.wall if self.wall else 0.0
 
     def __add__(self, later: Report) -> Report:
         """Totals of both, where `later` is the report of a later incarnation of the worker."""
         sums = {name: getattr(self, name) + getattr(later, name) for name in _SUMS}
-        return replace(later, **sums, seconds={phase: self.seconds[phase] + seconds
-                                               for phase, seconds in later.seconds.items()})
+        return replace(later, **sums, seconds=sum_phases([self.seconds, later.seconds]))
 
     def count_steps(self, steps: int, samples: int, loss: float) -> None:
         """So many steps ended, with the mean `loss`; NaN: it is not known."""

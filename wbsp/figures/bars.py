@@ -121,7 +121,7 @@ def _describe(reached: Reached, unit: str, divisor: float) -> str:
 
 
 def draw_shares(statistics: Sequence[RunStatistics], path: Path) -> Path | None:
-    """Draw compute, push, pull, wait and data as parts of each worker's time, a panel a run.
+    """Draw compute, push, pull, wait, data and so on as parts of each worker's time, a panel a run.
 
     A run of many workers shows 12 of them. Returns None if no worker has booked any time.
     """
@@ -138,7 +138,7 @@ def draw_shares(statistics: Sequence[RunStatistics], path: Path) -> Path | None:
     for panel, stats, workers in zip(axes.flat, statistics, shown, strict=False):
         start = np.zeros(len(workers))
         for phase, color in PHASE_COLORS.items():
-            parts = np.array([100 * stats.shares[w][phase] for w in workers])
+            parts = np.array([100 * stats.shares[w].get(phase, 0.0) for w in workers])
             bars = panel.barh(range(len(workers)), parts, 0.74, left=start, color=color)
             panel.bar_label(bars, [f"{p:.0f}" if p >= 5 else "" for p in parts], fontsize=8,
                             label_type="center")
@@ -149,7 +149,8 @@ def draw_shares(statistics: Sequence[RunStatistics], path: Path) -> Path | None:
         panel.set(xlim=(0, 100), ylim=(len(workers) - 0.45, -0.55))
         panel.grid(visible=False)
     style.trim(axes, len(statistics), "share of the worker's time (%)")
-    style.phases_legend(figure)
+    style.phases_legend(figure, {phase for one in statistics for shares in one.shares.values()
+                                 for phase in shares})
     return style.save(figure, path)
 
 

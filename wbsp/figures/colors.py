@@ -13,6 +13,7 @@ GREY = "#8A8A8A"
 
 PHASE_COLORS: dict[Phase, str] = {
     "compute": GREEN, "push": ORANGE, "pull": SKY, "wait": VERMILLION, "data": PURPLE,
+    "validation": BLUE, "callbacks": YELLOW, "data or compute": GREY,
 }
 
 # Related models share a color and differ by the dash; models that are not listed are grey.

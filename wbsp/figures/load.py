@@ -18,7 +18,7 @@ from typing import Any, TypedDict
 import msgspec
 import numpy as np
 
-from wbsp.core.stats import PHASES, Phase
+from wbsp.core.stats import Phase, sum_phases
 from wbsp.limits import Count, Worker
 from wbsp.runlog.reader import Event, Run, read_run
 
@@ -119,10 +119,8 @@ class RunStatistics:
         booked = {int(worker): one["seconds"] for worker, one in summary["workers"].items()}
         for worker, spans in self.run.spans.items():
             if not any(booked.get(worker, {}).values()):
-                booked[worker] = dict.fromkeys(PHASES, 0.0)
-                for span in spans:
-                    if span["lane"] == "compute":
-                        booked[worker][span["kind"]] += span["seconds"]
+                booked[worker] = sum_phases(
+                    {span["kind"]: span["seconds"]} for span in spans if span["lane"] == "compute")
         return {worker: booked[worker] for worker in sorted(booked) if any(booked[worker].values())}
 
     @cached_property
@@ -134,9 +132,9 @@ class RunStatistics:
     @cached_property
     def total_shares(self) -> dict[str, float]:
         """Parts of the booked time of all workers together; NaN if none booked any."""
-        total = sum(sum(seconds.values()) for seconds in self.seconds.values())
-        return {phase: sum(s[phase] for s in self.seconds.values()) / total if total else np.nan
-                for phase in PHASES}
+        seconds = sum_phases(self.seconds.values())
+        total = sum(seconds.values())
+        return {phase: s / total if total else np.nan for phase, s in seconds.items()}
 
     @property
     def last_accuracy(self) -> float:

@@ -7,7 +7,7 @@ without pyplot: no window, no global state, safe beside a program's own plots.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from wbsp.core.stats import ALWAYS
 from wbsp.figures.colors import PHASE_COLORS, sync_look
 
 if TYPE_CHECKING:
@@ -66,9 +67,11 @@ def legend_below(figure: Figure, handles: Sequence[Artist], labels: Sequence[str
                   frameon=False, fontsize=9)
 
 
-def phases_legend(figure: Figure, *more: Artist) -> None:
-    """Draw the legend of the phases, and of `more` artists by their labels."""
-    handles = [*(Patch(color=color, label=phase) for phase, color in PHASE_COLORS.items()), *more]
+def phases_legend(figure: Figure, drawn: Collection[str], *more: Artist) -> None:
+    """Draw the legend of the phases, of rare ones where they are `drawn`, and of `more` artists by
+    their labels."""
+    handles = [*(Patch(color=color, label=phase) for phase, color in PHASE_COLORS.items()
+                 if phase in ALWAYS or phase in drawn), *more]
     legend_below(figure, handles, [str(handle.get_label()) for handle in handles])
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from wbsp.core.stats import PHASES
+from wbsp.core.stats import sum_phases
 from wbsp.figures.bars import times_to
 from wbsp.figures.load import MOST_WORKERS, RunStatistics
 
@@ -21,23 +21,25 @@ def write_table(statistics: Sequence[RunStatistics], path: Path,
              "versions. A dash stands for what was not measured or not reached.", "", "## Runs", "",
              "The number is that of the run's timeline and trace.", ""]
     goal = [] if target is None else [f"time to {100 * target:g} %"]
+    phases = [*sum_phases(one for stats in statistics for one in stats.seconds.values())]
     lines += _table(
         ["", "run", "sync", "seed", "workers", *goal, "final accuracy", "versions",
-         "steps per worker", *(f"{phase} %" for phase in PHASES), "staleness mean", "max",
+         "steps per worker", *(f"{phase} %" for phase in phases), "staleness mean", "max",
          "duration", "command"],
-        ([str(number), *_run_row(stats, target)] for number, stats in enumerate(statistics, 1)))
+        ([str(number), *_run_row(stats, phases, target)]
+         for number, stats in enumerate(statistics, 1)))
     if target is not None:
         lines += ["", f"## Time to {100 * target:g} % accuracy", ""]
         lines += _table(["group", "mean", "lowest", "highest", "runs that reached it",
                          "fastest rival", "time / the rival's"], _target_rows(statistics, target))
     lines += ["", "## Workers", ""]
-    lines += _table(["run", "worker", "steps", *(f"{phase} %" for phase in PHASES)],
-                    (row for stats in statistics for row in _worker_rows(stats)))
+    lines += _table(["run", "worker", "steps", *(f"{phase} %" for phase in phases)],
+                    (row for stats in statistics for row in _worker_rows(stats, phases)))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 
-def _run_row(stats: RunStatistics, target: float | None) -> list[str]:
+def _run_row(stats: RunStatistics, phases: list[str], target: float | None) -> list[str]:
     stale = stats.staleness
     steps = [stats.steps[worker] for worker in stats.workers]
     named = ", ".join(f"{w}: {n}" for w, n in stats.steps.items())
@@ -45,7 +47,7 @@ def _run_row(stats: RunStatistics, target: float | None) -> list[str]:
     return [stats.name, stats.sync, _text(stats.seed), str(len(stats.workers)), *goal,
             _number(stats.last_accuracy, ".4f"), str(len(stats.commits)),
             named if len(steps) <= MOST_WORKERS else f"{min(steps)} to {max(steps)}",
-            *(_number(100 * stats.total_shares[phase], ".1f") for phase in PHASES),
+            *(_number(100 * stats.total_shares.get(phase, 0.0), ".1f") for phase in phases),
             _number(stale.mean() if len(stale) else None, ".2f"),
             _number(stale.max() if len(stale) else None, "d"), _number(stats.duration),
             f"`{command}`" if (command := stats.run.settings.get("command")) else _NONE]
@@ -58,11 +60,12 @@ def _target_rows(statistics: Sequence[RunStatistics], target: float) -> Iterator
                reached.rival or _NONE, _number(reached.ratio, ".3f")]
 
 
-def _worker_rows(stats: RunStatistics) -> Iterator[list[str]]:
+def _worker_rows(stats: RunStatistics, phases: list[str]) -> Iterator[list[str]]:
     for worker in stats.pick_workers(MOST_WORKERS):
         shares = stats.shares.get(worker, {})
         yield [stats.name, str(worker), str(stats.steps[worker]),
-               *(_number(100 * shares[phase] if shares else None, ".1f") for phase in PHASES)]
+               *(_number(100 * shares.get(phase, 0.0) if shares else None, ".1f")
+                 for phase in phases)]
 
 
 def _number(value: float | None, form: str = ".2f") -> str:

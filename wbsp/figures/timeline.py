@@ -53,7 +53,7 @@ def draw_timeline(stats: RunStatistics, path: Path,
     _draw(axes, stats, seen, chosen)
     of = f" ({len(seen)} of {len(stats.workers)} workers)" if [*seen] != stats.workers else ""
     set_title(axes, stats.name + of, 110, pad=16)
-    phases_legend(figure, *axes.lines[:1])
+    phases_legend(figure, _kinds(seen), *axes.lines[:1])
     return save(figure, path)
 
 
@@ -67,7 +67,7 @@ def draw_timelines(runs: Sequence[RunStatistics], titles: Sequence[str], path: P
         _draw(axes, stats, spans, window)
         set_title(axes, title, 110, pad=16)
         axes.label_outer()
-    phases_legend(figure, *panels[0, 0].lines[:1])
+    phases_legend(figure, set().union(*map(_kinds, seen)), *panels[0, 0].lines[:1])
     return save(figure, path)
 
 
@@ -76,6 +76,11 @@ def _seen(stats: RunStatistics, window: tuple[float, float]) -> dict[int, list[d
     start, end = window
     return {w: [s for s in stats.run.spans[w] if s["t"] < end and s["t"] + s["seconds"] > start]
             for w in stats.pick_workers(MOST_WORKERS) if w in stats.run.spans}
+
+
+def _kinds(seen: dict[int, list[dict]]) -> set[str]:
+    """The phases of these spans."""
+    return {span["kind"] for spans in seen.values() for span in spans}
 
 
 def _draw(axes: Axes, stats: RunStatistics, seen: dict[int, list[dict]],

@@ -217,8 +217,13 @@ def picture(title: str, status: Status, scores: Mapping[int, Score]) -> Renderab
 
 
 def _share(status: Status, worker: int) -> str:
+    """Of computing; and what a worker does for longer than that."""
     report = status.reports.get(worker)
-    return f"{report.share('compute'):.0%}" if report else "-"
+    if report is None:
+        return "-"
+    most = max(report.seconds, key=report.share)
+    return f"{report.share('compute'):.0%}" + (
+        "" if most == "compute" else f", {most} {report.share(most):.0%}")
 
 
 def _quality(status: Status) -> list[str]:

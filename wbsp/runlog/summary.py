@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from wbsp.core.stats import PHASES, Member, Report
+from wbsp.core.stats import Member, Report, sum_phases
 from wbsp.runlog.straggler import StragglerScore
 
 
@@ -30,14 +30,14 @@ def summarize(t: float, members: Mapping[int, Member], reports: Mapping[int, Rep
             "pulls": report.pulls, "rejected": member.rejected.total(),
             "rejected_why": dict(member.rejected), "finished": member.finished,
             "compute_seconds": member.seconds, "wall_seconds": report.wall,
-            "seconds": dict(report.seconds), "shares": {k: report.share(k) for k in PHASES},
+            "seconds": dict(report.seconds), "shares": {k: report.share(k) for k in report.seconds},
             "push_seconds": report.push_seconds, "pull_seconds": report.pull_seconds,
             "speed": speed, "vs_best": score.vs_best if score else 0.0,
             "vs_own_best": speed / max(speed, stragglers.best(worker)) if speed else 0.0,
         }
     total: dict[str, Any] = {name: sum(one[name] for one in workers.values()) for name in
                              ("steps", "samples", "pushes", "pulls", "rejected", "wall_seconds")}
-    total["seconds"] = {k: sum(one["seconds"][k] for one in workers.values()) for k in PHASES}
+    total["seconds"] = sum_phases(one["seconds"] for one in workers.values())
     wall = total["wall_seconds"]
     total["shares"] = {k: seconds / wall if wall else 0.0
                        for k, seconds in total["seconds"].items()}
@@ -70,8 +70,9 @@ def table(sync: str, summary: dict[str, Any]) -> str:
         lines.append(f"{name:>6} {one['steps']:9,} {one['pushes']:9,} {one['pulls']:9,} "
                      f"{one['rejected']:9,}{pace}")
     lines += ["", "seconds and their share of the wall time",
-              f"{'worker':>6} {'wall':>9}" + "".join(f"{kind:>16}" for kind in PHASES)]
+              f"{'worker':>6} {'wall':>9}" + "".join(f"{kind:>16}" for kind in total["seconds"])]
     for name, one in [*workers.items(), ("all", total)]:
-        cells = "".join(f"{one['seconds'][k]:9.1f} {one['shares'][k]:6.1%}" for k in PHASES)
+        cells = "".join(f"{one['seconds'].get(kind, 0.0):9.1f} {one['shares'].get(kind, 0.0):6.1%}"
+                        for kind in total["seconds"])
         lines.append(f"{name:>6} {one['wall_seconds']:9.1f}{cells}")
     return "\n".join(lines) + "\n"

@@ -50,6 +50,7 @@ class WorkerLog:
         self._texts = texts
         self._noted: deque[tuple[LineFile, Callable[..., bytes], tuple]] = deque()
         self._written = -math.inf  # the time of the last `write`
+        self._closed = False
         self._lock = threading.Lock()  # of those who write
 
     def step(self, t: float, epoch_step: int, report: Report, seconds: float) -> None:
@@ -94,11 +95,15 @@ class WorkerLog:
                 file.flush()
 
     def close(self) -> None:
+        """Write all; what is noted later, by a loop that has not ended yet, is lost."""
+        self._closed = True
         self.write(self._written)
         for file in self._files:
             file.close()
 
     def _note(self, t: float, file: LineFile, line: Callable[..., bytes], *values: Any) -> None:
+        if self._closed:
+            return
         self._noted.append((file, line, values))
         if t - self._written >= LATEST:
             self.write(t)

@@ -102,8 +102,9 @@ function drawShares(element, state, phases, colors) {
   element.style.height = tall(workers, 290);
   const traces = phases.map((phase, k) => ({
     type: "bar", orientation: "h", name: phase, y: workers,
-    x: workers.map(worker => state.summary.workers[worker].shares[phase]),
-    marker: {color: colors[k]}, hovertemplate: `worker %{y}: ${phase} %{x:.1%}<extra></extra>`}));
+    x: workers.map(worker => state.summary.workers[worker].shares[phase] || 0),
+    marker: {color: colors[k]}, hovertemplate: `worker %{y}: ${phase} %{x:.1%}<extra></extra>`}))
+    .filter(trace => trace.name in state.summary.total.shares);
   Plotly.react(element, traces, layout("Shares of the workers' time", "", "worker", {
     barmode: "stack", bargap: workers.length > 24 ? 0.1 : 0.25,
     yaxis: {type: "category", autorange: "reversed", showgrid: false, ...someTicks(workers)},

@@ -163,7 +163,8 @@ function drawSection(run) {
   find(".note").textContent = notes.join("; ");
   drawScores(find(".scores"), state, find(".which").value);
   drawShares(find(".shares"), state, DATA.phases, DATA.colors);
-  drawWorkers(find(".workers"), state, DATA.phases);
+  drawWorkers(find(".workers"), state,
+              DATA.phases.filter(phase => phase in state.summary.total.shares));
   drawEvents(find(".events"), find(".events").closest("div").nextElementSibling, state);
   drawRejections(find(".rejections"), state);
   const any = state.rejections.length > 0;

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from wbsp.core.stats import PHASES, Member, Report
+from wbsp.core.stats import ALWAYS, PHASES, Member, Report
 from wbsp.runlog.straggler import StragglerScore
 from wbsp.runlog.summary import summarize
 from wbsp.watch.events import ACCEPT, COMMIT, REJECT, EventLog
@@ -254,7 +254,9 @@ def _reports(spans: SpanLog) -> dict[int, Report]:
     for worker in spans.workers:
         compute, network = 2 * worker, 2 * worker + 1
         found[worker] = Report(
-            seconds=dict(zip(PHASES, seconds[compute].tolist(), strict=True)),
+            seconds={phase: spent for phase, spent
+                     in zip(PHASES, seconds[compute].tolist(), strict=True)
+                     if spent or phase in ALWAYS},
             pushes=int(count[network, push]), push_seconds=float(seconds[network, push]),
             pulls=int(count[network, pull]), pull_seconds=float(seconds[network, pull]))
     return found

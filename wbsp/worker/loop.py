@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from wbsp import timeouts
+from wbsp.core.stats import Phase
 from wbsp.environment import Task, shares_memory, token
 from wbsp.process.forks import forget, in_child
 from wbsp.process.host import HOST, Host
@@ -32,6 +33,9 @@ from wbsp.worker.share import Share
 from wbsp.worker.signals import Signals
 from wbsp.worker.timeline import timeline
 
+_STOOD = 0.1  # of the time: a worker that stands for longer is told of shared data
+_SHORT = 1.0  # seconds that are not worth a word
+
 _in_run: dict[Task, Worker] = {}  # members of a run in this process
 _were_in_run: set[Task] = set()  # places of this process in runs, now or before
 
@@ -42,11 +46,13 @@ class Loop:
     failure:        why the worker leaves where the loop ends without a word
     not_begun_from: said of weights that other code has set before the first step
     undone:         the same, later, between two steps
+    shares:         how such a loop trains data that the workers share
     """
 
     failure = "its training was interrupted or failed"
     not_begun_from = "weights that were set before the first step are not begun from"
     undone = "weights that were set between two steps are put back"
+    shares = ""
 
     @property
     def running(self) -> bool:
@@ -108,6 +114,7 @@ class Worker:
         self.share: Share | None = None
         self._secret = token(self._token_file)
         self._log: WorkerLog | None = None
+        self._published = False  # the next training is an experiment's, not a user's own
         self._said: set[str] = set()  # since `enter`
         self._signals = Signals(self.interrupt)
         self._ending = threading.RLock()
@@ -165,6 +172,7 @@ class Worker:
     def write_log(self, log: WorkerLog) -> None:
         """Write the text files and timeline of the next training to `log`."""
         self._log = log
+        self._published = True
 
     def interrupt(self, reason: str) -> None:
         """Leave at this step's end; a wait for the server ends by a TransportError.
@@ -282,13 +290,13 @@ class Worker:
                 raise error
         return runtime
 
-    def step_begins(self) -> None:
-        """A step begins, from what the model was at `start` or `hold`: what other code has written
-        to it since is undone. Raises TransportError if the connection has ended.
+    def step_begins(self, phase: Phase = "compute") -> None:
+        """A step begins, with this phase, from what the model was at `start` or `hold`: what other
+        code has written to it since is undone. Raises TransportError if the connection has ended.
         """
         runtime = self.connected()
         self.assignments.step_begins()
-        if runtime.step_begins() and self.loop is not None:
+        if runtime.step_begins(phase) and self.loop is not None:
             steps = runtime.report().steps
             self.say_once(self.loop.undone if steps else self.loop.not_begun_from)
 
@@ -296,10 +304,23 @@ class Worker:
         """True if the loop is to end; a signal ends it here: the worker leaves, then it comes."""
         if self.signalled:
             reason = self.interrupted or "interrupted by a signal"
-            self.begun().finish(reason)
+            self.finish(reason)
             self.say(f"{reason}; its unsent progress is pushed")
             self.end(None)
         return self.stop_reason is not None
+
+    def finish(self, interrupted: str | None = None) -> None:
+        """As `WorkerRuntime.finish`; one that stood for long says how that is mended."""
+        runtime = self.begun()
+        runtime.finish(interrupted)
+        stood, trained = runtime.stood, runtime.report().wall
+        whole = stood + trained
+        if (self.share is None and not runtime.agent.rule.shared and not self._published
+                and self.loop is not None and self.loop.shares
+                and stood > max(_STOOD * whole, _SHORT)):
+            self.say(f"all its steps were done after {trained:.0f} s; it then stood for "
+                     f"{stood:.0f} s, until the other workers had done theirs. Data that all share "
+                     f"are handed out by speed, and no worker stands: {self.loop.shares}")
 
     # Leaving.
 

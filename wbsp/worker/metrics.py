@@ -12,6 +12,8 @@ from wbsp.process.throttle import Throttle
 from wbsp.runlog.worker import WorkerLog
 
 PERIOD = 0.5  # seconds between two samples: processor time is counted in hundredths
+_BRIEF = 1e-4  # seconds of what is around a step that are booked, and no span of the timeline
+_AROUND: tuple[Phase, ...] = "data", "callbacks"
 
 
 class Recorder:
@@ -30,6 +32,7 @@ class Recorder:
         self._log = log
         self._lock = on.scheduler.lock()  # of the timer
         self._phase: Phase = "wait"
+        self._step_began = 0.0
         self._timer = PhaseTimer(self.now(), self._phase)
         self._totals = Report()
         self._final: Report | None = None
@@ -53,26 +56,31 @@ class Recorder:
 
     # Used by the compute thread.
 
-    def enter(self, phase: Phase) -> float:
-        """Begin a phase; return the seconds of the phase before, or 0 if it goes on."""
+    def enter(self, phase: Phase) -> None:
+        """Begin a phase, unless it goes on."""
         if phase == self._phase:
-            return 0.0
+            return
         with self._lock:
             now = self.now()
             seconds = self._timer.switch(phase, now)
-        if self._log:
+        if self._log and (seconds >= _BRIEF or self._phase not in _AROUND):
             self._log.span("compute", self._phase, now - seconds, now)
         self._phase = phase
-        return seconds
 
-    def step_begins(self) -> None:
-        """Enter the phase `compute`; before the first step, forget the phases of the start-up."""
+    def step_begins(self, phase: Phase) -> None:
+        """Enter the phase; before the first step, forget those of the start-up."""
         if self._totals.steps:
-            self.enter("compute")
-            return
-        with self._lock:
-            self._phase = "compute"
-            self._timer = PhaseTimer(self.now(), self._phase)
+            self.enter(phase)
+        else:
+            with self._lock:
+                self._phase = phase
+                self._timer = PhaseTimer(self.now(), self._phase)
+        self._step_began = self._timer.since
+
+    def step_ends(self) -> float:
+        """Enter the phase `push`; the seconds since the step began, in whichever phases."""
+        self.enter("push")
+        return self._timer.since - self._step_began
 
     def step_done(self, steps: int, samples: int, loss: float) -> None:
         """Count a step, or several at once, with the mean `loss`."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from wbsp.core.agent import Adopt, Agent, Command, Cut, Expect, Leave
 from wbsp.core.messages import Message, StopRun
-from wbsp.core.stats import Report
+from wbsp.core.stats import Phase, Report
 from wbsp.process.throttle import Throttle
 from wbsp.replica.base import Replica
 from wbsp.runlog.worker import WorkerLog
@@ -35,6 +35,7 @@ class WorkerRuntime:
 
     steps_before: steps of this worker in earlier incarnations
     has_final:    the model is the run's last version
+    stood:        seconds for which it waited for that, since others still trained
     """
 
     def __init__(self, transport: Transport, replica: Replica, rule: WorkerRule, joined: m.Joined,
@@ -75,6 +76,7 @@ class WorkerRuntime:
         self._again = again
         self._interruption: str | None = None  # why this worker leaves early
         self.has_final = False
+        self.stood = 0.0
         self._trains = False  # the variables are what steps have made of them
         self._computes = False  # a step has begun, and not ended
 
@@ -112,15 +114,14 @@ class WorkerRuntime:
         self._wait("the other workers to join")
         self._wait_for_examples()
 
-    def step_begins(self) -> bool:
-        """The compute thread computes from here on: after `start` and `hold`, from what the model
-        was then.
+    def step_begins(self, phase: Phase = "compute") -> bool:
+        """A step begins, with this phase: after `start` and `hold`, from what the model was then.
 
         Returns True if other code has written to the variables since, which is undone.
         """
         undone = not self._trains and self.replica.put_back()
         self._trains = self._computes = True
-        self._recorder.step_begins()
+        self._recorder.step_begins(phase)
         self.transport.wake()
         return undone
 
@@ -135,7 +136,7 @@ class WorkerRuntime:
         self._computes = False
         if self.agent.version is None:
             return  # the run ended before this worker got a model: the step changed no version
-        seconds = self._recorder.enter("push")
+        seconds = self._recorder.step_ends()
         if self._share is not None:
             samples = self._share.step_done(seconds)
         self._recorder.step_done(steps, samples, loss)
@@ -148,6 +149,10 @@ class WorkerRuntime:
         self._wait_for_examples()
         self._recorder.enter("data")
         self._recorder.log_step(epoch_step, seconds)
+
+    def enter(self, phase: Phase) -> None:
+        """The compute thread goes on with this, as far as its loop can tell."""
+        self._recorder.enter(phase)
 
     def hold(self) -> None:
         """Until the next step begins, changes of the model's variables are no progress."""
@@ -181,7 +186,9 @@ class WorkerRuntime:
         self._wait("the last push to be answered")
         if interrupted is None:
             self._recorder.enter("wait")
+            began = self.transport.on.clock.monotonic()
             self._wait("the other workers to finish", lambda: self.has_final)
+            self.stood = self.transport.on.clock.monotonic() - began
             self.transport.request(m.Goodbye(self._again))
             self.transport.wake()
 

@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from wbsp.core.messages import AskWork, Measured, Range, SharedData, Span, Work, WorkHeld, WorkPlace
+from wbsp.core.messages import (
+    AskWork,
+    LearningRate,
+    Measured,
+    Range,
+    SharedData,
+    Span,
+    Work,
+    WorkHeld,
+    WorkPlace,
+)
 from wbsp.core.work_sequence import WorkSequence
 from wbsp.process.host import HOST, Host
 from wbsp.sync.base import Push
@@ -30,6 +40,7 @@ class Share:
     first_epoch: epochs that its loop has behind it
     closed:      the newest epoch whose last example this worker has trained; -1: none
     measured:    the newest result of a validation, by any worker, that is known; or None
+    rate:        the newest learning rate that the server has told; or None
     epoch:       of the newest example that was trained; before that, of those that the run is at
     """
 
@@ -48,6 +59,7 @@ class Share:
         self.epoch = 0
         self.closed = -1
         self.measured: Measured | None = None
+        self.rate: LearningRate | None = None
         self._clock = on.clock
         self._changed = on.scheduler.condition()
         self._sequence = WorkSequence()
@@ -75,7 +87,7 @@ class Share:
             self.data = place.data
             self.epoch = place.epoch
             self.closed = -1
-            self.measured = None
+            self.measured = self.rate = None
             self._sequence = WorkSequence(place.at)
             self._handed.clear()
             self._run = object()
@@ -102,6 +114,12 @@ class Share:
     def running(self) -> bool:
         """True from `begin` to `end`."""
         return self._run is not None
+
+    @property
+    def untaken(self) -> bool:
+        """True if `take` would return a batch at once."""
+        with self._changed:
+            return bool(self._sequence.untaken)
 
     def take(self) -> Range:
         """The next batch: positions of one epoch, `batch` at most; waits a while for it.

@@ -129,6 +129,9 @@ class SharedAgent:
                 case m.Measured():
                     if self._share is not None:
                         self._share.validated(message)
+                case m.LearningRate():
+                    if self._share is not None:
+                        self._share.rate = message
                 case m.Stop():
                     if self._share is not None:
                         self._share.stop()

@@ -22,11 +22,7 @@ import wbsp
 
 class Slow(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
-        time.sleep(0.01 * index)
-
-class CountAll(keras.callbacks.Callback):
-    def on_train_batch_begin(self, batch, logs=None):
-        self.model.optimizer.learning_rate = schedule(callback.run_steps)
+        time.sleep(0.02 * index)
 
 schedule = keras.optimizers.schedules.PiecewiseConstantDecay([250], [0.01, 0.005])
 index = int(sys.argv[2])
@@ -40,7 +36,8 @@ model = keras.Sequential([
 model.compile(keras.optimizers.Adam(0.01),
               keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
 callback = wbsp.SyncCallback(f"localhost:{sys.argv[1]}", worker_index=index)
-model.fit(x, y, batch_size=32, epochs=5, verbose=0, callbacks=[callback, Slow(), CountAll()])
+model.fit(x, y, batch_size=32, epochs=5, verbose=0,
+          callbacks=[callback, Slow(), wbsp.RunSchedule(schedule, callback)])
 print("run_steps", callback.run_steps, "rate", float(model.optimizer.learning_rate))
 weights = [*model.trainable_weights, *model.non_trainable_weights]
 np.savez(f"worker{index}.npz",
@@ -103,7 +100,11 @@ def test_a_users_own_model_trains_with_one_callback_in_fit(jobs, back_ends):
         worker.find("^run_steps")[0].split() for worker in workers))
     assert 160 <= known[0][0] <= known[1][0] == 320, "the last answer counts the steps of all"
     assert known[1][1] == np.float32(0.005), "and the schedule does, of which each made 160"
+    (stood,) = workers[0].find("worker 0: all its steps were done after .* it then stood for")
+    assert "hook.examples(" in stood and "hook.UNTIL_TOLD" in stood
+    assert not workers[1].find("it then stood for")
     steps = json.loads((server.folder / "summary.json").read_text())["workers"]
+    assert steps["1"]["seconds"]["callbacks"] >= 160 * 0.02
     assert [steps[w]["steps"] for w in ("0", "1")] == 2 * [5 * 32]
     assert [steps[w]["samples"] for w in ("0", "1")] == 2 * [5 * 1024]
 

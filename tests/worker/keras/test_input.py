@@ -13,10 +13,23 @@ from hypothesis import strategies as st
 from wbsp.sync.bsp import BSP
 from wbsp.worker.assignments import LOOK, NOTHING, Assignments
 from wbsp.worker.keras.input import Batches, check
+from wbsp.worker.keras.shared_batches import Batches as SharedBatches
 from wbsp.worker.keras.tf_input import batches
+from wbsp.worker.share import Range, Share
 
 PATIENCE = 20.0  # seconds; only there so that nothing hangs for ever
 many = settings(max_examples=5 * settings.default.max_examples)
+
+
+def test_weights_of_classes_are_those_that_fit_makes():
+    x, classes = np.arange(4.0), np.array([2, 0, 1, 2])
+    weight = {0: 0.5, 2: 3.0}
+    for y in (classes, classes[:, None], np.eye(3)[classes]):
+        indices, _, weights = SharedBatches(
+            Share(4, 4), lambda i, y=y: (x[i], y[i]), weight).of(Range(0, 0, 4))
+        assert weights.tolist() == [weight.get(classes[int(i)], 1.0) for i in indices]
+    with pytest.raises(ValueError, match="class_weight makes weights"):
+        SharedBatches(Share(4, 4), lambda i: (x[i],), weight)
 
 
 def test_before_training_begins_there_is_a_look_and_no_more():

@@ -121,10 +121,11 @@ def test_any_worker_ends_the_run_for_all(jobs, worker, how, reason):
     assert set(total) <= {0, 1, 2, 3}
 
 
-def test_an_epoch_is_validated_by_one_worker_and_told_to_all(jobs, worker):
+def test_an_epoch_is_validated_by_one_worker_and_told_to_all_as_is_the_rate_that_follows(
+        jobs, worker):
     server = jobs.server(sync="pcc").listens()
-    workers = [worker(server, 0, seconds=0.01, validate=True, epochs=5),
-               worker(server, 1, seconds=0.05, validate=True, epochs=5)]
+    workers = [worker(server, index, seconds=(0.01, 0.05)[index], validate=True, epochs=5,
+                      plateau=True) for index in range(2)]
     for job in (*workers, server):
         job.ends_well()
     results = [dict(zip(history.get("val_epoch", []), history.get("val_loss", []), strict=True))
@@ -133,12 +134,18 @@ def test_an_epoch_is_validated_by_one_worker_and_told_to_all(jobs, worker):
     assert set(measured) == set(range(5)), "each epoch once"
     for result in results:
         assert result and all(measured[epoch] == loss for epoch, loss in result.items())
+    rates = server.events("learning_rate")
+    assert [event["rate"] for event in rates] == [0.5 ** (n + 1) for n in range(len(rates))]
+    assert 1 < len(rates) == len({event["epoch"] for event in rates})
+    for job in workers:  # an epoch may end elsewhere as this worker's last one does
+        assert told(job, "ended")["rate"] in [event["rate"] for event in rates[-2:]]
 
 
 @pytest.mark.parametrize("back_end", BACK_ENDS)
 def test_the_same_data_serve_one_fit_after_the_other(jobs, worker, back_end):
     server = jobs.server(sync="pcc", series=True).listens()
-    workers = [worker(server, index, back_end, epochs=2, fits=2) for index in range(2)]
+    workers = [worker(server, index, back_end, epochs=2, fits=2, reads=0.02,
+                      processes=2 * (index == 0 and back_end == "torch")) for index in range(2)]
     for job in (*workers, server):
         job.ends_well()
     for job in workers:

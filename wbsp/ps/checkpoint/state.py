@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypedDict, TypeVar
 
 import msgspec
 
-from wbsp.core.stats import PHASES, Report
+from wbsp.core.stats import ALWAYS, Report
 from wbsp.core.work_ledger import WorkState
 from wbsp.limits import Count, Worker
 from wbsp.tensors.layout import LayerStates
@@ -38,7 +38,7 @@ class Totals(Report):
     loss: float = float("nan")
     losses: Finite = 0.0
     measured: Sum = 0
-    seconds: dict[str, Finite] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    seconds: dict[str, Finite] = field(default_factory=lambda: dict.fromkeys(ALWAYS, 0.0))
     pushes: Sum = 0
     push_seconds: Finite = 0.0
     last_push_seconds: Finite = 0.0
@@ -72,6 +72,7 @@ class RunState:
 
     work:    which positions of the data that all workers share are to be trained; None: each has
              data of its own
+    rate:    epoch and value of the learning rate that a worker has set for all
     answers: worker -> seq, accepted, reason, weight and mark of the answer to its newest push
     ended:   the version is the run's last
     owed:    workers that had finished then, and did not have that one yet; None: not known
@@ -88,6 +89,7 @@ class RunState:
     next_seq: dict[Worker, Count]
     totals: tuple[Sum, Sum]
     work: WorkState | None = None
+    rate: tuple[Count, Finite] | None = None
     mark: Count = 0
     answers: dict[Worker, tuple[Count, bool, str | None, float, Count]] = field(
         default_factory=dict)

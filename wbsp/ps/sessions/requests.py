@@ -38,7 +38,8 @@ class Requests:
         """The requests of members."""
         return Handlers(session={
             m.Update: self.update, m.Kept: self.kept, m.Fetch: self.fetch, m.CutQuery: self.query,
-            m.AskWork: self.ask_work, m.Measured: self.measured, m.StopRun: self.stop_run,
+            m.AskWork: self.ask_work, m.Measured: self.measured,
+            m.LearningRate: self.learning_rate, m.StopRun: self.stop_run,
             m.Leaving: self.leave, m.Goodbye: self.goodbye, Holds: self.held,
             Arriving: self.arriving})
 
@@ -200,6 +201,11 @@ class Requests:
     def measured(self, session: WorkerSession, measured: m.Measured) -> None:
         if session.joined and session.plane is not None:
             self.replies.send(self.engine.measure(session.worker, measured, self._clock.run()))
+
+    def learning_rate(self, session: WorkerSession, rate: m.LearningRate) -> None:
+        """A callback of a worker has set the rate of all."""
+        if session.joined and session.plane is not None:
+            self.replies.send(self.engine.set_rate(session.worker, rate, self._clock.run()))
 
     def stop_run(self, session: WorkerSession, stop: m.StopRun) -> None:
         """A worker ends the run for all."""

@@ -24,6 +24,7 @@ from wbsp.core.messages import (
     Fetch,
     Final,
     Granted,
+    LearningRate,
     Measured,
     Message,
     Model,
@@ -92,14 +93,14 @@ from wbsp.wire.messages.watch import FilesAt, News, Read, Watch
 __all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "NONE", "PROTOCOL", "ShardGroup", "SharedData",
            "WorkHeld", "WorkPlace", "Impossible", "WireError"]
 
-PROTOCOL = 15  # to be raised when a message, or a type that a message embeds, changes
+PROTOCOL = 16  # to be raised when a message, or a type that a message embeds, changes
 FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | Leaving
-              | AskWork | Measured | StopRun | Reattach | Kept | Goodbye | Elected | Follow | Held
-              | Ask | Watch | Lead | NextVersion | Evaluated)
+              | AskWork | Measured | LearningRate | StopRun | Reattach | Kept | Goodbye | Elected
+              | Follow | Held | Ask | Watch | Lead | NextVersion | Evaluated)
 FromServer = (Welcome | Joined | Refused | Ack | Granted | Directed | CutDecision | Model | Work
-              | Measured | Stop | Final | Alive | Resend | Reattached | Unknown | Elect | Leading
-              | NotServing | Following | Copy | CopyChunk | AllHave | Vacant | Over | FilesAt
-              | Challenge | VersionAt | Noted)
+              | Measured | LearningRate | Stop | Final | Alive | Resend | Reattached | Unknown
+              | Elect | Leading | NotServing | Following | Copy | CopyChunk | AllHave | Vacant
+              | Over | FilesAt | Challenge | VersionAt | Noted)
 FromWatcher = Read | ReadVersion
 
 _encoder = msgspec.msgpack.Encoder()

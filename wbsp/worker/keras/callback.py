@@ -7,13 +7,14 @@ of the process's own devices.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Any
 
 import keras
 
 from wbsp import timeouts
+from wbsp.core.stats import Phase
 from wbsp.replica.layers import derive, differing, finalize, remarks, statistics
 from wbsp.replica.model import check_whole, open_replica
 from wbsp.replica.states import states
@@ -24,7 +25,9 @@ from wbsp.worker.keras.examples import Function, dataset
 from wbsp.worker.keras.fit import Edge, Fit
 from wbsp.worker.keras.input import advice, batches, check
 from wbsp.worker.keras.loss_meter import LossMeter
+from wbsp.worker.keras.run_rate import RunRate
 from wbsp.worker.keras.shared_fit import UNTIL_TOLD, SharedFit
+from wbsp.worker.keras.train_function import TimedSteps
 from wbsp.worker.loop import Worker
 from wbsp.worker.share import Share
 
@@ -67,12 +70,13 @@ class SyncCallback(keras.callbacks.Callback):
                 patience, transport)
         self._shared: SharedFit | None = None  # the fit under way, where its data are the run's
         self._surrounds = False  # all callbacks of the fit under way: see `_surround`
+        self._steps: TimedSteps | None = None  # of that fit
 
     def __getstate__(self) -> dict[str, Any]:
         """Of a copy, as what runs one `fit` after the other makes of each callback: it has not
         connected, and has seen no model. Raises TypeError where two cannot be."""
         return {**self.__dict__, "_worker": copy(self._worker), "_surrounds": False,
-                "_model": None, "_meter": None, "_shared": None}
+                "_model": None, "_meter": None, "_shared": None, "_steps": None}
 
     @property
     def worker(self) -> int:
@@ -106,7 +110,8 @@ class SyncCallback(keras.callbacks.Callback):
         share = self._worker.share
         return share.epoch if share else 0
 
-    def examples(self, function: Function, n: int, batch_size: int, seed: int = 0) -> Any:
+    def examples(self, function: Function, n: int, batch_size: int, seed: int = 0,
+                 class_weight: Mapping[int, float] | None = None, processes: int = 0) -> Any:
         """Data for `fit` that all workers of the run share: an epoch is one pass of all together.
 
             data = hook.examples(lambda i: (x[i], y[i]), n=len(x), batch_size=64)
@@ -114,17 +119,20 @@ class SyncCallback(keras.callbacks.Callback):
 
         Each example is trained once an epoch, by whichever worker has time for it.
 
-        function:   indices, int64 [at most batch_size], of 0 ... n - 1 -> x, (x, y) or
-                    (x, y, sample_weight): arrays, or dicts of them, with one row for each index. It
-                    is called eagerly, on TensorFlow in another thread
-        n:          examples; the same on all workers, as all of these
-        batch_size: examples of a step; an epoch's last may have fewer
-        seed:       of the order, which is another one in each epoch
+        function:     indices, int64 [at most batch_size], of 0 ... n - 1 -> x, (x, y) or
+                      (x, y, sample_weight): arrays, or dicts of them, with one row for each index.
+                      It is called eagerly, on TensorFlow in another thread
+        n:            examples; the same on all workers, as batch_size and seed
+        batch_size:   examples of a step; an epoch's last may have fewer
+        seed:         of the order, which is another one in each epoch
+        class_weight: class -> weight of its examples in the loss; on every back end, where
+                      `fit` takes one on TensorFlow alone
+        processes:    that call the function ahead of the steps; on PyTorch, 0 elsewhere
         Raises ValueError for numbers that cannot be, and for arrays of other lengths.
         """
         with in_one_line():
             share = Share(n, batch_size, seed)
-            data = dataset(share, function)
+            data = dataset(share, function, class_weight, processes)
         self._worker.share = share
         return data
 
@@ -205,6 +213,10 @@ class SyncCallback(keras.callbacks.Callback):
             for line in differing(adapted):
                 worker.say(line)
             self._surrounds = self._surround(fit)
+            self._steps = None
+            if self._surrounds:
+                self._steps = TimedSteps(model, worker.begun().enter)
+                fit.undo.append(self._steps.release)
             if self._shared:
                 self._shared.begins()
             self._stop_if_due()
@@ -241,7 +253,7 @@ class SyncCallback(keras.callbacks.Callback):
             runtime = worker.begun()
             interrupted = worker.interrupted
             replaced = runtime.put_back()
-            runtime.finish(interrupted)
+            worker.finish(interrupted)
             averages = interrupted is None and finalize(
                 model, bool(runtime.report().steps), replaced or not self._surrounds, worker.say)
             runtime.keep()
@@ -255,19 +267,21 @@ class SyncCallback(keras.callbacks.Callback):
 
         Returns False where there is no such list: then all is done in this callback's own place.
         """
-        first = Edge(on_train_batch_begin=self._step_begins, on_epoch_end=self._epoch_ends,
-                     on_test_begin=self._test_begins)
-        last = Edge(on_train_batch_end=self._step_ends, on_train_end=self._fit_ends)
+        first = Edge(on_epoch_begin=self._callbacks_begin, on_train_batch_begin=self._step_begins,
+                     on_epoch_end=self._epoch_ends, on_test_begin=self._test_begins)
+        last = Edge(on_epoch_begin=self._callbacks_end, on_train_batch_end=self._step_ends,
+                    on_epoch_end=self._callbacks_end, on_train_end=self._fit_ends)
         callbacks = fit.surround(first, last)
         if self._shared:
             self._shared.surround(first, last, callbacks or [])
+            RunRate(self._worker, self.model, callbacks or []).surround(first, last)
         if any(getattr(callback, "restore_best_weights", False) for callback in callbacks or ()):
             self._worker.say(Fit.no_best)
         return callbacks is not None
 
     def _step_begins(self, batch, logs=None):
         if not self._shared or self._shared.step_begins():
-            self._worker.step_begins()
+            self._worker.step_begins(self._steps.phase if self._steps else "data or compute")
 
     def _step_ends(self, batch, logs=None):
         with self._worker.leaving_on_error():
@@ -283,12 +297,24 @@ class SyncCallback(keras.callbacks.Callback):
             if self._shared:
                 self._shared.goes_on()
 
+    def _callbacks_begin(self, epoch, logs=None):
+        self._enter("callbacks")
+
+    def _callbacks_end(self, epoch, logs=None):
+        self._enter("data")
+
+    def _enter(self, phase: Phase) -> None:
+        if self._steps and self._worker.loop is not None:
+            self._worker.begun().enter(phase)
+
     def _epoch_ends(self, epoch, logs=None):
+        self._enter("callbacks")
         self._worker.begun().hold()
 
     def _test_begins(self, logs=None):
         if self._worker.loop is not None:
             runtime = self._worker.begun()
+            self._enter("validation")
             runtime.hold()
             runtime.transport.wake()  # the last step's push need not wait for the validation
 

@@ -7,7 +7,7 @@ before training begins is a look, which shows the form of the examples and takes
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -17,12 +17,18 @@ from wbsp.worker.keras.shared_batches import Batches, Function
 from wbsp.worker.share import LOOK, NOTHING, Share
 
 
-def dataset(share: Share, function: Function) -> Any:
+def dataset(share: Share, function: Function, class_weight: Mapping[int, float] | None,
+            processes: int) -> Any:
     """A tf.data.Dataset, a generator (JAX) or a DataLoader (PyTorch) of what `function` makes.
 
     Raises ValueError where that makes another number of examples than it was asked for.
     """
-    batches = Batches(share, function)
+    if processes != int(processes) or processes < 0:
+        raise ValueError(f"processes={processes!r}: it must be a whole number from 0 on")
+    if processes and keras.backend.backend() != "torch":
+        raise ValueError(f"processes={processes}: only PyTorch's DataLoader has some; on "
+                         f"{keras.backend.backend()} leave it out")
+    batches = Batches(share, function, class_weight)
     warnings.filterwarnings("ignore", "`shuffle=True` was passed")  # the run's order is drawn
     match keras.backend.backend():
         case "tensorflow":
@@ -30,7 +36,7 @@ def dataset(share: Share, function: Function) -> Any:
             return tf_examples.dataset(batches)
         case "torch":
             from wbsp.worker.keras import torch_examples
-            return torch_examples.loader(batches)
+            return torch_examples.loader(batches, int(processes))
     return _endless(batches)
 
 

@@ -54,6 +54,9 @@ class Fit(Loop):
         "a callback, or a layer in a validation, changed the weights between two epochs; that is "
         "undone, each time: what steps have done is all that a worker adds to the run's model. "
         "What a callback writes in on_train_batch_begin or on_train_batch_end is part of the step")
+    shares = (
+        "data = hook.examples(function, n, batch_size), and fit(data, "
+        "steps_per_epoch=hook.UNTIL_TOLD, ...)")
     replaced = (
         "weights that a callback set at the end of training are not kept: the model that fit "
         "leaves is of the run's final version, on every worker. To keep them, have a callback save "
@@ -73,6 +76,7 @@ class Fit(Loop):
         self._frame = frame  # None: a loop of the user's own, not `fit`, calls the callback
         self._thread = threading.get_ident()
         self._forgotten = threading.Event()
+        self.undo: list[Callable[[], None]] = []  # takes back what the fit was given
         if frame is not None:
             threading.Thread(target=self._watch, args=(on_over,), name="wbsp-fit",
                              daemon=True).start()
@@ -103,6 +107,8 @@ class Fit(Loop):
 
     def forget(self) -> None:
         # Stop watching, and release the frame, which holds the data that `fit` was given.
+        while self.undo:
+            self.undo.pop()()
         self._frame = self._list = None
         self._forgotten.set()
 

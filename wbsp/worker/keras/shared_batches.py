@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -20,9 +20,11 @@ class Batches:
     look: one that is not counted
     """
 
-    def __init__(self, share: Share, function: Function):
+    def __init__(self, share: Share, function: Function,
+                 class_weight: Mapping[int, float] | None = None):
         self.share = share
         self._function = function
+        self._class_weight = class_weight
         self.look = self._made(np.arange(min(share.data.n, share.data.batch)))
 
     def of(self, positions: Range) -> tuple:
@@ -41,4 +43,21 @@ class Batches:
                 raise ValueError(f"the function given to examples() was asked for {indices.size} "
                                  f"examples, and returned an array of shape {shape}: make an array "
                                  "with one row for each index, in the same order")
-        return batch
+        return batch if self._class_weight is None else _weighted(batch, self._class_weight)
+
+
+def _weighted(batch: tuple, class_weight: Mapping[int, float]) -> tuple:
+    """The batch with the weights of its classes, as `fit` makes them of its class_weight."""
+    if len(batch) != 2:
+        raise ValueError("class_weight makes weights of the classes in y: the function is to "
+                         "return (x, y)")
+    classes = np.asarray(batch[1])
+    if classes.ndim == 2:
+        classes = classes.argmax(1) if classes.shape[1] > 1 else classes[:, 0]
+    if classes.ndim != 1:
+        raise ValueError("class_weight needs y as a class for each example, or one-hot, not an "
+                         f"array of shape {np.shape(batch[1])}")
+    weights = np.ones(len(classes), "float32")
+    for number, weight in class_weight.items():
+        weights[np.round(classes) == number] = weight
+    return *batch, weights

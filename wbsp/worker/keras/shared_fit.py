@@ -76,9 +76,11 @@ class SharedFit:
     def surround(self, first: Edge, last: Edge, callbacks: list[keras.callbacks.Callback]) -> None:
         """Have the edges of all `callbacks` of this fit do what is to be done at epochs' ends."""
         bars = [one for one in callbacks if isinstance(one, keras.callbacks.ProgbarLogger)]
-        ends, tests = first.on_epoch_end, first.on_test_begin
+        begins, ends, tests = first.on_epoch_begin, first.on_epoch_end, first.on_test_begin
+        ended = last.on_epoch_end
 
         def epoch_begins(epoch, logs=None):
+            begins(epoch, logs)
             for bar in bars:
                 bar.target = None  # it takes the steps of one epoch for those of the next
 
@@ -90,9 +92,13 @@ class SharedFit:
             tests(logs)
             self.test_begins()
 
+        def all_ended(epoch, logs=None):
+            self.end_for_all()
+            ended(epoch, logs)
+
         first.on_epoch_begin, first.on_epoch_end = epoch_begins, epoch_ends
         first.on_test_begin = test_begins
-        last.on_epoch_end = lambda epoch, logs=None: self.end_for_all()
+        last.on_epoch_end = all_ended
 
     def step_begins(self) -> bool:
         """False for a step that trains no example of the run, as Keras needs one."""

@@ -7,19 +7,67 @@ from collections.abc import Iterator
 import torch
 
 from wbsp.worker.keras.shared_batches import Batches
-from wbsp.worker.share import NOTHING
+from wbsp.worker.share import LOOK, NOTHING, Range
 
 
-def loader(batches: Batches) -> torch.utils.data.DataLoader:
-    """A batch for each step; made when Keras asks for it, in the compute thread."""
-    return torch.utils.data.DataLoader(_Stream(batches), batch_size=None)
+def loader(batches: Batches, processes: int) -> torch.utils.data.DataLoader:
+    """A batch for each step; made when Keras asks for it, in the compute thread, or by processes
+    ahead of that."""
+    return torch.utils.data.DataLoader(_Stream(batches, processes), batch_size=None)
 
 
 class _Stream(torch.utils.data.IterableDataset):
+    def __init__(self, batches: Batches, processes: int):
+        self._batches, self._processes = batches, processes
+
+    def __iter__(self) -> Iterator[tuple]:
+        positions = iter(self._batches.share)
+        if self._processes and self._batches.share.running:
+            yield from _ahead(self._batches, positions, self._processes)
+            return
+        for one in positions:
+            if one != NOTHING:
+                yield self._batches.of(one)
+
+
+def _ahead(batches: Batches, positions: Iterator[Range], processes: int) -> Iterator[tuple]:
+    """Batches of as many positions as are known, in their order, for as long as there is a run.
+
+    A loader asks for positions before it returns a batch that is ready, and new ones may wait for
+    that batch's step. So one reading of the loader ends where none are known, and the next one
+    begins with those that were waited for.
+    """
+    known: list[Range] = []
+
+    def to_read() -> Iterator[Range]:
+        yield from known
+        while batches.share.untaken:
+            yield next(positions)
+
+    pool = torch.utils.data.DataLoader(
+        _Made(batches), sampler=_Sampler(to_read), batch_size=None, num_workers=processes,
+        persistent_workers=True, multiprocessing_context="fork")
+    for one in positions:
+        if one == LOOK:
+            yield batches.look
+        elif one != NOTHING:
+            known = [one]
+            yield from pool
+
+
+class _Sampler(torch.utils.data.Sampler):
+    def __init__(self, positions):
+        self._positions = positions
+
+    def __iter__(self) -> Iterator[Range]:
+        return self._positions()
+
+
+class _Made(torch.utils.data.Dataset):
+    """The batch of some positions, in a process that was forked from the worker's."""
+
     def __init__(self, batches: Batches):
         self._batches = batches
 
-    def __iter__(self) -> Iterator[tuple]:
-        for positions in self._batches.share:
-            if positions != NOTHING:
-                yield self._batches.of(positions)
+    def __getitem__(self, positions: Range) -> tuple:
+        return self._batches.of(positions)

@@ -1,0 +1,78 @@
+"""ReduceLROnPlateau on shared data: the rate that it sets is the run's.
+
+Every worker has such a callback, and sees the run's results, a slow one not all of them. What one
+has set behind an epoch's results is told to all, and the first word of an epoch counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from wbsp.core.messages import LearningRate
+from wbsp.worker.keras.fit import Edge
+from wbsp.worker.loop import Worker
+
+
+class RunRate:
+    """The learning rate of one `fit` on data that `worker` shares, with these callbacks."""
+
+    def __init__(self, worker: Worker, model: keras.Model,
+                 callbacks: Sequence[keras.callbacks.Callback]):
+        assert worker.share is not None
+        self._worker, self._share, self._model = worker, worker.share, model
+        self._plateaus = [one for one in callbacks
+                          if isinstance(one, keras.callbacks.ReduceLROnPlateau)]
+        self._adopted: LearningRate | None = None
+        self._before = 0.0
+
+    def surround(self, first: Edge, last: Edge) -> None:
+        """Have the edges of the list do what is to be done around its callbacks, if anything."""
+        if not self._plateaus:
+            return
+        begins, ends, ended = first.on_epoch_begin, first.on_epoch_end, last.on_epoch_end
+
+        def epoch_begins(epoch, logs=None):
+            begins(epoch, logs)
+            self._adopt()
+
+        def epoch_ends(epoch, logs=None):
+            ends(epoch, logs)
+            self._adopt()
+            self._before = self._rate
+
+        def all_ended(epoch, logs=None):
+            self._tell(logs or {})
+            ended(epoch, logs)
+
+        first.on_epoch_begin, first.on_epoch_end = epoch_begins, epoch_ends
+        last.on_epoch_end = all_ended
+
+    @property
+    def _rate(self) -> float:
+        return float(keras.ops.convert_to_numpy(self._model.optimizer.learning_rate))
+
+    def _adopt(self) -> None:
+        """Take the run's rate, if it is another now."""
+        told = self._share.rate
+        if told is None or told is self._adopted:
+            return
+        self._adopted = told
+        if told.rate != self._rate:
+            self._model.optimizer.learning_rate = told.rate
+            self._worker.say(f"the run's learning rate is {told.rate:g} from here on")
+            for one in self._plateaus:  # as if they had set it
+                one.wait, one.cooldown_counter = 0, one.cooldown
+
+    def _tell(self, logs: dict[str, Any]) -> None:
+        """Behind the callbacks of an epoch's end."""
+        rate, told = self._rate, self._share.rate
+        if rate == self._before:
+            return
+        epoch = int(logs.get("val_epoch", self._share.epoch))
+        if told is None or told.epoch < epoch:
+            self._worker.begun().tell(LearningRate(epoch, rate))
+        else:  # that epoch's word was said
+            self._model.optimizer.learning_rate = told.rate

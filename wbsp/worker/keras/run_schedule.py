@@ -1,0 +1,64 @@
+"""A learning rate that goes by the steps of all workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from wbsp.worker.errors import in_one_line
+
+if TYPE_CHECKING:
+    from wbsp.worker.keras.callback import SyncCallback
+
+
+class RunSchedule(keras.callbacks.Callback):
+    """Sets the learning rate of each step by the number of steps that all workers have done.
+
+        schedule = keras.optimizers.schedules.CosineDecay(0.1, decay_steps=40_000)  # of all
+        model.compile(keras.optimizers.SGD(0.1), ...)
+        model.fit(..., callbacks=[hook, wbsp.RunSchedule(schedule, hook)])
+
+    On shared data `epochs` passes over n examples are epochs * ceil(n / batch_size) steps of all.
+    What others have done is known as of the answer to this worker's newest push
+    (`SyncCallback.run_steps`); a worker that is started again goes on there.
+    """
+
+    def __init__(self, schedule: Callable[[Any], Any], hook: SyncCallback):
+        """`schedule`: number of steps -> learning rate: one of `keras.optimizers.schedules`, or any
+        function of an int. `hook`: the callback of the same `fit`."""
+        super().__init__()
+        self._rate = _compiled(schedule)
+        self._hook = hook
+
+    def on_train_begin(self, logs=None):
+        """Raises ValueError where the optimizer has a schedule of its own."""
+        with in_one_line():
+            optimizer = self.model.optimizer
+            try:
+                optimizer.learning_rate = float(
+                    keras.ops.convert_to_numpy(optimizer.learning_rate))
+            except TypeError:
+                raise ValueError(
+                    "the optimizer counts this worker's steps by a schedule of its own: compile "
+                    "the model with a number as learning rate, and give the schedule to "
+                    "RunSchedule") from None
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.model.optimizer.learning_rate = self._rate(self._hook.run_steps)
+
+
+def _compiled(schedule: Callable[[Any], Any]) -> Callable[[int], Any]:
+    """A schedule of Keras's as a function that takes microseconds, where the back end can."""
+    if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+        return schedule
+    match keras.backend.backend():
+        case "tensorflow":
+            import tensorflow as tf
+            rate = tf.function(schedule, input_signature=[tf.TensorSpec([], tf.int64)])
+            return lambda steps: rate(tf.constant(steps, tf.int64))
+        case "jax":
+            import jax
+            return jax.jit(schedule)
+    return schedule
