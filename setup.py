@@ -1,74 +1,43 @@
-"""Packaging: `pip install .` installs the library; the experiment's scripts run from a checkout."""
+"""What pyproject.toml cannot say of the package: the readme's links, the experiment's networks and
+data sets below wbsp/, and an installation that a folder called wbsp/ does not hide."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
-VERSION = next(line for line in (HERE / "wbsp/__init__.py").read_text().splitlines()
-               if line.startswith("__version__")).split('"')[1]
-
+EXPERIMENT = "wbsp._experiment"  # what `wbsp simulate` trains, for who has no checkout
 EDITABLE = HERE / ".editable"  # all that an editable installation puts on Python's path
 
 
-def editable() -> dict[str, str]:
-    """Where packages lie for `pip install -e`, which else has a finder for them that comes behind
-    every folder called wbsp/ on the path: a clone of this repository beside a script hides it."""
+def readme() -> str:
+    """README.md as a page of its own: relative links lead to the pages of the repository that the
+    environment variable WBSP_REPOSITORY names (https://host/owner/wbsp); without it they are plain
+    text, and pictures are left out."""
+    text = (HERE / "README.md").read_text(encoding="utf-8")
+    picture, link = r"!\[([^]]*)\]\((?!https?:)([^)]*)\)", r"\[([^]]*)\]\((?!https?:|#)([^)]*)\)"
+    if repository := os.environ.get("WBSP_REPOSITORY"):
+        text = re.sub(picture, rf"![\1]({repository}/raw/main/\2)", text)
+        return re.sub(link, rf"[\1]({repository}/blob/main/\2)", text)
+    return re.sub(link, r"\1", re.sub(picture, "", text))
+
+
+def folders() -> dict[str, str]:
+    """Where packages lie. An editable installation has one folder for all: without it, setuptools
+    makes a finder for them that comes behind every folder called wbsp/ on the path, so that a clone
+    of this repository beside a script hides it."""
     if "editable_wheel" not in sys.argv:
-        return {}
+        return {f"{EXPERIMENT}.{name}": name for name in ("data", "models")}
     EDITABLE.mkdir(exist_ok=True)
     if not (EDITABLE / "wbsp").exists():
         os.symlink(Path("..", "wbsp"), EDITABLE / "wbsp")
     return {"": EDITABLE.name}
 
 
-setup(
-    name="wbsp",
-    version=VERSION,
-    description="A parameter server for Keras on unequal machines: WBSP and its rivals by name",
-    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
-    long_description_content_type="text/markdown",
-    license="Apache-2.0",
-    package_dir=editable(),
-    packages=find_packages(include=["wbsp", "wbsp.*"]),
-    package_data={"wbsp": ["py.typed"], "wbsp.watch": ["page.*", "*.js"]},
-    python_requires=">=3.10",
-    install_requires=[
-        "absl-py",
-        "msgspec>=0.18",
-        "numpy",
-        "psutil>=5.9",
-        "pyzmq>=26",
-        "rich",
-        'tomli; python_version < "3.11"',
-        "safetensors",
-        "tensorboard",
-        "tensorflow>=2.18",
-    ],
-    extras_require={
-        "adsp": ["scipy"],
-        "cuda": ["tensorflow[and-cuda]>=2.18"],
-        "figures": ["matplotlib"],
-        "jax": ["jax"],
-        "ray": ["ray[default]>=2.40"],
-        "test": ["flax", "greenlet", "hypothesis", "jax", "kubeflow-trainer-api",
-                 "kubernetes-validate", "matplotlib", "mypy", "orbax-checkpoint", "plotly>=5",
-                 "pytest", "pytest-timeout", "pytest-xdist", "ray[default]>=2.40", "ruff", "scipy"],
-        "torch": ["torch"],
-        "watch": ["plotly>=5"],
-    },
-    classifiers=[
-        "Operating System :: MacOS",
-        "Operating System :: POSIX :: Linux",
-        "Programming Language :: Python :: 3",
-        "Programming Language :: Python :: 3.10",
-        "Programming Language :: Python :: 3.11",
-        "Programming Language :: Python :: 3.12",
-        "Programming Language :: Python :: 3.13",
-        "Topic :: Scientific/Engineering :: Artificial Intelligence",
-        "Topic :: System :: Distributed Computing",
-        "Typing :: Typed",
-    ],
-)
+where = folders()
+setup(long_description=readme(), long_description_content_type="text/markdown",
+      package_dir=where,
+      packages=[*find_packages(include=["wbsp", "wbsp.*"]), *(name for name in where if name)])

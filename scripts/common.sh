@@ -24,7 +24,7 @@ fail() {
 # install EXTRA: make .venv and install wbsp[adsp,EXTRA] into it, unless that was done before.
 install() {
     local host=${PYTHON:-python3} stamp=.venv/wbsp-$1
-    [ "$stamp" -nt setup.py ] && return
+    [ "$stamp" -nt pyproject.toml ] && return
     if [ ! -e .venv ]; then
         echo "making the virtual environment .venv"
         "$host" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null ||

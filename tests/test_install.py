@@ -3,6 +3,7 @@
 import os
 import re
 import runpy
+import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -18,36 +19,36 @@ ADSP_ONLY = {"scipy"}
 
 
 @pytest.fixture
-def setup(monkeypatch):
-    """The arguments that setup.py gives to setuptools."""
-    arguments = {}
-    monkeypatch.setattr("setuptools.setup", lambda **given: arguments.update(given))
-    runpy.run_path(str(ROOT / "setup.py"))
-    return arguments
+def settings():
+    """pyproject.toml."""
+    tomllib = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def project(requirement):
     return re.match(r"[\w-]+", requirement).group()
 
 
-def test_a_machine_that_only_serves_needs_all_but_the_requirements_of_training(setup):
+def test_a_machine_that_only_serves_needs_all_but_the_requirements_of_training(settings):
     lines = (ROOT / "requirements-server.txt").read_text().splitlines()
     listed = {line for line in lines if not line.startswith("#")}
-    assert listed == {requirement for requirement in setup["install_requires"]
+    assert listed == {requirement for requirement in settings["project"]["dependencies"]
                       if project(requirement) not in TRAINING_ONLY | ADSP_ONLY}
 
 
-def test_type_checkers_of_users_find_the_annotations(setup):
-    assert all((ROOT / "wbsp" / name).exists() for name in setup["package_data"]["wbsp"])
-    assert "py.typed" in setup["package_data"]["wbsp"]
+def test_type_checkers_of_users_find_the_annotations(settings):
+    data = settings["tool"]["setuptools"]["package-data"]
+    assert "py.typed" in data["wbsp"]
+    assert all(list((ROOT / package.replace(".", "/")).glob(pattern))
+               for package, patterns in data.items() for pattern in patterns)
 
 
-def test_every_named_python_is_tested_by_the_workflow(setup):
+def test_every_named_python_is_tested_by_the_workflow(settings):
     workflow = (ROOT / ".github/workflows/test.yml").read_text()
     tested = re.findall(r'"(3\.\d+)"', workflow)
-    assert tested == [version for classifier in setup["classifiers"]
+    assert tested == [version for classifier in settings["project"]["classifiers"]
                       for version in re.findall(r":: (3\.\d+)$", classifier)]
-    assert setup["python_requires"] == f">={tested[0]}" and ".ci/run" in workflow
+    assert settings["project"]["requires-python"] == f">={tested[0]}" and ".ci/run" in workflow
 
 
 def test_a_folder_of_that_name_beside_a_script_does_not_hide_an_editable_installation(
@@ -66,6 +67,18 @@ def test_a_folder_of_that_name_beside_a_script_does_not_hide_an_editable_install
     found = PathFinder.find_spec("wbsp", [str(beside), str(clone / where)])
     assert Path(found.origin).samefile(clone / "wbsp" / "__init__.py")
     assert [path.name for path in (clone / where).iterdir()] == ["wbsp"], "nothing else of it"
+
+
+@pytest.mark.parametrize("repository", ["", "https://example.org/us/wbsp"])
+def test_the_readme_of_the_package_has_no_link_that_leads_nowhere(monkeypatch, repository):
+    monkeypatch.setenv("WBSP_REPOSITORY", repository)
+    arguments = {}
+    monkeypatch.setattr("setuptools.setup", lambda **given: arguments.update(given))
+    runpy.run_path(str(ROOT / "setup.py"))
+    links = re.findall(r"\]\(([^)]*)\)", arguments["long_description"])
+    assert links and not [link for link in links if not link.startswith(("https://", "#"))]
+    assert any(link.startswith("https://example.org/us/wbsp/blob/main/docs/") for link in links
+               ) == bool(repository)
 
 
 @pytest.fixture

@@ -74,6 +74,7 @@ WALLS = {
     "cluster": "environment",
     "saved": "ps.checkpoint replica tensors",
     "reading": "saved ps.checkpoint watch.line wire runlog environment limits timeouts",
+    "__main__": "",
     "__init__": "worker.keras.callback worker.keras.run_schedule runlog.reader saved reading",
 }
 BY_NAME = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
@@ -240,7 +241,7 @@ def checkout(tmp_path):
     this Python code as its three processes."""
     def make(**code):
         (tmp_path / "scripts").symlink_to(ROOT / "scripts")  # they stay on this side of the link
-        (tmp_path / "setup.py").touch()
+        (tmp_path / "pyproject.toml").touch()
         venv = tmp_path / ".venv"
         (venv / "bin").mkdir(parents=True)
         python = venv / "bin" / "python"

@@ -20,7 +20,7 @@ def _window(text: str) -> tuple[float, float]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Draw the figures and print their files; return 0, or 1 after one line on the error."""
-    parser = argparse.ArgumentParser(prog="python -m wbsp.figures", description=__doc__)
+    parser = argparse.ArgumentParser(prog="wbsp figures", description=__doc__)
     parser.add_argument("run_dir", nargs="+", help="a run's folder, or one that holds runs")
     parser.add_argument("--out", type=Path, help="folder of the figures (default: a folder "
                         "`figures` in the first run_dir)")

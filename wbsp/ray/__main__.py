@@ -12,7 +12,7 @@ from wbsp.ray import RunError, Script, run
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the script in each worker; return 0, or 1 after one line on the error."""
-    parser = argparse.ArgumentParser(prog="python -m wbsp.ray", description=__doc__,
+    parser = argparse.ArgumentParser(prog="wbsp ray", description=__doc__,
                                      allow_abbrev=False)
     parser.add_argument("--workers", type=int, required=True, help="how many")
     parser.add_argument("--resources", default="CPU=1", metavar="NAME=AMOUNT,...",

@@ -215,9 +215,11 @@ def _plan() -> Plan:
     for name in (*TRAINING, "target_accuracy", "data_dir"):
         if timing and FLAGS[name].present:
             raise ValueError(f"--{name} needs a network; --model={TIMING} has none")
-    if timing and FLAGS.max_steps is None and FLAGS.until is None:
-        raise ValueError(f"--model={TIMING} needs an end: give --max_steps or --until")
     cluster = _cluster()
+    if timing and FLAGS.max_steps is None and FLAGS.until is None:
+        if FLAGS.advise is None:
+            raise ValueError(f"--model={TIMING} needs an end: give --max_steps or --until")
+        FLAGS["max_steps"].value = advice.STEPS * cluster.size
     experiment = None if timing else _experiment()
     stop = math.inf if FLAGS.max_steps is None else FLAGS.max_steps * FLAGS.batch_size
     if experiment and FLAGS.epochs is None and stop == until == math.inf:

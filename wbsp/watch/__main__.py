@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def main(arguments: list[str] | None = None) -> int:
     """Serve the page until interrupted, or write a report; return 0, or 1 after one line on the
     error."""
-    parser = argparse.ArgumentParser(prog="python -m wbsp.watch", description=__doc__)
+    parser = argparse.ArgumentParser(prog="wbsp watch", description=__doc__)
     parser.add_argument("run", nargs="+", help="a run's folder, or one that holds runs; or the "
                         "address of a server, host:port, and of its standby: host:port,host:port")
     where = parser.add_mutually_exclusive_group()

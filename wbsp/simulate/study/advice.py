@@ -19,6 +19,7 @@ FLAGS = {"model": "small", "dataset": "shapes10", "target_accuracy": 0.85, "epoc
          "test_images": 1000}
 SYNC = [*MODELS, "auto", "pcc:weight=work", "asp:overlap=true"]
 
+STEPS = 200  # of a worker, in the mean, where the advice has no network to train
 CHECKS = 200  # evaluations in the shortest time in which the cluster could go through all epochs
 PRECISION = 0.02  # of a time to the target, where the period is shorter
 CYCLES = 4  # of the slowest worker in a period of ADSP; published: 60 s, in runs of an hour

@@ -17,18 +17,23 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+CLUSTERS = Path(__file__).parents[1] / "clusters"
 LINK = {"bandwidth": units.bandwidth, "ingress": units.bandwidth, "egress": units.bandwidth}
 
 
 def read_cluster(path: str | Path) -> ClusterSpec:
-    """The spec in a TOML file.
+    """The spec in a TOML file, or in that which the package has by such a name ("wan").
 
     Raises ValueError, in one line that names file and key, for anything that is not understood;
     FileNotFoundError for a missing file.
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"there is no cluster file {path}")
+        included = {one.stem: one for one in CLUSTERS.glob("*.toml")}
+        if str(path) not in included:
+            raise FileNotFoundError(f"there is no cluster file {path}; give one, or the name of "
+                                    f"one that wbsp has: {', '.join(sorted(included))}")
+        path = included[str(path)]
     text = path.read_text(encoding="utf-8")
     try:
         content = tomllib.loads(text)

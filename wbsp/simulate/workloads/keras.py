@@ -9,9 +9,11 @@ batches. This is the only module of the folder that needs TensorFlow.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from os import PathLike
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -219,7 +221,7 @@ class KerasWorkload:
 
 
 class Experiment:
-    """A network and a data set by the names of the checkout's `models` and `data`.
+    """A network and a data set by the names of the experiment's `models` and `data`.
 
     lr:          initial learning rate; None: the network's published one
     decays:      {steps: factor of the rate from there on}; None: the published ones
@@ -232,12 +234,12 @@ class Experiment:
     def __init__(self, model: str, dataset: str, batch_size: int, lr: float | None = None,
                  data_dir: str | PathLike | None = None, test_images: int | None = None,
                  decays: Mapping[int, float] | None = None):
-        models, data = _of_checkout("models"), _of_checkout("data")
+        models, data = _of_experiment("models"), _of_experiment("data")
         self._model, self._batch_size = model, batch_size
         self._build = models.build
         self.size = data.size(dataset)  # examples of an epoch
-        self._augmented = _of_checkout(f"data.{dataset}").AUGMENTED
-        self._pipeline = _of_checkout("data.pipeline")
+        self._augmented = _of_experiment(f"data.{dataset}").AUGMENTED
+        self._pipeline = _of_experiment("data.pipeline")
         images, labels = data.load(dataset, data_dir, "train")
         with tf.device("CPU:0"):  # once for all workers
             self._train = tf.constant(images), tf.constant(labels)
@@ -250,7 +252,7 @@ class Experiment:
                                  f"{len(y)}")
             chosen = self._pipeline.subset(len(y), test_images)
             self._test = self._pipeline.test(x[chosen], y[chosen], min(test_images, 1000)).cache()
-        self._compile = _of_checkout("models.training").compile
+        self._compile = _of_experiment("models.training").compile
         self._lr, self._decays = lr, decays
         self._networks: dict[int, SharedNetwork] = {}  # by micro-batches
         self.model_bytes = 4 * self._network(1).read().size
@@ -289,12 +291,12 @@ class Experiment:
         return self._pipeline.shared_batch(*self._train, seed, self._augmented)
 
 
-def _of_checkout(name: str) -> ModuleType:
-    """A module of the checkout that is not installed with the library."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise
-        raise ValueError(f"there is no module {name!r}: networks and data sets are part of a "
-                         "checkout; run this command in its folder") from None
+def _of_experiment(name: str) -> ModuleType:
+    """A module of the experiment's networks and data sets: of the checkout beside the library, else
+    of the copy that an installed package has of them."""
+    library = Path(__file__).resolve().parents[2]
+    for folder in (library.parent, library / "_experiment"):
+        if (folder / "models" / "training.py").exists() and str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))  # before folders of these names where a user works
+            break
+    return importlib.import_module(name)

@@ -1,0 +1,77 @@
+"""The command `wbsp`, and what a person without a checkout has of it."""
+
+import os
+import runpy
+import subprocess
+import sys
+
+import pytest
+from jobs import ROOT
+
+from wbsp.__main__ import COMMANDS, COMPLETION
+
+
+def wbsp(*arguments, **environment):
+    return subprocess.run([sys.executable, "-m", "wbsp", *arguments], text=True, cwd=ROOT,
+                          capture_output=True, env={**os.environ, **environment})
+
+
+@pytest.mark.parametrize("arguments", [[], ["help"], ["--help"]])
+def test_without_a_command_it_says_which_there_are(arguments):
+    done = wbsp(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(f"\n  {name} " in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name, says", [
+    ("ps", "--worker_num"), ("simulate", "--bandwidth"), ("advise", "--bandwidth"),
+    ("watch", "usage: wbsp watch "), ("figures", "usage: wbsp figures "),
+    ("ray", "usage: wbsp ray "), ("models", "| [pcc](wbsp.md) | pushes when the network is idle")])
+def test_a_commands_help_has_its_flags_and_is_no_failure(name, says):
+    done = wbsp(name, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert says in done.stdout
+
+
+def test_help_starts_no_framework():
+    code = "import sys, runpy; sys.argv = ['wbsp', '--help']\n" \
+        "try: runpy.run_module('wbsp', run_name='__main__')\n" \
+        "except SystemExit: print({'numpy', 'zmq', 'absl', 'tensorflow'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], text=True, cwd=ROOT, capture_output=True)
+    assert done.stdout.endswith("\nset()\n")
+
+
+@pytest.mark.parametrize("arguments, code, says", [
+    (["serve"], 2, "wbsp: no command 'serve'; the commands are ps, simulate, advise, watch, figur"),
+    (["advise"], 2, "wbsp: say for which cluster, a TOML file or one of those that wbsp has: w"),
+    (["advise", "moon"], 1, "simulate: there is no cluster file moon; give one, or the name of"),
+    (["ps", "--worker_num=two"], 1, "FATAL Flags parsing error: flag --worker_num=two: invalid l"),
+    (["ps"], 1, "wbsp.ps: say how many workers there are: --worker_num=2, or the environment var"),
+])
+def test_what_it_cannot_do_is_said_in_a_line(arguments, code, says):
+    done = wbsp(*arguments, TF_CONFIG="", WBSP_WORKER_NUM="")
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith(says)
+
+
+def test_without_ray_its_command_says_what_to_install(tmp_path):
+    (tmp_path / "ray.py").write_text("raise ModuleNotFoundError('No module named ray', name='ray')")
+    done = wbsp("ray", "--workers=1", "train.py", PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == ("wbsp: this command needs Ray: pip install 'ray[default]' "
+                           "(No module named ray)\n")
+
+
+def test_completion_knows_every_flag():
+    written = runpy.run_path(str(ROOT / "scripts/completion.py"))["script"]()
+    assert COMPLETION.read_text() == written, "run scripts/completion.py"
+
+
+@pytest.mark.parametrize("line, words", [
+    (["wbsp", "si"], ["simulate"]), (["wbsp", "ps", "--worker"], ["--worker_num="]),
+    (["wbsp", "advise", "--one"], [])])
+def test_bash_completes(line, words):
+    done = subprocess.run(["bash", "-c", f"source {COMPLETION}; COMP_WORDS=({' '.join(line)}); "
+                           f"COMP_CWORD={len(line) - 1}; _wbsp; echo ${{COMPREPLY[@]}}"],
+                          text=True, capture_output=True)
+    assert (done.stdout.split(), done.stderr) == (words, "")
