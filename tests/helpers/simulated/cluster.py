@@ -164,8 +164,9 @@ class Member:
             return self.given_up is not None
         ended_well = any(0 in codes for name, codes in self.cluster.codes.items()
                          if name in ("server", "standby"))
+        # A server that waits for this worker's next fit, in vain, does not end well itself.
         return self.lives > 1 and self.given_up is not None and (
-            ended_well or "too late" in self.given_up)
+            ended_well or "too late" in self.given_up or "the run has ended" in self.given_up)
 
     @property
     def ended(self):
