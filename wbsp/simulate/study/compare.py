@@ -68,7 +68,7 @@ class Result:
 
     def share(self, phase: Phase) -> float:
         """Part of the workers' time spent in `phase`, 0..1."""
-        return self.mean(lambda run: _summary(run)["total"]["shares"][phase])
+        return self.mean(lambda run: _summary(run)["total"]["shares"].get(phase, 0.0))
 
     def staleness(self, key: str) -> float:
         """Staleness of the accepted pushes, in versions; `key` is "mean" or "max"."""
