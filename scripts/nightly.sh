@@ -10,7 +10,7 @@
 # part shared (default: 200).
 source "$(dirname "$0")/common.sh"
 
-PARTS="simulation kills shared cuts ray slurm endurance imagenet benchmarks claims reports properties"
+PARTS="simulation kills shared backends cuts ray slurm endurance imagenet benchmarks claims reports properties"
 
 # Each part: can_PART says in a line why it cannot run here, or nothing; run_PART runs it.
 tests() { "$python" -m pytest -q --timeout=0 -p no:cacheprovider "$@"; }
@@ -24,6 +24,7 @@ run_kills() {
 run_shared() {
     WBSP_SHARED_RUNS=${WBSP_SHARED_RUNS:-200} tests -n 2 tests/faults/test_shared_runs.py
 }
+run_backends() { WBSP_BACK_ENDS=1 tests tests/worker/keras/test_shared_fits.py; }
 run_cuts() { WBSP_CUTS=1 tests -n 4 tests/faults/test_partitions.py; }
 run_ray() { WBSP_RAY=1 tests tests/ray; }
 run_slurm() { WBSP_SLURM=1 tests tests/deploy/test_slurm.py; }
