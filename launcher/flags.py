@@ -18,7 +18,7 @@ RUN_WIDE = ("model", "dataset", "heterogeneity", "epochs", "target_accuracy", "l
             "seed", "weight_decay", "published_files")
 OF_IMAGENET = ("class_num", "image_size", "augment")  # run-wide, too; no effect on other data sets
 KEPT = {"BUFF_SIZE": 1024, "base_time_step": 1.0, "training_end": 0.1,
-        "epsilon": 0.3}  # published flags that nothing reads
+        "epsilon": 0.3, "use_bn": False}  # published flags that nothing reads
 
 # The published flags, with their names and defaults.
 flags.DEFINE_enum("job_name", None, ["ps", "standby", "shard", "worker"], "what this process is",
@@ -44,9 +44,12 @@ flags.DEFINE_float("sleep_time", 0.0, "seconds this worker sleeps before each st
 flags.DEFINE_integer("class_num", None, "classes of ImageNet's TFRecords (default: 1000); class "
                      "folders are counted", lower_bound=2)
 flags.DEFINE_integer("s", None, "how many steps a worker may be ahead of the slowest (ssp)")
+KEPT_HELP = "kept for compatibility; has no effect"
 for name, default in KEPT.items():
-    flags.DEFINE_float(name, default, "kept for compatibility; has no effect")
-flags.DEFINE_bool("use_bn", False, "kept for compatibility; has no effect")
+    if isinstance(default, bool):
+        flags.DEFINE_bool(name, default, KEPT_HELP)
+    else:
+        flags.DEFINE_float(name, default, KEPT_HELP)
 # What the published runner did not have.
 define_flags(None, "; default: the last part of --base_dir", " (ps)", " (ps, standby)",
              "--job_name=shard")

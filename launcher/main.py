@@ -21,7 +21,7 @@ def _main(argv):
     try:
         if len(argv) > 1:
             raise ValueError(f"unknown argument {argv[1]!r}; flags are written --name=value")
-        for name in (*KEPT, "use_bn"):
+        for name in KEPT:
             if FLAGS[name].present:
                 say(f"--{name} is kept for compatibility and has no effect")
         match FLAGS.job_name:

@@ -33,7 +33,7 @@ from wbsp.worker.share import Share
 from wbsp.worker.signals import Signals
 from wbsp.worker.timeline import timeline
 
-_STOOD = 0.1  # of the time: a worker that stands for longer is told of shared data
+_STOOD = 0.1  # of its time: a worker that waits for longer prints how to share data
 _SHORT = 1.0  # seconds that are not worth a word
 
 _in_run: dict[Task, Worker] = {}  # members of a run in this process

@@ -1,7 +1,8 @@
 """ReduceLROnPlateau on shared data: the rate that it sets is the run's.
 
-Every worker has such a callback, and sees the run's results, a slow one not all of them. What one
-has set behind an epoch's results is told to all, and the first word of an epoch counts.
+Every worker has such a callback, and sees the run's results, a slow one not all of them. When the
+callback of one worker changes the rate at an epoch's end, the server sends that rate to all
+workers; it takes the first rate of each epoch and drops later ones.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Keras tells callbacks when a step begins and ends. It fetches the batch in between, within the
 model's `train_function`, but on PyTorch. So for a `fit` that public attribute is another function,
-which fetches the batch itself, or is told when it is fetched. What is computed stays the same.
+which fetches the batch itself, or times Keras's fetch of it. The computation stays the same.
 """
 
 from __future__ import annotations
