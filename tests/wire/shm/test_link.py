@@ -75,6 +75,17 @@ def test_what_was_sent_before_the_end_is_read(ends):
     worker.send_multipart((b"nobody reads this",))
 
 
+def test_the_last_word_is_read_of_an_end_that_closed_with_something_unread(ends):
+    """The kernel reports the unread message as a reset before it hands over what was sent."""
+    server, worker = ends
+    worker.send_multipart([b"a push that nobody reads"])
+    server.send_multipart([b"the last word"])
+    server.close()
+    assert received(worker) == [b"the last word"]
+    with pytest.raises(ConnectionError, match="the other end is gone"):
+        received(worker)
+
+
 def test_files_that_a_worker_hands_over_are_not_taken(ends):
     server, worker = ends
     before = len(os.listdir("/proc/self/fd"))

@@ -84,10 +84,12 @@ class Link:
     def _next(self) -> bytes | None:
         """As `recv_multipart`; None in place of a message: a segment was taken, or let go."""
         try:
-            if self._takes:
-                size, given, flags, _ = self._peer.recvmsg_into([self._buffer], _ROOM, _CLOEXEC)
-            else:
-                size, given, flags = self._peer.recv_into(self._buffer), [], 0
+            try:
+                size, given, flags = self._receive()
+            except ConnectionResetError:
+                # The other end has closed it with something unread. The kernel says so first, and
+                # once: what the other end had sent, its last word perhaps, is still there.
+                size, given, flags = self._receive()
         except BlockingIOError:
             raise zmq.Again from None
         if not size:
@@ -108,6 +110,12 @@ class Link:
         finally:
             self._memory.close(fd)
         return None
+
+    def _receive(self) -> tuple[int, list[tuple[int, int, bytes]], int]:
+        """Bytes of the next packet, which is in the buffer; what came beside it; and flags."""
+        if self._takes:
+            return self._peer.recvmsg_into([self._buffer], _ROOM, _CLOEXEC)[:3]
+        return self._peer.recv_into(self._buffer), [], 0
 
     def has(self, number: int) -> bool:
         """Whether this segment has been handed over, ahead of whatever messages there are."""
