@@ -73,7 +73,7 @@ class SharedRun(ServerAndStandby):
             assert self.workers[index].ends() == 128 + signal.SIGTERM
         self.workers[index].was_clean()
         self.workers[index] = self.start_worker(index)
-        self.workers[index].until("^begins")
+        self.workers[index].until("^is a member")  # it may begin when the other one pushes
 
     def trained(self):
         """How often each example is in the model, by what was accepted: [N].

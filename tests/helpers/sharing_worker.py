@@ -159,6 +159,7 @@ def main(plan: Plan) -> int:
         welcome = transport.hello({}, 60)
         joined = transport.join(replica.layout, replica.read, 60, share=share)
         transport.note("begins", joined.seq)
+        say("is a member")
         runtime = WorkerRuntime(transport, replica, welcome.rule, joined, None, say,
                                 lambda: bool(caught), share=share)
         runtime.start()
