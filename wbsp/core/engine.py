@@ -272,7 +272,10 @@ class Engine:
         if not self.started:
             known = left and newest <= self.store.latest.version  # it needs no newer version
             self.rendezvous.came_back(answer, newest if known else newest + 1, left)
-            due = self.stop_reason is not None or self.rendezvous.complete(self._here)
+            # Those who are back may all have finished, and another still have what they have not.
+            trained = self._here or self.work is None or self.work.ledger.over
+            due = self.stop_reason is not None or (
+                trained and self.rendezvous.complete(self._here))
             return self.start(now) if due else []
         if left:
             return [answer, *([self._final(worker)] if self.done else [])]

@@ -191,6 +191,9 @@ class Member:
         self.replica = replica = cluster.replica(self.index, self.lives)
         try:
             welcome = transport.hello({}, 600.0)
+            if cluster.run_id not in (None, welcome.settings["id"]):
+                raise TransportError("it comes too late: that run has ended, and another begins")
+            cluster.run_id = welcome.settings["id"]
             share = self._share(process)
             joined = transport.join(replica.layout, replica.read, 600.0, share=share)
             self.goes_on(joined.seq)
@@ -295,6 +298,7 @@ class Cluster:
         self.world = World(f"{plan.sync} {seed}", plan.drift)
         self.rng = random.Random(f"faults {plan.sync} {seed}")
         self.said, self.notes = [], Counter()
+        self.run_id = None  # of the run that is judged
         self.token = b"no secret at all, here"
         self.curve = _derive_keys(self.token).server_public
         world = self.world

@@ -318,7 +318,9 @@ class Laws:
                     unlogged |= weight is None and cluster.plan.power and seq < max(
                         self._due(member.index), default=0)
                     known[seq] = weight or 0.0
-            if self.two_deaths:  # what was durable with those alone: the log says what that was
+            # What was durable with those alone who have died, or was not and its process has ended:
+            # the log says what that was.
+            if self.two_deaths or member.lives > 1:
                 known |= dict.fromkeys(self._lost(member.index), 0.0)
             if sorted(known) != list(range(len(member.cuts))):
                 raise Broken(1, f"worker {member.index} has cut {len(member.cuts)} pushes, and was "
