@@ -5,7 +5,7 @@
 A plain `fit`, and two workers under a synchronization model with their server, each a process of
 its own; the model is one matrix and a smaller one, trained by plain SGD. Shown is the most that a
 process had for itself, in vectors of the model, and what the workers had more of than the plain
-one. Shared memory is the server's (docs/your-model.md), and stands by itself.
+one. Shared memory is the server's (docs/tutorial/your-model.md), and stands by itself.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     python -m benchmarks.shared_data [--step_ms 10 100] [--epochs=20] [--runs=3] [--json FILE]
     python -m benchmarks.shared_data --overhead [--step_ms 10] [--epochs=2] [--runs=5] [--json FILE]
 
-The two-worker example of docs/your-model.md, each worker with a sleep in its step. Ideal: as many
-steps at the sum of the speeds that the workers show in the run's second third. Time runs from the
-moment when all have made a step to the last return of `fit`.
+The two-worker example of docs/tutorial/your-model.md, each worker with a sleep in its step. Ideal:
+as many steps at the sum of the speeds that the workers show in the run's second third. Time runs
+from the moment when all have made a step to the last return of `fit`.
 
 With --overhead: one worker, whose steps/s on shared data are compared with those of a plain `fit`
 on the same arrays, in turn in one process. KERAS_BACKEND says on what.

@@ -5,8 +5,9 @@
     scripts/long_runs.py --budget=1h      # begins nothing new after an hour
     scripts/long_runs.py --budget=0s      # only writes the page
 
-Finished runs are kept in docs/long-runs.csv, a line each, and are not repeated; docs/long-runs.md
-is written from them. CIFAR-10 comes from the folder in WBSP_DATA_DIR, or through Keras.
+Finished runs are kept in reports/long-runs.csv, a line each, and are not repeated;
+reports/long-runs.md is written from them. CIFAR-10 comes from the folder in WBSP_DATA_DIR, or
+through Keras.
 """
 
 import os
@@ -23,7 +24,7 @@ from reproduction.display import Display
 from reproduction.work import ROOT, carry_out, fetch_data
 
 FLAGS = flags.FLAGS
-PAGE = ROOT / "docs/long-runs.md"
+PAGE = ROOT / "reports/long-runs.md"
 
 flags.DEFINE_string("out", str(ROOT / "runs/long"), "folder of the runs under way")
 flags.DEFINE_string("book", str(BOOK), "file of the finished runs")

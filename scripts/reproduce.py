@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Regenerate docs/reproduction.md from nothing: every run, every figure, every number.
+"""Regenerate reports/reproduction.md from nothing: every run, every figure, every number.
 
     scripts/reproduce.py            # hours; can be stopped and started again
     scripts/reproduce.py --quick    # a reduced version, eight minutes on two cores
@@ -31,7 +31,7 @@ from reproduction.work import (
 )
 
 FLAGS = flags.FLAGS
-PAGE = ROOT / "docs/reproduction.md"
+PAGE = ROOT / "reports/reproduction.md"
 
 flags.DEFINE_bool("quick", False, "fewer settings, lower targets, one seed")
 flags.DEFINE_bool("miniature", False, "the whole chain on a handful of tiny runs: does it work?")

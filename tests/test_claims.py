@@ -2,7 +2,7 @@
 
 Training is that of the network `small` on shapes10, or least squares where the test says so; claims
 about time alone run without tensors. Cluster, batch and learning rate are said in each test. The
-rate matters: docs/reproduction.md shows where directions turn round. `WBSP_CLAIMS=1` trains the
+rate matters: reports/reproduction.md shows where directions turn round. `WBSP_CLAIMS=1` trains the
 network under all of H1 to H3, and with all seeds.
 """
 

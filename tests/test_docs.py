@@ -10,8 +10,9 @@ from jobs import ROOT
 
 import wbsp.timeouts
 
-PAGE = ROOT / "docs/architecture.md"
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+PAGE = ROOT / "docs/explanation/architecture.md"
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("reports/*.md"),
+         ROOT / "tests/README.md"]
 PUBLISHED = [
     "CUDA_VISIBLE_DEVICES= nohup python -u runcifar10gpu.py --job_name=ps --worker_num=2 "
     "--base_dir=wbsp/ --port_base=2606 >ps.log 2>&1 &",
@@ -28,7 +29,7 @@ def anchors(page):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_link_leads_somewhere(page):
     for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
         path, _, anchor = target.partition("#")
@@ -37,10 +38,12 @@ def test_every_link_leads_somewhere(page):
         assert not anchor or anchor in anchors(file), f"{page.name}: {target}"
 
 
-def test_every_page_is_listed():
-    listed = (ROOT / "docs/README.md").read_text()
-    assert not [page.name for page in ROOT.glob("docs/*.md")
-                if page.name != "README.md" and f"({page.name})" not in listed]
+@pytest.mark.parametrize("folder", ["docs", "reports"])
+def test_every_page_is_listed(folder):
+    index = ROOT / folder / "README.md"
+    listed = re.findall(r"\]\(([^)#\s]+)", index.read_text())
+    assert {page.relative_to(index.parent).as_posix() for page in index.parent.glob("**/*.md")
+            if page != index} <= set(listed)
 
 
 def test_the_published_commands_are_word_for_word():
@@ -75,7 +78,7 @@ def test_what_a_module_declares_public_is_there(name):
 
 
 def timeouts():
-    """docs/timeouts.md's tables, from the comments of wbsp/timeouts.py."""
+    """docs/reference/timeouts.md's tables, from the comments of wbsp/timeouts.py."""
     lines = []
     for line in (ROOT / "wbsp/timeouts.py").read_text().splitlines():
         if line.startswith("# "):
@@ -89,14 +92,15 @@ def timeouts():
 
 
 def test_the_page_of_timeouts_is_the_table_in_the_code():
-    assert (ROOT / "docs/timeouts.md").read_text().endswith(f"\n\n{timeouts()}\n"), timeouts()
+    page = (ROOT / "docs/reference/timeouts.md").read_text()
+    assert page.endswith(f"\n\n{timeouts()}\n"), timeouts()
 
 
 def test_the_states_of_a_worker_are_those_of_the_agent():
     states = runpy.run_path(str(ROOT / "scripts/agent_states.py"))
     _, _, rest = PAGE.read_text().partition(states["BEGIN"])
     assert rest.partition(states["END"])[0].strip() == states["text"]().strip(), (
-        "docs/architecture.md is out of date: run scripts/agent_states.py")
+        "the page of the architecture is out of date: run scripts/agent_states.py")
 
 
 def test_the_diagrams_hold_every_arrow():

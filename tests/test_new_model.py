@@ -1,4 +1,4 @@
-"""docs/new-model.md followed word for word, in a folder that knows nothing of the checkout."""
+"""docs/how-to/new-model.md, followed word for word in a folder that is no checkout."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from jobs import ROOT, Jobs, ServerJob, free_port
 from wbsp.runlog.reader import read_run
 from wbsp.sync import create, find
 
-PAGE = (ROOT / "docs/new-model.md").read_text()
+PAGE = (ROOT / "docs/how-to/new-model.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 FILES = {text.split("\n", 1)[0].removeprefix("# "): text for kind, text in BLOCKS
          if kind == "python"}
@@ -176,4 +176,4 @@ def test_adsp_says_what_to_install(monkeypatch):
 
 
 def test_the_page_is_on_the_list():
-    assert "(new-model.md)" in Path(ROOT, "docs/README.md").read_text()
+    assert "(how-to/new-model.md)" in Path(ROOT, "docs/README.md").read_text()

@@ -320,13 +320,14 @@ def test_an_interrupted_script_leaves_no_process_behind(checkout, orderly):
 
 
 def test_the_page_of_all_models_is_what_the_models_say():
-    page = (ROOT / "docs/models.md").read_text()
+    page = (ROOT / "docs/reference/models/README.md").read_text()
     assert page.endswith(f"\n\n{overview()}\n"), (
-        "docs/models.md is out of date: end it with what `python -m wbsp.sync` prints")
+        "docs/reference/models/README.md is out of date: end it with what `python -m wbsp.sync` "
+        "prints")
 
 
 @pytest.mark.parametrize("sync", MODELS)
 def test_every_model_has_a_page_that_names_its_options(sync):
-    page = (ROOT / "docs" / page_of(sync)).read_text()
+    page = (ROOT / "docs/reference/models" / page_of(sync)).read_text()
     assert f"--sync={sync}" in page and f"--base_dir={sync}/" in page
     assert all(f"`{option}`" in page for option in MODELS[sync].OPTIONS)

@@ -1,7 +1,7 @@
 """How long one process waits for another: all such times in seconds, in one table.
 
-A line says: name, seconds, who waits for what, and what then. docs/timeouts.md shows the same. How
-often a loop looks at its timers, or a line is said, stands in the module that does it.
+A line says: name, seconds, who waits for what, and what then. docs/reference/timeouts.md shows the
+same. How often a loop looks at its timers, or a line is said, stands in the module that does it.
 """
 
 # A worker waits for its server

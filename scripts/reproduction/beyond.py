@@ -5,7 +5,7 @@ from __future__ import annotations
 from wbsp.simulate.study.compare import markdown
 
 _IMAGENET = ("ImageNet: 1.28 million images, 140 GB; pipeline and networks are "
-             "[here](imagenet.md)")
+             "[here](../docs/how-to/imagenet.md)")
 
 # paper and claim; made with; what it would take. Rates of a V100 are what is usual in float32.
 _ROWS = [

@@ -14,7 +14,7 @@ from reproduction.work import ROOT
 
 from wbsp.runlog.reader import Run
 
-BOOK = ROOT / "docs/long-runs.csv"
+BOOK = ROOT / "reports/long-runs.csv"
 PERIOD, WHOLE_PERIOD = 1.5, 5.0  # virtual seconds between two evaluations
 SMOOTHED = 3  # evaluations, whose mean must reach a target
 SMALL = "small"  # the usual network

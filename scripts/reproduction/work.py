@@ -146,7 +146,8 @@ def reality_to_60(models: Sequence[str], out: Path) -> Printing:
 def zipline(out: Path) -> Printing:
     """The job of choosing barriers, with ElasticBSP's three algorithms and up to 1,000 workers."""
     return Printing("zipline", ("-m", "benchmarks.zipline", "--workers", "10", "30", "100", "300",
-                                "1000", "--r", "15", "150", "--figure", "docs/figures/zipline.png"),
+                                "1000", "--r", "15", "150",
+                                "--figure", "reports/figures/zipline.png"),
                     out, 60.0)
 
 

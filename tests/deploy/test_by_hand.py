@@ -1,4 +1,5 @@
-"""Without a scheduler: the commands of docs/cluster.md, with the script of docs/your-model.md."""
+"""Without a scheduler: the commands of docs/how-to/several-machines.md, with the script of
+docs/tutorial/your-model.md."""
 
 import signal
 
@@ -11,8 +12,9 @@ from wbsp.ps.checkpoint import format as checkpoint
 
 @pytest.mark.slow
 def test_the_commands_train_the_script_unchanged(jobs):
-    (jobs.folder / "train.py").write_text(python_of("your-model.md"))
-    commands = commands_of("cluster.md", "By hand").replace(":2606", f":{free_port()}")
+    (jobs.folder / "train.py").write_text(python_of("tutorial/your-model.md"))
+    commands = commands_of("how-to/several-machines.md", "By hand")
+    commands = commands.replace(":2606", f":{free_port()}")
     assert "nohup" in commands and "WBSP_SERVER" in commands
     shell = jobs.run("shell", "bash", "-c", f"""
 trap 'kill -KILL $(jobs -p); exit 143' TERM

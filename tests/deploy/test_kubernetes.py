@@ -16,7 +16,7 @@ from jobs import ROOT, free_port
 from wbsp.ps.checkpoint import format as checkpoint
 
 FOLDER = ROOT / "deploy/kubernetes"
-VERSIONS = ["1.29", None]  # the oldest that docs/cluster.md names, and the newest that is known
+VERSIONS = ["1.29", None]  # the oldest that docs/how-to/kubernetes.md names; the newest known
 VARIABLES = {"WBSP_SERVER", "WBSP_WORKER_NUM", "WBSP_TOKEN_FILE"}
 
 

@@ -104,7 +104,7 @@ class Batch:
 
 
 def test_a_users_own_script_runs_unchanged(submit, tmp_path):
-    (tmp_path / "train.py").write_text(python_of("your-model.md"))
+    (tmp_path / "train.py").write_text(python_of("tutorial/your-model.md"))
     batch = submit(BATCH, "train.py")
     assert batch.ends() == "COMPLETED", batch.text()
     assert "there is no checkpoint to go on from: beginning afresh" in batch.text("ps")

@@ -9,7 +9,7 @@ from jobs import ROOT
 
 
 def python_of(page: str) -> str:
-    """The first block of Python on a page of docs/."""
+    """The first block of Python on a page of docs/, such as tutorial/your-model.md."""
     return re.search(r"```python\n(.*?)```", _text(page), re.DOTALL)[1]
 
 

@@ -249,7 +249,7 @@ def test_what_train_raises_comes_out_of_run(jobs, machine):
 
 @long
 def test_a_users_own_script_runs_unchanged(jobs, machine):
-    (jobs.folder / "train.py").write_text(python_of("your-model.md"))
+    (jobs.folder / "train.py").write_text(python_of("tutorial/your-model.md"))
     driver = jobs.start("driver", "-m", "wbsp.ray", "--workers=2", "--resources=GPU=1",
                         f"--storage={jobs.folder}", "--name=it", "train.py",
                         RAY_ADDRESS=machine.address)

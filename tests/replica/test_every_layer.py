@@ -1,4 +1,4 @@
-"""Each layer of Keras with a state, trained by two workers: it does what `docs/layers.md` says.
+"""Each layer of Keras with a state, trained by two workers (docs/reference/layers.md).
 
 Two models take a step each on data of their own, and exchange what they have learnt, as under bsp,
 on the back end that this process's Keras runs on.
@@ -17,7 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 keras = pytest.importorskip("keras")
 L = keras.layers
 BACK_END = keras.backend.backend()
-DOCS = (ROOT / "docs/layers.md").read_text()
+DOCS = (ROOT / "docs/reference/layers.md").read_text()
 
 
 def image(*layers):

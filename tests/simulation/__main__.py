@@ -1,4 +1,4 @@
-"""`python tests/simulation --runs=1000`: see docs/simulation.md."""
+"""`python tests/simulation --runs=1000`: see docs/explanation/simulation.md."""
 
 import sys
 from pathlib import Path

@@ -347,7 +347,7 @@ class Run:
                 f"nobody evaluates this run's versions yet, so that --target={self._config.target} "
                 "does not end it: have a process go through wbsp.versions("
                 f'"{self._config.host}:{self._config.port}") and report what it finds '
-                "(docs/evaluation.md)")
+                "(docs/how-to/evaluation.md)")
 
     def _accuracy_of(self, version: int) -> float | None:
         """Of this version, 0..1, if it was the last one that was evaluated."""
@@ -403,7 +403,7 @@ class Run:
             self._reporter.say(
                 f"worker {worker} starves: {self.engine.model.name} has accepted none of its last "
                 f"{pushes:,} pushes, of {seconds:.0f} s ({reason}). What it trains {lost}: end it, "
-                "or choose another synchronization model or option (docs/models.md)")
+                "or choose another synchronization model or option (docs/reference/models)")
 
 
 def _some(missing: dict[int, str]) -> str:

@@ -40,7 +40,7 @@ def run(train: Callable[..., Any] | Script, workers: int | Sequence[Needs], *,
                        server's node sees does as long as that node lives
     name:              of this run's folder there; that of an earlier run goes on with it.
                        Default: a new one
-    standby:           have one (docs/failure.md), on another node if there is room
+    standby:           have one (docs/how-to/standby.md), on another node if there is room
     server:            what the server needs, and the standby; default: a CPU
     strategy:          of the placement group, in Ray's words
     placement_timeout: seconds to wait for room on the cluster

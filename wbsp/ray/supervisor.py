@@ -37,7 +37,8 @@ class Result:
     summary:  the content of the run's summary.json
     folder:   of the run's files, as the node of the server sees it
     best:     path of the best version there, for `wbsp.load(folder, model, best=True)`; None: no
-              process has evaluated versions by a metric that the flags name (docs/evaluation.md)
+              process has evaluated versions by the metric that the flags name
+              (docs/how-to/evaluation.md)
     """
 
     returned: list[Any]

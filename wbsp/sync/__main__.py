@@ -29,7 +29,7 @@ def _rule(model: type[SyncModel]) -> str:
 
 
 def page_of(name: str) -> str:
-    """The page of a model in docs/."""
+    """The page of a model in docs/reference/models/."""
     return {"pcc": "wbsp"}.get(name, name) + ".md"
 
 

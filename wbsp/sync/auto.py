@@ -7,7 +7,7 @@ class Auto(OptimizedWBSP):
     """pcc with pushes weighed by work and just in time: two of its options, set [ours].
 
     No rule chooses: in long trainings no model was ahead of this one in any kind of cluster by more
-    than the seeds differ (docs/long-runs.md). Not for workers whose data differ: see `weight` of
+    than the seeds differ (reports/long-runs.md). Not for workers whose data differ: see `weight` of
     `WBSP`.
     """
 

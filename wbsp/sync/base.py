@@ -24,7 +24,7 @@ What the caller guarantees:
   every event.
 - A resumed run has a new model: its versions and sequence numbers begin above 0. For workers that
   live on `rejoin` is called, in place of `join`, also after the stop: their first push may be
-  computed from an older version than was granted. See docs/failure.md.
+  computed from an older version than was granted. See docs/explanation/fault-tolerance.md.
 
 What a model guarantees (a violation raises `ContractError` where the answer is received; a server
 ends its run then, as it does when a method of the model raises anything):

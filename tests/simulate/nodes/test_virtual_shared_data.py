@@ -104,7 +104,7 @@ def test_each_example_is_once_an_epoch_in_accepted_pushes(sync):
 
 
 def test_two_unequal_workers_take_no_longer_than_both_together():
-    """The example of docs/your-model.md, in time alone: 20 epochs of 200 batches of 64."""
+    """The example of docs/tutorial/your-model.md, in time alone: 20 epochs of 200 batches of 64."""
     machines = [Machine(constant(seconds), 0.001) for seconds in (0.0105, 0.1)]
     run = Run("pcc", machines, SharedData(12_800, 64, 20))
     run.check()

@@ -1,4 +1,4 @@
-"""What callbacks do to the weights, before and behind SyncCallback in the list: docs/callbacks.md.
+"""What callbacks before and behind SyncCallback do to the weights (docs/reference/callbacks.md).
 
 On whatever Keras runs on in this process. Each fit is the only worker of its run, so that what it
 leaves must be what the same steps leave without a server.
@@ -405,7 +405,7 @@ def test_terminate_on_nan(fits, where, raises):
 
 
 def test_each_callback_of_keras_has_its_test_and_its_row():
-    page = (ROOT / "docs/callbacks.md").read_text()
+    page = (ROOT / "docs/reference/callbacks.md").read_text()
     names = {name for name in dir(C) if isinstance(getattr(C, name), type)}
     tested = {name.removeprefix("test_").replace("_", "") for name in globals()}
     for name in names - {"Callback"}:

@@ -2,7 +2,7 @@
 
 Each record of the engine goes to all shards, in order, and so does whatever concerns the floats: to
 whom a version goes, which attachment of a worker counts, when the server needs a version whole. The
-server and its shards form one failure domain: see `docs/failure.md`.
+server and its shards form one failure domain: see `docs/explanation/fault-tolerance.md`.
 """
 
 from __future__ import annotations

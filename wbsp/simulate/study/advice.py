@@ -14,7 +14,8 @@ from wbsp.simulate.study.variants import Variant
 from wbsp.sync import MODELS
 from wbsp.sync.adsp import ADSP
 
-# The flags of an advice that were not given. The last are ours; see docs/wbsp.md, asp.md.
+# The flags of an advice that were not given. The last two models are options that we added
+# (docs/reference/models/wbsp.md, asp.md).
 FLAGS = {"model": "small", "dataset": "shapes10", "target_accuracy": 0.85, "epochs": 30.0,
          "test_images": 1000}
 SYNC = [*MODELS, "auto", "pcc:weight=work", "asp:overlap=true"]
