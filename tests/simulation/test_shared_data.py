@@ -12,14 +12,13 @@ from simulated.plan import Plan
 from wbsp.core.work_ledger import WorkLedger
 from wbsp.sync import MODELS
 
-SHARING = [name for name in MODELS if name != "lbbsp"]
 QUIET = Plan(data=(60, 4, 2), speeds=(0.05, 0.3))
 DEATHS = replace(QUIET, kills=2, kill_workers=1, breaks=2, storm=0.01, sleeps=1, naps=(0.2, 12.0))
 SHARDS = replace(QUIET, standby=True, shards=2, kills=1, kill_shards=1, kill_workers=1, breaks=2)
 
 
 @pytest.mark.parametrize("plan", [QUIET, DEATHS, SHARDS], ids=["quiet", "deaths", "shards"])
-@pytest.mark.parametrize("sync", SHARING)
+@pytest.mark.parametrize("sync", MODELS)
 def test_each_example_is_once_an_epoch_in_accepted_pushes(sync, plan):
     with scratch() as folder:
         for seed in range(1 if plan is QUIET else 3):

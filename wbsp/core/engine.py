@@ -40,6 +40,7 @@ from wbsp.core.messages import (
     AskWork,
     CutDecision,
     CutQuery,
+    Directed,
     Final,
     Granted,
     LearningRate,
@@ -58,7 +59,7 @@ from wbsp.core.shared_work import SharedWork
 from wbsp.core.stats import COUNTED, AnsweredWork, Member, count_rejected
 from wbsp.core.store import Store
 from wbsp.core.work_ledger import NOT_OWN
-from wbsp.sync.base import UNFIT, Action, Push, SyncModel
+from wbsp.sync.base import UNFIT, Action, Direct, Push, SyncModel
 from wbsp.tensors.ops import magnitude
 
 T = TypeVar("T")
@@ -155,10 +156,10 @@ class Engine:
         if self.work is not None:
             return
         rule, me = self.model.rule, f"worker {worker}"
-        if rule.shared or rule.batch is not None:
-            raise ValueError(f"{me} brings data that all workers share, and {self.model.name} "
-                             "hands out examples itself: give its fit hook.stream, or choose "
-                             "another synchronization model")
+        if rule.batch not in (None, data.batch):
+            raise ValueError(f"{me} brings data in batches of {data.batch}, and {self.model.name} "
+                             f"makes its batches of {rule.batch} on average: start the server with "
+                             f"--sync_option=batch={data.batch}, or give batch_size={rule.batch}")
         if self.members:
             raise ValueError(f"{me} brings data that all workers share, and the others have data "
                              "of their own: give all of them hook.examples, or none")
@@ -563,6 +564,9 @@ class Engine:
 
     def _decide(self, model: SyncModel, actions: Iterable[Action], push: Push | None = None,
                 most: float = 0.0, owns: bool = True) -> list[Record]:
+        if self.work is not None:  # it says which examples
+            actions = (action._replace(start=None) if isinstance(action, Direct) else action
+                       for action in actions)
         return decide(model, self.rendezvous.due(actions, push), self.store.latest.version,
                       self.members, push,
                       lambda weight: self.store.objection(weight, most) if owns else NOT_OWN)
@@ -584,15 +588,21 @@ class Engine:
             self.store.apply(record, update)
             self.store.reach.follow(record, most)
             if isinstance(record, Outgoing):
-                if isinstance(record.message, Granted):
-                    self.rendezvous.ahead.discard(record.worker)
-                    if self.work is not None:
-                        self.work.granted(record.worker)
+                self._told(record.worker, record.message)
             elif isinstance(record, Rejected):
                 count_rejected(self.members[record.worker].rejected, record.reason)
             event = event_of(record, push, self.store.latest.version, merged, self.ledger.mark)
             if event is not None:
                 self.log(now, event[0], **event[1])
+
+    def _told(self, worker: int, message: ToWorker) -> None:
+        """A worker is told what the model has decided for it."""
+        if isinstance(message, Granted):
+            self.rendezvous.ahead.discard(worker)
+            if self.work is not None:
+                self.work.granted(worker)
+        elif isinstance(message, Directed) and message.direct.batch and self.work is not None:
+            self.work.directed(worker, message.direct.batch)
 
 
 def event_of(record: Record, push: Push | None, version: int, merged: int,

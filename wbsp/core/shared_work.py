@@ -3,7 +3,8 @@
 Under a rule by which workers never wait for each other, a worker asks ahead, and is given a part of
 what is left by its speed. Under all others who waits for a version must not hold work that another
 one, for whose push it waits, could do: so a worker is given the work of one push, and not before it
-is granted a version. What it asks for meanwhile is answered then.
+is granted a version. What it asks for meanwhile is answered then. A model may say how many examples
+a batch has; which they are it does not.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class SharedWork:
         # Of these, in the order of their asking: an event must not cost O(N).
         self._due: dict[int, None] = {}  # who is able
         self._untold: dict[int, None] = {}  # who has not been told that there is none now
+        self._batches: dict[int, int] = {}  # worker -> examples of a step, where the model says it
         self._fixed = False  # a worker has said how many epochs there are, to this server
 
     @property
@@ -144,6 +146,10 @@ class SharedWork:
         self._able.discard(worker)
         self._sizes.left(worker)
         self._forget(worker)
+
+    def directed(self, worker: int, batch: int) -> None:
+        """The steps that a worker begins from now on have so many examples."""
+        self._batches[worker] = batch
 
     def granted(self, worker: int) -> None:
         """A worker may fetch a version, and train."""
@@ -229,11 +235,11 @@ class SharedWork:
             asking.pop(worker, None)
 
     def _size(self, worker: int) -> int:
-        batch, rule = self.data.batch, self._rule
+        batch, rule = self._batches.get(worker, self.data.batch), self._rule
         if rule.wait == "never":
             return self._sizes.size(worker, self.ledger.left(), batch)
         if rule.push == "every_step":
-            return batch * max(1, rule.every - self.ledger.steps(worker))
+            return batch * max(1, rule.every - self.ledger.steps(worker, batch))
         return batch  # what else the push will hold is not known
 
     def _work(self, worker: int, given: Range) -> Outgoing:

@@ -207,10 +207,10 @@ class WorkLedger:
         holder = self._holders[worker]
         return holder.end - holder.done
 
-    def steps(self, worker: int) -> int:
-        """Steps in which this worker trains what it was given, and what was not answered."""
-        return sum(-(-(r.stop - r.start) // self.data.batch)
-                   for r in self._holders[worker].held)
+    def steps(self, worker: int, batch: int) -> int:
+        """Steps of `batch` examples in which this worker trains what it was given, and what was not
+        answered."""
+        return sum(-(-(r.stop - r.start) // batch) for r in self._holders[worker].held)
 
     def known(self, worker: int, have: int) -> Range | None:
         """What this worker was given behind the place `have` of its sequence, for one who asks

@@ -111,7 +111,8 @@ class Direct(NamedTuple):
     #                          push="when_idle": False: hand over nothing; True: as before again
     batch: int | None = None  # examples of its next step and those after it
     start: int | None = None  # with `batch`: where in the shared stream the next step's examples
-    #                           begin; the positions given to one worker increase
+    #                           begin; the positions given to one worker increase. It says nothing
+    #                           where the run's workers share data: the ledger chooses from these
 
 
 _PUSH = Literal["every_step", "when_idle", "on_adopt", "directed", "on_query"]

@@ -41,6 +41,7 @@ class Share:
     closed:      the newest epoch whose last example this worker has trained; -1: none
     measured:    the newest result of a validation, by any worker, that is known; or None
     rate:        the newest learning rate that the server has told; or None
+    batch:       examples of a step; the server may say another number
     epoch:       of the newest example that was trained; before that, of those that the run is at
     """
 
@@ -56,6 +57,7 @@ class Share:
             raise ValueError(f"seed={seed!r}: it must be a whole number from 0 on")
         self.data = SharedData(int(n), int(batch_size), 1, int(seed))
         self.first_epoch = 0
+        self.batch = int(batch_size)
         self.epoch = 0
         self.closed = -1
         self.measured: Measured | None = None
@@ -85,6 +87,7 @@ class Share:
         """
         with self._changed:
             self.data = place.data
+            self.batch = place.data.batch
             self.epoch = place.epoch
             self.closed = -1
             self.measured = self.rate = None
@@ -128,7 +131,7 @@ class Share:
         """
         with self._changed:
             self._changed.wait_for(lambda: self._sequence.untaken or self._stopped, _GRAIN)
-            if self._run is not None and (batch := self._sequence.take(self.data.batch)):
+            if self._run is not None and (batch := self._sequence.take(self.batch)):
                 self._handed.append(batch)
                 return batch
             return LOOK if self._stopped else NOTHING
@@ -212,7 +215,7 @@ class Share:
     def _runs_low(self) -> bool:
         left = self._sequence.end - self._sequence.trained
         return left == 0 or (
-            self._ahead and 0 < -(-left // self.data.batch) * self._step < _TRIPS * self._trip)
+            self._ahead and 0 < -(-left // self.batch) * self._step < _TRIPS * self._trip)
 
     # The communication thread.
 

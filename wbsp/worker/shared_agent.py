@@ -117,7 +117,9 @@ class SharedAgent:
                         return None  # repeated
                 case m.Directed():
                     direct = message.direct
-                    if direct.batch is not None and self._assignments is not None:
+                    if direct.batch is not None and self._share is not None:
+                        self._share.batch = direct.batch
+                    elif direct.batch is not None and self._assignments is not None:
                         self._assignments.assign(direct.batch, direct.start)
                 case m.Reattached():
                     if message.joined and self._assignments is not None:

@@ -385,11 +385,14 @@ class Cluster:
     def start_server(self, name, resume=True):
         """The command of the server or of the standby."""
         plan, process = self.plan, self.process(name)
-        model = create(plan.sync, **plan.options)
+        options = dict(plan.options)
+        if plan.sync == "lbbsp" and plan.data is not None:
+            options["batch"] = plan.data[1]
+        model = create(plan.sync, **options)
         shards = ",".join(f"s{index}:{PORT}" for index in range(plan.shards)) or "1"
 
         def main():
-            settings = {"sync": model.name, "sync_option": json.dumps(plan.options, sort_keys=True)}
+            settings = {"sync": model.name, "sync_option": json.dumps(options, sort_keys=True)}
             try:
                 config = ServerConfig(
                     plan.workers, check_period=plan.period, share=plan.memory, wire=self.wire,

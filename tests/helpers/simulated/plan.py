@@ -109,7 +109,7 @@ def drawn(sync: str, seed: int, standby: bool | None = None, shards: bool | None
           options: dict | None = None, data: bool | None = None) -> Plan:
     """A plan with some kinds of faults, and none of the others, as the seed draws it.
 
-    data: whether its workers share data; None: as drawn. lbbsp has a stream of its own instead
+    data: whether its workers share data; None: as drawn
     """
     draw = random.Random(f"plan {sync} {seed}")
 
@@ -149,7 +149,7 @@ def drawn(sync: str, seed: int, standby: bool | None = None, shards: bool | None
     if options is None and sync in OPTIONS and draw.random() < 0.4:
         plan.options = draw.choice(OPTIONS[sync])
     # What is drawn last changes nothing of the plans without it.
-    if sync != "lbbsp" and (draw.random() < 0.25 if data is None else data):
+    if draw.random() < 0.25 if data is None else data:
         plan.data = draw.choice([24, 45, 60]), draw.choice([4, 7]), draw.choice([1, 2, 3])
         plan.leaves = some(0.4, 2)
     return plan

@@ -15,8 +15,6 @@ from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.world.machine import Incarnation, Machine, constant, lognormal
 from wbsp.sync import MODELS, create
 
-SHARING = [name for name in MODELS if name != "lbbsp"]
-
 
 class OneAnExample:
     def __init__(self, n, batch, workers):
@@ -96,11 +94,12 @@ def drawn(seed):
                                 random.randint(1, 3)), random.choice([0.0, 0.3])
 
 
-@pytest.mark.parametrize("sync", SHARING)
+@pytest.mark.parametrize("sync", MODELS)
 def test_each_example_is_once_an_epoch_in_accepted_pushes(sync):
     for seed in range(25):
         machines, data, detect = drawn(seed)
-        Run(sync, machines, data, detect_seconds=detect).check()
+        sized = {"batch": data.batch} if sync == "lbbsp" else {}
+        Run(sync, machines, data, sized, detect_seconds=detect).check()
 
 
 def test_two_unequal_workers_take_no_longer_than_both_together():
@@ -119,7 +118,20 @@ def test_eight_unequal_workers_end_together():
     assert run.cluster.ended * sum(1 / machine.step(0, 0) for machine in machines) / 4000 < 1.05
 
 
-def test_who_hands_out_examples_itself_takes_no_shared_data():
-    with pytest.raises(ValueError, match="worker 0 brings data that all workers share, and lbbsp "
-                                         "hands out examples itself"):
-        Run("lbbsp", [Machine(constant(1.0))], SharedData(10, 1, 1))
+@pytest.mark.parametrize("controller", ["cpu", "gpu", "federated"])
+def test_a_model_that_sizes_batches_does_so_with_shared_data(controller):
+    """Sizes are the model's, examples the ledger's: a fast worker trains more in a round."""
+    machines = [Machine(constant(seconds)) for seconds in (0.1, 0.3)]
+    run = Run("lbbsp", machines, SharedData(4000, 20, 3),
+              {"batch": 20, "controller": controller, "tau": 2})
+    run.check()
+    fast, slow = (sum(fields["samples"] for fields in run.told("accept")
+                      if fields["worker"] == worker) for worker in range(2))
+    assert fast > 2 * slow
+
+
+def test_batches_of_another_size_than_the_models_are_refused():
+    with pytest.raises(ValueError, match="worker 0 brings data in batches of 10, and lbbsp makes "
+                                         "its batches of 128 on average: start the server with "
+                                         "--sync_option=batch=10, or give batch_size=128"):
+        Run("lbbsp", [Machine(constant(1.0))], SharedData(100, 10, 1))

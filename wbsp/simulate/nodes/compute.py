@@ -85,7 +85,7 @@ class ComputeThread:
         """
         clock, index = self.context.clock, self.report.steps
         if self.work is not None:
-            taken = self.work.take(self.context.workload.batch)
+            taken = self.work.take(self.batch or self.context.workload.batch)
             if taken is None:
                 self.enter("data")
                 return

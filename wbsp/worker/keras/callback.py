@@ -200,8 +200,9 @@ class SyncCallback(keras.callbacks.Callback):
             _, welcome = worker.connect()
             sync, rule = welcome.settings["sync"], welcome.rule
             self._shared = None if worker.share is None else SharedFit(
-                worker, worker.share, model, self.params or {}, sync, rule, fit)
-            check(model, worker.batch is not None, sync, rule)
+                worker, worker.share, model, self.params or {}, fit)
+            if self._shared is None:
+                check(model, worker.batch is not None, sync, rule)
             worker.assignments.begin(worker.batch)
             replica = open_replica(model)
             for line in [*advice(sync, rule), *remarks(model)]:

@@ -26,7 +26,7 @@ def check(model: keras.Model, streamed: bool, sync: str, rule: WorkerRule) -> No
     """
     if rule.shared and not streamed:
         raise ValueError(f"under {sync} the server says who trains which examples: give fit a "
-                         "dataset that was made by this callback's stream()")
+                         "dataset that was made by this callback's examples() or stream()")
     if streamed and model.steps_per_execution != 1:
         raise ValueError(f"steps_per_execution={model.steps_per_execution}: a batch of stream() is "
                          "not known before the step ahead of it has ended; compile the model with "

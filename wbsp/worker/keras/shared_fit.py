@@ -13,7 +13,6 @@ from typing import Any
 import keras
 
 from wbsp.core.messages import Measured
-from wbsp.sync.base import WorkerRule
 from wbsp.worker.keras.fit import Edge, Fit
 from wbsp.worker.keras.input import reads_ahead
 from wbsp.worker.loop import Worker
@@ -36,7 +35,7 @@ class SharedFit:
     """
 
     def __init__(self, worker: Worker, share: Share, model: keras.Model, params: dict[str, Any],
-                 sync: str, rule: WorkerRule, fit: Fit):
+                 fit: Fit):
         self._worker = worker
         self._share = share
         self._model = model
@@ -48,9 +47,6 @@ class SharedFit:
                 "data of examples() have no end of their own: give fit "
                 "steps_per_epoch=hook.UNTIL_TOLD, and an epoch ends where the run's does; make "
                 "another SyncCallback for a fit on other data")
-        if rule.shared:
-            raise ValueError(f"{sync} hands out examples itself: give fit a dataset that was made "
-                             "by this callback's stream(), not by its examples()")
         if model.steps_per_execution != 1:
             raise ValueError(f"steps_per_execution={model.steps_per_execution}: an epoch of shared "
                              "data may end at any step; compile the model with "
