@@ -69,11 +69,12 @@ def count_events(sync: str, workers: int, events: int) -> dict:
     """Run a cluster of `workers` for about `events` events; its making does not count."""
     from wbsp.simulate.nodes.cluster import Cluster
     from wbsp.simulate.world.machine import Machine, lognormal
+    from wbsp.simulate.world.shards import ServerSpec
     from wbsp.sync import create
 
     machines = [Machine(lognormal(1.0 + index % 2, 0.2, seed=index), 0.001, 1e8, 1e8)
                 for index in range(workers)]
-    cluster = Cluster(create(sync), machines, model_bytes=1e5, ingress=1e9, egress=1e9,
+    cluster = Cluster(create(sync), machines, server=ServerSpec(1e9, 1e9), model_bytes=1e5,
                       stop_samples=events // EVENTS_A_STEP)
     begin = time.process_time()
     cluster.run()

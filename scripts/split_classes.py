@@ -18,6 +18,7 @@ from wbsp.process.imports import heavy_imports
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.study.compare import markdown
 from wbsp.simulate.study.spec import ClusterSpec, Group
+from wbsp.simulate.world.shards import ServerSpec
 from wbsp.sync import create
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))  # data and models of the checkout
@@ -58,15 +59,15 @@ def main(argv):
     network = SharedNetwork(compile(models.build("small", 0), "small", FLAGS.lr),
                             next(iter(batches(0)(0))))
     line = {"jitter": 0.1, "latency": 0.001, "up": 1e9 / 8, "down": 1e9 / 8}
-    spec = ClusterSpec((Group(step=0.02, **line), Group(step=0.02 * FLAGS.slower, **line)),
-                       ingress=1e9 / 8, egress=1e9 / 8)
+    groups = [Group(step_seconds=0.02 * factor, **line) for factor in (1.0, FLAGS.slower)]
+    spec = ClusterSpec(tuple(groups), ServerSpec(1e9 / 8, 1e9 / 8))
     rows = []
     for form, options in FORMS.items():
         scores = []
         for seed in range(FLAGS.seeds):
             workload = KerasWorkload(network, models.build("small", seed), 2, batches(seed), BATCH)
             cluster = Cluster(create(form.split()[0], **options), spec.machines(seed), workload,
-                              model_bytes=593_192, ingress=spec.ingress, egress=spec.egress)
+                              spec.server, model_bytes=593_192)
             seen = []
             for second in range(1, round(FLAGS.seconds) + 1):
                 cluster.run(second)

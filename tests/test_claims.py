@@ -13,9 +13,11 @@ import pytest
 from quadratic import QuadraticWorkload
 
 from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.nodes.server import Evaluator
 from wbsp.simulate.workloads.base import TimingWorkload
 from wbsp.simulate.workloads.keras import Experiment
 from wbsp.simulate.world.machine import Machine, constant, lognormal
+from wbsp.simulate.world.shards import ServerSpec
 from wbsp.sync import create
 
 MBIT = 1e6 / 8
@@ -71,9 +73,10 @@ class Race:
         model = create(sync)
         workload, reached = self.begin(self.seed, len(workers), model.rule.micro_batches)
         cluster = Cluster(
-            model, workers, workload, model_bytes=MODEL, ingress=self.bandwidth,
-            egress=self.bandwidth, check_period=self.period, target=self.target,
-            evaluate=lambda version: {"accuracy": float(reached(version))})
+            model, workers, workload, ServerSpec(self.bandwidth, self.bandwidth),
+            model_bytes=MODEL, evaluator=Evaluator(
+                lambda version: {"accuracy": float(reached(version))}, self.period,
+                target=self.target))
         cluster.run(until)
         times = [e.time for e in cluster.evaluations if e.metrics["accuracy"] >= self.target]
         return min(times, default=float("inf")), cluster

@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 
 from wbsp.core.messages import Ack
 from wbsp.simulate.nodes.cluster import Cluster
-from wbsp.simulate.nodes.compute import Observer
+from wbsp.simulate.nodes.worker import Observer
 from wbsp.simulate.world.machine import Incarnation, Machine, StepTime, trace
+from wbsp.simulate.world.shards import ServerSpec
 from wbsp.sync.base import Push, SyncModel
 
 __all__ = ["laws"]
@@ -52,8 +53,8 @@ MACHINES = st.sampled_from([
     {"latency": latency, "up": up, "down": down, "incarnations": incarnations}
     for latency, up, down, incarnations in product((0.0, 0.25, 1.0), RATES, RATES, INCARNATIONS)])
 SETTINGS = st.sampled_from([
-    {"model_bytes": size, "ingress": ingress, "egress": egress, "apply_seconds": apply,
-     "detect_seconds": detect} for size, ingress, egress, apply, detect
+    {"model_bytes": size, "server": ServerSpec(ingress, egress, apply, detect)}
+    for size, ingress, egress, apply, detect
     in product((0.0, 1.0, 3.0), RATES, RATES, (0.0, 0.125), (0.0, 0.75))])
 RESEND = st.sampled_from([
     flags for n in (1, 2, 3, 4) for flags in product((False, True), repeat=n)])

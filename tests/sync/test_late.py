@@ -7,6 +7,7 @@ from random_clusters import Judge, Witness, many, plans
 
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.world.machine import Machine, constant, lognormal
+from wbsp.simulate.world.shards import ServerSpec
 from wbsp.sync import Accept, Commit, Direct, Grant, Push, create
 from wbsp.sync.late import JustInTime
 
@@ -19,7 +20,8 @@ def test_random_clusters_keep_the_laws_and_nobody_waits(plan):
 
 
 def run(machines, late, seconds=30.0, size=0.0, line=float("inf")):
-    made = Cluster(create("pcc", late=late), machines, model_bytes=size, ingress=line, egress=line)
+    made = Cluster(create("pcc", late=late), machines, server=ServerSpec(line, line),
+                   model_bytes=size)
     made.run(seconds)
     made.versions = made.engine.store.latest.version
     made.pushes = sum(report.pushes for report in made.reports)

@@ -9,7 +9,8 @@ from wbsp.runlog.server import ServerLog
 from wbsp.simulate.study.cluster_file import read_cluster
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, simulate
-from wbsp.simulate.study.spec import published
+from wbsp.simulate.study.spec import Group, published
+from wbsp.simulate.world.shards import ServerSpec
 from wbsp.sync import MODELS
 from wbsp.watch.run import WatchedRun
 
@@ -55,7 +56,8 @@ def bad_day(tmp_path_factory):
 def forty(tmp_path_factory):
     """The folder of a run of forty workers."""
     folder = tmp_path_factory.mktemp("forty")
-    plan = Plan(published(40, "H1", 0.02, 0.2, 1e-3, 1.25e8, model_bytes=6e5), None, 8,
+    like = Group(step_seconds=0.02, jitter=0.2, latency=1e-3, up=1.25e8, down=1.25e8)
+    plan = Plan(published(40, "H1", like, ServerSpec(1.25e8, 1.25e8), 6e5), None, 8,
                 stop_samples=40 * 8 * 60)
     simulate(plan, MODELS["pcc"], {}, 0, folder, Progress())
     return folder

@@ -3,13 +3,14 @@
 The world, which knows no synchronization model:
     world/clock.py        the queue of events
     world/links.py        bandwidth, shared fairly by transfers that run at the same time
-    world/shards.py       the shards of a server, and what comes and goes in slices
+    world/shards.py       a server, as one process or in shards, and what comes and goes in slices
     world/machine.py      a machine: its step times, its link, when its worker is there
 
 The cluster, which drives the real engine and the real agents in that world:
     nodes/cluster.py      a whole cluster: the class for a study or a test of one's own
     nodes/server.py       the server's side: messages wait their turn, the engine's answers are sent
-    nodes/worker.py       a worker's side: the compute thread, and the agent's commands carried out
+    nodes/worker.py       a worker's side: the compute thread, the agent's commands carried out,
+                          and who listens to these
 
 What the workers train:
     workloads/base.py     the protocol; no tensors, for studies of time
@@ -27,10 +28,11 @@ The command, `python -m wbsp.simulate`:
 """
 
 from wbsp.simulate.nodes.cluster import Cluster
-from wbsp.simulate.nodes.compute import Observer
+from wbsp.simulate.nodes.server import Evaluator
+from wbsp.simulate.nodes.worker import Observer
 from wbsp.simulate.workloads.base import TimingWorkload, Workload
 from wbsp.simulate.world.machine import Incarnation, Machine, changing, constant, lognormal, trace
-from wbsp.simulate.world.shards import Shard
+from wbsp.simulate.world.shards import ServerSpec, Shard
 
-__all__ = ["Cluster", "Incarnation", "Machine", "Observer", "Shard", "TimingWorkload", "Workload",
-           "changing", "constant", "lognormal", "trace"]
+__all__ = ["Cluster", "Evaluator", "Incarnation", "Machine", "Observer", "ServerSpec", "Shard",
+           "TimingWorkload", "Workload", "changing", "constant", "lognormal", "trace"]

@@ -33,11 +33,11 @@ from wbsp.runlog.folder import run_folder
 from wbsp.simulate.study import advice, compare, units
 from wbsp.simulate.study.cluster_file import read_cluster
 from wbsp.simulate.study.progress import Progress
-from wbsp.simulate.study.runs import Plan, simulate
-from wbsp.simulate.study.spec import ClusterSpec, published
+from wbsp.simulate.study.runs import Plan, create_model, simulate
+from wbsp.simulate.study.spec import ClusterSpec, Group, published
 from wbsp.simulate.study.variants import Variant, variants
 from wbsp.simulate.world.shards import check_number
-from wbsp.sync import MODELS, parse_options, with_batch_size
+from wbsp.sync import MODELS, parse_options
 from wbsp.tensors.codecs import FLOAT32, KNOWN, parse
 
 if TYPE_CHECKING:
@@ -169,11 +169,7 @@ def _variants() -> list[Variant]:
     """What --sync and --sync_option name, all checked."""
     compared = variants(FLAGS.sync, FLAGS.sync_option)
     for one in compared:
-        options = with_batch_size(one.sync, FLAGS.batch_size, one.options)
-        parts = one.sync(**options).rule.micro_batches
-        if FLAGS.batch_size % parts:
-            raise ValueError(f"--batch_size={FLAGS.batch_size} does not divide into the {parts} "
-                             f"micro-batches of {one.label}; choose a multiple")
+        create_model(one.sync, one.options, FLAGS.batch_size)
     return compared
 
 
@@ -193,7 +189,7 @@ def _shards() -> list[int]:
 def _sharded(plan: Plan, count: int) -> Plan:
     """The plan, with so many shards like the server in place of those of the cluster file."""
     spec = plan.cluster
-    if spec.shards and spec.shards != spec.sharded(len(spec.shards)).shards:
+    if spec.server.shards and spec != spec.sharded(len(spec.server.shards)):
         raise ValueError(f"--shards and {FLAGS.cluster}, whose shards have links of their own, "
                          "both describe the shards; give one")
     return replace(plan, cluster=spec.sharded(count), settings={**plan.settings, "shards": count})
@@ -233,32 +229,34 @@ def _plan() -> Plan:
             FLAGS["check_period"].value = f"{period:g}s"
     outer_options = parse_options(FLAGS.outer_option)
     create_outer(FLAGS.outer, **outer_options)  # a bad one is refused before anything runs
-    shards = {"shards": len(cluster.shards)} if cluster.shards else {}
+    shards = {"shards": len(cluster.server.shards)} if cluster.server.shards else {}
     return Plan(cluster, experiment, FLAGS.batch_size, stop, until, target,
                 _time("check_period"), growth, FLAGS.outer, outer_options, parse(FLAGS.wire),
                 {**_settings(), **shards}, FLAGS.lr_steps == "mean")
 
 
 def _cluster() -> ClusterSpec:
+    """The cluster of the file, or else of the flags."""
+    model_bytes = _flag("model_bytes", units.size)
     if FLAGS.cluster is not None:
         given = [name for name in DESCRIBING if FLAGS[name].present]
         if given:
             raise ValueError(f"--{given[0]} and {FLAGS.cluster} both describe the cluster; give "
                              "one")
         cluster = read_cluster(FLAGS.cluster)
-        return cluster if FLAGS.model_bytes is None else cluster.timed_for(
-            _flag("model_bytes", units.size))
+        return cluster if model_bytes is None else replace(cluster, model_bytes=model_bytes)
     if FLAGS.step_seconds is None:
         if FLAGS.model not in STEP_SECONDS:
             raise ValueError(f"--step_seconds: how long does a step of {FLAGS.model} take? give "
                              "it, such as 20ms")
         FLAGS["step_seconds"].value = f"{STEP_SECONDS[FLAGS.model]:g}s"
-    return published(
-        FLAGS.workers, FLAGS.heterogeneity, _time("step_seconds"), FLAGS.jitter, _time("latency"),
-        _flag("bandwidth", units.bandwidth),
-        None if FLAGS.server_bandwidth is None else _flag("server_bandwidth", units.bandwidth),
-        _time("apply_seconds"),
-        None if FLAGS.model_bytes is None else _flag("model_bytes", units.size))
+    line = _flag("bandwidth", units.bandwidth)
+    shared = line if FLAGS.server_bandwidth is None else _flag("server_bandwidth", units.bandwidth)
+    like = Group(step_seconds=_time("step_seconds"), jitter=FLAGS.jitter, latency=_time("latency"),
+                 up=line, down=line)
+    server = replace(ClusterSpec.server, ingress=shared, egress=shared,
+                     apply_seconds=_time("apply_seconds"))
+    return published(FLAGS.workers, FLAGS.heterogeneity, like, server, model_bytes)
 
 
 def _experiment() -> Experiment:
@@ -268,7 +266,7 @@ def _experiment() -> Experiment:
 
     make_deterministic()
     return Experiment(FLAGS.model, FLAGS.dataset, FLAGS.batch_size, FLAGS.lr, FLAGS.data_dir,
-                      FLAGS.test_images, FLAGS.lr_decays and _flag("lr_decays", units.decays))
+                      FLAGS.test_images, _flag("lr_decays", units.decays))
 
 
 def _settings() -> dict:
@@ -287,8 +285,10 @@ def _time(name: str) -> float:
 
 
 def _flag(name: str, parse: Callable[[Any], Any]) -> Any:
+    """The value of a flag, parsed; None where it has none."""
+    value = FLAGS[name].value
     try:
-        return parse(FLAGS[name].value)
+        return None if value is None else parse(value)
     except ValueError as error:
         raise ValueError(f"--{name}: {error}") from None
 

@@ -18,8 +18,10 @@ from quadratic import QuadraticWorkload
 
 from wbsp.core.outer_optimizer import create_outer
 from wbsp.simulate.nodes.cluster import Cluster
-from wbsp.simulate.nodes.compute import Observer
+from wbsp.simulate.nodes.server import Evaluator
+from wbsp.simulate.nodes.worker import Observer
 from wbsp.simulate.world.machine import Incarnation, Machine, changing, constant, lognormal
+from wbsp.simulate.world.shards import ServerSpec
 from wbsp.sync import create
 
 # with 10 bytes: push 0.3 s, fetch 0.4 s, or 0.2 s for a model that follows an Ack
@@ -138,7 +140,7 @@ def test_asp_makes_a_version_of_every_push():
 
 def test_all_workers_share_the_servers_interface():
     run = Run(create("bsp"), free(1.0, 1.0, 1.0, 1.0), until=16.0, model_bytes=8.0,
-              ingress=16.0, egress=32.0)
+              server=ServerSpec(16.0, 32.0))
     assert run.commits == exactly([4.0, 8.0, 12.0, 16.0])  # fetch 1 s, step 1 s, push 2 s
     for seconds in run.seconds:
         assert (seconds["pull"], seconds["push"]) == exactly((4.0, 8.0))
@@ -146,7 +148,8 @@ def test_all_workers_share_the_servers_interface():
 
 def test_a_narrow_link_leaves_its_share_to_the_others():
     narrow = Machine(constant(1.0), up=1.0)
-    run = Run(create("asp"), [narrow, *free(1.0, 1.0)], until=7.0, model_bytes=6.0, ingress=5.0)
+    run = Run(create("asp"), [narrow, *free(1.0, 1.0)], until=7.0, model_bytes=6.0,
+              server=ServerSpec(ingress=5.0))
     # 1 B/s and twice 2 B/s: the wide ones arrive at 1 + 3 s, the narrow one at 1 + 6 s. The second
     # pushes of the wide ones, from 5 s on, are on their way at the end.
     assert [run.arrived(worker) for worker in range(3)] == [
@@ -154,7 +157,8 @@ def test_a_narrow_link_leaves_its_share_to_the_others():
 
 
 def test_wbsp_uploads_contend_only_while_they_overlap():
-    run = Run(create("wbsp"), free(1.0, 2.0), until=4.0, model_bytes=3.0, ingress=2.0)
+    run = Run(create("wbsp"), free(1.0, 2.0), until=4.0, model_bytes=3.0,
+              server=ServerSpec(ingress=2.0))
     # Worker 0 uploads alone from 1 s on; worker 1 comes at 2 s, then they have 1 B/s each. One
     # ends at 3 s; the other has 2 of 3 bytes left, and the interface to itself.
     assert (run.arrived(0), run.arrived(1)) == (exactly([3.0]), exactly([4.0]))
@@ -162,7 +166,8 @@ def test_wbsp_uploads_contend_only_while_they_overlap():
 
 
 def test_the_server_applies_one_push_after_the_other():
-    run = Run(create("bsp"), free(1.0, 1.0, 1.0), until=5.0, apply_seconds=0.5)
+    run = Run(create("bsp"), free(1.0, 1.0, 1.0), until=5.0,
+              server=ServerSpec(apply_seconds=0.5))
     assert run.commits == exactly([2.5, 5.0])
     assert [s["push"] for s in run.seconds] == exactly([1.0, 2.0, 3.0])
     assert [s["wait"] for s in run.seconds] == exactly([2.0, 1.0, 0.0])
@@ -170,7 +175,7 @@ def test_the_server_applies_one_push_after_the_other():
 
 def test_a_round_goes_on_when_the_loss_of_a_worker_is_detected():
     workers = [*free(1.0), Machine(constant(2.0), incarnations=(Incarnation(0.0, 5.0),))]
-    run = Run(create("bsp"), workers, until=8.0, detect_seconds=0.75)
+    run = Run(create("bsp"), workers, until=8.0, server=ServerSpec(detect_seconds=0.75))
     assert run.commits == exactly([2.0, 4.0, 5.75, 6.75, 7.75])
     assert run.seconds[1]["compute"] == exactly(5.0)
 
@@ -183,7 +188,8 @@ def test_a_push_that_has_not_arrived_is_lost_with_its_worker():
 
 def test_a_lost_worker_leaves_the_interface_to_the_others():
     dying = Machine(constant(1.0), incarnations=(Incarnation(0.0, 3.0),))
-    run = Run(create("asp"), [dying, *free(1.0)], until=5.0, model_bytes=4.0, ingress=2.0)
+    run = Run(create("asp"), [dying, *free(1.0)], until=5.0, model_bytes=4.0,
+              server=ServerSpec(ingress=2.0))
     # Both upload at 1 B/s from 1 s on; from 3 s on the 2 bytes left have 2 B/s.
     assert (run.arrived(0), run.arrived(1)) == ([], exactly([4.0]))
 
@@ -209,7 +215,7 @@ def test_a_stall_delays_the_round():
 def jittered(n, seed=0, **options):
     workers = [Machine(lognormal(1.0 + i, 0.3, seed=seed + i), latency=0.01 * i, up=20.0, down=30.0)
                for i in range(n)]
-    return workers, {"model_bytes": 5.0, "ingress": 30.0, "egress": 40.0, "stop_samples": 60,
+    return workers, {"model_bytes": 5.0, "server": ServerSpec(30.0, 40.0), "stop_samples": 60,
                      **options}
 
 
@@ -264,8 +270,8 @@ def test_evaluations_come_at_every_period_and_the_target_ends_the_run():
 
     def evaluate(snapshot):
         return {"accuracy": 1 - workload.loss(snapshot.vector) / workload.loss(workload.initial())}
-    cluster = Cluster(create("wbsp"), free(1.0, 2.0), workload, evaluate=evaluate,
-                      check_period=3.0, target=0.9)
+    cluster = Cluster(create("wbsp"), free(1.0, 2.0), workload,
+                      evaluator=Evaluator(evaluate, 3.0, target=0.9))
     cluster.run()
     times = [e.time for e in cluster.evaluations]
     assert times[:-1] == exactly([3.0 * i for i in range(len(times) - 1)])
@@ -277,24 +283,24 @@ def test_evaluations_come_at_every_period_and_the_target_ends_the_run():
 
 
 def test_evaluations_may_come_at_a_part_of_the_time_gone_by():
-    cluster = Cluster(create("asp"), free(1.0), evaluate=lambda snapshot: {}, check_period=1.5,
-                      check_growth=0.5, stop_samples=20)
+    cluster = Cluster(create("asp"), free(1.0), stop_samples=20,
+                      evaluator=Evaluator(lambda snapshot: {}, period=1.5, growth=0.5))
     cluster.run()
     assert [e.time for e in cluster.evaluations] == exactly(
         [0, 1.5, 3.0, 4.5, 6.75, 10.125, 15.1875, 20])
 
 
 def test_a_run_whose_first_version_is_good_enough_trains_nothing():
-    cluster = Cluster(create("bsp"), free(1.0, 2.0), evaluate=lambda snapshot: {"accuracy": 0.5},
-                      target=0.5)
+    cluster = Cluster(create("bsp"), free(1.0, 2.0),
+                      evaluator=Evaluator(lambda snapshot: {"accuracy": 0.5}, target=0.5))
     cluster.run()
     assert (cluster.ended, cluster.engine.steps) == (0.0, 0)
 
 
 def test_nothing_is_evaluated_after_the_last_version():
     workers = [*free(1.0), Machine(constant(1.0), incarnations=(Incarnation(50.0),))]
-    cluster = Cluster(create("asp"), workers, evaluate=lambda snapshot: {}, check_period=4.5,
-                      stop_samples=7)
+    cluster = Cluster(create("asp"), workers, stop_samples=7,
+                      evaluator=Evaluator(lambda snapshot: {}, period=4.5))
     cluster.run()
     assert [e[:2] for e in cluster.evaluations] == [(0.0, 0), (4.5, 4), (7.0, 7)]
 
@@ -327,7 +333,8 @@ def test_the_models_alarm_rings():
     (lambda: Machine(constant(1.0), fixed=-1.0), "fixed must be 0 s or more.*-1.0"),
     (lambda: Machine(constant(1.0), stalls=((5.0, 6.0), (1.0, 2.0))), "stalls must follow"),
     (lambda: Cluster(create("bsp"), []), "at least one worker"),
-    (lambda: Cluster(create("bsp"), free(1.0), ingress=0.0), "capacity must be above 0"),
+    (lambda: Cluster(create("bsp"), free(1.0), server=ServerSpec(ingress=0.0)),
+     "capacity must be above 0"),
     (lambda: Cluster(create("bsp"), free(-1.0)).run(), "worker 0: a step time must be 0 s or more"),
 ])
 def test_bad_settings_say_what_is_wrong(make, message):
@@ -348,7 +355,7 @@ def test_thousands_of_workers_cost_a_handful_of_events_each_step():
 def test_an_event_takes_as_many_calls_in_a_large_cluster_as_in_a_small_one(name):
     def calls_an_event(n):
         workers = [Machine(lognormal(1.0, 0.2, seed=i), latency=0.001, up=1e8) for i in range(n)]
-        cluster = Cluster(create(name), workers, model_bytes=1e5, ingress=1e9, egress=1e9,
+        cluster = Cluster(create(name), workers, model_bytes=1e5, server=ServerSpec(1e9, 1e9),
                           stop_samples=6 * n)
         calls = 0
 

@@ -6,6 +6,7 @@ from quadratic import QuadraticWorkload
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.workloads.base import TimingWorkload
 from wbsp.simulate.world.machine import Incarnation, Machine, constant
+from wbsp.simulate.world.shards import ServerSpec
 from wbsp.sync.asp import ASP
 from wbsp.sync.base import Accept, Commit, Direct, Grant, WorkerRule
 from wbsp.sync.bsp import BSP
@@ -195,7 +196,7 @@ def test_a_version_that_follows_an_ack_shares_the_interface_from_the_moment_of_t
         def push(self, push, now):  # worker 1 goes on at once, worker 0 fetches
             return [Accept(push, 1.0), Commit(), Grant(push.worker)]
     run = Run(Free(), [Machine(constant(1.0), latency=0.1), Machine(constant(1.25), latency=0.1)],
-              2.7, model_bytes=10.0, egress=20.0)
+              2.7, model_bytes=10.0, server=ServerSpec(egress=20.0))
     # Both fetch W_0 from 0.3 s on, at 10 B/s each, and begin at 1.4 s. Worker 0 pushes at 2.5 s:
     # 5 bytes are through at 2.75 s, when worker 1's version joins.
     assert run.commits == exactly([2.5])
@@ -209,7 +210,7 @@ def test_a_version_that_no_worker_wants_any_more_still_uses_the_interface():
     # The run stops with the first push. Its version is on its way from 2.1 to 2.6 s; the fetch of
     # the final one, announced at 2.4 s, arrives at 2.5 s, and shares until 2.7 s.
     cluster = Cluster(ASP(), [Machine(constant(1.0), latency=0.1, up=100.0)], model_bytes=10.0,
-                      egress=20.0, stop_samples=1)
+                      server=ServerSpec(egress=20.0), stop_samples=1)
     cluster.run()
     report = cluster.reports[0]
     assert cluster.ended == exactly(2.3)
@@ -220,7 +221,7 @@ def test_a_version_that_no_worker_wants_any_more_still_uses_the_interface():
 def test_a_version_on_its_way_to_a_lost_worker_is_lost_with_it():
     workers = [Machine(constant(1.0), incarnations=(Incarnation(0.0, 5.5),)),
                Machine(constant(1.25))]
-    run = Run(ASP(), workers, 8.0, model_bytes=4.0, egress=2.0)
+    run = Run(ASP(), workers, 8.0, model_bytes=4.0, server=ServerSpec(egress=2.0))
     # W_0 is there at 4 s. Worker 1 pushes at 5.25 s and shares with the version of worker 0 until
     # that is lost, 0.25 bytes later.
     assert run.commits[:2] == exactly([5.0, 5.25])

@@ -10,9 +10,11 @@ from random import Random
 import numpy as np
 import pytest
 
+from wbsp.core.agent import Cut
 from wbsp.core.messages import SharedData
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.world.machine import Incarnation, Machine, constant, lognormal
+from wbsp.simulate.world.shards import ServerSpec
 from wbsp.sync import MODELS, create
 
 
@@ -47,12 +49,13 @@ class Run:
         self.cluster = Cluster(create(sync, **dict(options)), machines,
                                OneAnExample(data.n, data.batch, len(machines)), log=self._log,
                                data=data, **more)
-        push = self.cluster.server.push
+        receive = self.cluster.server.receive
 
-        def arrived(worker, one, update, fetch):
-            self.came[one.worker, one.seq] = np.rint(update)  # versions hold fractions
-            push(worker, one, update, fetch)
-        self.cluster.server.push = arrived
+        def arrived(worker, message, update=None):
+            if isinstance(message, Cut):  # versions hold fractions
+                self.came[message.push.worker, message.push.seq] = np.rint(update)
+            receive(worker, message, update)
+        self.cluster.server.receive = arrived
         assert self.cluster.run()
 
     def _log(self, now, kind, **fields):
@@ -99,7 +102,7 @@ def test_each_example_is_once_an_epoch_in_accepted_pushes(sync):
     for seed in range(25):
         machines, data, detect = drawn(seed)
         sized = {"batch": data.batch} if sync == "lbbsp" else {}
-        Run(sync, machines, data, sized, detect_seconds=detect).check()
+        Run(sync, machines, data, sized, server=ServerSpec(detect_seconds=detect)).check()
 
 
 def test_two_unequal_workers_take_no_longer_than_both_together():

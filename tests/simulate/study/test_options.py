@@ -65,7 +65,7 @@ def test_an_advice_scales_the_period_of_adsp_unless_it_is_given(tmp_path, given,
 
 
 def test_an_advice_checks_as_often_as_its_cluster_is_fast():
-    quick, slow = (ClusterSpec((Group(4, step=step),)) for step in (0.01, 36.0))
+    quick, slow = (ClusterSpec((Group(4, step_seconds=step),)) for step in (0.01, 36.0))
     assert advice.check_period(quick, 2000) == 0.025  # 5 s of pure computing
     assert advice.check_period(slow, 2000) == 90
     assert advice.check_period(ClusterSpec((Group(),)), 2000) is None

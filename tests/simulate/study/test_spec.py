@@ -6,9 +6,9 @@ import pytest
 
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.study.cluster_file import read_cluster
-from wbsp.simulate.study.spec import published
+from wbsp.simulate.study.spec import Group, published
 from wbsp.simulate.world.machine import INF, Incarnation
-from wbsp.simulate.world.shards import Shard
+from wbsp.simulate.world.shards import ServerSpec, Shard
 from wbsp.sync import create
 
 CLUSTERS = sorted((Path(__file__).parents[3] / "scripts/clusters").glob("*.toml"))
@@ -46,8 +46,8 @@ lose = "1min"
 def test_the_keys_of_a_file_become_machines(tmp_path):
     cluster = described(tmp_path, FULL)
     assert (cluster.size, cluster.model_bytes) == (3, 4e6)
-    assert (cluster.ingress, cluster.egress) == (125e6, 250e6)
-    assert (cluster.apply, cluster.detect) == (2e-3, 3.0)
+    assert (cluster.server.ingress, cluster.server.egress) == (125e6, 250e6)
+    assert (cluster.server.apply_seconds, cluster.server.detect_seconds) == (2e-3, 3.0)
     a, b, late = cluster.machines(seed=0)
     assert a.seconds(0, 0.0) == b.seconds(0, 0.0) == 0.01
     assert (a.latency, a.up, a.down) == (1e-3, 2.5e6, 12.5e6)
@@ -101,8 +101,8 @@ def test_equal_workers_that_come_one_after_another_do_not_meet_at_the_server(tmp
             step_seconds = 1
             spread = {spread}
             """)
-        cluster = Cluster(create("asp"), spec.machines(seed=0), model_bytes=1e5, ingress=1e6,
-                          egress=1e6)
+        cluster = Cluster(create("asp"), spec.machines(seed=0), server=spec.server,
+                          model_bytes=1e5)
         cluster.run(until=50.0)
         return {round(report.push_seconds / report.pushes, 6) for report in cluster.reports}
     assert waited("0") == {0.4}  # four at once, each at a quarter of the bandwidth
@@ -131,7 +131,8 @@ def test_what_a_spec_says_of_its_pace(tmp_path):
 
 
 def test_the_published_setting_slows_odd_workers():
-    machines = published(3, "H2", 0.02, latency=1e-3, bandwidth=125e6).machines(seed=0)
+    machines = published(3, "H2", Group(
+        step_seconds=0.02, latency=1e-3, up=125e6, down=125e6)).machines(seed=0)
     assert [machine.seconds(0, 0.0) for machine in machines] == [0.02, 1.02, 0.02]
     assert {(m.latency, m.up, m.down) for m in machines} == {(1e-3, 125e6, 125e6)}
 
@@ -155,8 +156,8 @@ apply_seconds = "0.1s"
 def test_shards_have_links_like_the_servers_or_of_their_own(tmp_path, shards, links):
     plain = described(tmp_path, LINE)
     cluster = described(tmp_path, f"{LINE}shards = {shards}\n")
-    assert (plain.shards, cluster.shards) == ((), links)
-    assert (cluster.ingress, cluster.egress, cluster.apply) == (4e6, 8e6, 0.1)
+    assert (plain.server.shards, cluster.server.shards) == ((), links)
+    assert cluster.server == ServerSpec(4e6, 8e6, 0.1, 6.0, links)
     assert plain.sharded(3) == described(tmp_path, f"{LINE}shards = 3\n")
     assert cluster.sharded(1) == plain
 

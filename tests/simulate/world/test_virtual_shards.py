@@ -1,6 +1,7 @@
 """Shards in virtual time: schedules by hand, brute force, and the laws of every run."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.world.clock import Clock
 from wbsp.simulate.world.machine import INF, Incarnation, Machine, constant, trace
-from wbsp.simulate.world.shards import Shard, Shards
+from wbsp.simulate.world.shards import ServerSpec, Shard, Shards
 from wbsp.sync import create
 from wbsp.testing import RATES, Laws, plans
 
@@ -43,7 +44,7 @@ def times(log, kind="commit"):
 def test_where_the_servers_line_is_the_bottleneck_a_round_divides_by_the_shards(count):
     # One server: fetch 4 * 8 / 32 = 1 s, step 1 s, push 4 * 8 / 16 = 2 s.
     log, cluster = events(create("bsp"), free(1.0, 1.0, 1.0, 1.0), until=4.0, model_bytes=8.0,
-                          shards=count * [Shard(16.0, 32.0)])
+                          server=ServerSpec(shards=count * (Shard(16.0, 32.0),)))
     rounds = int(4.0 / (1 + 3 / count))
     assert times(log) == exactly([(1 + 3 / count) * (n + 1) for n in range(rounds)])
     for report in cluster.reports:
@@ -55,15 +56,15 @@ def test_where_the_servers_line_is_the_bottleneck_a_round_divides_by_the_shards(
 def test_where_the_workers_lines_are_the_bottleneck_shards_gain_nothing(name, count):
     workers = [Machine(trace([1.0, 0.75, 2.0]), latency=0.1, up=2.0, down=4.0),
                Machine(constant(1.5), up=1.0, down=2.0)]
-    one, many = (events(create(name), workers, until=60.0, model_bytes=3.0, **server)[0]
-                 for server in ({"ingress": 9.0, "egress": 9.0},
-                                {"shards": count * [Shard(9.0, 9.0)]}))
+    one, many = (events(create(name), workers, until=60.0, model_bytes=3.0, server=server)[0]
+                 for server in (ServerSpec(9.0, 9.0),
+                                ServerSpec(shards=count * (Shard(9.0, 9.0),))))
     assert len(times(one)) >= 9 and one == many  # not a bit differs
 
 
 def test_the_slowest_of_unequal_shards_decides():
     log, _ = events(create("bsp"), free(1.0, 1.0, 1.0, 1.0), until=13.0, model_bytes=8.0,
-                    shards=[Shard(16.0, 16.0), Shard(4.0, 32.0)])
+                    server=ServerSpec(shards=(Shard(16.0, 16.0), Shard(4.0, 32.0))))
     # Four slices of 4 bytes: out of the first shard in 1 s, into the second in 4 s.
     assert times(log) == exactly([6.0, 12.0])
 
@@ -71,7 +72,7 @@ def test_the_slowest_of_unequal_shards_decides():
 def test_the_latency_between_coordinator_and_shards_is_paid_there_and_back():
     worker = Machine(constant(1.0), latency=0.1, up=100.0, down=50.0)
     log, cluster = events(create("asp"), [worker], until=5.0, model_bytes=10.0,
-                          shards=[Shard(latency=0.05), Shard(latency=0.2)])
+                          server=ServerSpec(shards=(Shard(latency=0.05), Shard(latency=0.2))))
     # Of the farther shard: push 0.1 + 0.2 + 5 / 50 + 0.2, version 0.2 + 5 / 25 + 0.2 + 0.1. The
     # first step begins after join, grant, request and version.
     assert times(log) == exactly([0.3 + 0.7 + 1.0 + 0.6, 4.9])
@@ -80,14 +81,14 @@ def test_the_latency_between_coordinator_and_shards_is_paid_there_and_back():
 
 
 def test_shards_share_the_work_on_a_push():
-    log, _ = events(create("bsp"), free(1.0, 1.0, 1.0), until=4.0, apply_seconds=0.5,
-                    shards=2 * [Shard()])
+    log, _ = events(create("bsp"), free(1.0, 1.0, 1.0), until=4.0,
+                    server=ServerSpec(apply_seconds=0.5, shards=2 * (Shard(),)))
     assert times(log) == exactly([1.0 + 3 * 0.25, 3.5])
 
 
 def test_a_version_waits_for_the_slices_that_a_shard_had_before():
-    log, cluster = events(create("asp"), free(1.0, 1.0), until=2.5, apply_seconds=1.0,
-                          shards=2 * [Shard()])
+    log, cluster = events(create("asp"), free(1.0, 1.0), until=2.5,
+                          server=ServerSpec(apply_seconds=1.0, shards=2 * (Shard(),)))
     # Decided on at 1.5 s and 2 s; until then the shards are busy with the second push.
     assert times(log) == exactly([1.5, 2.0])
     assert [report.pull_seconds for report in cluster.reports] == exactly([0.5, 0.0])
@@ -98,15 +99,15 @@ def test_a_shard_that_is_done_leaves_the_workers_line_to_the_others():
     # for the wide one. Then worker 1 is lost, and worker 0 has all its line for the half byte left.
     workers = [Machine(constant(1.0), up=2.0),
                Machine(constant(1.0), incarnations=(Incarnation(0.0, 3.0),))]
-    log, _ = events(create("asp"), workers, until=4.0, model_bytes=4.0, shards=[
-        Shard(ingress=1.5), Shard(ingress=100.0)])
+    log, _ = events(create("asp"), workers, until=4.0, model_bytes=4.0, server=ServerSpec(shards=(
+        Shard(ingress=1.5), Shard(ingress=100.0))))
     assert times(log, "accept") == exactly([3.0 + 0.5 / 1.5])
 
 
 def test_a_lost_worker_leaves_all_shards_to_the_others():
     dying = Machine(constant(1.0), incarnations=(Incarnation(0.0, 3.0),))
     log, _ = events(create("asp"), [dying, *free(1.0)], until=5.0, model_bytes=4.0,
-                    shards=2 * [Shard(ingress=1.0)])
+                    server=ServerSpec(shards=2 * (Shard(ingress=1.0),)))
     # Slices of 2 bytes at 0.5 bytes/s from 1 s on; from 3 s on the byte left has 1 byte/s.
     assert times(log, "accept") == exactly([4.0])
 
@@ -116,7 +117,7 @@ def test_a_push_that_is_not_decided_on_is_lost_with_its_worker(end, accepted):
     # W_0 is there at 1 s. The slices arrive at 3 s and 3.5 s; the coordinator knows of both at 4 s.
     dying = Machine(constant(1.0), up=4.0, incarnations=(Incarnation(0.0, end),))
     log, _ = events(create("asp"), [dying], until=9.0, model_bytes=4.0,
-                    shards=[Shard(), Shard(latency=0.5)])
+                    server=ServerSpec(shards=(Shard(), Shard(latency=0.5))))
     assert len(times(log, "accept")) == accepted
 
 
@@ -136,7 +137,7 @@ def test_a_version_that_is_cancelled_before_its_slices_begin_takes_nothing_from_
 ])
 def test_a_bad_link_says_what_is_wrong(link, message):
     with pytest.raises(ValueError, match=message):
-        Cluster(create("bsp"), free(1.0), shards=[Shard(**link), Shard()])
+        Cluster(create("bsp"), free(1.0), server=ServerSpec(shards=(Shard(**link), Shard())))
 
 
 # Against other models of the same thing.
@@ -194,11 +195,12 @@ def test_equal_shards_are_one_interface_of_their_whole_bandwidth(name, count):
     def check(plan):
         workers = [Machine(trace(seconds), **kwargs)
                    for seconds, kwargs in zip(plan.traces, plan.workers, strict=True)]
-        rates = {key: plan.settings[key] for key in ("ingress", "egress")}
-        server = plan.settings | {"apply_seconds": 0.0}
-        one, _ = events(create(name), workers,
-                        **server | {key: count * rate for key, rate in rates.items()})
-        many, _ = events(create(name), workers, **server, shards=count * [Shard(**rates)])
+        drawn = plan.settings["server"]
+        one, many = (
+            events(create(name), workers, **plan.settings | {"server": replace(
+                drawn, apply_seconds=0.0, **server)})[0]
+            for server in ({"ingress": count * drawn.ingress, "egress": count * drawn.egress},
+                           {"shards": count * (Shard(drawn.ingress, drawn.egress),)}))
         assert one == many
     check()
 
@@ -211,5 +213,6 @@ LINKS = [Shard(ingress, egress, latency) for latency in (0.0, 0.25) for ingress 
 def test_the_laws_of_a_run_hold_with_shards(name):
     @given(plans(), st.lists(st.sampled_from(LINKS), min_size=2, max_size=4))
     def check(plan, shards):
-        Laws(plan._replace(settings=plan.settings | {"shards": shards}), create(name)).run()
+        Laws(plan._replace(settings=plan.settings | {
+            "server": replace(plan.settings["server"], shards=tuple(shards))}), create(name)).run()
     check()

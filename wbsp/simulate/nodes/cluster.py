@@ -23,16 +23,15 @@ from wbsp.core.engine import Engine
 from wbsp.core.messages import SharedData
 from wbsp.core.outer_optimizer import OuterOptimizer
 from wbsp.core.stats import Report
-from wbsp.core.store import Snapshot, Store
-from wbsp.simulate.nodes.compute import ClusterContext, Observer
+from wbsp.core.store import Store
 from wbsp.simulate.nodes.server import Evaluation, Evaluator, SimulatedServer
-from wbsp.simulate.nodes.worker import SimulatedWorker
+from wbsp.simulate.nodes.worker import Context, Join, Observer, SimulatedWorker
 from wbsp.simulate.workloads.base import TimingWorkload, Workload
 from wbsp.simulate.world.clock import Clock
-from wbsp.simulate.world.links import INF, Interface
+from wbsp.simulate.world.links import INF
 from wbsp.simulate.world.machine import Incarnation, Machine
 from wbsp.simulate.world.payload import Payload
-from wbsp.simulate.world.shards import Shard, Shards
+from wbsp.simulate.world.shards import UNLIMITED, ServerSpec
 from wbsp.sync.base import SyncModel
 from wbsp.tensors.codecs import FLOAT32, Codec
 
@@ -41,18 +40,13 @@ class Cluster:
     """N workers and a server in virtual time; `run` it, then read its public attributes.
 
     model:         decides; machines[i] is that of worker i; workload: what the workers train
+    server:        its links, and the seconds that it takes
     model_bytes:   of one update and of one version as float32
-    ingress, egress: bytes/s of the server's interface, shared by all workers
-    apply_seconds: the server's time for one push; messages behind it wait their turn
-    detect_seconds: until the server knows that a worker is lost
-    shards:        links of its shards, which stand for ingress and egress; none: it is one process
     expected:      workers that begin together; default: all that come at the first moment
     stop_samples:  ends the run after so many pushed samples
     outer:         what a version makes of the sum of its updates; default: identity
     wire:          format of updates and versions
-    evaluate, check_period: evaluate(snapshot) -> metrics, at the begin, at every period of virtual
-                   seconds and at the end; a metrics["accuracy"] >= target ends the run
-    check_growth:  where this part of the time gone by is longer than the period, it stands for it
+    evaluator:     measures versions, and may end the run
     log, observer: see `Engine` and `Observer`
     data:          that all workers train together; default: each has its own
 
@@ -61,43 +55,31 @@ class Cluster:
     """
 
     def __init__(self, model: SyncModel, machines: Sequence[Machine],
-                 workload: Workload | None = None, *, model_bytes: float = 0.0,
-                 ingress: float = INF, egress: float = INF, apply_seconds: float = 0.0,
-                 detect_seconds: float = 0.0, shards: Sequence[Shard] = (),
-                 expected: int | None = None, stop_samples: float = INF,
+                 workload: Workload | None = None, server: ServerSpec = UNLIMITED, *,
+                 model_bytes: float = 0.0, expected: int | None = None, stop_samples: float = INF,
                  outer: OuterOptimizer | None = None, wire: Codec = FLOAT32,
-                 evaluate: Callable[[Snapshot], dict[str, float]] | None = None,
-                 check_period: float = 5.0, check_growth: float = 0.0, target: float = INF,
-                 log: Callable[..., None] | None = None, observer: Observer | None = None,
-                 data: SharedData | None = None):
+                 evaluator: Evaluator | None = None, log: Callable[..., None] | None = None,
+                 observer: Observer | None = None, data: SharedData | None = None):
         if not machines:
             raise ValueError("a cluster needs at least one worker")
         trained: Workload = TimingWorkload() if workload is None else workload
-        first = min(machine.incarnations[0].start for machine in machines)
-        together = sum(machine.incarnations[0].start == first for machine in machines)
+        starts = [machine.incarnations[0].start for machine in machines]
         self.clock = Clock()
         self.machines = list(machines)
         self.workers: dict[int, SimulatedWorker] = {}  # index -> newest incarnation
         initial = trained.initial()
         self.payload = payload = Payload(model_bytes, wire, 0 if initial is None else initial.size,
-                                         len(shards))
+                                         len(server.shards))
         self.reports = [Report(push_bytes=int(payload.update), pull_bytes=int(model_bytes))
                         for _ in machines]
         self.engine = Engine(model, Store(initial, outer=outer, wire=payload.wire),
-                             together if expected is None else expected, stop_samples,
-                             log)
-        evaluator = None if evaluate is None else Evaluator(
-            evaluate, check_period, check_growth, target)
+                             starts.count(min(starts)) if expected is None else expected,
+                             stop_samples, log)
         self.evaluations: list[Evaluation] = [] if evaluator is None else evaluator.results
-        interface = (Shards(self.clock, shards, apply_seconds) if shards else
-                     Interface(self.clock, ingress, egress))
-        self.server = SimulatedServer(self.clock, self.engine, interface, payload,
-                                      0.0 if shards else apply_seconds, detect_seconds, evaluator,
-                                      data)
-        self._context = ClusterContext(self.clock, trained, observer, self.server, interface,
-                                       payload)
+        self._context = Context(self.clock, trained, observer, server.interface(self.clock),
+                                payload, sum(len(machine.incarnations) for machine in machines))
+        self.server = SimulatedServer(self._context, self.engine, server, evaluator, data)
         for index, machine in enumerate(machines):
-            self.server.present += len(machine.incarnations)
             for incarnation in machine.incarnations:
                 self.clock.at(incarnation.start, self._come, index, incarnation)
         if evaluator is not None:
@@ -132,14 +114,15 @@ class Cluster:
         if former is not None:
             former.die()
         if self.engine.done:
-            self.server.present -= 1
+            self._context.present -= 1
             return
-        worker = SimulatedWorker(self._context, index, self.machines[index], self.reports[index])
+        worker = SimulatedWorker(self._context, self.server.receive, index, self.machines[index],
+                                 self.reports[index])
         self.workers[index] = worker
         if incarnation.end < INF:
             end = self._lose if incarnation.lost else SimulatedWorker.dismiss
             self.clock.at(incarnation.end, end, worker)
-        worker.send(self.server.join)
+        worker.send(Join())
 
     def _lose(self, worker: SimulatedWorker) -> None:
         worker.die()

@@ -9,30 +9,19 @@ workers to push has the version first, and the speeds are not equal any more.)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
-from wbsp.core.agent import Agent
+from wbsp.core.agent import Agent, Command, Cut, Leave
 from wbsp.core.engine import Engine
-from wbsp.core.messages import (
-    Ack,
-    AskWork,
-    CutQuery,
-    Fetch,
-    Message,
-    Model,
-    Outgoing,
-    SharedData,
-    ToWorker,
-)
+from wbsp.core.messages import Ack, AskWork, CutQuery, Fetch, Model, Outgoing, SharedData
 from wbsp.core.store import Snapshot
-from wbsp.simulate.world.clock import Clock, Turns
-from wbsp.simulate.world.links import Interface, Transfer
-from wbsp.simulate.world.machine import Machine
-from wbsp.simulate.world.payload import Payload
-from wbsp.simulate.world.shards import Shards, Slices
-from wbsp.sync.base import Push
+from wbsp.simulate.nodes.worker import Context, Join, SimulatedWorker
+from wbsp.simulate.world.clock import Turns
+from wbsp.simulate.world.links import INF
+from wbsp.simulate.world.shards import ServerSpec
 
 
 class Evaluation(NamedTuple):
@@ -43,102 +32,67 @@ class Evaluation(NamedTuple):
     metrics: dict[str, float]
 
 
+@dataclass
 class Evaluator:
-    """Measures versions, each one once; `results` holds an entry for each measurement.
+    """Measures versions, each one once, at the begin, at every period of virtual time and at the
+    end; `results` holds an entry for each measurement.
 
-    evaluate: snapshot -> metrics; period: virtual seconds between two measurements, or the part
-    `growth` of the time gone by where that is longer; a metrics["accuracy"] of at least `target`
-    ends the run
+    evaluate: snapshot -> metrics
+    period:   seconds between two measurements, or the part `growth` of the time gone by where that
+              is longer
+    target:   a metrics["accuracy"] of at least this ends the run
     """
 
-    def __init__(self, evaluate: Callable[[Snapshot], dict[str, float]], period: float,
-                 growth: float, target: float):
-        self.period, self.growth, self.target = period, growth, target
-        self.results: list[Evaluation] = []
-        self._evaluate = evaluate
+    evaluate: Callable[[Snapshot], dict[str, float]]
+    period: float = 5.0
+    growth: float = 0.0
+    target: float = INF
+    results: list[Evaluation] = field(default_factory=list)
 
     def measure(self, now: float, snapshot: Snapshot) -> float:
         """The accuracy of `snapshot`, the newest version."""
         past = self.results
         measured = past and past[-1].version == snapshot.version
-        metrics = past[-1].metrics if measured else self._evaluate(snapshot)
+        metrics = past[-1].metrics if measured else self.evaluate(snapshot)
         past.append(Evaluation(now, snapshot.version, metrics))
         return metrics.get("accuracy", 0.0)
 
 
-class Worker(Protocol):
-    """A worker as its server reaches it; the server sets `agent` and `incoming`."""
-
-    index: int
-    machine: Machine
-    agent: Agent
-    alive: bool
-    incoming: Transfer | Slices | None
-
-    @property
-    def held(self) -> int | None: ...
-
-    def share(self, at: int) -> None: ...
-
-    def receive(self, message: ToWorker) -> None: ...
-
-    def receive_model(self, model: Model, snapshot: Snapshot, size: float) -> None: ...
-
-
 class SimulatedServer:
-    """The server of a virtual-time cluster; workers call it when a message of theirs has arrived.
+    """The server of a virtual-time cluster: `spec` says how long what it does takes.
 
-    interface:      for versions, of the bytes that `payload` says
-    apply_seconds:  time for one push, for which later messages wait
-    detect_seconds: time until the server knows that a worker is lost
-    data:           that all workers train together; None: each has its own
+    data: that all workers train together; None: each has its own
     """
 
-    def __init__(self, clock: Clock, engine: Engine, interface: Interface | Shards,
-                 payload: Payload, apply_seconds: float, detect_seconds: float,
+    def __init__(self, context: Context, engine: Engine, spec: ServerSpec,
                  evaluator: Evaluator | None, data: SharedData | None = None):
         self.engine = engine
-        self.present = 0  # incarnations of workers that are here or still to come
         self.ended: float | None = None  # when the last worker had left
-        self._clock, self._interface, self._turns = clock, interface, Turns(clock)
-        self._payload = payload
-        self._apply_seconds, self._detect_seconds = apply_seconds, detect_seconds
+        self._context, self._clock, self._turns = context, context.clock, Turns(context.clock)
+        # With shards the coordinator alone is here, and they take the time.
+        self._apply_seconds = 0.0 if spec.shards else spec.apply_seconds
+        self._detect_seconds = spec.detect_seconds
         self._evaluator = evaluator
         self._data = data
         self._alarm: float | None = None  # the newest that was set
-        self._joined: dict[int, Worker] = {}  # worker -> newest incarnation that joined
-        self._requests: dict[type[Message], Callable[[Worker, Any], None]] = {
-            Fetch: self._fetch, CutQuery: self._query, AskWork: self._ask_work}
+        self._joined: dict[int, SimulatedWorker] = {}  # worker -> newest incarnation that joined
 
-    # Messages of workers.
-
-    def join(self, worker: Worker) -> None:
-        """A worker asks for admission."""
-        self._turns.take(0.0, self._join, worker)
-
-    def push(self, worker: Worker, push: Push, update: np.ndarray | None,
-             fetch: int) -> None:
-        """An update has arrived whole; `fetch` as in `Engine.push`."""
-        self._turns.take(self._apply_seconds, self._push, push, update, fetch)
-
-    def request(self, worker: Worker, request: Message) -> None:
-        """A worker asks for something that the engine answers."""
-        self._turns.take(0.0, self._requests[type(request)], worker, request)
-
-    def leave(self, worker: Worker) -> None:
-        """A worker has finished."""
-        self._turns.take(0.0, self._forget, worker, "finished", True)
+    def receive(self, worker: SimulatedWorker, message: Join | AskWork | Command,
+                update: np.ndarray | None = None) -> None:
+        """A message of a worker has arrived, with its update if it is a Cut."""
+        cost = self._apply_seconds if isinstance(message, Cut) else 0.0
+        self._turns.take(cost, self._handle, worker, message, update)
 
     # Events that no message brings.
 
-    def lose(self, worker: Worker) -> None:
-        """A worker is lost now; the server will know in `detect_seconds`."""
+    def lose(self, worker: SimulatedWorker) -> None:
+        """A worker is lost now; the server will know when it detects this."""
         self._clock.after(self._detect_seconds, self._turns.take, 0.0, self._forget, worker, "lost")
 
     def check(self) -> None:
         """A period of the evaluator begins."""
         evaluator = self._evaluator
-        if evaluator is None or self.engine.done or not self.present:
+        if evaluator is None or self.engine.done or not self._context.present:
             return
         accuracy = evaluator.measure(self._clock.now, self.engine.store.latest)
         if accuracy >= evaluator.target:
@@ -146,7 +100,24 @@ class SimulatedServer:
             self._note_end()
         self._clock.after(max(evaluator.period, evaluator.growth * self._clock.now), self.check)
 
-    def _join(self, worker: Worker) -> None:
+    def _handle(self, worker: SimulatedWorker, message: Join | AskWork | Command,
+                update: np.ndarray | None) -> None:
+        engine, now = self.engine, self._clock.now
+        if isinstance(message, Cut):
+            self._send(engine.push(message.push, update, now, message.fetch))
+        elif isinstance(message, CutQuery):
+            self._send(engine.query(worker.index, message, now))
+        elif isinstance(message, AskWork):
+            if engine.members[worker.index].active:
+                self._send(engine.ask_work(worker.index, message, now))
+        elif isinstance(message, Leave):
+            self._forget(worker, "finished", finished=True)
+        elif isinstance(message, Join):
+            self._join(worker)
+        elif isinstance(message, Fetch) and worker.alive:
+            self._send(engine.fetch(worker.index, message.request))
+
+    def _join(self, worker: SimulatedWorker) -> None:
         index, engine = worker.index, self.engine
         if index in self._joined:
             self._forget(self._joined[index], "replaced by its own return")
@@ -158,21 +129,7 @@ class SimulatedServer:
             worker.share(place.at)
         self._send(engine.join(index, self._clock.now))
 
-    def _push(self, push: Push, update: np.ndarray | None, fetch: int) -> None:
-        self._send(self.engine.push(push, update, self._clock.now, fetch))
-
-    def _fetch(self, worker: Worker, fetch: Fetch) -> None:
-        if worker.alive:
-            self._send(self.engine.fetch(worker.index, fetch.request))
-
-    def _query(self, worker: Worker, query: CutQuery) -> None:
-        self._send(self.engine.query(worker.index, query, self._clock.now))
-
-    def _ask_work(self, worker: Worker, ask: AskWork) -> None:
-        if self.engine.members[worker.index].active:
-            self._send(self.engine.ask_work(worker.index, ask, self._clock.now))
-
-    def _forget(self, worker: Worker, reason: str, finished: bool = False) -> None:
+    def _forget(self, worker: SimulatedWorker, reason: str, finished: bool = False) -> None:
         index = worker.index
         if self._joined.get(index) is worker and self.engine.members[index].active:
             self._send(self.engine.leave(index, self._clock.now, reason, finished))
@@ -196,14 +153,14 @@ class SimulatedServer:
                 clock.after(machine.latency, worker.receive, message)
             elif worker.alive:
                 snapshot = self.engine.store.latest
-                size = self._payload.version(snapshot, worker.held)
-                worker.incoming = self._interface.send(machine, size, worker.receive_model, message,
-                                                       snapshot, size)
+                size = self._context.payload.version(snapshot, worker.held)
+                worker.incoming = self._context.interface.send(
+                    machine, size, worker.receive_model, message, snapshot, size)
         alarm = self.engine.model.alarm
         if alarm is not None and alarm != self._alarm:
             self._alarm = alarm
             clock.at(max(alarm, clock.now), self._ring, alarm)
 
     def _ring(self, alarm: float) -> None:
-        if alarm == self.engine.model.alarm and self.present:
+        if alarm == self.engine.model.alarm and self._context.present:
             self._send(self.engine.tick(self._clock.now))

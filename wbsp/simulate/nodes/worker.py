@@ -1,4 +1,4 @@
-"""A simulated worker: its compute thread, and its end of the network.
+"""A simulated worker: its compute thread, its end of the network, and who listens to it.
 
 The agent decides; the worker carries out the agent's commands in virtual time, and books how the
 compute thread spends each second.
@@ -7,47 +7,101 @@ compute thread spends each second.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from wbsp.core.agent import Adopt, Agent, Command, Cut, Expect, Leave
 from wbsp.core.messages import (
     Ack,
     AskWork,
+    CutQuery,
     Directed,
     Fetch,
-    Message,
     Model,
     Range,
     ToWorker,
     Work,
 )
-from wbsp.core.stats import Phase, Report
+from wbsp.core.stats import Lane, Phase, PhaseTimer, Report
 from wbsp.core.store import Snapshot
 from wbsp.core.work_sequence import WorkSequence
-from wbsp.simulate.nodes.compute import ClusterContext, ComputeThread
-from wbsp.simulate.world.links import Transfer
+from wbsp.simulate.workloads.base import Workload
+from wbsp.simulate.world.clock import Clock
+from wbsp.simulate.world.links import INF, Interface, Transfer
 from wbsp.simulate.world.machine import Machine
-from wbsp.simulate.world.shards import Slices
+from wbsp.simulate.world.payload import Payload
+from wbsp.simulate.world.shards import Shards, Slices
 from wbsp.tensors.error_feedback import ErrorFeedback
+
+
+class Observer:
+    """Listener to what happens on the workers; override the methods you need. Times in seconds.
+
+    What happens on the server goes to the engine's `log`.
+    """
+
+    def span(self, worker: int, lane: Lane, kind: Phase, start: float, end: float) -> None:
+        """A period has ended. Lane "compute": the thread was in phase `kind`, one of `PHASES`;
+        lane "network": a push until its answer, or a fetch ("pull") until the model arrived."""
+
+    def step(self, worker: int, now: float, loss: float, report: Report) -> None:
+        """A step has ended; `report` holds the running totals up to this step."""
+
+    def adopt(self, worker: int, now: float, version: int, how: str) -> None:
+        """A version is about to become the live model."""
+
+
+class Join(NamedTuple):
+    """The message in which a worker asks for admission."""
+
+
+@dataclass
+class Context:
+    """The objects that the server and all workers of a cluster share.
+
+    interface: of the server, for updates and versions of the bytes that `payload` says
+    present:   incarnations of workers that are here or still to come
+    """
+
+    clock: Clock
+    workload: Workload
+    observer: Observer | None
+    interface: Interface | Shards
+    payload: Payload
+    present: int = 0
 
 
 class SimulatedWorker:
     """One incarnation of a worker; it is there from its construction on.
 
-    The server sets `agent` when it admits the worker, and calls `receive` and `receive_model`. An
-    Ack that grants is followed by the model without a request; where the agent does not want that
-    model any more, it has travelled for nothing.
+    tell(worker, message, update) is called when a message of the worker has reached the server. The
+    server sets `agent` when it admits the worker, and calls `receive` and `receive_model`. An Ack
+    that grants is followed by the model without a request; where the agent does not want that model
+    any more, it has travelled for nothing.
+
+    A server that directs batch sizes either fixes the size of all steps to come, or assigns to each
+    step a piece of the stream of examples that all workers share.
     """
 
-    __slots__ = ("context", "index", "machine", "report", "agent", "compute", "alive", "over",
-                 "leaving", "snapshot", "outgoing", "incoming", "push_since", "fetch_since",
-                 "sending", "sent_to", "asked", "starved")
+    __slots__ = ("context", "tell", "index", "machine", "report", "agent", "timer", "busy", "batch",
+                 "assigned", "newest_start", "alive", "over", "leaving", "snapshot", "outgoing",
+                 "incoming", "push_since", "fetch_since", "sending", "work", "sent_to", "asked",
+                 "starved")
 
     agent: Agent
 
-    def __init__(self, context: ClusterContext, index: int, machine: Machine, report: Report):
-        self.context, self.index, self.machine, self.report = context, index, machine, report
-        self.compute = ComputeThread(context, index, machine, report)
+    def __init__(self, context: Context, tell: Callable[..., None], index: int, machine: Machine,
+                 report: Report):
+        self.context, self.tell = context, tell
+        self.index, self.machine, self.report = index, machine, report
+        self.timer = PhaseTimer(context.clock.now)
+        self.timer.seconds = report.seconds  # one sum over all incarnations
+        self.busy = False  # in a step
+        self.batch: int | None = None  # examples of a step, if the server has directed a size
+        self.assigned: list[tuple[int, int]] = []  # (examples, start) of the next steps
+        self.newest_start = -1  # of an assignment
         self.alive = True
         self.over = False  # has left, or is dead
         self.leaving = False
@@ -56,7 +110,8 @@ class SimulatedWorker:
         self.incoming: Transfer | Slices | None = None  # newest model, which may have arrived
         self.push_since = self.fetch_since = 0.0
         self.sending = ErrorFeedback(context.payload.wire)
-        self.sent_to: int | None = None  # how far the newest push has come in data that all share
+        self.work: WorkSequence | None = None  # in data that all share
+        self.sent_to: int | None = None  # how far the newest push has come in it
         self.asked = -1  # where it ended when more was asked for
         self.starved = False  # there is none now
 
@@ -68,11 +123,11 @@ class SimulatedWorker:
 
     def share(self, at: int) -> None:
         """This worker trains data that all share, from this place of its sequence on."""
-        self.compute.work = WorkSequence(at)
+        self.work = WorkSequence(at)
 
-    def send(self, act: Callable[..., None], *args: Any) -> None:
-        """Send a control message: act(worker, *args) is called when it reaches the server."""
-        self.context.clock.after(self.machine.latency, self._deliver, act, *args)
+    def send(self, message: Join | AskWork | Fetch | CutQuery | Leave) -> None:
+        """Send a message without floats to the server."""
+        self.context.clock.after(self.machine.latency, self._deliver, message)
 
     def dismiss(self) -> None:
         """Leave in good order after the step."""
@@ -89,23 +144,25 @@ class SimulatedWorker:
     def settle(self) -> None:
         """Book the seconds up to now."""
         if not self.over:
-            self.compute.enter(self.compute.timer.phase)
+            self._enter(self.timer.phase)
+
+    # Messages of the server.
 
     def receive(self, message: ToWorker) -> None:
         """A message of the server without floats has arrived."""
         if not self.alive:
             return
-        work = self.compute.work
         if isinstance(message, Ack):
-            self._end_push()
-            if work is not None and self.sent_to is not None:
-                work.answer(self.sent_to)
+            self.report.count_push(self.context.clock.now - self.push_since)
+            self._show("network", "push", self.push_since)
+            if self.work is not None and self.sent_to is not None:
+                self.work.answer(self.sent_to)
         elif isinstance(message, Work):
-            if work is not None and message.start < message.stop:
-                work.give(Range(message.at, message.start, message.stop))
+            if self.work is not None and message.start < message.stop:
+                self.work.give(Range(message.at, message.start, message.stop))
             self.starved = message.start == message.stop
-        elif isinstance(message, Directed):
-            self.compute.assign(message.direct)
+        elif isinstance(message, Directed) and message.direct.batch is not None:
+            self._assign(message.direct.batch, message.direct.start)
         self._carry_out(self.agent.received(message))
         self.proceed()
 
@@ -114,49 +171,105 @@ class SimulatedWorker:
         """The answer to a fetch has arrived, with the version in `size` bytes."""
         if not self.alive:
             return
-        if model.request == self.agent.fetching:
-            self._end_fetch(snapshot, size)
-        elif not again:  # its Ack may be among the messages that arrive later at this moment
-            self.context.clock.late(0.0, self.receive_model, model, snapshot, size, True)
+        clock = self.context.clock
+        if model.request != self.agent.fetching:
+            if not again:  # its Ack may be among the messages that arrive later at this moment
+                clock.late(0.0, self.receive_model, model, snapshot, size, True)
+            return
+        self.report.pull_bytes = int(size)
+        self.context.payload.fetched += size
+        self.report.count_pull(clock.now - self.fetch_since)
+        self._show("network", "pull", self.fetch_since)
+        self.snapshot = snapshot
+        self._carry_out(self.agent.fetched(snapshot.version))
+        self.proceed()
+
+    # The compute thread.
 
     def proceed(self) -> None:
         """Start the next step, or book the phase of what the agent waits for."""
-        agent, compute = self.agent, self.compute
-        if compute.busy or agent.finished:
+        agent = self.agent
+        if self.busy or agent.finished:
             return
         if agent.stopped is None and not self.leaving and not agent.undecided:
             self._ask_for_work()
         if agent.waiting is None:
             if agent.stopped is None and not self.leaving:
-                compute.begin_step(agent.rule, self._end_step)
-                if self.starved and not compute.busy:
+                self._begin_step()
+                if self.starved and not self.busy:
                     self._carry_out(agent.starved())
                 return
             self._carry_out(agent.finish())
             if agent.finished:
                 return
         phase: Phase = "pull" if agent.fetching else "wait" if agent.waiting == "model" else "push"
-        if phase != compute.timer.phase:
-            compute.enter(phase)
+        if phase != self.timer.phase:
+            self._enter(phase)
 
     def _ask_for_work(self) -> None:
         """Ask for more of the data that all share: ahead, where no other may wait for that."""
-        work = self.compute.work
+        work = self.work
         if work is None or work.end == self.asked:
             return
         ahead = self.context.workload.batch if self.agent.rule.wait == "never" else 0
         if work.end - work.trained <= ahead:
             self.asked = work.end
-            self.send(self.context.server.request, AskWork(work.end, self.agent.seq))
+            self.send(AskWork(work.end, self.agent.seq))
+
+    def _assign(self, examples: int, start: int | None) -> None:
+        if start is None:
+            self.batch = examples
+        elif start > self.newest_start:  # a repeated assignment counts once
+            self.newest_start = start
+            self.assigned.append((examples, start))
+
+    def _begin_step(self) -> None:
+        """Start a step; without an assignment, a worker of the shared stream waits for one instead.
+
+        Raises ValueError for a step time that is negative or not finite.
+        """
+        clock, index, rule = self.context.clock, self.report.steps, self.agent.rule
+        if self.work is not None:
+            taken = self.work.take(self.batch or self.context.workload.batch)
+            if taken is None:
+                self._enter("data")
+                return
+            examples: tuple[int, ...] = taken.stop - taken.start, taken.start
+        elif self.assigned:
+            examples = self.assigned.pop(0)
+        elif rule.shared:
+            self._enter("data")
+            return
+        else:
+            examples = () if self.batch is None else (self.batch,)
+        parts = rule.micro_batches
+        share = examples[0] / self.context.workload.batch if examples else 1.0
+        seconds = self.machine.seconds(index, clock.now, share / parts, parts)
+        if not 0 <= seconds < INF:
+            raise ValueError(f"worker {self.index}: a step time must be 0 s or more and finite, "
+                             f"not {seconds} (step {index} at {clock.now:g} s)")
+        self.busy = True
+        if self.timer.phase != "compute":
+            self._enter("compute")
+        clock.after(seconds, self._end_step, seconds, examples)
 
     def _end_step(self, seconds: float, examples: tuple[int, ...]) -> None:
+        """Train the step that has ended, on `examples`."""
         if not self.alive:
             return
-        samples, loss = self.compute.end_step(examples)
+        context, report = self.context, self.report
+        self.busy = False
+        samples, loss = context.workload.step(self.index, *examples)
+        report.steps += 1
+        report.samples += samples
+        report.loss = loss
+        if self.work is not None:
+            self.work.train(samples)
+        if context.observer is not None:
+            self._enter("compute")
+            context.observer.step(self.index, context.clock.now, loss, report)
         known = loss if loss == loss else None  # not NaN
-        commands = self.agent.step_done(samples, seconds, loss=known)
-        if commands:
-            self._carry_out(commands)
+        self._carry_out(self.agent.step_done(samples, seconds, loss=known))
         self.proceed()
 
     def _carry_out(self, commands: Iterable[Command]) -> None:
@@ -169,48 +282,40 @@ class SimulatedWorker:
                 self.push_since = context.clock.now
                 self.sent_to = command.push.to
                 self.outgoing = context.interface.push(
-                    self.machine, context.payload.update, self._deliver, context.server.push,
-                    command.push, update, command.fetch)
+                    self.machine, context.payload.update, self._deliver, command, update)
             elif isinstance(command, Expect):
                 self.fetch_since = context.clock.now
-            elif isinstance(command, Message):
-                if isinstance(command, Fetch):
-                    self.fetch_since = context.clock.now
-                self.send(context.server.request, command)
             elif isinstance(command, Adopt):
                 if context.observer is not None:
                     context.observer.adopt(self.index, context.clock.now, command.version,
                                            command.how)
                 assert self.snapshot is not None, "nothing is adopted before it is fetched"
                 context.workload.adopt(self.index, self.snapshot.vector, command.how)
-            elif isinstance(command, Leave):
-                self._retire()
-                self.send(context.server.leave)
+            else:
+                if isinstance(command, Fetch):
+                    self.fetch_since = context.clock.now
+                elif isinstance(command, Leave):
+                    self._retire()
+                self.send(command)
 
-    def _deliver(self, act: Callable[..., None], *args: Any) -> None:
+    def _deliver(self, message: Join | AskWork | Command, update: np.ndarray | None = None) -> None:
         if self.alive:
-            act(self, *args)
+            self.tell(self, message, update)
 
     def _retire(self) -> None:
         if not self.over:
             self.settle()
             self.over = True
-            self.context.server.present -= 1
+            self.context.present -= 1
 
-    def _end_push(self) -> None:
-        self.report.count_push(self.context.clock.now - self.push_since)
-        self._show("push", self.push_since)
+    def _enter(self, phase: Phase) -> None:
+        """End the period of the present phase now, and begin one of `phase`."""
+        timer, now = self.timer, self.context.clock.now
+        if now > timer.since:
+            self._show("compute", timer.phase, timer.since)
+        timer.switch(phase, now)
 
-    def _end_fetch(self, snapshot: Snapshot, size: float) -> None:
-        self.report.pull_bytes = int(size)
-        self.context.payload.fetched += size
-        self.report.count_pull(self.context.clock.now - self.fetch_since)
-        self._show("pull", self.fetch_since)
-        self.snapshot = snapshot
-        self._carry_out(self.agent.fetched(snapshot.version))
-        self.proceed()
-
-    def _show(self, phase: Phase, since: float) -> None:
+    def _show(self, lane: Lane, phase: Phase, since: float) -> None:
         context = self.context
         if context.observer is not None:
-            context.observer.span(self.index, "network", phase, since, context.clock.now)
+            context.observer.span(self.index, lane, phase, since, context.clock.now)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from wbsp.simulate.study import units
 from wbsp.simulate.study.spec import ClusterSpec, Group
 from wbsp.simulate.world.machine import INF
-from wbsp.simulate.world.shards import Shard, check_number
+from wbsp.simulate.world.shards import ServerSpec, Shard, check_number
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -43,18 +44,17 @@ def read_cluster(path: str | Path) -> ClusterSpec:
             raise ValueError("no [[workers]]: a cluster needs at least one group of them")
     except ValueError as error:  # a TOML error is one, too
         raise ValueError(f"{path}: {error}") from None
-    return ClusterSpec(top["workers"], **top.get("server", {}),
-                       model_bytes=top.get("model_bytes"), text=text)
+    return ClusterSpec(top.pop("workers"), text=text, **top)
 
 
-def _server(given: Any) -> dict[str, Any]:
-    server = _known(_table(given), {**LINK, "shards": _shards, "apply_seconds": units.seconds,
-                                    "detect_seconds": units.seconds})
+def _server(given: Any) -> ServerSpec:
+    server = _directed(_known(_table(given), {
+        **LINK, "shards": _shards, "apply_seconds": units.seconds,
+        "detect_seconds": units.seconds}), "ingress", "egress")
     shards = server.pop("shards", [])
-    server = _over({"ingress": INF, "egress": INF}, server)
-    own = {key: server[key] for key in ("ingress", "egress")}
-    return {**{key.removesuffix("_seconds"): value for key, value in server.items()},
-            "shards": tuple(Shard(**_over(own, shard)) for shard in shards)}
+    spec = replace(ClusterSpec.server, **server)
+    like = Shard(spec.ingress, spec.egress)
+    return replace(spec, shards=tuple(replace(like, **shard) for shard in shards))
 
 
 def _shards(given: Any) -> list[dict[str, float]]:
@@ -66,13 +66,14 @@ def _shards(given: Any) -> list[dict[str, float]]:
     if len(given) < 2:
         raise ValueError("give two or more; one shard is the server itself, with its bandwidth")
     check_number(len(given), f"{len(given)} shards")
-    return [_known(_table(shard), {**LINK, "latency": units.seconds}) for shard in given]
+    return [_directed(_known(_table(shard), {**LINK, "latency": units.seconds}),
+                      "ingress", "egress") for shard in given]
 
 
-def _over(link: dict[str, float], own: dict[str, float]) -> dict[str, float]:
-    """`link` with what is known of its `own`; a bandwidth there is that of each direction."""
-    both = own.pop("bandwidth", None)
-    return {**link, **({} if both is None else dict.fromkeys(link, both)), **own}
+def _directed(link: dict[str, Any], *directions: str) -> dict[str, Any]:
+    """`link`, whose bandwidth is that of each of the two directions that is not given."""
+    both = link.pop("bandwidth", None)
+    return link if both is None else {**dict.fromkeys(directions, both), **link}
 
 
 def _groups(given: Any, folder: Path) -> tuple[Group, ...]:
@@ -106,9 +107,7 @@ def _group(given: dict[str, Any], folder: Path) -> Group:
     come = group.get("join", 0.0) + group.get("spread", 0.0)
     if not come <= end:
         raise ValueError(f"leaves at {end:g} s, before it joins at {come:g} s")
-    both = group.pop("bandwidth", INF)
-    made = Group(**{"up": both, "down": both,
-                    **{key.removesuffix("_seconds"): value for key, value in group.items()}})
+    made = Group(**_directed(group, "up", "down"))
     made.machine(0, 0)  # raises ValueError for what cannot be
     return made
 

@@ -19,7 +19,8 @@ from wbsp.runlog.reader import Run, read_run
 from wbsp.runlog.server import ServerLog
 from wbsp.runlog.worker import WorkerLog
 from wbsp.simulate.nodes.cluster import Cluster
-from wbsp.simulate.nodes.compute import Observer
+from wbsp.simulate.nodes.server import Evaluator
+from wbsp.simulate.nodes.worker import Observer
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.spec import ClusterSpec
 from wbsp.simulate.workloads.base import TimingWorkload, Vector, Workload
@@ -108,6 +109,17 @@ class Recorder(Observer):
             log.close()
 
 
+def create_model(sync: type[SyncModel], options: dict[str, Any], batch_size: int) -> SyncModel:
+    """A model of class `sync` for mini-batches of `batch_size`. Raises ValueError for bad options,
+    or a size that does not divide into the model's micro-batches."""
+    model = sync(**with_batch_size(sync, batch_size, options))
+    parts = model.rule.micro_batches
+    if batch_size % parts:
+        raise ValueError(f"--batch_size={batch_size} does not divide into the {parts} "
+                         f"micro-batches of {sync.name}; choose a multiple")
+    return model
+
+
 def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: int,
              folder: Path, progress: Progress) -> Run:
     """Run a model of class `sync` and leave the run's files in `folder`, an empty one.
@@ -116,14 +128,11 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
     wait for something that will never happen.
     """
     spec, experiment = plan.cluster, plan.experiment
-    options = with_batch_size(sync, plan.batch_size, options)
-    model = sync(**options)
-    micro_batches = model.rule.micro_batches
-    batch_size, rest = divmod(plan.batch_size, micro_batches)
-    if rest:
-        raise ValueError(f"batch_size={plan.batch_size} does not divide into the {micro_batches} "
-                         f"micro-batches of {sync.name}; choose a multiple")
-    write_settings(folder, {"sync": sync.name, "options": options, "clock": "virtual", "seed": seed,
+    model = create_model(sync, options, plan.batch_size)
+    batch_size = plan.batch_size // model.rule.micro_batches
+    write_settings(folder, {"sync": sync.name,
+                            "options": with_batch_size(sync, plan.batch_size, options),
+                            "clock": "virtual", "seed": seed,
                             "workers": spec.size, "model_bytes": plan.model_bytes,
                             **({} if plan.wire.lossless else {"wire": plan.wire.name}),
                             **plan.settings})
@@ -133,58 +142,53 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
     def mean_steps(worker: int) -> int:
         return cluster.workers[worker].agent.run_steps // spec.size
 
-    workload: Workload = TimingWorkload(batch_size)
-    measure, epoch_steps = None, 0
-    if experiment is not None:
-        workload = trained = experiment.workload(seed, spec.size, micro_batches,
-                                                 mean_steps if plan.mean_steps else None)
-        measure = partial(experiment.evaluate, trained)
-        epoch_steps = max(1, experiment.size // batch_size)
-    accuracy = None
-
     def evaluate(measure: Callable[[Vector], dict[str, float]],
                  snapshot: Snapshot) -> dict[str, float]:
-        nonlocal accuracy
         metrics = measure(snapshot.vector)
-        accuracy = metrics["accuracy"]
         recorder.server.evaluation(
-            cluster.clock.now, snapshot.version, metrics["loss"], accuracy, metrics["top5"],
-            cluster.engine.members, dict(enumerate(cluster.reports)))
+            cluster.clock.now, snapshot.version, metrics["loss"], metrics["accuracy"],
+            metrics["top5"], cluster.engine.members, dict(enumerate(cluster.reports)))
         return metrics
 
+    def accuracy() -> float | None:
+        return cluster.evaluations[-1].metrics["accuracy"] if cluster.evaluations else None
+
     def state() -> str:
-        known = "" if accuracy is None else f", accuracy {accuracy:.4f}"
-        return f"version {cluster.engine.store.latest.version:,}{known}"
+        known = accuracy()
+        newest = f"version {cluster.engine.store.latest.version:,}"
+        return newest if known is None else f"{newest}, accuracy {known:.4f}"
 
     def on_step(now: float) -> None:
         done = max(cluster.engine.samples / plan.stop_samples, now / plan.until)
         progress.update(now, min(done, 1.0), state())
 
+    workload: Workload = TimingWorkload(batch_size)
+    evaluator, epoch_steps = None, 0
+    if experiment is not None:
+        workload = trained = experiment.workload(seed, spec.size, model.rule.micro_batches,
+                                                 mean_steps if plan.mean_steps else None)
+        evaluator = Evaluator(partial(evaluate, partial(experiment.evaluate, trained)),
+                              plan.check_period, plan.check_growth, plan.target)
+        epoch_steps = max(1, experiment.size // batch_size)
     recorder = Recorder(folder, sync.name, spec.size, epoch_steps, on_step)
     try:
         cluster = Cluster(
-            model, spec.machines(seed), workload, model_bytes=plan.model_bytes,
-            ingress=spec.ingress, egress=spec.egress,
-            apply_seconds=spec.apply, detect_seconds=spec.detect, shards=spec.shards,
-            stop_samples=plan.stop_samples,
-            outer=create_outer(plan.outer, **plan.outer_options), wire=plan.wire,
-            evaluate=None if measure is None else partial(evaluate, measure),
-            check_period=plan.check_period, check_growth=plan.check_growth, target=plan.target,
-            log=recorder.server.event, observer=recorder)
+            model, spec.machines(seed), workload, spec.server, model_bytes=plan.model_bytes,
+            stop_samples=plan.stop_samples, outer=create_outer(plan.outer, **plan.outer_options),
+            wire=plan.wire, evaluator=evaluator, log=recorder.server.event, observer=recorder)
         over = cluster.run(plan.until)
         ended, reason = cluster.ended, cluster.engine.stop_reason or "all workers finished"
         if ended is None:
             ended, reason = ((cluster.clock.now, "no worker is left") if over else
                              (plan.until, f"virtual second {plan.until:g} reached"))
-            measured = cluster.evaluations[-1].version if cluster.evaluations else None
-            if measure is not None and cluster.engine.store.latest.version != measured:
-                evaluate(measure, cluster.engine.store.latest)
+            if evaluator is not None:
+                evaluator.measure(ended, cluster.engine.store.latest)
         if not plan.wire.lossless:
             pushes = sum(report.pushes for report in cluster.reports)
             recorder.server.event(ended, "traffic", pushed=cluster.payload.update * pushes,
                                   fetched=cluster.payload.fetched)
         recorder.server.summary(ended, cluster.engine.members, dict(enumerate(cluster.reports)),
-                                cluster.engine.store.latest.version, accuracy, reason)
+                                cluster.engine.store.latest.version, accuracy(), reason)
         progress.end(ended, state())
     finally:
         recorder.close()

@@ -1,7 +1,7 @@
 """Specs of clusters: groups of like machines, the server's interface, and what happens when.
 
-What is trained is no part of a spec. `cluster_file` reads one from a TOML file, `published` makes
-one from a few flags.
+What is trained is no part of a spec. `cluster_file` reads one from a TOML file, whose keys have the
+names of the fields here; `published` makes one from a few flags.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wbsp.simulate.world.machine import (
     lognormal,
     trace,
 )
-from wbsp.simulate.world.shards import Shard
+from wbsp.simulate.world.shards import ServerSpec, Shard
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Group:
     """A group of `count` machines that differ by chance alone. Times in seconds, bandwidths in
     bytes/s.
 
-    step:    mean of the seconds of a step on a whole mini-batch, lognormal with the log's deviation
-             `jitter`; or `trace`, the recorded seconds of each step, which every machine begins at
-             another place. A step on fewer or more examples takes proportionally long.
-    sleep:   added to every mini-batch, whatever its size
+    step_seconds: mean of a step on a whole mini-batch, lognormal with the log's deviation `jitter`;
+             or `trace`, the recorded seconds of each step, which every machine begins at another
+             place. A step on fewer or more examples takes proportionally long.
+    sleep_seconds: added to every mini-batch, whatever its size
     changes: (time, factor): from then on a step takes `factor` times as long
     stalls:  (from, to): the machine stands still
     join, leave, lose: when the worker comes; when it leaves in good order, or is lost
@@ -40,10 +40,10 @@ class Group:
     """
 
     count: int = 1
-    step: float = 0.0
+    step_seconds: float = 0.0
     jitter: float = 0.0
     trace: tuple[float, ...] = ()
-    sleep: float = 0.0
+    sleep_seconds: float = 0.0
     changes: tuple[tuple[float, float], ...] = ()
     stalls: tuple[tuple[float, float], ...] = ()
     join: float = 0.0
@@ -57,13 +57,13 @@ class Group:
     @property
     def mini_batch(self) -> float:
         """Mean seconds of a mini-batch, before any change."""
-        return (fmean(self.trace) if self.trace else self.step) + self.sleep
+        return (fmean(self.trace) if self.trace else self.step_seconds) + self.sleep_seconds
 
     def machine(self, place: int, seed: int) -> Machine:
         """The `place`-th machine of this group; `seed` is its own."""
         join, end = self.join + self.spread * place / self.count, min(self.leave, self.lose)
         return Machine(self._step_time(place, seed), self.latency, self.up, self.down,
-                       (Incarnation(join, end, lost=self.lose < self.leave),), self.sleep,
+                       (Incarnation(join, end, lost=self.lose < self.leave),), self.sleep_seconds,
                        tuple(sorted(self.stalls)))
 
     def _step_time(self, place: int, seed: int) -> StepTime:
@@ -71,30 +71,22 @@ class Group:
             first = place * len(self.trace) // self.count
             step = trace(self.trace[first:] + self.trace[:first])
         elif self.jitter:
-            step = lognormal(self.step, self.jitter, seed)
+            step = lognormal(self.step_seconds, self.jitter, seed)
         else:
-            step = constant(self.step)
+            step = constant(self.step_seconds)
         return changing(step, self.changes) if self.changes else step
 
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """The spec of a cluster. Bandwidths in bytes/s, times in seconds.
+    """The spec of a cluster.
 
-    ingress, egress: the server's interface, shared by all workers
-    apply:       the server's time for one push
-    shards:      links of its shards, in place of its interface; none: it is one process
-    detect:      until the server knows that a worker is lost
     model_bytes: of an update and of a version; None: those of the trained network
     text:        the TOML file that the spec was read from
     """
 
     groups: tuple[Group, ...]
-    ingress: float = INF
-    egress: float = INF
-    apply: float = 0.0
-    detect: float = 6.0
-    shards: tuple[Shard, ...] = ()
+    server: ServerSpec = ServerSpec(detect_seconds=6.0)
     model_bytes: float | None = None
     text: str | None = field(default=None, compare=False)
 
@@ -112,7 +104,8 @@ class ClusterSpec:
     def cycle(self, model_bytes: float) -> float:
         """Seconds of the slowest worker, alone on its links, for a mini-batch, its push and a
         fetch."""
-        shards = self.shards or (Shard(self.ingress, self.egress),)
+        server = self.server
+        shards = server.shards or (Shard(server.ingress, server.egress),)
         parts, size = len(shards), model_bytes / len(shards)
 
         def seconds(group: Group) -> float:
@@ -120,18 +113,16 @@ class ClusterSpec:
                        for shard in shards)
             fetch = max(2 * shard.latency + size / min(group.down / parts, shard.egress)
                         for shard in shards)
-            return group.mini_batch + 2 * group.latency + self.apply / parts + push + fetch
+            apply = server.apply_seconds / parts
+            return group.mini_batch + 2 * group.latency + apply + push + fetch
         return max(map(seconds, self.groups))
-
-    def timed_for(self, model_bytes: float) -> ClusterSpec:
-        """The same spec with another size of updates and versions."""
-        return replace(self, model_bytes=model_bytes)
 
     def sharded(self, count: int) -> ClusterSpec:
         """The same spec with `count` shards, each with an interface like the server's; with one,
         the server is one process."""
-        like = Shard(self.ingress, self.egress)
-        return replace(self, shards=(like,) * count if count > 1 else ())
+        like = Shard(self.server.ingress, self.server.egress)
+        shards = (like,) * count if count > 1 else ()
+        return replace(self, server=replace(self.server, shards=shards))
 
     def machines(self, seed: int) -> list[Machine]:
         """The machines, group after group; the same seed gives the same step times."""
@@ -140,13 +131,10 @@ class ClusterSpec:
                 for index, (group, place) in enumerate(places)]
 
 
-def published(workers: int, heterogeneity: str, step: float, jitter: float = 0.0,
-              latency: float = 0.0, bandwidth: float = INF, server_bandwidth: float | None = None,
-              apply: float = 0.0, model_bytes: float | None = None) -> ClusterSpec:
-    """The spec of `workers` like machines on like links, of which the odd ones sleep before each
+def published(workers: int, heterogeneity: str, like: Group,
+              server: ServerSpec = ClusterSpec.server,
+              model_bytes: float | None = None) -> ClusterSpec:
+    """The spec of `workers` machines `like` each other, of which the odd ones sleep before each
     step. heterogeneity: "none", "H1", "H2" or "H3", the published settings."""
-    server = bandwidth if server_bandwidth is None else server_bandwidth
-    return ClusterSpec(
-        tuple(Group(step=step, jitter=jitter, sleep=sleep_seconds(heterogeneity, index),
-                    latency=latency, up=bandwidth, down=bandwidth) for index in range(workers)),
-        ingress=server, egress=server, apply=apply, model_bytes=model_bytes)
+    return ClusterSpec(tuple(replace(like, sleep_seconds=sleep_seconds(heterogeneity, index))
+                             for index in range(workers)), server, model_bytes)

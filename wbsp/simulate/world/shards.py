@@ -1,7 +1,7 @@
-"""Shards of a simulated server: processes that hold a part of the model each.
+"""A simulated server: one process, or shards, processes that hold a part of the model each.
 
-The coordinator decides, without tensors, and the shards carry out. What a message waits for on its
-way, with the worker's latency L, the shard's l, and all shards at once:
+With shards, the coordinator decides, without tensors, and the shards carry out. What a message
+waits for on its way, with the worker's latency L, the shard's l, and all shards at once:
 
     push:    L + l, the slice through the worker's line and the shard's interface, the shard's time
              for it, l (the shard tells the coordinator); decided on when the last shard has told
@@ -17,7 +17,7 @@ from functools import partial
 
 from wbsp.limits import SHARDS
 from wbsp.simulate.world.clock import Clock, Turns
-from wbsp.simulate.world.links import INF, FairShareLink, Transfer
+from wbsp.simulate.world.links import INF, FairShareLink, Interface, Transfer
 from wbsp.simulate.world.machine import Machine
 
 
@@ -143,3 +143,28 @@ class Shards:
             self._clock.after(delay, act, *args)
         else:
             act(*args)
+
+
+@dataclass(frozen=True)
+class ServerSpec:
+    """A simulated server. Bandwidths in bytes/s, times in seconds.
+
+    ingress, egress: its interface, which all workers share
+    apply_seconds:   time for one push; messages behind it wait their turn
+    detect_seconds:  until it knows that a worker is lost
+    shards:          links of its shards, in place of its interface; none: it is one process
+    """
+
+    ingress: float = INF
+    egress: float = INF
+    apply_seconds: float = 0.0
+    detect_seconds: float = 0.0
+    shards: tuple[Shard, ...] = ()
+
+    def interface(self, clock: Clock) -> Interface | Shards:
+        if self.shards:
+            return Shards(clock, self.shards, self.apply_seconds)
+        return Interface(clock, self.ingress, self.egress)
+
+
+UNLIMITED = ServerSpec()  # one process, which takes no time
