@@ -26,9 +26,9 @@ from reproduction.command import run_command
 
 from wbsp import heterogeneity
 from wbsp.figures import find_runs
+from wbsp.figures.table import markdown
 from wbsp.runlog.folder import run_folder
 from wbsp.runlog.reader import Run, read_run
-from wbsp.simulate.study.compare import markdown
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, simulate
 from wbsp.simulate.study.spec import ClusterSpec, Group

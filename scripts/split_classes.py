@@ -14,9 +14,9 @@ import sys
 import numpy as np
 from absl import app, flags
 
+from wbsp.figures.table import markdown
 from wbsp.process.imports import heavy_imports
 from wbsp.simulate.nodes.cluster import Cluster
-from wbsp.simulate.study.compare import markdown
 from wbsp.simulate.study.spec import ClusterSpec, Group
 from wbsp.simulate.world.shards import ServerSpec
 from wbsp.sync import create

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wbsp.simulate.study.compare import markdown
+from wbsp.figures.table import markdown
 
 _IMAGENET = ("ImageNet: 1.28 million images, 140 GB; pipeline and networks are "
              "[here](../docs/how-to/imagenet.md)")

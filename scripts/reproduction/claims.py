@@ -9,7 +9,8 @@ from reproduction.results import Results, Row
 from reproduction.settings import LOOKS, RTTS, Setting
 from reproduction.tables import NOT_RUN, percent, spread
 
-from wbsp.simulate.study.compare import in_bytes, markdown
+from wbsp.figures.table import markdown
+from wbsp.simulate.study.compare import in_bytes
 
 
 class Claim(NamedTuple):

@@ -26,8 +26,8 @@ from reproduction.report import refresh
 from reproduction.tables import NONE, NOT_RUN
 from reproduction.whole_report import spread
 
+from wbsp.figures.table import markdown
 from wbsp.runlog.files import write_whole
-from wbsp.simulate.study.compare import markdown
 
 TARGETS = (0.45, 0.5, 0.55, 0.6)
 KINDS = tuple(Cell(h, n, MEASURED) for n in SECONDS for h in sorted(HETEROGENEITY))

@@ -17,8 +17,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Protocol
 
+from wbsp.figures.table import markdown
 from wbsp.runlog.files import write_whole
-from wbsp.simulate.study.compare import markdown
 
 sys.path.append(str(Path(__file__).parents[2]))  # data of the checkout
 

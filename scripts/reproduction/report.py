@@ -17,8 +17,8 @@ from reproduction.results import Results
 from reproduction.tables import NOT_RUN
 from reproduction.work import TABLE, Printing
 
+from wbsp.figures.table import markdown
 from wbsp.runlog.files import write_whole
-from wbsp.simulate.study.compare import markdown
 
 _PART = re.compile(r"(<!-- (?!end -->)(\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -9,7 +9,8 @@ from statistics import fmean
 from reproduction.results import Results, Row
 from reproduction.settings import Setting
 
-from wbsp.simulate.study.compare import in_bytes, markdown
+from wbsp.figures.table import markdown
+from wbsp.simulate.study.compare import in_bytes
 
 NONE = "-"
 NOT_RUN = "Not run."

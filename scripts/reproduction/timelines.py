@@ -12,7 +12,7 @@ from reproduction.results import Results
 from reproduction.settings import Setting
 from reproduction.tables import NOT_RUN
 
-from wbsp.simulate.study.compare import markdown
+from wbsp.figures.table import markdown
 
 WIDTH = 5  # mini-batches before and after
 

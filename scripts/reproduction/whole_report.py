@@ -10,7 +10,7 @@ from reproduction.book import RATES, USUAL, Book, Cell, Entry
 from reproduction.long import LABELS, OURS, label
 from reproduction.tables import NONE, NOT_RUN
 
-from wbsp.simulate.study.compare import markdown
+from wbsp.figures.table import markdown
 
 TARGETS = (0.4, 0.5, 0.55, 0.6, 0.65, 0.7)
 # The paper's rivals as its code runs them, and as textbooks have them; bsp is the same in both.

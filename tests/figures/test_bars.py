@@ -2,8 +2,7 @@
 
 import pytest
 
-from wbsp.figures.bars import times_to
-from wbsp.figures.load import gather
+from wbsp.figures.load import gather, times_to
 
 
 def reaching(t):

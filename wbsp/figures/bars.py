@@ -4,68 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from wbsp.figures import style
 from wbsp.figures.colors import PHASE_COLORS, sync_look
-from wbsp.figures.load import MOST_WORKERS, RunStatistics, by_group
-
-
-@dataclass(frozen=True)
-class Reached:
-    """The time to the target accuracy of a group of runs that differ by the seed."""
-
-    group: str
-    sync: str
-    times: list[float]  # seconds, of the runs that reached it
-    runs: int
-    waited: float  # seconds that the longest of its runs took
-    best: float | None  # highest accuracy of all its evaluations, 0..1; None without any
-    rival: str | None = None  # the fastest group of another model
-    ratio: float | None = None  # own mean / the rival's mean
-
-    @property
-    def complete(self) -> bool:
-        """True when every run reached the target; only then are means compared."""
-        return len(self.times) == self.runs
-
-    @property
-    def mean(self) -> float:
-        """Seconds; NaN when no run reached it."""
-        return float(np.mean(self.times)) if self.times else np.nan
-
-
-def times_to(statistics: Sequence[RunStatistics], target: float) -> list[Reached]:
-    """The groups from the fastest to the slowest, then the groups that did not always reach
-    `target`.
-
-    The rival is the fastest group of another model. WBSP and its optimized form (pcc) count as one
-    model, unless nothing else reached it.
-    """
-    plain = []
-    for group, members in by_group(statistics).items():
-        times = [t for one in members if (t := one.run.time_to(target)) is not None]
-        known = [float(a) for one in members for a in one.run.evaluations.accuracy
-                 if np.isfinite(a)]
-        plain.append(Reached(group, members[0].sync, times, len(members),
-                             max(one.duration for one in members), max(known, default=None)))
-    plain.sort(key=lambda r: (not r.complete, not r.times,
-                              r.mean if r.times else -(r.best or 0)))
-    return [_with_rival(reached, plain) for reached in plain]
-
-
-def _with_rival(own: Reached, all_groups: list[Reached]) -> Reached:
-    family = {"pcc": "wbsp"}
-    fair = [r for r in all_groups if r.complete and r.group != own.group]
-    others = [r for r in fair if family.get(r.sync, r.sync) != family.get(own.sync, own.sync)]
-    rivals = others or fair
-    if not rivals or not own.complete:
-        return own
-    rival = min(rivals, key=lambda r: r.mean)
-    return replace(own, rival=rival.group, ratio=own.mean / rival.mean)
+from wbsp.figures.load import MOST_WORKERS, Reached, RunStatistics, by_group, times_to
 
 
 def draw_time_to_target(statistics: Sequence[RunStatistics], path: Path,
@@ -130,12 +75,10 @@ def draw_shares(statistics: Sequence[RunStatistics], path: Path) -> Path | None:
         return None
     shown = [[w for w in one.pick_workers(MOST_WORKERS) if w in one.shares]
              for one in statistics]
-    columns = min(len(statistics), 1 if len(statistics) == 1 else 2 if len(statistics) <= 4 else 3)
-    rows = -(-len(statistics) // columns)
-    height = max(map(len, shown)) * 0.27 + 0.62
-    figure, axes = style.new_figure(rows, columns, 4.2 * columns + (4 if columns == 1 else 0),
-                                    rows * height + 0.8, sharex=True)
-    for panel, stats, workers in zip(axes.flat, statistics, shown, strict=False):
+    figure, panels = style.new_panels(
+        len(statistics), 2 if len(statistics) <= 4 else 3, 4.2 if len(statistics) > 1 else 8.2,
+        max(map(len, shown)) * 0.27 + 0.62, 0.8, "share of the worker's time (%)", sharex=True)
+    for panel, stats, workers in zip(panels, statistics, shown, strict=True):
         start = np.zeros(len(workers))
         for phase, color in PHASE_COLORS.items():
             parts = np.array([100 * stats.shares[w].get(phase, 0.0) for w in workers])
@@ -144,11 +87,10 @@ def draw_shares(statistics: Sequence[RunStatistics], path: Path) -> Path | None:
                             label_type="center")
             start += parts
         of = f", {len(workers)} of {len(stats.workers)} workers" if workers != stats.workers else ""
-        style.set_title(panel, stats.name + of, 46 if columns > 1 else 90)
+        style.set_title(panel, stats.name + of, 46 if len(statistics) > 1 else 90)
         panel.set_yticks(range(len(workers)), [f"worker {w}" for w in workers])
         panel.set(xlim=(0, 100), ylim=(len(workers) - 0.45, -0.55))
         panel.grid(visible=False)
-    style.trim(axes, len(statistics), "share of the worker's time (%)")
     style.phases_legend(figure, {phase for one in statistics for shares in one.shares.values()
                                  for phase in shares})
     return style.save(figure, path)
@@ -161,20 +103,17 @@ def draw_staleness(statistics: Sequence[RunStatistics], path: Path) -> Path | No
     if not groups:
         return None
     sync = {one.group: one.sync for one in statistics}
-    columns = min(len(groups), 3)
-    rows = -(-len(groups) // columns)
-    figure, axes = style.new_figure(rows, columns, 3.4 * columns + (2 if columns == 1 else 0),
-                                    2.2 * rows + 0.5, sharex=True, sharey=True)
+    figure, panels = style.new_panels(len(groups), 3, 3.4 if len(groups) > 1 else 5.4, 2.2, 0.5,
+                                      "staleness (versions)", sharex=True, sharey=True)
     highest = max(stale.max() for stale in groups.values())
     width = -(-(highest + 1) // 40)  # versions a bin, so that at most 40 bins are drawn
     edges = np.arange(0, highest + width + 1, width) - 0.5
-    for panel, (group, stale) in zip(axes.flat, groups.items(), strict=False):
-        panel.hist(stale, edges, weights=np.full(len(stale), 100 / len(stale)), rwidth=0.85,
-                   color=sync_look(sync[group])[0])
+    for panel, (group, stale) in zip(panels, groups.items(), strict=True):
+        panel.hist(stale, edges.tolist(), weights=np.full(len(stale), 100 / len(stale)),
+                   rwidth=0.85, color=sync_look(sync[group])[0])
         numbers = f"mean {stale.mean():.2f}, highest {stale.max()}"
         style.set_title(panel, f"{group}: " + numbers.replace(" ", "\N{NO-BREAK SPACE}"), 42)
         panel.grid(axis="x", visible=False)
-        panel.xaxis.get_major_locator().set_params(integer=True)
-    style.trim(axes, len(groups), "staleness (versions)")
+        panel.locator_params("x", integer=True)
     figure.supylabel("accepted pushes (%)", fontsize=9)
     return style.save(figure, path)

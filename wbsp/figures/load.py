@@ -233,6 +233,57 @@ def by_group(statistics: Sequence[RunStatistics]) -> dict[str, list[RunStatistic
     return dict(groups)
 
 
+@dataclass
+class Reached:
+    """The time to the target accuracy of a group of runs that differ by the seed."""
+
+    group: str
+    sync: str
+    times: list[float]  # seconds, of the runs that reached it
+    runs: int
+    waited: float  # seconds that the longest of its runs took
+    best: float | None  # highest accuracy of all its evaluations, 0..1; None without any
+    rival: str | None = None  # the fastest group of another model
+    ratio: float | None = None  # own mean / the rival's mean
+
+    @property
+    def complete(self) -> bool:
+        """True when every run reached the target; only then are means compared."""
+        return len(self.times) == self.runs
+
+    @property
+    def mean(self) -> float:
+        """Seconds; NaN when no run reached it."""
+        return float(np.mean(self.times)) if self.times else np.nan
+
+
+def times_to(statistics: Sequence[RunStatistics], target: float) -> list[Reached]:
+    """The groups from the fastest to the slowest, then the groups that did not always reach
+    `target`.
+
+    The rival is the fastest group of another model. WBSP and its optimized form (pcc) count as one
+    model, unless nothing else reached it.
+    """
+    groups = []
+    for group, members in by_group(statistics).items():
+        times = [t for one in members if (t := one.run.time_to(target)) is not None]
+        known = [float(a) for one in members for a in one.run.evaluations.accuracy
+                 if np.isfinite(a)]
+        groups.append(Reached(group, members[0].sync, times, len(members),
+                              max(one.duration for one in members), max(known, default=None)))
+    groups.sort(key=lambda r: (not r.complete, not r.times, r.mean if r.times else -(r.best or 0)))
+    complete = [reached for reached in groups if reached.complete]
+    for own in complete:
+        others = [r for r in complete if _family(r.sync) != _family(own.sync)]
+        if rivals := others or [r for r in complete if r is not own]:  # the fastest comes first
+            own.rival, own.ratio = rivals[0].group, own.mean / rivals[0].mean
+    return groups
+
+
+def _family(sync: str) -> str:
+    return "wbsp" if sync == "pcc" else sync
+
+
 def _flatten(settings: dict, prefix: str = "") -> dict[str, str]:
     """Settings that do not only name the run; nested ones with dotted keys, values as text."""
     flat: dict[str, str] = {}

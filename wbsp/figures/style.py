@@ -75,13 +75,20 @@ def phases_legend(figure: Figure, drawn: Collection[str], *more: Artist) -> None
     legend_below(figure, handles, [str(handle.get_label()) for handle in handles])
 
 
-def trim(axes: np.ndarray, used: int, xlabel: str) -> None:
-    """Hide all but the first `used` panels; the lowest of each column names the shared x axis."""
-    for panel in axes.flat[used:]:
+def new_panels(count: int, columns: int, width: float, height: float, margin: float, xlabel: str,
+               **subplots: Any) -> tuple[Figure, list[Axes]]:
+    """A figure of `count` panels of `width` x `height` inches, in rows of at most `columns`, and
+    `margin` inches below; the lowest panel of each column names the shared x axis."""
+    columns = min(count, columns)
+    rows = -(-count // columns)
+    figure, axes = new_figure(rows, columns, columns * width, rows * height + margin, **subplots)
+    panels, unused = axes.flat[:count], axes.flat[count:]
+    for panel in unused:
         panel.set_visible(False)
-    for panel in axes.flat[max(0, used - axes.shape[1]):used]:
+    for panel in panels[-columns:]:
         panel.tick_params(labelbottom=True)
         panel.set_xlabel(xlabel)
+    return figure, list(panels)
 
 
 def save(figure: Figure, path: Path) -> Path:

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from wbsp.core.stats import sum_phases
-from wbsp.figures.bars import times_to
-from wbsp.figures.load import MOST_WORKERS, RunStatistics
+from wbsp.figures.load import MOST_WORKERS, RunStatistics, times_to
 
 _NONE = "-"
 
@@ -22,19 +21,19 @@ def write_table(statistics: Sequence[RunStatistics], path: Path,
              "The number is that of the run's timeline and trace.", ""]
     goal = [] if target is None else [f"time to {100 * target:g} %"]
     phases = [*sum_phases(one for stats in statistics for one in stats.seconds.values())]
-    lines += _table(
+    lines.append(markdown(
         ["", "run", "sync", "seed", "workers", *goal, "final accuracy", "versions",
          "steps per worker", *(f"{phase} %" for phase in phases), "staleness mean", "max",
          "duration", "command"],
         ([str(number), *_run_row(stats, phases, target)]
-         for number, stats in enumerate(statistics, 1)))
+         for number, stats in enumerate(statistics, 1))))
     if target is not None:
-        lines += ["", f"## Time to {100 * target:g} % accuracy", ""]
-        lines += _table(["group", "mean", "lowest", "highest", "runs that reached it",
-                         "fastest rival", "time / the rival's"], _target_rows(statistics, target))
-    lines += ["", "## Workers", ""]
-    lines += _table(["run", "worker", "steps", *(f"{phase} %" for phase in phases)],
-                    (row for stats in statistics for row in _worker_rows(stats, phases)))
+        lines += ["", f"## Time to {100 * target:g} % accuracy", "", markdown(
+            ["group", "mean", "lowest", "highest", "runs that reached it", "fastest rival",
+             "time / the rival's"], _target_rows(statistics, target))]
+    lines += ["", "## Workers", "", markdown(
+        ["run", "worker", "steps", *(f"{phase} %" for phase in phases)],
+        (row for stats in statistics for row in _worker_rows(stats, phases)))]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
@@ -76,7 +75,7 @@ def _text(value: object) -> str:
     return _NONE if value is None else str(value)
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of a Markdown table; a bar inside a cell is escaped."""
-    return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
-            for row in [head, ["---"] * len(head), *rows]]
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; a bar inside a cell is escaped."""
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+                     for row in [head, ["---"] * len(head), *rows])

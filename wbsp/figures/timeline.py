@@ -43,18 +43,11 @@ def draw_timeline(stats: RunStatistics, path: Path,
 
     A run of many workers shows 12 of them. Dashed lines are commits of versions.
     """
-    chosen = window or default_window(stats)
-    if chosen is None:
+    window = window or default_window(stats)
+    if window is None or not any((seen := _seen(stats, window)).values()):
         return None
-    seen = _seen(stats, chosen)
-    if not any(seen.values()):
-        return None
-    figure, [[axes]] = new_figure(1, 1, 11, 1.5 + 0.62 * len(seen))
-    _draw(axes, stats, seen, chosen)
     of = f" ({len(seen)} of {len(stats.workers)} workers)" if [*seen] != stats.workers else ""
-    set_title(axes, stats.name + of, 110, pad=16)
-    phases_legend(figure, _kinds(seen), *axes.lines[:1])
-    return save(figure, path)
+    return draw_timelines([stats], [stats.name + of], path, window)
 
 
 def draw_timelines(runs: Sequence[RunStatistics], titles: Sequence[str], path: Path,

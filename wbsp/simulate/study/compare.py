@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from wbsp.core.stats import PHASES, Phase
+from wbsp.figures.table import markdown
 from wbsp.runlog.reader import Run
 
 NOTHING = 0.01  # a difference that is no reason for another shard
@@ -197,11 +198,6 @@ def why(one: Result, fewest: float) -> str:
     merged = one.total("pushes") / one.total("version") if one.total("version") else 0.0
     return (f"{pace}; {need}, with {merged:.1f} pushes a version and updates "
             f"{one.staleness('mean'):.1f} versions old (at most {one.staleness('max'):.0f})")
-
-
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
 
 
 def in_bytes(size: float) -> str:
