@@ -16,9 +16,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from wbsp.simulate.world.clock import Clock
-from wbsp.simulate.world.machine import Machine
-
-INF = float("inf")
+from wbsp.simulate.world.machine import INF, Machine
 
 
 class Transfer:
