@@ -94,6 +94,48 @@ def test_no_address_names_a_file(serve, bad_day, path):
     assert answer.status == 404 and b"sync" not in body
 
 
+def samples(text):
+    """{(name, labels): value} of Prometheus's text format."""
+    found = {}
+    for name, labels, value in re.findall(r"^(\w+)\{(.*)\} (\S+)$", text, re.MULTILINE):
+        found[name, frozenset(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels))] = float(value)
+    return found
+
+
+def test_a_scraper_gets_the_numbers_of_the_summary(serve, bad_day):
+    answer, body = get(serve(bad_day("pcc"), bad_day("asp")), "/metrics")
+    assert answer.status == 200 and answer.headers["Content-Type"].startswith("text/plain; version")
+    found = samples(body.decode())
+    for index, sync in enumerate(("pcc", "asp")):
+        summary = json.loads((bad_day(sync) / "summary.json").read_bytes())
+        run = {("run", f"run {index}"), ("sync", sync)}
+        assert found["wbsp_version", frozenset(run)] == summary["version"]
+        assert found["wbsp_ended", frozenset(run)] == 1
+        for worker, one in summary["workers"].items():
+            of_it = run | {("worker", worker)}
+            assert found["wbsp_worker_steps_total", frozenset(of_it)] == one["steps"]
+            assert {phase: found["wbsp_worker_seconds_total", frozenset(of_it | {("phase", phase)})]
+                    for phase in one["seconds"]} == one["seconds"]
+            for reason, count in one["rejected_why"].items():
+                reasons = frozenset(of_it | {("reason", reason)})
+                assert found["wbsp_worker_rejected_total", reasons] == count
+
+
+def test_what_a_scraper_gets_is_prometheus_text(serve, written, tmp_path):
+    parser = pytest.importorskip("prometheus_client.parser", reason="pip install prometheus_client")
+    log, _ = written()
+    log.event(1.0, "start", workers=[0])
+    server = Watch([WatchedRun(tmp_path, 'a "run"\\of\nmine')])
+    try:
+        status, _, body = server.answer("/metrics")
+    finally:
+        server.server_close()
+    families = {one.name: one for one in parser.text_string_to_metric_families(body.decode())}
+    assert status == 200
+    assert families["wbsp_version"].samples[0].labels["run"] == 'a "run"\\of\nmine'
+    assert all(one.type in ("gauge", "counter") and one.documentation for one in families.values())
+
+
 @pytest.mark.parametrize("query", ["seen=x", "have=1.5", "generation=%00"])
 def test_numbers_must_be_whole(serve, bad_day, query):
     server = serve(bad_day("pcc"))

@@ -15,11 +15,13 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from wbsp.runlog.files import to_json
+from wbsp.watch.metrics import exposition
 from wbsp.watch.page import html
 from wbsp.watch.run import WatchedRun
 
 _NAMES = {"localhost", "127.0.0.1"}
 _JSON, _BYTES = "application/json", "application/octet-stream"
+_PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Watch(ThreadingHTTPServer):
@@ -28,6 +30,7 @@ class Watch(ThreadingHTTPServer):
     /                                       the page
     /run/I?seen=STAMP                       state of run I; 204 if its stamp is still that one
     /run/I/spans?generation=G&have=N        its spans from the N-th on, as `WatchedRun.pack`
+    /metrics                                the numbers of all runs, for Prometheus
 
     What is new in the files is read when a page asks, and not while no page is open. Raises OSError
     where the port is taken, ModuleNotFoundError where plotly is missing.
@@ -61,6 +64,8 @@ class Watch(ThreadingHTTPServer):
         path, _, query = target.partition("?")
         if path == "/":
             return 200, "text/html; charset=utf-8", self._page
+        if path == "/metrics":
+            return self._metrics()
         match = re.fullmatch(r"/run/(\d{1,6})(/spans)?", path, re.ASCII)
         if match is None or int(match[1]) >= len(self._runs):
             return 404, "text/plain", b"there is no such page\n"
@@ -79,6 +84,15 @@ class Watch(ThreadingHTTPServer):
                     return 204, _JSON, b""
                 return 200, _JSON, to_json(run.state())
             except (OSError, ValueError) as error:  # the page shows it, and asks again
+                return 500, "text/plain; charset=utf-8", f"{error}\n".encode()
+
+    def _metrics(self) -> tuple[int, str, bytes]:
+        with self._lock:
+            try:
+                for run in self._runs:
+                    run.refresh()
+                return 200, _PROMETHEUS, exposition(run.state() for run in self._runs).encode()
+            except (OSError, ValueError) as error:  # a scraper says so, and asks again
                 return 500, "text/plain; charset=utf-8", f"{error}\n".encode()
 
 

@@ -1,0 +1,65 @@
+"""The numbers of runs in Prometheus's text format, for what scrapes `/metrics`.
+
+https://prometheus.io/docs/instrumenting/exposition_formats/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+METRICS = {  # name -> type, and what it is
+    "wbsp_ended": ("gauge", "whether the run has ended, 0 or 1"),
+    "wbsp_duration_seconds": ("gauge", "since training began, up to the newest event"),
+    "wbsp_version": ("gauge", "number of the newest version"),
+    "wbsp_training_loss": ("gauge", "mean loss of what workers trained last"),
+    "wbsp_accuracy": ("gauge", "of the newest evaluated version, 0 to 1"),
+    "wbsp_staleness_mean": ("gauge", "versions by which accepted pushes were behind"),
+    "wbsp_worker_active": ("gauge", "whether the worker takes part, 0 or 1"),
+    "wbsp_worker_steps_total": ("counter", "steps that the server has received"),
+    "wbsp_worker_samples_total": ("counter", "examples that the server has received"),
+    "wbsp_worker_pushes_total": ("counter", "updates that the server has received"),
+    "wbsp_worker_rejected_total": ("counter", "updates that were rejected, by reason"),
+    "wbsp_worker_speed_of_best": ("gauge", "speed of the worker, as a part of the fastest's"),
+    "wbsp_worker_seconds_total": ("counter", "time of the worker, by phase"),
+}
+
+
+def exposition(states: Iterable[dict[str, Any]]) -> str:
+    """The metrics of runs, from the states that the page gets of them (`WatchedRun.state`)."""
+    found: dict[str, list[str]] = {name: [] for name in METRICS}
+    for state in states:
+        run = {"run": state["name"], "sync": str(state["settings"].get("sync", "unknown"))}
+        for name, labels, value in _samples(state):
+            if value is not None:
+                inside = ",".join(f'{key}="{_escaped(text)}"'
+                                  for key, text in {**run, **labels}.items())
+                found[name].append(f"{name}{{{inside}}} {float(value)!r}")
+    return "".join(f"# HELP {name} {METRICS[name][1]}\n# TYPE {name} {METRICS[name][0]}\n"
+                   + "".join(f"{line}\n" for line in lines)
+                   for name, lines in found.items() if lines)
+
+
+def _samples(state: dict[str, Any]) -> Iterator[tuple[str, dict[str, str], float | None]]:
+    summary = state["summary"]
+    yield "wbsp_ended", {}, state["ended"]
+    yield "wbsp_duration_seconds", {}, state["duration"]
+    yield "wbsp_version", {}, summary["version"]
+    yield "wbsp_training_loss", {}, next(reversed(state["training"]["loss"]), None)
+    yield "wbsp_accuracy", {}, next(reversed(state["evaluations"]["accuracy"]), None)
+    yield "wbsp_staleness_mean", {}, summary["staleness"]["mean"]
+    for worker, one in summary["workers"].items():
+        label = {"worker": worker}
+        yield "wbsp_worker_active", label, int(worker) in state["active"]
+        yield "wbsp_worker_steps_total", label, one["steps"]
+        yield "wbsp_worker_samples_total", label, one["samples"]
+        yield "wbsp_worker_pushes_total", label, one["pushes"]
+        yield "wbsp_worker_speed_of_best", label, one["vs_best"]
+        for reason, count in one["rejected_why"].items():
+            yield "wbsp_worker_rejected_total", {**label, "reason": reason}, count
+        for phase, seconds in one["seconds"].items():
+            yield "wbsp_worker_seconds_total", {**label, "phase": phase}, seconds
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
