@@ -33,10 +33,15 @@ def test_a_commands_help_has_its_flags_and_is_no_failure(name, says):
     assert says in done.stdout
 
 
-def test_help_starts_no_framework():
-    code = "import sys, runpy; sys.argv = ['wbsp', '--help']\n" \
+@pytest.mark.parametrize("arguments, without", [
+    ([], {"numpy", "zmq", "absl"}), (["ps"], {"wbsp.ps.server", "scipy"}),
+    (["simulate"], {"zmq", "matplotlib"}), (["watch"], {"zmq", "plotly"}),
+    (["figures"], {"zmq", "matplotlib"}), (["models"], {"zmq", "scipy"})])
+def test_help_imports_no_framework(arguments, without):
+    unwanted = without | {"tensorflow", "keras", "jax", "torch"}
+    code = f"import sys, runpy; sys.argv = ['wbsp', *{arguments}, '--help']\n" \
         "try: runpy.run_module('wbsp', run_name='__main__')\n" \
-        "except SystemExit: print({'numpy', 'zmq', 'absl', 'tensorflow'} & set(sys.modules))"
+        f"except SystemExit: print({unwanted} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], text=True, cwd=ROOT, capture_output=True)
     assert done.stdout.endswith("\nset()\n")
 

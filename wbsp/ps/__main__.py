@@ -12,8 +12,6 @@ from absl import app, flags
 from wbsp.environment import token, worker_num
 from wbsp.ps.flags import bandwidth, define_flags, server_config
 from wbsp.ps.goal import Goal
-from wbsp.ps.launch import prepare_server, where_to_listen
-from wbsp.ps.sharding.process import prepare_shard
 from wbsp.sync import create, parse_options
 
 FLAGS = flags.FLAGS
@@ -45,6 +43,10 @@ flags.DEFINE_string("best", None, "METRIC: keep the best version by it, of those
 
 
 def main(argv):
+    # The server itself, which --help does without.
+    from wbsp.ps.launch import prepare_server, where_to_listen
+    from wbsp.ps.sharding.process import prepare_shard
+
     try:
         if len(argv) > 1:
             raise ValueError(f"unknown argument {argv[1]!r}; flags are written --name=value")
