@@ -10,7 +10,7 @@
 # part shared (default: 200).
 source "$(dirname "$0")/common.sh"
 
-PARTS="simulation kills shared backends cuts ray slurm endurance imagenet benchmarks claims reports properties"
+PARTS="simulation kills shared backends cuts ray slurm endurance imagenet benchmarks claims reports properties docs"
 
 # Each part: can_PART says in a line why it cannot run here, or nothing; run_PART runs it.
 tests() { "$python" -m pytest -q --timeout=0 -p no:cacheprovider "$@"; }
@@ -37,6 +37,11 @@ run_properties() {
     tests --hypothesis-profile=night -n 3 tests/sync tests/wire tests/core/test_store.py
 }
 
+run_docs() { tests tests/test_site.py tests/test_docs.py; }
+
+can_docs() {
+    "$python" -c 'import mkdocstrings' 2>/dev/null || echo "mkdocs is not installed: pip install -e '.[docs]'"
+}
 can_cuts() {
     [ "$(id -u)" = 0 ] || echo "it needs root, for network namespaces"
 }

@@ -8,8 +8,6 @@ import runpy
 import pytest
 from jobs import ROOT
 
-import wbsp.timeouts
-
 PAGE = ROOT / "docs/explanation/architecture.md"
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("reports/*.md"),
          ROOT / "tests/README.md"]
@@ -75,25 +73,6 @@ def test_what_a_module_declares_public_is_there(name):
         pytest.importorskip("ray")
     module = importlib.import_module(name)
     assert [one for one in module.__all__ if not getattr(module, one, None)] == []
-
-
-def timeouts():
-    """docs/reference/timeouts.md's tables, from the comments of wbsp/timeouts.py."""
-    lines = []
-    for line in (ROOT / "wbsp/timeouts.py").read_text().splitlines():
-        if line.startswith("# "):
-            lines += ["", f"## {line[2:]}", "", "| name | seconds | who waits for what |",
-                      "|---|---|---|"]
-        elif " = " in line:
-            name, value, who = re.fullmatch(r"(\w+) = (.*?)  # (.*)", line).groups()
-            seconds = eval(value, vars(wbsp.timeouts))
-            lines.append(f"| `{name}` | {seconds:g} | {who} |")
-    return "\n".join(lines[1:])
-
-
-def test_the_page_of_timeouts_is_the_table_in_the_code():
-    page = (ROOT / "docs/reference/timeouts.md").read_text()
-    assert page.endswith(f"\n\n{timeouts()}\n"), timeouts()
 
 
 def test_the_states_of_a_worker_are_those_of_the_agent():

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from wbsp.sync import MODELS
-from wbsp.sync.__main__ import overview, page_of
+from wbsp.sync.__main__ import page_of
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = sorted(ROOT.glob("wbsp/**/*.py"))
@@ -317,13 +317,6 @@ def test_an_interrupted_script_leaves_no_process_behind(checkout, orderly):
     assert script.returncode == 143
     assert not alive(folder)
     assert out.count("left") == orderly  # asked once, and given the time
-
-
-def test_the_page_of_all_models_is_what_the_models_say():
-    page = (ROOT / "docs/reference/models/README.md").read_text()
-    assert page.endswith(f"\n\n{overview()}\n"), (
-        "docs/reference/models/README.md is out of date: end it with what `python -m wbsp.sync` "
-        "prints")
 
 
 @pytest.mark.parametrize("sync", MODELS)

@@ -73,7 +73,12 @@ def _variable(*names: str) -> Said | None:
 
 
 class Task(NamedTuple):
-    """A worker's place in the run: the server's address, and the worker's index."""
+    """A worker's place in the run.
+
+    Attributes:
+        address: of the server, host:port.
+        worker: index of the worker.
+    """
 
     address: str
     worker: int
@@ -81,10 +86,16 @@ class Task(NamedTuple):
     @classmethod
     def complete(cls, address: str | None, index: int | None, default: Task | None = None, *,
                  check: Callable[[str], object] = str) -> Task:
-        """The task, with what is None taken from the environment, else from `default`.
+        """Return the task, with what is None taken from the environment, else from `default`.
 
-        check: raises ValueError for a text that is no address
-        Raises ValueError, in one line, for a bad or missing value.
+        Args:
+            address: of the server, host:port.
+            index: of the worker.
+            default: a task that is taken where neither an argument nor the environment says it.
+            check: raises ValueError for a text that is no address.
+
+        Raises:
+            ValueError: a value is bad or missing; one line.
         """
         if address is None:
             address = _checked_address(check)
@@ -109,9 +120,10 @@ class Task(NamedTuple):
 
     @classmethod
     def of(cls, resolver: Any) -> Task:
-        """The task that a `tf.distribute.cluster_resolver` names.
+        """Return the task that a `tf.distribute.cluster_resolver` names.
 
-        Raises ValueError where it does not say that this process is a worker of exactly one server.
+        Raises:
+            ValueError: it does not say that this process is a worker of exactly one server.
         """
         cluster = resolver.cluster_spec().as_dict()
         servers = cluster.get("ps", [])

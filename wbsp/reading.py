@@ -43,8 +43,9 @@ _TROUBLE = OSError, zmq.ZMQError, m.WireError
 class Version:
     """A version of a run.
 
-    number: 0 is what training began from
-    last:   it is the run's final version
+    Attributes:
+        number: of the version; 0 is what training began from.
+        last: whether it is the run's final version.
     """
 
     def __init__(self, saved: Checkpoint, run: str, last: bool, server: _Server):
@@ -57,19 +58,23 @@ class Version:
     def assign(self, model: keras.Model) -> None:
         """Set the model, built as the run's workers build theirs, to this version.
 
-        Raises ValueError in one line for a model that is not the run's.
+        Raises:
+            ValueError: the model is not the run's; one line.
         """
         from wbsp.saved import assign  # Keras is imported by whoever brings a model of it
 
         assign(self._saved, model, f"version {self.number}")
 
     def report(self, **metrics: float) -> None:
-        """Tell the run what was found of this version: at most 64 metrics, by name.
+        """Send the run the metrics of this version: at most 64, by name.
 
-        They are events of the run; by those that its server was told (`--best`, `--target`) the
-        best version is kept, and the run ends. Of several reports of a version the first one
-        counts. A value that is not finite is said, and left out. Raises ValueError for no number,
-        ConnectionError in one line where the server is gone.
+        They become events of the run. By the metrics that its flags `--best` and `--target` name
+        the server keeps the best version and ends the run. The first report of a version counts.
+        A value that is not finite is left out, which is said.
+
+        Raises:
+            ValueError: a value is no number, or there are more than 64.
+            ConnectionError: the server is gone; one line.
         """
         if len(metrics) > METRICS:
             raise ValueError(f"{len(metrics)} metrics: at most {METRICS} of a version are taken")
@@ -89,19 +94,25 @@ class Version:
 def versions(address: str | None = None, *, every: float = 0.0, token_file: str | None = None,
              patience: float = timeouts.WORKER_PATIENCE,
              say: Callable[[str], None] = say) -> Iterator[Version]:
-    """The versions of the run that is served at `address`, until it is over; the last one is its
-    final version. Who is slower than versions come gets the newest each time.
+    """Return the versions of the run that is served at `address`, until it is over.
 
-    address:    host:port of the server; with a standby: host:port,host:port; default: of the
-                environment, as for `SyncCallback`
-    every:      seconds between two of them, at least
-    token_file: file with the shared secret; default: the environment variable WBSP_TOKEN_FILE.
-                Without a token this process is of the server's user, on its machine
-    patience:   seconds to wait for a server, at first and when it is lost
-    say:        prints one line for a person
+    The last one is the run's final version. A reader that is slower than the versions gets the
+    newest each time.
 
-    Raises ValueError or OSError for bad arguments, ConnectionError, in one line, where no server
-    comes or it refuses.
+    Args:
+        address: host:port of the server; with a standby: host:port,host:port; default: from the
+            environment, as for `SyncCallback`.
+        every: least number of seconds between two versions.
+        token_file: file with the shared secret; default: the environment variable
+            WBSP_TOKEN_FILE. Without a token this process must be of the server's user, on its
+            machine.
+        patience: seconds to wait for a server, at first and when it is lost.
+        say: prints one line for a person.
+
+    Raises:
+        ValueError: for a bad argument.
+        OSError: for a token file that cannot be read.
+        ConnectionError: no server comes, or it refuses; one line.
     """
     address = address_of_server(address, split_addresses)
     server = _Server(address, token(token_file), patience, say)

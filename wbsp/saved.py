@@ -19,14 +19,19 @@ if TYPE_CHECKING:
 
 
 def load(run_folder: str | os.PathLike, model: keras.Model, best: bool = False) -> int:
-    """Set the model to the newest version that the run has saved, or to its best one; return the
-    number of that version.
+    """Set the model to a version that the run has saved; return the number of that version.
 
-    The model may be of another back end than those of the run's workers. Optimizer state is in no
-    version.
+    The model may be of another back end than the run's workers. A version holds no state of an
+    optimizer.
 
-    Raises, in one line, FileNotFoundError where there is no such version, ValueError for a file
-    that is damaged and for a model that is not the run's.
+    Args:
+        run_folder: the folder that the run has left.
+        model: a model that is built as the workers' was.
+        best: take the best version by the run's metric, not the newest one.
+
+    Raises:
+        FileNotFoundError: the run has saved no such version; one line.
+        ValueError: the file is damaged, or the model is not the run's; one line.
     """
     folder = Path(run_folder)
     path = folder / (BEST if best else CHECKPOINT)

@@ -240,7 +240,12 @@ class Laws(Observer):
 
 
 def laws(make: Callable[[], SyncModel], examples: int = 500) -> Callable[[], None]:
-    """Return a test that runs so many random clusters, each under a new model of `make()`."""
+    """Return a test of a synchronization model, for pytest, that runs random clusters.
+
+    Args:
+        make: returns a new model; each cluster gets one.
+        examples: number of clusters.
+    """
     @settings(max_examples=examples, deadline=None)
     @given(plans())
     def test(plan: Plan) -> None:

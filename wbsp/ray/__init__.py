@@ -28,25 +28,31 @@ def run(train: Callable[..., Any] | Script, workers: int | Sequence[Needs], *,
         storage: str | os.PathLike = "~/ray_results", name: str | None = None,
         standby: bool = False, server: Needs | None = None, strategy: str = "SPREAD",
         placement_timeout: float = 60.0, max_restarts: int = 5) -> Result:
-    """Train on the Ray cluster that this process is connected to, else on the one that `ray.init`
-    finds; return when the run has ended.
+    """Train on a Ray cluster; return when the run has ended.
 
-    train:             called in each worker, with `config` if there is one; a `fit` in it has a
-                       `wbsp.SyncCallback()`. What it raises, this raises. After its process's
-                       death it is called again, from its beginning
-    workers:           how many, with a CPU each; or what each needs: [{"GPU": 1}, {"CPU": 4}]
-    sync, flags:       synchronization model, and other flags of `python -m wbsp.ps`
-    storage:           folder for the folders of runs, which all nodes see; one that only the
-                       server's node sees does as long as that node lives
-    name:              of this run's folder there; that of an earlier run goes on with it.
-                       Default: a new one
-    standby:           have one (docs/how-to/standby.md), on another node if there is room
-    server:            what the server needs, and the standby; default: a CPU
-    strategy:          of the placement group, in Ray's words
-    placement_timeout: seconds to wait for room on the cluster
-    max_restarts:      times in a row that a process which dies within a minute is started again
+    The cluster is the one that this process is connected to, else the one that `ray.init` finds.
 
-    Raises ValueError for bad arguments, and RunError, both in one line.
+    Args:
+        train: called in each worker, with `config` if there is one; a `fit` in it has a
+            `wbsp.SyncCallback()`. What it raises, this raises. When its process has died it is
+            called again, from its beginning.
+        workers: number of workers, with a CPU each; or what each needs: [{"GPU": 1}, {"CPU": 4}].
+        config: argument of `train`; None: it is called without one.
+        sync: synchronization model.
+        flags: other flags of `python -m wbsp.ps`.
+        storage: folder for the folders of runs, which all nodes see. One that only the server's
+            node sees suffices as long as that node lives.
+        name: of this run's folder there; the name of an earlier run continues that run. Default: a
+            new one.
+        standby: start one (docs/how-to/standby.md), on another node if there is room.
+        server: what the server needs, and the standby; default: a CPU.
+        strategy: of the placement group, as Ray names it.
+        placement_timeout: seconds to wait for room on the cluster.
+        max_restarts: times in a row that a process which dies within a minute is started again.
+
+    Raises:
+        ValueError: for a bad argument; one line.
+        RunError: the run could not start or finish; one line.
     """
     crew = of_workers(workers)
     least = checked("the server", {"CPU": 1} if server is None else server)

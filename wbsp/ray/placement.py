@@ -15,7 +15,7 @@ STRATEGIES = ("SPREAD", "PACK", "STRICT_SPREAD", "STRICT_PACK")
 
 
 class RunError(RuntimeError):
-    """A run that could not be begun, or not brought to its end; the message is one line."""
+    """A run could not start, or could not finish; the message is one line."""
 
 
 def checked(who: str, needs: Needs) -> dict[str, float]:

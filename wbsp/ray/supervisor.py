@@ -30,15 +30,16 @@ _LOOK = 0.5  # seconds between two looks at what time alone brings
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to.
+    """The result of a run.
 
-    returned: what `train` returned in each worker, by index; None for one that is missing
-    missing:  worker -> why it was not there at the end
-    summary:  the content of the run's summary.json
-    folder:   of the run's files, as the node of the server sees it
-    best:     path of the best version there, for `wbsp.load(folder, model, best=True)`; None: no
-              process has evaluated versions by the metric that the flags name
-              (docs/how-to/evaluation.md)
+    Attributes:
+        returned: what `train` returned in each worker, by index; None for one that is missing.
+        missing: worker -> why it was missing at the end.
+        summary: the content of the run's summary.json.
+        folder: of the run's files, as the node of the server sees it.
+        best: path of the best version there, for `wbsp.load(folder, model, best=True)`; None: no
+            process has evaluated versions by the metric that the flags name
+            (docs/how-to/evaluation.md).
     """
 
     returned: list[Any]

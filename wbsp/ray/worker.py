@@ -29,10 +29,11 @@ class Outcome(NamedTuple):
 class Script:
     """A user's own script in place of a function: it is run as `python train.py` would run it.
 
-    path:      where it lies, for messages; the text is what runs, so that other nodes need not
-               see the file
-    folder:    in which the command was typed; the script runs there, if the node sees it
-    arguments: what is behind it on the command line
+    Attributes:
+        path: of the file, for messages.
+        text: what runs, so that other nodes need not see the file.
+        folder: in which the command was typed; the script runs there, if the node sees it.
+        arguments: what follows it on the command line.
     """
 
     path: str
@@ -42,7 +43,11 @@ class Script:
 
     @classmethod
     def read(cls, path: str | os.PathLike, arguments: tuple[str, ...] = ()) -> Script:
-        """Raises OSError for a file that cannot be read."""
+        """Read the script from a file.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
         return cls(os.path.abspath(path), Path(path).read_text(encoding="utf-8"), os.getcwd(),
                    arguments)
 

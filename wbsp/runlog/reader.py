@@ -22,7 +22,7 @@ __all__ = ["Evaluations", "Event", "Run", "read_run"]
 
 
 class Event(TypedDict):
-    """What every event has."""
+    """What every event has: seconds, and its kind."""
 
     t: float
     kind: str
@@ -36,14 +36,23 @@ class _Span(TypedDict):
 
 
 class Evaluations(NamedTuple):
-    """Columns with one entry for each evaluation, in order; NaN where a value was not finite."""
+    """Columns with one entry for each evaluation, in order; NaN where a value was not finite.
 
-    t: np.ndarray  # float64, seconds at which the version was snapshotted
-    version: np.ndarray  # int64
-    steps: np.ndarray  # int64, sum of the worker steps
-    loss: np.ndarray  # float64
-    accuracy: np.ndarray  # float64, 0..1
-    top5: np.ndarray  # float64, 0..1
+    Attributes:
+        t: float64, seconds at which the version was made.
+        version: int64.
+        steps: int64, of all workers together.
+        loss: float64.
+        accuracy: float64, 0..1.
+        top5: float64, 0..1.
+    """
+
+    t: np.ndarray
+    version: np.ndarray
+    steps: np.ndarray
+    loss: np.ndarray
+    accuracy: np.ndarray
+    top5: np.ndarray
 
 
 @dataclass
@@ -52,6 +61,10 @@ class Run:
 
     Times are seconds since training began, when the workers had joined: the start of real processes
     takes seconds, and a comparison should not count how long TensorFlow takes to import.
+
+    Attributes:
+        folder: the run's folder.
+        settings: what run.json says.
     """
 
     folder: Path
@@ -72,6 +85,7 @@ class Run:
 
     @cached_property
     def evaluations(self) -> Evaluations:
+        """The evaluations, as columns."""
         found = [event for event in self.events if event["kind"] == "evaluation"]
         columns = Evaluations(*(np.array([event[name] for event in found], dtype) for name, dtype
                                 in zip(Evaluations._fields, _DTYPES, strict=True)))
@@ -79,7 +93,7 @@ class Run:
 
     @cached_property
     def spans(self) -> dict[int, list[dict[str, Any]]]:
-        """worker -> its spans, each with `t`, `seconds`, `lane` and `kind`."""
+        """Worker -> its spans, each with `t`, `seconds`, `lane` and `kind`."""
         found = [(re.fullmatch(r"events_wk(\d+)", path.stem), path)
                  for path in self.folder.glob("events_wk*.jsonl")]
         workers = {int(match[1]): path for match, path in found if match}
@@ -91,13 +105,14 @@ class Run:
     def summary(self) -> dict[str, Any] | None:
         """The numbers of summary.json; None for a run that has not ended in good order.
 
-        Raises ValueError, in one line, for a damaged file.
+        Raises:
+            ValueError: the file is damaged; one line.
         """
         path = self.folder / "summary.json"
         return read_document(path) if path.exists() else None
 
     def time_to(self, accuracy: float) -> float | None:
-        """Seconds to the first evaluation with at least `accuracy` (0..1); None if never."""
+        """Return the seconds to the first evaluation with at least `accuracy` (0..1), or None."""
         reached = np.flatnonzero(self.evaluations.accuracy >= accuracy)
         return float(self.evaluations.t[reached[0]]) if reached.size else None
 
@@ -108,9 +123,11 @@ _DTYPES = (np.float64, np.int64, np.int64, np.float64, np.float64, np.float64)
 
 
 def read_run(folder: str | os.PathLike) -> Run:
-    """The run that left `folder`.
+    """Return the run that has left `folder`.
 
-    Raises, in one line, FileNotFoundError if none did, ValueError if its run.json is damaged.
+    Raises:
+        FileNotFoundError: no run has; one line.
+        ValueError: its run.json is damaged; one line.
     """
     return Run(Path(folder), read_settings(folder))
 

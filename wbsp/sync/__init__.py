@@ -48,14 +48,15 @@ __all__ = ["MODELS", "Accept", "Action", "Commit", "ContractError", "Direct", "G
 
 
 def known_models() -> dict[str, type[SyncModel]]:
-    """The models that have a name: those of `MODELS`, and auto."""
+    """Return the models that have a name: those of `MODELS`, and auto."""
     return {**MODELS, Auto.name: Auto}
 
 
 def find(name: str) -> type[SyncModel]:
     """Return a model's class: one of `known_models()`, or `module:Class` for one of your own.
 
-    Raises ValueError, in one line, if there is none.
+    Raises:
+        ValueError: there is no such model; one line.
     """
     models = known_models()
     if name in models:
@@ -77,8 +78,9 @@ def find(name: str) -> type[SyncModel]:
 def create(name: str, **options: Any) -> SyncModel:
     """Return a new model by what `find` takes, with its options (text or Python values).
 
-    Raises ValueError, in one line, for an unknown name, an unknown option or a bad value, and for a
-    model of one's own that is not valid.
+    Raises:
+        ValueError: the name or an option is unknown, a value is bad, or a model of your own is not
+            valid; one line.
     """
     model = find(name)(**options)
     if type(model).name not in known_models():
@@ -88,12 +90,16 @@ def create(name: str, **options: Any) -> SyncModel:
 
 def with_batch_size(model: type[SyncModel], batch_size: Any, options: dict[str, Any]
                     ) -> dict[str, Any]:
-    """`options`, completed by a launcher's batch size where the model has the option `batch`."""
+    """Return the options, with a launcher's batch size where the model has the option `batch`."""
     return {"batch": batch_size, **options} if "batch" in model.OPTIONS else options
 
 
 def parse_options(pairs: list[str]) -> dict[str, str]:
-    """["s=3", "refresh=push"] -> {"s": "3", "refresh": "push"}. Raises ValueError, in one line."""
+    """Return {"s": "3", "refresh": "push"} for ["s=3", "refresh=push"].
+
+    Raises:
+        ValueError: a text is not of the form key=value; one line.
+    """
     options = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

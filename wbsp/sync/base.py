@@ -61,31 +61,55 @@ class ContractError(RuntimeError):
 
 
 class Push(NamedTuple):
-    """Metadata of one update; the tensor itself never reaches a model."""
+    """Metadata of one update; the tensor itself never reaches a model.
+
+    Attributes:
+        worker: index of the worker.
+        seq: 0, 1, 2 ... of each worker, over the whole run.
+        base_version: the version from which its first step was computed.
+        steps: mini-batches in it.
+        samples: examples in it.
+        seconds: of computing in it; waiting excluded.
+        loss: mean training loss of its steps, where known.
+        cpu: share of the machine's processors in use, 0..1, where measured.
+        memory: share of the machine's memory in use, 0..1, where measured.
+        to: with shared data: how far in its sequence the worker has come by it.
+        dropped: with shared data: what the worker trained up to this position, since its last
+            push, is in no push, as it was dropped with a model that was not finite.
+    """
 
     worker: int
-    seq: int  # 0, 1, 2 ... per worker over the whole run
-    base_version: int  # the version its first step was computed from
-    steps: int  # mini-batches in it
+    seq: int
+    base_version: int
+    steps: int
     samples: int
-    seconds: float  # of compute in it; waiting excluded
-    loss: float | None = None  # mean training loss of its steps, where known
-    cpu: float | None = None  # share of the machine's processors in use, 0..1, where measured
-    memory: float | None = None  # share of the machine's memory in use, 0..1, where measured
-    to: int | None = None  # with shared data: how far in its sequence the worker has come by it
-    dropped: int | None = None  # what it trained up to here, since its last push, is in none: that
-    #                             was dropped with a model that was not finite
+    seconds: float
+    loss: float | None = None
+    cpu: float | None = None
+    memory: float | None = None
+    to: int | None = None
+    dropped: int | None = None
 
 
 class Accept(NamedTuple):
-    """Fold `weight * update` into the pending sum."""
+    """Fold `weight * update` into the pending sum.
+
+    Attributes:
+        push: whose update it is.
+        weight: of the update, 0 or more.
+    """
 
     push: Push
     weight: float
 
 
 class Reject(NamedTuple):
-    """Drop the update; the reason is counted and logged."""
+    """Drop the update.
+
+    Attributes:
+        push: whose update it is.
+        reason: is counted and logged.
+    """
 
     push: Push
     reason: str
@@ -96,23 +120,35 @@ class Commit(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """Permit one worker to fetch the newest version."""
+    """Permit one worker to fetch the newest version.
+
+    Attributes:
+        worker: index of the worker.
+    """
 
     worker: int
 
 
 class Direct(NamedTuple):
-    """An instruction to one worker beyond its rule. A field left at None changes nothing."""
+    """An instruction to one worker beyond its rule. A field left at None changes nothing.
+
+    Attributes:
+        worker: index of the worker.
+        hold: after this push, wait for a grant before the next step.
+        cut: True: push at the next step's end (or now, if the worker asked); False: the answer
+            "continue" to a worker that asked. With push="when_idle": False: push nothing until
+            directed with True.
+        batch: examples of its next step and of those after it.
+        start: with `batch`: where in the shared stream the next step's examples begin; the
+            positions that one worker is given increase. Without effect where the run's workers
+            share data: the work ledger chooses from these.
+    """
 
     worker: int
-    hold: bool | None = None  # after this push, wait for a grant before the next step
-    cut: bool | None = None  # True: hand over the progress at the next step's end (or now, if the
-    #                          worker asked); False: the answer "go on" to a worker that asked.
-    #                          push="when_idle": False: hand over nothing; True: as before again
-    batch: int | None = None  # examples of its next step and those after it
-    start: int | None = None  # with `batch`: where in the shared stream the next step's examples
-    #                           begin; the positions given to one worker increase. It says nothing
-    #                           where the run's workers share data: the ledger chooses from these
+    hold: bool | None = None
+    cut: bool | None = None
+    batch: int | None = None
+    start: int | None = None
 
 
 _PUSH = Literal["every_step", "when_idle", "on_adopt", "directed", "on_query"]
@@ -128,23 +164,26 @@ UNFIT = frozenset({NOT_FINITE, TOO_LARGE})
 
 @dataclass(frozen=True)
 class WorkerRule:
-    """What every worker of a model does on its own. It is all that workers know of the model.
+    """What every worker of a model does on its own. Workers know nothing else of the model.
 
-    push:  at which step's end the progress is cut and pushed: at every one (or every `every`-th),
-           whenever the network is idle, when a version has come in, when the server directs it,
-           or, after asking the server at each step's end, when that says so
-    wait:  what the compute thread waits for after a cut: the next granted model, the server's
-           acknowledgement (and the model only if that says so), or nothing
-    adopt: how a fetched version W becomes the live model x: `replace` x = W, or `rebase`
-           x = W + uncut progress
-    every: with push="every_step": steps in a push
-    micro_batches: steps into which a mini-batch is split; each trains batch / micro_batches
-           examples
-    shared: examples come from one stream that all workers share; the server says which worker
-           trains which
-    batch: examples of a worker's first step, where the server directs the sizes of batches; None:
-           the size is each worker's own
-    Raises ValueError for values that there are not, and for fields that contradict each other.
+    Attributes:
+        push: at which step's end the progress is cut and pushed: at every one (or every
+            `every`-th), whenever the network is idle, when a version has arrived, when the server
+            directs it, or, after asking the server at each step's end, when that says so.
+        wait: what the compute thread waits for after a cut: the next granted model, the server's
+            acknowledgement (and the model only if that says so), or nothing.
+        adopt: how a fetched version W becomes the live model x: `replace` x = W, or `rebase`
+            x = W + uncut progress.
+        every: with push="every_step": steps in a push.
+        micro_batches: steps into which a mini-batch is split; each trains batch / micro_batches
+            examples.
+        shared: all workers share one stream of examples; the server says which worker trains
+            which.
+        batch: examples of a worker's first step, where the server directs the sizes of batches;
+            None: each worker has a size of its own.
+
+    Raises:
+        ValueError: a value is unknown, or two fields contradict each other.
     """
 
     push: _PUSH
@@ -178,7 +217,8 @@ class Option:
     def parse(self, model: str, name: str, value: Any) -> Any:
         """Return `value` (text from a flag, or a Python value) as this option's type.
 
-        Raises ValueError, in one line, when it is of another type or out of range.
+        Raises:
+            ValueError: it is of another type, or out of range; one line.
         """
         kind = type(self.default)
         try:
@@ -236,11 +276,12 @@ class SyncModel:
     OPTIONS, and answers events as the head of this module says. A model of this package says
     `about`, too.
 
-    name:    the model in logs, figures and names of files: letters, digits, "_" and "-"
-    OPTIONS: each is an attribute of the instance. The option `batch`, where a model has one, is the
-             size of batches: its default is the batch size that a launcher was given.
-    active:  the workers that are here; N is their number
-    alarm:   the time (seconds) from which `tick` is due, or None
+    Attributes:
+        name: the model in logs, figures and names of files: letters, digits, "_" and "-".
+        OPTIONS: each is an attribute of the instance. The option `batch`, where a model has one,
+            is the size of batches: its default is the batch size that a launcher was given.
+        active: the workers that take part; N is their number.
+        alarm: the time (seconds) from which `tick` is due, or None.
     """
 
     name: ClassVar[str]
@@ -268,10 +309,14 @@ class SyncModel:
         Where workers wait for each version, one that is in mid-step needs no grant for that: its
         first grant is not told, unless a push of its comes before.
 
-        ahead: rounds, of those that began with a version, for which it has pushed already, and
-               another that is here has not; 0 where workers do not wait for versions. Pushes of
-               these rounds were accepted by an earlier model; their grants are this one's to give.
-               One that has left ahead of the others is told of, too, and leaves at once.
+        A worker that has left ahead of the others is told as well, and leaves at once.
+
+        Args:
+            worker: index of the worker.
+            ahead: rounds, of those that began with a version, for which it has pushed already, and
+                another active worker has not; 0 where workers do not wait for versions. Pushes of
+                these rounds were accepted by an earlier model; this one gives their grants.
+            now: seconds.
         """
         return self.join(worker, now)
 

@@ -39,19 +39,26 @@ from wbsp.tensors.codecs import FLOAT32, Codec
 class Cluster:
     """N workers and a server in virtual time; `run` it, then read its public attributes.
 
-    model:         decides; machines[i] is that of worker i; workload: what the workers train
-    server:        its links, and the seconds that it takes
-    model_bytes:   of one update and of one version as float32
-    expected:      workers that begin together; default: all that come at the first moment
-    stop_samples:  ends the run after so many pushed samples
-    outer:         what a version makes of the sum of its updates; default: identity
-    wire:          format of updates and versions
-    evaluator:     measures versions, and may end the run
-    log, observer: see `Engine` and `Observer`
-    data:          that all workers train together; default: each has its own
+    A worker's seconds are booked from its join to its end; each second of its compute thread is
+    booked once, in `reports[i].seconds`.
 
-    A worker's seconds are booked from its coming to its leaving (or end); each second of its
-    compute thread is booked once, in `reports[i].seconds`. Raises ValueError without machines.
+    Args:
+        model: the synchronization model.
+        machines: machines[i] is that of worker i.
+        workload: what the workers train; default: nothing, they only take time.
+        server: its links, and the seconds that it takes.
+        model_bytes: of one update and of one version as float32.
+        expected: workers that begin together; default: all that are there at the first moment.
+        stop_samples: ends the run after so many pushed samples.
+        outer: what a version makes of the sum of its updates; default: identity.
+        wire: format of updates and versions.
+        evaluator: measures versions, and may end the run.
+        log: called with each event, as `Engine` says.
+        observer: called with what happens on the workers.
+        data: what all workers train together; default: each has data of its own.
+
+    Raises:
+        ValueError: there are no machines.
     """
 
     def __init__(self, model: SyncModel, machines: Sequence[Machine],

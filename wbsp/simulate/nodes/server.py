@@ -34,13 +34,14 @@ class Evaluation(NamedTuple):
 
 @dataclass
 class Evaluator:
-    """Measures versions, each one once, at the begin, at every period of virtual time and at the
-    end; `results` holds an entry for each measurement.
+    """Measure versions, each one once: at the begin, at every period of virtual time, at the end.
 
-    evaluate: snapshot -> metrics
-    period:   seconds between two measurements, or the part `growth` of the time gone by where that
-              is longer
-    target:   a metrics["accuracy"] of at least this ends the run
+    Attributes:
+        evaluate: snapshot -> metrics.
+        period: seconds between two measurements.
+        growth: where this part of the time gone by is longer than `period`, it is the period.
+        target: a metrics["accuracy"] of at least this ends the run.
+        results: an entry for each measurement.
     """
 
     evaluate: Callable[[Snapshot], dict[str, float]]

@@ -43,8 +43,11 @@ class Observer:
     """
 
     def span(self, worker: int, lane: Lane, kind: Phase, start: float, end: float) -> None:
-        """A period has ended. Lane "compute": the thread was in phase `kind`, one of `PHASES`;
-        lane "network": a push until its answer, or a fetch ("pull") until the model arrived."""
+        """A period has ended.
+
+        Lane "compute": the thread was in phase `kind`, one of `PHASES`. Lane "network": a push
+        until its answer, or a fetch ("pull") until the model arrived.
+        """
 
     def step(self, worker: int, now: float, loss: float, report: Report) -> None:
         """A step has ended; `report` holds the running totals up to this step."""

@@ -18,14 +18,17 @@ class Workload(Protocol):
     batch: int  # examples of a step, unless the server directs another size
 
     def initial(self) -> Vector:
-        """W_0."""
+        """Return W_0."""
 
     def step(self, worker: int, samples: int | None = None,
              start: int | None = None) -> tuple[int, float]:
         """Train one step on the worker's live model x; return (samples, loss).
 
-        samples: number of examples; passed, like `start`, only where the server directs it
-        start:   position in the stream that all workers share; None: the worker's own next batch
+        Args:
+            worker: index of the worker.
+            samples: number of examples; given, like `start`, only where the server directs it.
+            start: position in the stream that all workers share; None: the worker's own next
+                batch.
         """
 
     def cut(self, worker: int) -> Vector:

@@ -18,14 +18,17 @@ StepTime = Callable[[int, float], float]
 
 
 def constant(seconds: float) -> StepTime:
-    """Step times of always `seconds`."""
+    """Return step times that are always `seconds`."""
     return lambda index, now: seconds
 
 
 def lognormal(mean: float, sigma: float, seed: int) -> StepTime:
-    """Independent lognormal step times of mean `mean` seconds.
+    """Return independent lognormal step times.
 
-    sigma: the deviation of the logarithm
+    Args:
+        mean: of the step times, seconds.
+        sigma: standard deviation of the logarithm.
+        seed: of the draws.
     """
     draw = random.Random(seed).lognormvariate
     mu = math.log(mean) - sigma * sigma / 2
@@ -33,14 +36,18 @@ def lognormal(mean: float, sigma: float, seed: int) -> StepTime:
 
 
 def trace(seconds: Sequence[float]) -> StepTime:
-    """Recorded step times, one a step, again and again. Raises ValueError for an empty record."""
+    """Return recorded step times, one a step, again and again.
+
+    Raises:
+        ValueError: the record is empty.
+    """
     if not seconds:
         raise ValueError("a trace needs at least one step time")
     return lambda index, now: seconds[index % len(seconds)]
 
 
 def changing(base: StepTime, changes: Sequence[tuple[float, float]]) -> StepTime:
-    """`base`, times `factor` for steps that start at `time` or later, for each (time, factor).
+    """Return `base` times `factor`, for steps that start at `time` or later, by (time, factor).
 
     The latest change counts: [(100, 4), (200, 1)] is four times slower from 100 s to 200 s.
     """
@@ -53,7 +60,7 @@ def changing(base: StepTime, changes: Sequence[tuple[float, float]]) -> StepTime
 
 
 class Incarnation(NamedTuple):
-    """A worker's presence from `start` on; at `end` the worker is lost, or else leaves.
+    """A worker's presence from `start` to `end`, at which it is lost, or else leaves.
 
     A lost worker's messages on the way are lost as well. A worker that leaves in good order ends
     its step and hands over the rest of its progress.
@@ -68,12 +75,14 @@ class Incarnation(NamedTuple):
 class Machine:
     """A simulated machine, on which one worker runs.
 
-    step:         asked once at the start of each step
-    latency:      seconds, one way
-    up, down:     bytes/s of the machine's own link
-    incarnations: when the worker is there; a lost worker returns with the next incarnation
-    fixed:        seconds of a mini-batch that do not depend on its size: the published sleeps
-    stalls:       (from, to) in the order of time: the machine stands still
+    Attributes:
+        step: step times; called once at the start of each step.
+        latency: seconds, one way.
+        up: bytes/s of the machine's own link, to the server.
+        down: bytes/s of the machine's own link, from the server.
+        incarnations: when the worker is there; a lost worker returns with the next incarnation.
+        fixed: seconds of a mini-batch that do not depend on its size: the published sleeps.
+        stalls: (from, to), in the order of time: the machine stands still.
     """
 
     step: StepTime
@@ -100,9 +109,13 @@ class Machine:
             raise ValueError(f"stalls must follow one another, not {self.stalls}")
 
     def seconds(self, index: int, now: float, share: float = 1.0, parts: int = 1) -> float:
-        """Seconds of a step that begins `now`, on `share` of a mini-batch's usual examples.
+        """Return the seconds of a step.
 
-        parts: micro-batches in a mini-batch, of which the step is one
+        Args:
+            index: of the step.
+            now: seconds at which the step begins.
+            share: its examples, as a part of a mini-batch's usual number.
+            parts: micro-batches in a mini-batch, of which the step is one.
         """
         seconds = self.fixed / parts + self.step(index, now) * share
         return stalled(seconds, now, self.stalls) if self.stalls else seconds

@@ -23,8 +23,13 @@ from wbsp.simulate.world.machine import Machine
 
 @dataclass(frozen=True)
 class Shard:
-    """The link of a shard: its interface in bytes/s, which all workers share, and the seconds, one
-    way, that lie between it and both the coordinator and the workers, beside the workers' own."""
+    """The link of a shard.
+
+    Attributes:
+        ingress: bytes/s to the shard, shared by all workers.
+        egress: bytes/s from the shard, shared by all workers.
+        latency: seconds, one way, to the coordinator and, beside the workers' own, to the workers.
+    """
 
     ingress: float = INF
     egress: float = INF
@@ -147,12 +152,14 @@ class Shards:
 
 @dataclass(frozen=True)
 class ServerSpec:
-    """A simulated server. Bandwidths in bytes/s, times in seconds.
+    """A simulated server.
 
-    ingress, egress: its interface, which all workers share
-    apply_seconds:   time for one push; messages behind it wait their turn
-    detect_seconds:  until it knows that a worker is lost
-    shards:          links of its shards, in place of its interface; none: it is one process
+    Attributes:
+        ingress: bytes/s to the server, shared by all workers.
+        egress: bytes/s from the server, shared by all workers.
+        apply_seconds: time for one push; messages behind it wait their turn.
+        detect_seconds: until it knows that a worker is lost.
+        shards: links of its shards, in place of ingress and egress; none: it is one process.
     """
 
     ingress: float = INF

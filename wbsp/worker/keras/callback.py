@@ -33,14 +33,15 @@ from wbsp.worker.share import Share
 
 
 class SyncCallback(keras.callbacks.Callback):
-    """Synchronizes the fitted model with a wbsp parameter server.
+    """Keep the model of a `fit` in step with a wbsp server.
 
-    Training begins from the server's version. The synchronization model is the server's choice.
-    When the server says that training is over, `fit` ends at the step's end; otherwise it ends
-    when its epochs are done. Either way the model then holds the run's final global version, for
-    which this worker waits until the others have finished too. Another `fit` joins again.
+    Training begins from the server's version. The server chooses the synchronization model. `fit`
+    ends when its epochs are done, or at a step's end when the server ends the run. It returns when
+    the other workers have finished too; the model then holds the run's final version. Another
+    `fit` joins again.
 
-    UNTIL_TOLD: the steps_per_epoch of a `fit` on `examples`
+    Attributes:
+        UNTIL_TOLD: the `steps_per_epoch` of a `fit` on `examples`.
     """
 
     UNTIL_TOLD = UNTIL_TOLD
@@ -50,18 +51,23 @@ class SyncCallback(keras.callbacks.Callback):
                  band_width_limit: float | None = None, expected: dict[str, str] | None = None,
                  say: Callable[[str], None] = say, patience: float = timeouts.WORKER_PATIENCE,
                  transport: str | None = None, session: Worker | None = None):
-        """What is not given of the first three, and of transport, comes from the environment:
-        `wbsp.environment`.
+        """Read from the environment what is None of address, worker_index, token_file, transport.
 
-        address:          host:port of the server; with a standby: host:port,host:port
-        worker_index:     0 ... worker_num - 1, each once
-        token_file:       file with the shared secret, for a server that has one; "": none
-        connect_timeout, patience: seconds to wait for the server: at first, and when it is lost
-        band_width_limit: limit of this worker's traffic, MB/s in each direction
-        expected:         settings that must equal the server's (name -> text)
-        transport:        "tcp": no memory is shared with a server of this machine; "auto": it is
-        session:          one that is connected already, in place of all the others
-        Raises ValueError or OSError for bad arguments.
+        Args:
+            address: host:port of the server; with a standby: host:port,host:port.
+            worker_index: 0 ... worker_num - 1, each once.
+            token_file: file with the server's shared secret; "": the server has none.
+            connect_timeout: seconds to wait for the server at first.
+            band_width_limit: limit of this worker's traffic, MB/s in each direction.
+            expected: settings that must equal the server's (name -> text).
+            say: prints one line for a person.
+            patience: seconds to wait for a server that was lost.
+            transport: "tcp": share no memory with a server of this machine; "auto": share it.
+            session: a connected one, which replaces all other arguments.
+
+        Raises:
+            ValueError: for a bad or missing argument.
+            OSError: for a token file that cannot be read.
         """
         super().__init__()
         with in_one_line():
@@ -92,43 +98,57 @@ class SyncCallback(keras.callbacks.Callback):
     def connect(self) -> dict[str, str]:
         """Introduce this worker, unless that was done; return the run's settings (name -> text).
 
-        `fit` connects by itself. Raises TransportError when there is no server or it refuses.
+        `fit` connects by itself.
+
+        Raises:
+            TransportError: there is no server, or it refuses this worker.
         """
         with in_one_line():
             return self._worker.connect()[1].settings
 
     @property
     def rule(self) -> WorkerRule:
-        """What the run's synchronization model lets every worker do on its own; connects."""
+        """What the run's synchronization model lets each worker do on its own; connects."""
         with in_one_line():
             return self._worker.connect()[1].rule
 
     @property
     def epoch(self) -> int:
-        """The run's epoch, 0, 1 ..., of the newest example that this worker has trained, where the
-        workers share their data; 0 elsewhere."""
+        """The run's epoch (0, 1 ...) of the newest example that this worker has trained.
+
+        0 where the workers do not share their data.
+        """
         share = self._worker.share
         return share.epoch if share else 0
 
     def examples(self, function: Function, n: int, batch_size: int, seed: int = 0,
                  class_weight: Mapping[int, float] | None = None, processes: int = 0) -> Any:
-        """Data for `fit` that all workers of the run share: an epoch is one pass of all together.
+        """Return data for `fit` that all workers of the run share.
+
+        An epoch is one pass of all workers together:
 
             data = hook.examples(lambda i: (x[i], y[i]), n=len(x), batch_size=64)
             model.fit(data, epochs=5, steps_per_epoch=hook.UNTIL_TOLD, callbacks=[hook])
 
         Each example is trained once an epoch, by whichever worker has time for it.
 
-        function:     indices, int64 [at most batch_size], of 0 ... n - 1 -> x, (x, y) or
-                      (x, y, sample_weight): arrays, or dicts of them, with one row for each index.
-                      It is called eagerly, on TensorFlow in another thread
-        n:            examples; the same on all workers, as batch_size and seed
-        batch_size:   examples of a step; an epoch's last may have fewer
-        seed:         of the order, which is another one in each epoch
-        class_weight: class -> weight of its examples in the loss; on every back end, where
-                      `fit` takes one on TensorFlow alone
-        processes:    that call the function ahead of the steps; on PyTorch, 0 elsewhere
-        Raises ValueError for numbers that cannot be, and for arrays of other lengths.
+        Args:
+            function: indices, int64 [at most batch_size], of 0 ... n - 1 -> x, (x, y) or
+                (x, y, sample_weight): arrays, or dicts of arrays, with one row for each index.
+                It is called eagerly, on TensorFlow in another thread.
+            n: number of examples; the same on all workers, as are batch_size and seed.
+            batch_size: examples of a step; an epoch's last step may have fewer.
+            seed: of the order, which differs from epoch to epoch.
+            class_weight: class -> weight of its examples in the loss, on every back end (`fit`
+                takes one on TensorFlow alone).
+            processes: number of processes that call the function ahead of the steps; on PyTorch,
+                0 elsewhere.
+
+        Returns:
+            A tf.data.Dataset on TensorFlow, a generator on JAX, a DataLoader on PyTorch.
+
+        Raises:
+            ValueError: for a number out of range, and for arrays of other lengths.
         """
         with in_one_line():
             share = Share(n, batch_size, seed)
@@ -141,45 +161,55 @@ class SyncCallback(keras.callbacks.Callback):
         self._worker.stop_run(reason)
 
     def once(self, callback: keras.callbacks.Callback) -> keras.callbacks.Callback:
-        """The callback on worker 0; on others, one that does nothing: for what writes files."""
+        """Return the callback on worker 0, and one that does nothing on others.
+
+        For callbacks that write files.
+        """
         return callback if self.worker == 0 else keras.callbacks.Callback()
 
     def stream(self, examples: Callable[[Any, Any], Any], batch_size: int) -> Any:
-        """Batches for `fit`, of which the server may choose the sizes, and the examples as well.
+        """Return batches for `fit` whose sizes, and examples, the server may choose.
 
-        examples:   (start, count) -> the batch of a step: the examples at positions start ...
-                    start + count - 1 of an endless stream, in the same order on every worker if the
-                    model shares it (`rule.shared`). On TensorFlow start and count are int64 scalars
-                    in a graph, else they are numbers
-        batch_size: examples of a step, where the model leaves that to the worker
-        The dataset is endless: give `fit` its steps_per_epoch. On TensorFlow it is a
-        tf.data.Dataset, else a keras.utils.PyDataset.
+        Args:
+            examples: (start, count) -> the batch of a step: the examples at positions start ...
+                start + count - 1 of an endless stream, in the same order on every worker if the
+                model shares it (`rule.shared`). On TensorFlow start and count are int64 scalars
+                in a graph, else they are numbers.
+            batch_size: examples of a step, where the model leaves that to the worker.
+
+        Returns:
+            An endless tf.data.Dataset on TensorFlow, else an endless keras.utils.PyDataset: give
+            `fit` its steps_per_epoch.
         """
         self._worker.batch = batch_size
         return batches(self._worker.assignments, examples)
 
     def interrupt(self, reason: str) -> None:
-        """Leave in good order at this step's end; a signal handler may call this.
+        """Leave the run in good order at this step's end; a signal handler may call this.
 
-        A wait for the server ends by a TransportError.
+        A wait for the server ends with a TransportError.
         """
         self._worker.interrupt(reason)
 
     def close(self) -> None:
-        """Leave the run, if that was not done, without the uncut progress, after a `fit` that did
-        not come to its end; one that still runs gets a TransportError."""
+        """Leave the run after a `fit` that did not come to its end, without its unsent progress.
+
+        A `fit` that still runs gets a TransportError.
+        """
         self._worker.close()
 
     @property
     def steps_before(self) -> int:
-        """Steps this worker did in the run before it was started this time."""
+        """Steps that this worker's earlier processes made in the run."""
         runtime = self._worker.runtime
         return runtime.steps_before if runtime else 0
 
     @property
     def run_steps(self) -> int:
-        """Steps of all workers in the run, as far as this worker knows: what the answer to its
-        newest push said, and its own since then."""
+        """Steps of all workers in the run, as far as this worker knows.
+
+        What the answer to its newest push said, and its own steps since then.
+        """
         runtime = self._worker.runtime
         return runtime.agent.run_steps if runtime else 0
 
@@ -189,7 +219,7 @@ class SyncCallback(keras.callbacks.Callback):
         return self._worker.stop_reason
 
     def progress(self) -> str:
-        """Steps, loss, version and share of computing, in one line."""
+        """Return steps, loss, version and share of computing, in one line."""
         return self._worker.begun().progress()
 
     def on_train_begin(self, logs=None):

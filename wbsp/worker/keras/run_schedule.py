@@ -14,26 +14,35 @@ if TYPE_CHECKING:
 
 
 class RunSchedule(keras.callbacks.Callback):
-    """Sets the learning rate of each step by the number of steps that all workers have done.
+    """Set the learning rate of each step by the number of steps that all workers have made.
 
         schedule = keras.optimizers.schedules.CosineDecay(0.1, decay_steps=40_000)  # of all
         model.compile(keras.optimizers.SGD(0.1), ...)
         model.fit(..., callbacks=[hook, wbsp.RunSchedule(schedule, hook)])
 
     On shared data `epochs` passes over n examples are epochs * ceil(n / batch_size) steps of all.
-    What others have done is known as of the answer to this worker's newest push
-    (`SyncCallback.run_steps`); a worker that is started again goes on there.
+    A worker learns of the others' steps with the answer to each push (`SyncCallback.run_steps`). A
+    restarted worker continues at the run's number of steps.
     """
 
     def __init__(self, schedule: Callable[[Any], Any], hook: SyncCallback):
-        """`schedule`: number of steps -> learning rate: one of `keras.optimizers.schedules`, or any
-        function of an int. `hook`: the callback of the same `fit`."""
+        """Take a schedule, and the hook that counts the run's steps.
+
+        Args:
+            schedule: number of steps -> learning rate: one of `keras.optimizers.schedules`, or
+                any function of an int.
+            hook: the SyncCallback of the same `fit`.
+        """
         super().__init__()
         self._rate = _compiled(schedule)
         self._hook = hook
 
     def on_train_begin(self, logs=None):
-        """Raises ValueError where the optimizer has a schedule of its own."""
+        """Check the optimizer.
+
+        Raises:
+            ValueError: the optimizer has a schedule of its own.
+        """
         with in_one_line():
             optimizer = self.model.optimizer
             try:
