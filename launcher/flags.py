@@ -11,7 +11,7 @@ from wbsp import heterogeneity, timeouts
 from wbsp.ps.flags import define_flags
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import sync_name
-from wbsp.sync import find, known_models, parse_options, with_batch_size
+from wbsp.sync import MODELS, find, parse_options, with_batch_size
 
 FLAGS = flags.FLAGS
 RUN_WIDE = ("model", "dataset", "heterogeneity", "epochs", "target_accuracy", "lr", "lr_steps",
@@ -97,7 +97,7 @@ def given(name):
 def run_wide_settings():
     """What all processes of a run must agree on: name -> text."""
     sync, model = chosen_sync(), None
-    if FLAGS.job_name != "worker" or sync in known_models() or ":" in sync:
+    if FLAGS.job_name != "worker" or sync in MODELS or ":" in sync:
         model = find(sync)
         sync = model.name
     options = parse_options(FLAGS.sync_option)

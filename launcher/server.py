@@ -36,11 +36,12 @@ def parameter_server():
             raise ValueError(f"--test_images={count}: the test set of {FLAGS.dataset} has {images}")
     experiment = functools.partial(network_and_test_set, settings, FLAGS.data_dir,
                                    FLAGS.test_images)
+    model = create(chosen_sync(), **options)
     config = server_config(
-        workers, stop_samples=FLAGS.epochs * data.size(FLAGS.dataset, FLAGS.data_dir),
+        workers, type(model), stop_samples=FLAGS.epochs * data.size(FLAGS.dataset, FLAGS.data_dir),
         target_accuracy=math.inf if FLAGS.target_accuracy is None else FLAGS.target_accuracy,
         host=host, port=port, base_dir=FLAGS.base_dir)
-    serve = prepare_server(settings, create(chosen_sync(), **options), config,
+    serve = prepare_server(settings, model, config,
                            start_evaluator=lambda: EvaluatorProcess(experiment))
     if FLAGS.job_name == "ps" and not FLAGS["heterogeneity"].present:
         say_who_sleeps()

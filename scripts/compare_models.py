@@ -23,7 +23,7 @@ from wbsp import heterogeneity
 from wbsp.runlog.folder import run_folder
 from wbsp.runlog.reader import Run, read_run
 from wbsp.simulate.study.variants import Variant, variants
-from wbsp.sync import MODELS, known_models, with_batch_size
+from wbsp.sync import MODELS, with_batch_size
 
 FLAGS = flags.FLAGS
 LAUNCHER = pathlib.Path(__file__).parents[1] / "runcifar10gpu.py"
@@ -65,7 +65,7 @@ def run_once(variant: Variant, seed: int) -> Run:
     """The run of a server and its workers, from start to end, or the same run, done before."""
     base = pathlib.Path(FLAGS.out).absolute() / f"seed-{seed}" / variant.folder
     sync = variant.sync
-    name = sync.name if sync.name in known_models() else f"{sync.__module__}:{sync.__qualname__}"
+    name = sync.name if sync.name in MODELS else f"{sync.__module__}:{sync.__qualname__}"
     server = [f"--worker_num={FLAGS.workers}", f"--seed={seed}", f"--sync={name}",
               *(f"--{flag}={FLAGS[flag].value}" for flag in (
                   "model", "dataset", "heterogeneity", "target_accuracy", "epochs", "check_period",

@@ -33,7 +33,7 @@ from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, simulate
 from wbsp.simulate.study.spec import ClusterSpec, Group
 from wbsp.simulate.study.variants import Variant, variants
-from wbsp.sync import known_models
+from wbsp.sync import MODELS
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))  # data and models
 
@@ -137,7 +137,7 @@ def steps(spans: list[dict], own: set[str]) -> list[float]:
 def own_work(run: Run) -> set[str]:
     """The phases, beside compute, in which a worker's compute thread works. A thread that never
     waits also works for a push or a fetch."""
-    model = known_models()[run.settings["sync"]](**run.settings["options"])
+    model = MODELS[run.settings["sync"]](**run.settings["options"])
     never_waits = model.rule.wait == "never"
     return {"data", "callbacks"} | ({"push", "pull"} if never_waits else set())
 

@@ -12,7 +12,7 @@ import random
 import signal
 
 import pytest
-from jobs import free_port
+from jobs import PLAIN, free_port
 from kill_points import OF_SERVER, OF_SHARD
 from server_and_standby import OFTEN, ServerAndStandby
 
@@ -33,7 +33,7 @@ SOME = [("pcc", 1, False, "decided"), ("bsp", 2, False, "committed"), ("asp", 1,
 def test_nothing_is_lost_and_nothing_counts_twice(jobs, sync, shards, standby, point):
     number = random.Random(f"{sync} {shards} {standby} {point}").randint(
         2, 5 if point in OF_VERSIONS else 12)
-    flags = [OFTEN, *([f"--sync_option={OPTIONS[sync]}"] if sync in OPTIONS else [])]
+    flags = [OFTEN, *PLAIN, *([f"--sync_option={OPTIONS[sync]}"] if sync in OPTIONS else [])]
     ports = [free_port() for _ in range(shards)] if point in OF_SHARD else []
     elsewhere = [jobs.shard(port, dies=(point, number) if port == ports[-1] else None)
                  for port in ports]

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from conservation import IntegerRun, assert_conserved
 from integer_replica import read_result
-from jobs import ROOT, Jobs, until
+from jobs import PLAIN, ROOT, Jobs, until
 
 from wbsp.sync import MODELS, with_batch_size
 
@@ -26,7 +26,7 @@ AT_ONCE = 5  # clusters side by side: what takes long is waiting until a death i
 def survives(sync: str, folder) -> None:
     """Worker 2 is killed, missed, and comes back; the others go on, and all end in good order."""
     folder.mkdir()
-    flags = [f"--sync_option={OPTIONS[sync]}"] if sync in OPTIONS else []
+    flags = [*PLAIN, *([f"--sync_option={OPTIONS[sync]}"] if sync in OPTIONS else [])]
     with Jobs(folder) as jobs:
         server = jobs.server(*flags, sync=sync, workers=3)
         doomed = jobs.integer_worker(server.address, 2, die_at=5, seconds=0.04)

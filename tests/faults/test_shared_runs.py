@@ -25,7 +25,7 @@ from wbsp.sync import MODELS
 RUNS = int(os.environ.get("WBSP_SHARED_RUNS", "1"))
 SEED = int(os.environ.get("WBSP_KILLS_SEED", "0"))
 WORKER = ROOT / "tests/helpers/sharing_worker.py"
-SYNC = [*reversed(MODELS)]  # the first is ksync, which starves a slow worker
+SYNC = sorted(MODELS, key=lambda sync: sync != "ksync")  # which starves a slow worker, first
 N, BATCH, EPOCHS = 96, 4, 3
 OPTIONS = {"adsp": ["--sync_option=period=0.2"], "lbbsp": [f"--sync_option=batch={BATCH}"]}
 SECONDS = 0.01, 0.1  # of a step, of each worker

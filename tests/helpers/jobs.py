@@ -18,6 +18,8 @@ from pathlib import Path
 import forked
 
 ROOT = Path(__file__).parents[2]
+# Whatever a model brings along, a version is W_0 plus what was accepted, in whole numbers.
+PLAIN = ("--outer=identity", "--wire=float32")
 PATIENCE = 300.0  # seconds; only there so that nothing hangs for ever
 INTEGER_WORKER = Path(__file__).with_name("integer_worker.py")
 KILL_POINTS = Path(__file__).with_name("kill_points.py")

@@ -2,7 +2,6 @@
 
 import pytest
 from hypothesis import given
-from quadratic import QuadraticWorkload
 from random_clusters import Judge, Witness, many, plans
 
 from wbsp.simulate.nodes.cluster import Cluster
@@ -81,18 +80,6 @@ def test_most_of_a_fast_workers_round_is_in_the_version():
     member = late.engine.members[0]
     assert member.steps >= 0.95 * late.reports[0].steps
     assert member.seconds / member.pushes >= 0.9 * 30.0 / late.versions
-
-
-def test_auto_is_pcc_by_work_and_just_in_time():
-    finals = []
-    for model in (create("auto"), create("pcc", weight="work", late=True)):
-        cluster = Cluster(model, halves(0.5, 3), QuadraticWorkload(3, size=8, rate=0.02, seed=0))
-        cluster.run(20.0)
-        finals.append(cluster.engine.store.latest)
-    assert finals[0].version == finals[1].version > 30
-    assert finals[0].vector.tobytes() == finals[1].vector.tobytes()
-    with pytest.raises(ValueError, match="auto: unknown option 'late'; known: none"):
-        create("auto", late=True)
 
 
 def push(worker, seq=0):

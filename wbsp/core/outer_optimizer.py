@@ -8,11 +8,12 @@ of the workers' progress. Pure: no synchronization model, socket or clock is kno
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
-from wbsp.sync.base import Option, set_options
+from wbsp.sync.base import Option, SyncModel, set_options
 
 
 class OuterOptimizer:
@@ -157,3 +158,12 @@ def create_outer(name: str, **options: Any) -> OuterOptimizer:
     if name not in OUTER_OPTIMIZERS:
         raise ValueError(f"unknown outer optimizer {name!r}; known: {', '.join(OUTER_OPTIMIZERS)}")
     return OUTER_OPTIMIZERS[name](**options)
+
+
+def outer_of(model: type[SyncModel], name: str | None,
+             options: Mapping[str, Any]) -> OuterOptimizer:
+    """A new outer optimizer by its name, or, where none is named, the one that `model` has by
+    itself; `options` go before its own. Raises ValueError in one line."""
+    if name is None:
+        name, options = model.outer, {**model.outer_options, **options}
+    return create_outer(name, **options)

@@ -62,7 +62,7 @@ def main(argv):
         model = create(FLAGS.sync, **options)
         settings = {"sync": model.name, "sync_option": json.dumps(options, sort_keys=True)}
         return prepare_server(settings, model, server_config(
-            workers, host=host, port=port, base_dir=FLAGS.base_dir or model.name,
+            workers, type(model), host=host, port=port, base_dir=FLAGS.base_dir or model.name,
             one_run=FLAGS.one_run, epochs=FLAGS.epochs,
             stop_steps=FLAGS.max_steps or math.inf,
             target=FLAGS.target and Goal.parse("target", FLAGS.target, valued=True),

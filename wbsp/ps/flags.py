@@ -7,12 +7,12 @@ from typing import Any
 from absl import flags
 
 from wbsp import timeouts
-from wbsp.core.outer_optimizer import OUTER_OPTIMIZERS, create_outer
+from wbsp.core.outer_optimizer import OUTER_OPTIMIZERS, outer_of
 from wbsp.environment import TRANSPORTS, shares_memory, token
 from wbsp.ps.checkpoint.resume import resume_flag
 from wbsp.ps.config import ServerConfig, ShardPlan
-from wbsp.sync import known_models, parse_options
-from wbsp.tensors.codecs import FLOAT32, KNOWN, parse
+from wbsp.sync import MODELS, SyncModel, parse_options
+from wbsp.tensors.codecs import KNOWN, parse
 
 FLAGS = flags.FLAGS
 flags.disclaim_key_flags()  # they are flags of the module that defines them by `define_flags`
@@ -26,16 +26,16 @@ def define_flags(sync: str | None = "pcc", sync_default: str = "", of_server: st
     of_server, of_both: behind the help of flags of a server, and of those of its standby, too
     others:             the flag that makes a process a shard
     """
-    flags.DEFINE_string("sync", sync, f"synchronization model: {', '.join(known_models())}, or "
+    flags.DEFINE_string("sync", sync, f"synchronization model: {', '.join(MODELS)}, or "
                         f"module:Class of your own{sync_default} (pcc: optimized WBSP)")
     flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the synchronization "
                               "model")
-    flags.DEFINE_enum("outer", "identity", list(OUTER_OPTIMIZERS), "what a version makes of the "
-                      f"sum of its updates{of_server}")
+    flags.DEFINE_enum("outer", None, list(OUTER_OPTIMIZERS), "what a version makes of the sum of "
+                      f"its updates; default: the model's own, of most identity{of_server}")
     flags.DEFINE_multi_string("outer_option", [], "key=value: an option of the outer step"
                               f"{of_server}")
-    flags.DEFINE_string("wire", FLOAT32.name, "format of updates and versions on the wire: "
-                        f"{KNOWN}{of_both}")
+    flags.DEFINE_string("wire", None, f"format of updates and versions on the wire: {KNOWN}; "
+                        f"default: the model's own, of most float32{of_both}")
     flags.DEFINE_string("log_root", "runs", "where runs leave their files")
     flags.DEFINE_flag(resume_flag(of_server))
     flags.DEFINE_string("standby_of", None, "host:port of a server whose place this one takes "
@@ -66,13 +66,14 @@ def bandwidth() -> float | None:
     return FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit
 
 
-def server_config(workers: int, **more: Any) -> ServerConfig:
-    """What the flags say of a server for so many workers; `more` of its fields are given. Raises
-    ValueError or OSError in one line."""
+def server_config(workers: int, model: type[SyncModel], **more: Any) -> ServerConfig:
+    """What the flags say of a server for so many workers under this model; `more` of its fields are
+    given. Raises ValueError or OSError in one line."""
     return ServerConfig(
         workers, check_period=FLAGS.check_period, connect_timeout=FLAGS.connect_timeout,
         bandwidth=bandwidth(), share=shares_memory(FLAGS.transport),
-        outer=create_outer(FLAGS.outer, **parse_options(FLAGS.outer_option)),
-        wire=parse(FLAGS.wire), fail_if_lost=FLAGS.fail_if_lost, token=token(FLAGS.token_file),
-        log_root=FLAGS.log_root, resume=FLAGS.resume, standby_of=FLAGS.standby_of,
-        shards=ShardPlan.parse(FLAGS.shards), watch_port=FLAGS.watch_port, **more)
+        outer=outer_of(model, FLAGS.outer, parse_options(FLAGS.outer_option)),
+        wire=parse(FLAGS.wire or model.wire), fail_if_lost=FLAGS.fail_if_lost,
+        token=token(FLAGS.token_file), log_root=FLAGS.log_root, resume=FLAGS.resume,
+        standby_of=FLAGS.standby_of, shards=ShardPlan.parse(FLAGS.shards),
+        watch_port=FLAGS.watch_port, **more)

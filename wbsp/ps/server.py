@@ -29,7 +29,7 @@ from wbsp.ps.file_server import RunFiles
 from wbsp.ps.run import Run
 from wbsp.ps.sessions.handlers import Peer
 from wbsp.ps.sharding.coordinator import ShardLost, Shards
-from wbsp.sync import known_models
+from wbsp.sync import MODELS
 from wbsp.sync.base import ContractError, SyncModel
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.liveness import Nap
@@ -239,7 +239,7 @@ class Server:
         What a model of wbsp raises is another matter: a fault of ours, which is to cost no one but
         the worker whose message brought it about.
         """
-        if self._model.name in known_models() and not isinstance(error, ContractError):
+        if self._model.name in MODELS and not isinstance(error, ContractError):
             return False
         if isinstance(error, ContractError):
             self._failure = f"the synchronization model broke its contract: {error}"

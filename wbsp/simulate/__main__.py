@@ -38,7 +38,7 @@ from wbsp.simulate.study.spec import ClusterSpec, Group, published
 from wbsp.simulate.study.variants import Variant, variants
 from wbsp.simulate.world.shards import check_number
 from wbsp.sync import MODELS, parse_options
-from wbsp.tensors.codecs import FLOAT32, KNOWN, parse
+from wbsp.tensors.codecs import KNOWN, parse
 
 if TYPE_CHECKING:
     from wbsp.runlog.reader import Run
@@ -58,9 +58,10 @@ flags.DEFINE_list("sync", list(MODELS), "synchronization models, separated by co
                   f"--advise adds {','.join(advice.SYNC[len(MODELS):])} to the default")
 flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the models that have it; "
                           "model.key=value: of that model alone")
-flags.DEFINE_enum("outer", "identity", list(OUTER_OPTIMIZERS), "what a version makes of the sum "
-                  "of its updates")
-flags.DEFINE_string("wire", FLOAT32.name, f"format of updates and versions on the wire: {KNOWN}")
+flags.DEFINE_enum("outer", None, list(OUTER_OPTIMIZERS), "what a version makes of the sum of its "
+                  "updates; default: each model's own, of most identity")
+flags.DEFINE_string("wire", None, f"format of updates and versions on the wire: {KNOWN}; default: "
+                    "each model's own, of most float32")
 flags.DEFINE_multi_string("outer_option", [], "key=value: an option of the outer step")
 flags.DEFINE_string("cluster", None, "TOML file that describes the cluster, in place of the flags "
                     f"{', '.join(DESCRIBING)}")
@@ -211,7 +212,7 @@ def _plan() -> Plan:
     for name in (*TRAINING, "target_accuracy", "data_dir"):
         if timing and FLAGS[name].present:
             raise ValueError(f"--{name} needs a network; --model={TIMING} has none")
-    cluster = _cluster()
+    cluster = _cluster().trains(FLAGS.batch_size)
     if timing and FLAGS.max_steps is None and FLAGS.until is None:
         if FLAGS.advise is None:
             raise ValueError(f"--model={TIMING} needs an end: give --max_steps or --until")
@@ -228,10 +229,13 @@ def _plan() -> Plan:
         if period := advice.check_period(cluster, stop / FLAGS.batch_size):
             FLAGS["check_period"].value = f"{period:g}s"
     outer_options = parse_options(FLAGS.outer_option)
-    create_outer(FLAGS.outer, **outer_options)  # a bad one is refused before anything runs
+    if FLAGS.outer is not None:
+        create_outer(FLAGS.outer, **outer_options)  # a bad one is refused before anything runs
+    if FLAGS.wire is not None:
+        parse(FLAGS.wire)
     shards = {"shards": len(cluster.server.shards)} if cluster.server.shards else {}
     return Plan(cluster, experiment, FLAGS.batch_size, stop, until, target,
-                _time("check_period"), growth, FLAGS.outer, outer_options, parse(FLAGS.wire),
+                _time("check_period"), growth, FLAGS.outer, outer_options, FLAGS.wire,
                 {**_settings(), **shards}, FLAGS.lr_steps == "mean")
 
 
@@ -275,7 +279,6 @@ def _settings() -> dict:
     if FLAGS.model != TIMING:
         names += TRAINING
     names += DESCRIBING[1:] if FLAGS.cluster is None else ["cluster"]
-    names += ["outer", "outer_option"] if FLAGS.outer != "identity" else []
     return {**{name: FLAGS[name].value for name in names},
             "command": " ".join(["python -m wbsp.simulate", *sys.argv[1:]])}
 

@@ -40,36 +40,30 @@ from wbsp.sync.wbsp import WBSP, OptimizedWBSP
 
 MODELS: dict[str, type[SyncModel]] = {m.name: m for m in (
     BSP, ASP, SSP, WBSP, OptimizedWBSP, DSSP, ADSP, LBBSP, NBSync, ElasticBSP, SaPS, ESync,
-    LocalSGD, FedAsync, KSync)}
+    LocalSGD, FedAsync, KSync, Auto)}
 
 __all__ = ["MODELS", "Accept", "Action", "Commit", "ContractError", "Direct", "Grant", "Option",
-           "Push", "Reject", "SyncModel", "WorkerRule", "create", "find", "known_models",
-           "parse_options", "with_batch_size"]
-
-
-def known_models() -> dict[str, type[SyncModel]]:
-    """Return the models that have a name: those of `MODELS`, and auto."""
-    return {**MODELS, Auto.name: Auto}
+           "Push", "Reject", "SyncModel", "WorkerRule", "create", "find", "parse_options",
+           "with_batch_size"]
 
 
 def find(name: str) -> type[SyncModel]:
-    """Return a model's class: one of `known_models()`, or `module:Class` for one of your own.
+    """Return a model's class: one of `MODELS`, or `module:Class` for one of your own.
 
     Raises:
         ValueError: there is no such model; one line.
     """
-    models = known_models()
-    if name in models:
-        return models[name]
+    if name in MODELS:
+        return MODELS[name]
     if ":" not in name:
-        raise ValueError(f"unknown synchronization model {name!r}; known: {', '.join(models)}, or "
+        raise ValueError(f"unknown synchronization model {name!r}; known: {', '.join(MODELS)}, or "
                          "module:Class of your own")
     known, _, option = name.partition(":")
-    if known in models:
+    if known in MODELS:
         raise ValueError(f"synchronization model {name!r}: option {option!r} of {known} is not of "
                          "the form key=value")
     model = import_model(name)
-    if models.get(model.name, model) is not model:
+    if MODELS.get(model.name, model) is not model:
         raise ValueError(f"synchronization model {name!r}: the name {model.name!r} belongs to a "
                          "model of wbsp; give the class another one")
     return model
@@ -83,7 +77,7 @@ def create(name: str, **options: Any) -> SyncModel:
             valid; one line.
     """
     model = find(name)(**options)
-    if type(model).name not in known_models():
+    if type(model).name not in MODELS:
         check_own(name, model)
     return model
 

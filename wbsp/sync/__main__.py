@@ -25,7 +25,9 @@ def _rule(model: type[SyncModel]) -> str:
               "directed": "when directed", "on_query": "when directed, after asking"}[rule.push]
     waits = {"model": "waits for the model", "ack": "waits for the answer",
              "never": "never waits"}[rule.wait]
-    return f"pushes {pushes}; {waits}; {rule.adopt}s"
+    own = "".join(f"; {part}" for part, usual in ((f"outer step {model.outer}", "identity"),
+                                                  (model.wire, "float32")) if usual not in part)
+    return f"pushes {pushes}; {waits}; {rule.adopt}s{own}"
 
 
 def page_of(name: str) -> str:

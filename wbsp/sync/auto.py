@@ -1,16 +1,135 @@
-"""What to take where nothing speaks for another model."""
+"""What to take where nothing speaks for another model: never wait, and make every version soon."""
 
-from wbsp.sync.wbsp import OptimizedWBSP
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from wbsp.sync.base import About, Accept, Action, Commit, Grant, Option, Push, SyncModel, WorkerRule
+
+_NEWEST = 0.3  # weight of the newest measurement in a moving average
 
 
-class Auto(OptimizedWBSP):
-    """pcc with pushes weighed by work and just in time: two of its options, set [ours].
+class Auto(SyncModel):
+    """Nobody waits; a version is made when all but much slower workers have pushed [ours].
 
-    No rule chooses: in long trainings no model was ahead of this one in any kind of cluster by more
-    than the seeds differ (reports/long-runs.md). Not for workers whose data differ: see `weight` of
-    `WBSP`.
+        worker: a version W has come in? at the step's end: push x - anchor; x = W + (x - anchor)
+        server: accept(p, weight)
+                all workers have pushed since the last commit, but for slow ones? commit; grant all
+
+    A worker pushes and fetches once a version and computes meanwhile, so it makes as many steps
+    between two pushes as its transfers last: no number of local steps has to be chosen. WBSP waits
+    with each version for its slowest worker; here a slow one pushes when it can, into the version
+    that is due then, and holds up no one. It is slow if it trains fewer than 1 / `slow` of the
+    examples/s of the worker with whom half of the work is done, counted from the fastest on; or if
+    the others would have waited for it for `slow` times as long as a version usually takes, until
+    its next push.
+
+    A push weighs as many examples as it has, of those that a version has on average (FedAvg's
+    weight, McMahan et al. 2017, of a round whose size is not known before its end), and at most its
+    worker's share of all examples/s, or 1/N where that is more: a worker that comes back after a
+    minute does not pull the model to where it is.
+
+    What a version makes of this mean is Nesterov's momentum (DiLoCo's outer step). Momentum 0.8 in
+    place of 0.9: updates are a version old, which acts as momentum does (Mitliagkas et al. 2016).
     """
 
     name = "auto"
-    OPTIONS = {}
-    commit, trigger, weight, late = "slowest", "all_pushed", "work", True
+    about = About(
+        bound="an update is computed from one of the two newest versions, but of a slow worker",
+        waits="nobody, ever",
+        traffic="at most N pushes and N fetches a version, in int8",
+        source="ours",
+        certainty="ours; the parts are NBSync's exchange, FedAvg's weights, DiLoCo's outer step")
+    rule = WorkerRule(push="on_adopt", wait="never", adopt="rebase")
+    OPTIONS = {"slow": Option(4.0, "how many times slower than most a worker may be, or later, and "
+                              "be in every version", low=1)}
+    outer = "nesterov"
+    outer_options: ClassVar[Mapping[str, Any]] = {"rate": 1.0, "momentum": 0.8}
+    wire = "int8"
+
+    slow: float
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        self._since: dict[int, float] = {}  # active worker -> when it joined, or pushed last
+        self._speed: dict[int, float] = {}  # the same -> examples/s, once it has pushed
+        self._speeds = 0.0  # sum of these
+        self._late: set[int] = set()  # left out of a version, and no push since
+        self._missing: set[int] = set()  # whose pushes the next version needs
+        self._begun = 0.0  # when the newest version was made
+        self._samples = 0  # of pushes since then
+        self._usual_samples: float | None = None  # of a version, on average
+        self._usual_seconds: float | None = None  # between two versions
+
+    def join(self, worker: int, now: float) -> list[Action]:
+        if not self.active:
+            self._begun = now
+        self._since[worker] = now
+        self._missing.add(worker)
+        self._resize(1)
+        return super().join(worker, now)
+
+    def leave(self, worker: int, now: float) -> list[Action]:
+        self._resize(-1)
+        super().leave(worker, now)
+        del self._since[worker]
+        self._speeds -= self._speed.pop(worker, 0.0)
+        self._late.discard(worker)
+        self._missing.discard(worker)
+        return self._commit_if_due(now)
+
+    def push(self, push: Push, now: float) -> list[Action]:
+        worker = push.worker
+        speed = push.samples / max(now - self._since[worker], 1e-9)
+        self._since[worker] = now
+        old = self._speed.get(worker, 0.0)
+        self._speed[worker] = old + _NEWEST * (speed - old) if old else speed
+        self._speeds += self._speed[worker] - old
+        self._late.discard(worker)
+        self._missing.discard(worker)
+        self._samples += push.samples
+        if self._usual_seconds is not None:
+            self.alarm = max(now, self._begun + self.slow * self._usual_seconds)
+        return [Accept(push, self.weight_of(push)), *self._commit_if_due(now)]
+
+    def weight_of(self, push: Push) -> float:
+        equal = 1 / len(self.active)
+        if self._usual_samples is None:
+            return equal
+        share = self._speed[push.worker] / self._speeds * len(self._speed) / len(self.active)
+        return min(push.samples / self._usual_samples, max(equal, share))
+
+    def tick(self, now: float) -> list[Action]:
+        self._late |= self._missing
+        return self._commit(now)
+
+    def _commit_if_due(self, now: float) -> list[Action]:
+        return self._commit(now) if self._samples and not self._missing else []
+
+    def _commit(self, now: float) -> list[Action]:
+        self._usual_samples = _moved(self._usual_samples, self._samples)
+        self._usual_seconds = _moved(self._usual_seconds, now - self._begun)
+        self._begun, self._samples, self.alarm = now, 0, None
+        self._speeds = sum(self._speed.values())  # anew, so that no rounding adds up
+        least = self._typical() / self.slow
+        self._missing = {worker for worker in self.active - self._late
+                         if self._speed.get(worker, least) >= least}
+        return [Commit(), *map(Grant, sorted(self.active))]
+
+    def _typical(self) -> float:
+        """The examples/s of the worker with whom half of the work is done, from the fastest on."""
+        left = self._speeds / 2
+        for speed in sorted(self._speed.values(), reverse=True):
+            left -= speed
+            if left <= 0:
+                return speed
+        return 0.0
+
+    def _resize(self, more: int) -> None:
+        """So many workers come: a version holds as many examples more."""
+        if self._usual_samples is not None and self.active:
+            self._usual_samples *= max(1, len(self.active) + more) / len(self.active)
+
+
+def _moved(usual: float | None, new: float) -> float:
+    """A moving average with one value more."""
+    return new if usual is None else usual + _NEWEST * (new - usual)

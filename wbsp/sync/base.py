@@ -280,6 +280,8 @@ class SyncModel:
         name: the model in logs, figures and names of files: letters, digits, "_" and "-".
         OPTIONS: each is an attribute of the instance. The option `batch`, where a model has one,
             is the size of batches: its default is the batch size that a launcher was given.
+        outer, outer_options, wire: the outer step, its options, and the format on the wire of a
+            run that names none; see docs/reference/outer.md and docs/how-to/less-traffic.md.
         active: the workers that take part; N is their number.
         alarm: the time (seconds) from which `tick` is due, or None.
     """
@@ -288,6 +290,9 @@ class SyncModel:
     about: ClassVar[About]
     rule: WorkerRule
     OPTIONS: ClassVar[dict[str, Option]] = {}
+    outer: ClassVar[str] = "identity"
+    outer_options: ClassVar[Mapping[str, Any]] = {}
+    wire: ClassVar[str] = "float32"
     alarm: float | None = None
 
     def __init__(self, **options: Any):

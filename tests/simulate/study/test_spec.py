@@ -172,7 +172,7 @@ def test_a_cycle_takes_as_long_as_the_slowest_shard(tmp_path):
 
 @pytest.mark.parametrize("path", CLUSTERS, ids=lambda path: path.stem)
 def test_the_clusters_in_scripts_can_be_read(path):
-    sizes = {"h1": 2, "h2": 2, "h3": 2, "mild": 4, "three": 3}
+    sizes = {"h1": 2, "h2": 2, "h3": 2, "mild": 4, "three": 3, "pair": 2}
     assert read_cluster(path).size == sizes.get(path.stem, 8)
 
 

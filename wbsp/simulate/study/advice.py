@@ -18,7 +18,7 @@ from wbsp.sync.adsp import ADSP
 # (docs/reference/models/wbsp.md, asp.md).
 FLAGS = {"model": "small", "dataset": "shapes10", "target_accuracy": 0.85, "epochs": 30.0,
          "test_images": 1000}
-SYNC = [*MODELS, "auto", "pcc:weight=work", "asp:overlap=true"]
+SYNC = [*MODELS, "pcc:weight=work", "asp:overlap=true"]
 
 STEPS = 200  # of a worker, in the mean, where the advice has no network to train
 CHECKS = 200  # evaluations in the shortest time in which the cluster could go through all epochs

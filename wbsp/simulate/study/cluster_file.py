@@ -38,7 +38,7 @@ def read_cluster(path: str | Path) -> ClusterSpec:
     text = path.read_text(encoding="utf-8")
     try:
         content = tomllib.loads(text)
-        top = _known(content, {"model_bytes": units.size, "server": _server,
+        top = _known(content, {"model_bytes": units.size, "batch_size": _count, "server": _server,
                                "workers": lambda groups: _groups(groups, path.parent)})
         if not top.get("workers"):
             raise ValueError("no [[workers]]: a cluster needs at least one group of them")

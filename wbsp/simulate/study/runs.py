@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wbsp.core.outer_optimizer import create_outer
+from wbsp.core.outer_optimizer import outer_of
 from wbsp.core.stats import Lane, Phase, Report
 from wbsp.core.store import Snapshot
 from wbsp.runlog.folder import write_settings
@@ -26,7 +26,7 @@ from wbsp.simulate.study.spec import ClusterSpec
 from wbsp.simulate.workloads.base import TimingWorkload, Vector, Workload
 from wbsp.simulate.world.machine import INF
 from wbsp.sync import SyncModel, with_batch_size
-from wbsp.tensors.codecs import FLOAT32, Codec
+from wbsp.tensors.codecs import parse
 
 if TYPE_CHECKING:
     from wbsp.simulate.workloads.keras import Experiment
@@ -44,8 +44,8 @@ class Plan:
                   the first of the three is reached.
     check_period: virtual seconds between two evaluations, or the part `check_growth` of the time
                   gone by where that is longer
-    outer, outer_options: name and options of the outer step
-    wire:         format of updates and versions
+    outer, outer_options: name and options of the outer step; None: each model's own
+    wire:         format of updates and versions; None: each model's own
     settings:     for run.json
     mean_steps:   the schedule of the learning rate counts the steps of the mean worker, as far as
                   each worker knows, and not its own
@@ -59,9 +59,9 @@ class Plan:
     target: float = INF
     check_period: float = 5.0
     check_growth: float = 0.0
-    outer: str = "identity"
+    outer: str | None = None
     outer_options: dict[str, Any] = field(default_factory=dict)
-    wire: Codec = FLOAT32
+    wire: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     mean_steps: bool = False
 
@@ -127,14 +127,15 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
     Raises ValueError for bad options, step times or batch sizes; RuntimeError if workers
     wait for something that will never happen.
     """
-    spec, experiment = plan.cluster, plan.experiment
+    spec, experiment = plan.cluster.trains(plan.batch_size), plan.experiment
     model = create_model(sync, options, plan.batch_size)
     batch_size = plan.batch_size // model.rule.micro_batches
+    outer, wire = outer_of(sync, plan.outer, plan.outer_options), parse(plan.wire or sync.wire)
     write_settings(folder, {"sync": sync.name,
                             "options": with_batch_size(sync, plan.batch_size, options),
                             "clock": "virtual", "seed": seed,
                             "workers": spec.size, "model_bytes": plan.model_bytes,
-                            **({} if plan.wire.lossless else {"wire": plan.wire.name}),
+                            **({} if wire.lossless else {"wire": wire.name}), **outer.settings(),
                             **plan.settings})
     if spec.text is not None:
         (folder / CLUSTER_FILE).write_text(spec.text, encoding="utf-8")
@@ -174,8 +175,8 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
     try:
         cluster = Cluster(
             model, spec.machines(seed), workload, spec.server, model_bytes=plan.model_bytes,
-            stop_samples=plan.stop_samples, outer=create_outer(plan.outer, **plan.outer_options),
-            wire=plan.wire, evaluator=evaluator, log=recorder.server.event, observer=recorder)
+            stop_samples=plan.stop_samples, outer=outer, wire=wire,
+            evaluator=evaluator, log=recorder.server.event, observer=recorder)
         over = cluster.run(plan.until)
         ended, reason = cluster.ended, cluster.engine.stop_reason or "all workers finished"
         if ended is None:
@@ -183,7 +184,7 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
                              (plan.until, f"virtual second {plan.until:g} reached"))
             if evaluator is not None:
                 evaluator.measure(ended, cluster.engine.store.latest)
-        if not plan.wire.lossless:
+        if not wire.lossless:
             pushes = sum(report.pushes for report in cluster.reports)
             recorder.server.event(ended, "traffic", pushed=cluster.payload.update * pushes,
                                   fetched=cluster.payload.fetched)

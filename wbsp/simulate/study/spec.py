@@ -81,6 +81,7 @@ class Group:
 class ClusterSpec:
     """The spec of a cluster.
 
+    batch_size:  examples of the mini-batch that steps are timed on; None: the run's, whatever it is
     model_bytes: of an update and of a version; None: those of the trained network
     text:        the TOML file that the spec was read from
     """
@@ -88,6 +89,7 @@ class ClusterSpec:
     groups: tuple[Group, ...]
     server: ServerSpec = ServerSpec(detect_seconds=6.0)
     model_bytes: float | None = None
+    batch_size: int | None = None
     text: str | None = field(default=None, compare=False)
 
     @property
@@ -116,6 +118,16 @@ class ClusterSpec:
             apply = server.apply_seconds / parts
             return group.mini_batch + 2 * group.latency + apply + push + fetch
         return max(map(seconds, self.groups))
+
+    def trains(self, batch_size: int) -> ClusterSpec:
+        """The same spec for mini-batches of so many examples: steps take in proportion."""
+        if self.batch_size is None:
+            return self
+        factor = batch_size / self.batch_size
+        return replace(self, batch_size=batch_size, groups=tuple(
+            replace(group, step_seconds=factor * group.step_seconds,
+                    trace=tuple(factor * seconds for seconds in group.trace))
+            for group in self.groups))
 
     def sharded(self, count: int) -> ClusterSpec:
         """The same spec with `count` shards, each with an interface like the server's; with one,

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from wbsp.sync import SyncModel, find, known_models, parse_options
+from wbsp.sync import MODELS, SyncModel, find, parse_options
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def variants(names: Sequence[str], pairs: Sequence[str]) -> list[Variant]:
     """
     given = parse_options(list(pairs))
     if not names:
-        raise ValueError(f"--sync names no model; known: {', '.join(known_models())}")
+        raise ValueError(f"--sync names no model; known: {', '.join(MODELS)}")
     found = [_parsed(name) for name in names]
     models = {sync.name: sync for sync, _ in found}
     if any(models[sync.name] is not sync for sync, _ in found):
