@@ -69,7 +69,7 @@ WALLS = {
     "simulate": "core sync tensors runlog replica figures process heterogeneity limits",
     "watch": "core.stats runlog figures limits timeouts environment wire.messages wire.addresses "
              "wire.sockets",
-    "ray": "runlog limits timeouts worker.comm.connection",
+    "ray": "runlog limits timeouts worker.errors",
     "testing": "core sync simulate",
     "cluster": "environment",
     "saved": "ps.checkpoint replica tensors",

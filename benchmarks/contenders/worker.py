@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.contenders.team import VALUE, serve
 from benchmarks.harness import CONNECT
 from wbsp.tensors.layout import TensorSpec
-from wbsp.worker.comm.client import Transport
+from wbsp.worker.comm.transport import Transport
 from wbsp.worker.runtime import WorkerRuntime
 
 

@@ -12,7 +12,7 @@ from gpu import networks
 
 from benchmarks.harness import CONNECT, ratios, spread
 from wbsp.replica.model import open_replica
-from wbsp.worker.comm.client import Transport
+from wbsp.worker.comm.transport import Transport
 from wbsp.worker.runtime import WorkerRuntime
 
 VALUE = 2.0**-10  # sums of it are exact

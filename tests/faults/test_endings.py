@@ -27,7 +27,7 @@ from wbsp.runlog.console import Console
 from wbsp.runlog.server import ServerLog
 from wbsp.sync import BSP, Accept, Direct, Grant, Reject, create
 from wbsp.wire.sockets import ServerSocket
-from wbsp.worker.comm.client import TransportError
+from wbsp.worker.errors import TransportError
 
 SAVE = 1_000_000
 

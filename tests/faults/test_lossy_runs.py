@@ -66,9 +66,9 @@ class Spy(FakeWorker):
 
         def noting(*arguments):
             joined = join(*arguments)
-            sending = communication.attachment.sending
+            sending = communication.session.sending
             send, handle = sending.send, communication._pass_on
-            answered = communication.attachment.answered
+            answered = communication.session.answered
 
             def sent(update):
                 found = send(update)
@@ -80,7 +80,7 @@ class Spy(FakeWorker):
                     self.came.append(message)
                 fetch = handle(message, chunk, now)
                 if isinstance(message, m.Model) and self.runtime._shared._newest == message.version:
-                    vector = communication._membership._models._floats
+                    vector = communication._inbox._versions._floats
                     self.versions[message.version] = hash(vector.tobytes())
                 return fetch
 
@@ -90,7 +90,7 @@ class Spy(FakeWorker):
                 answered(push, sent, ack)
 
             sending.send, communication._pass_on = sent, passed
-            communication.attachment.answered = told
+            communication.session.answered = told
             return joined
 
         self._transport.join = noting
@@ -103,7 +103,7 @@ class Spy(FakeWorker):
 
     @property
     def unsent(self):
-        return self._transport._communication.attachment.sending.unsent
+        return self._transport._communication.session.sending.unsent
 
 
 def initial(members):

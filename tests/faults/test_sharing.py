@@ -195,7 +195,7 @@ def test_memory_that_did_not_come_is_shared_from_the_next_connection_on(jobs, mo
         over_tcp = []
 
         def after_step(step):
-            if member.memory.duplex is not None:
+            if member.plane.memory:
                 member.leave()
             elif server.events("accept"):  # it is served, and not over memory
                 over_tcp.append(step)

@@ -51,8 +51,8 @@ def main(plan: Plan) -> None:
     import keras
 
     import wbsp
-    from wbsp.worker.comm.client import Transport
-    from wbsp.worker.comm.thread import SendUpdate
+    from wbsp.worker.comm.communication import SendUpdate
+    from wbsp.worker.comm.transport import Transport
 
     cuts = open(Path(plan.folder) / f"cuts-{plan.worker}.jsonl", "a")
     request = Transport.request

@@ -12,8 +12,8 @@ from jobs import PATIENCE
 
 from wbsp.core.agent import Agent
 from wbsp.tensors.layout import LayerState
-from wbsp.wire.shm.borrower import SharedMemory
-from wbsp.worker.comm.client import Transport
+from wbsp.worker.comm.data_plane import DataPlane
+from wbsp.worker.comm.transport import Transport
 from wbsp.worker.runtime import WorkerRuntime
 
 
@@ -47,9 +47,9 @@ class FakeWorker:
         return self.runtime.agent if hasattr(self, "runtime") else None
 
     @property
-    def memory(self) -> SharedMemory:
-        """What is shared with its server."""
-        return self._transport._channel.memory
+    def plane(self) -> DataPlane:
+        """How its vectors go to its server."""
+        return self._transport._connection.plane
 
     def leave(self) -> None:
         """Finish at this step's end."""

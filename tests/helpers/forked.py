@@ -164,7 +164,7 @@ def _become(order: dict) -> None:
 
 def _import(what: str) -> None:
     for module in ("absl.app", "integer_replica", "wbsp.ps.sharding.process", "wbsp.ps.launch",
-                   "wbsp.worker.runtime", "wbsp.worker.comm.client"):
+                   "wbsp.worker.runtime", "wbsp.worker.comm.transport"):
         importlib.import_module(module)
     if what == KERAS:
         startup = importlib.import_module("wbsp.process.imports")

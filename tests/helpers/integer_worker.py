@@ -18,7 +18,8 @@ from pathlib import Path
 from integer_replica import IntegerReplica, forget_cuts, write_result
 
 from wbsp.environment import read_token
-from wbsp.worker.comm.client import Transport, TransportError
+from wbsp.worker.comm.transport import Transport
+from wbsp.worker.errors import TransportError
 from wbsp.worker.runtime import WorkerRuntime
 
 

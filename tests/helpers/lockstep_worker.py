@@ -9,11 +9,10 @@ import numpy as np
 from wbsp.core.agent import Adopt, Agent, Cut, Leave
 from wbsp.process.host import HOST
 from wbsp.tensors.layout import TensorSpec
-from wbsp.wire.assembly import split
 from wbsp.wire.messages import codec as m
-from wbsp.wire.shm.borrower import SharedMemory
-from wbsp.worker.comm.connection import TransportError
-from wbsp.worker.comm.thread import Communication, SendUpdate
+from wbsp.worker.comm.communication import Communication, SendUpdate
+from wbsp.worker.comm.data_plane import DataPlane
+from wbsp.worker.errors import TransportError
 from wbsp.worker.metrics import Recorder
 from wbsp.worker.shared_agent import SharedAgent
 
@@ -36,19 +35,19 @@ class Calls(deque):
         super().append((call, arguments))
 
 
-class Plain:
-    """What a channel, and its connection, does where there are neither shards nor shared memory."""
+class Plain(DataPlane):
+    """What a connection, its monitor and its data plane do where there are neither shards nor
+    shared memory."""
 
     on = HOST
     made, all_sent, sent = True, True, 0
-    ready, group = True, None
-    memory = SharedMemory(wanted=False)
+    door = ""
+
+    def __init__(self):
+        self.monitor = self.plane = self
 
     def served(self):
         pass
-
-    def hand_over(self, *arguments):
-        self.post_chunks(*arguments)
 
     def arrange(self, answer):
         assert answer.group is None and not answer.memory
@@ -61,12 +60,10 @@ class Plain:
 
 
 class Line(Plain):
-    """A worker's connection: a channel for its Communication, and the messages on their way."""
-
-    returned = 0
+    """A worker's connection, and the messages on their way."""
 
     def __init__(self):
-        self.connection = self
+        super().__init__()
         self.broken = False
         self.up, self.down = deque(), deque()
 
@@ -78,10 +75,6 @@ class Line(Plain):
 
     def post(self, message, chunk=None, urgent=False):
         self.up.append((m.encode(message), None if chunk is None else bytes(chunk)))
-
-    def post_chunks(self, vector, header, parts=()):
-        for offset, chunk in split(vector):
-            self.post(header(offset), chunk)
 
 
 class Worker:
@@ -162,7 +155,7 @@ class Worker:
     @property
     def unsent(self):
         """What was cut and not sent."""
-        unsent = self.communication.attachment.sending.unsent
+        unsent = self.communication.session.sending.unsent
         return np.zeros(SIZE) if unsent is None else unsent
 
     def hear(self):
@@ -184,9 +177,7 @@ class Worker:
             self.shared = SharedAgent(Agent(self.index, self.world.model().rule, message.seq),
                                       Recorder(0.0), self.world.said.append, None)
             self.communication.listen(Noting(self), SIZE)
-        kept = self.communication.attachment.kept
-        if kept is not None:
-            self.most_kept = max(self.most_kept, kept.vectors)
+        self.most_kept = max(self.most_kept, self.communication.session.kept.vectors)
 
     def reconnect(self):
         """There is a server again; what was on its way is lost."""

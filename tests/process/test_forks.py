@@ -110,7 +110,7 @@ def test_a_child_holds_none_of_the_workers_connections_and_the_worker_goes_on(jo
 
         def child():
             transport.wake(), transport.leave("of a child", finished=False)
-            listens = transport._channel.memory._door._listener
+            listens = transport._connection._door._listener
             return connections(port) + (listens is not None) + (transport.error is None)
         assert code_of(forked(child)) == 0
     finally:

@@ -82,7 +82,7 @@ def test_what_a_stranger_says_changes_nothing(training):
 def test_the_name_of_a_worker_s_socket_opens_nothing(training):
     """As a fake server might have learned it: libzmq hands the name over to the newest."""
     server, members, run, stranger = training
-    identity = members[1]._transport._channel._socket.routing_id
+    identity = members[1]._transport._connection._socket.routing_id
     for said in (m.Leaving("stolen", False, None), m.Goodbye(), m.Elected(3),
                  m.Hello(m.PROTOCOL, 1, {}),
                  m.Reattach(m.PROTOCOL, 1, "another", 1, LAYOUT, 0, 0, 0, 0, False, True, 1.0)):
@@ -220,7 +220,7 @@ def test_a_worker_adopts_nothing_of_a_stranger_in_its_server_s_place(training):
     finally:
         fake.close()
     for member in members:
-        attachment = member._transport._communication.attachment
-        assert member.error is None and attachment.introduction.epoch == 1
-        assert not member.agent.stopped and attachment.kept.first < 9
+        session = member._transport._communication.session
+        assert member.error is None and session.introduction.epoch == 1
+        assert not member.agent.stopped and session.kept.first < 9
         member._transport.close(0.0)

@@ -22,7 +22,7 @@ from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.assembly import split
 from wbsp.wire.messages import codec as m
-from wbsp.worker.comm.client import TransportError
+from wbsp.worker.errors import TransportError
 
 SIZE = 5  # floats in the model
 BODY = bytes(4 * SIZE)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import ray
 from ray import cloudpickle
 
-from wbsp.worker.comm.connection import TransportError
+from wbsp.worker.errors import TransportError
 
 
 class Outcome(NamedTuple):

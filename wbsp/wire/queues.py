@@ -1,5 +1,5 @@
 """Messages on their way out and in, as fast as the rate limit and each peer allow: a server's
-queues of many peers, a worker's queue of one, and a worker's socket with its queue."""
+queues of many peers, a queue for one, and a worker's socket with its queue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 
 import zmq
 
-from wbsp.process.host import HOST, Host
 from wbsp.wire.rate import Frames, Line, RateLimitedReceiver, RateLimiter
 
 MOST_WAITING = 256  # messages, beside the transfer, that may wait for a peer
@@ -210,47 +209,35 @@ class SendQueue:
         return True
 
 
-class Duplex:
-    """Messages to and from one peer; used by the communication thread.
-
-    queue: of messages that have not been sent
-    """
+class QueuedSocket(SendQueue):
+    """Messages to one peer, in a queue, and from it; used by one thread."""
 
     def __init__(self, socket: Any, upstream: RateLimiter, downstream: RateLimiter,
-                 on: Host = HOST, polled: int | None = None):
+                 polled: int | None = None):
         """`socket`: as of `SendQueue`; `polled`: the file descriptor by which a poller names it, if
         it does not take the socket itself."""
-        self._clock = on.clock
+        super().__init__(socket, upstream)
         self._polled: Any = socket if polled is None else polled
-        self.queue = SendQueue(socket, upstream)
         self._receiver = RateLimitedReceiver(socket, downstream)
 
     def transferring(self, now: float) -> bool:
         """True while the rate limit delays a message on its way out or in."""
-        return 0 < self.queue.delay(now) < math.inf or self._receiver.delay(now) is not None
+        return 0 < self.delay(now) < math.inf or self._receiver.delay(now) is not None
 
     def register(self, poller: zmq.Poller, now: float) -> float:
         """Have `poller` wake up when there is something to do; seconds after which there is."""
         arriving = self._receiver.delay(now)
-        flags = _OUT if self.queue.blocked else 0
+        flags = _OUT if self.blocked else 0
         if arriving is None:
             flags |= _IN
         poller.register(self._polled, flags)
-        return min(self.queue.delay(now), math.inf if arriving is None else arriving)
+        return min(self.delay(now), math.inf if arriving is None else arriving)
 
     def readable(self, found: dict[Any, int], now: float) -> bool:
         """True if `receive` can return a message; `found`: of the poller."""
         arriving = self._receiver.delay(now) is not None
         return arriving or bool(found.get(self._polled, 0) & _IN)
 
-    def receive(self) -> list[zmq.Frame] | None:
+    def receive(self, now: float) -> list[zmq.Frame] | None:
         """The next message's frames; None: there is none yet."""
-        return self._receiver.receive(self._clock.monotonic())
-
-    def post(self, *frames: bytes | memoryview, urgent: bool = False) -> None:
-        """Send a message now if possible, else later; an urgent one replaces an older one."""
-        self.queue.post(*frames, now=self._clock.monotonic(), urgent=urgent)
-
-    def flush(self) -> None:
-        """Send all queued messages that the rate limit and the socket allow."""
-        self.queue.flush(self._clock.monotonic())
+        return self._receiver.receive(now)

@@ -1,4 +1,4 @@
-"""Errors that say in one line all that there is to say end a script with that line.
+"""A worker's errors; those that say in one line all that there is to say end a script with it.
 
 Who trains a model of their own wrote none of the thirty lines that Python would show above it. As
 with signals, only where Python's own way of showing errors is set.
@@ -11,9 +11,20 @@ import sys
 from collections.abc import Iterator
 from types import TracebackType
 
-from wbsp.worker.comm.connection import TransportError
-
 _PLAIN = "_wbsp_says_all"  # attribute of such errors
+
+
+class TransportError(RuntimeError):
+    """The server cannot be reached, was lost, or refused this worker; the message says which."""
+
+
+class RunOver(TransportError):
+    """The server refused this worker since its run has ended."""
+
+
+def refused(reason: str, over: bool) -> TransportError:
+    """The error of a worker that the server refused; `over`: since its run has ended."""
+    return (RunOver if over else TransportError)(f"the server refused: {reason}")
 
 
 @contextlib.contextmanager

@@ -23,9 +23,8 @@ from wbsp.tensors.layout import LayerState
 from wbsp.wire.addresses import split_addresses
 from wbsp.wire.messages import codec as m
 from wbsp.worker.assignments import Assignments
-from wbsp.worker.comm.client import Transport
-from wbsp.worker.comm.connection import RunOver
-from wbsp.worker.errors import in_one_line
+from wbsp.worker.comm.transport import Transport
+from wbsp.worker.errors import RunOver, in_one_line
 from wbsp.worker.metrics import Usage
 from wbsp.worker.next_run import NextRun, line_of
 from wbsp.worker.runtime import WorkerRuntime

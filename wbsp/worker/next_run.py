@@ -15,8 +15,8 @@ from wbsp.environment import Task
 from wbsp.process.forks import forget, in_child
 from wbsp.process.host import Host
 from wbsp.wire.messages import codec as m
-from wbsp.worker.comm.client import Transport
-from wbsp.worker.comm.connection import TransportError
+from wbsp.worker.comm.transport import Transport
+from wbsp.worker.errors import TransportError
 
 Line = tuple[Transport, m.Welcome]
 # Makes a line: given what prints a line for a person, and whether the wait is to end.

@@ -18,9 +18,9 @@ from wbsp.sync.base import WorkerRule
 from wbsp.tensors.layout import total_size
 from wbsp.wire.messages import codec as m
 from wbsp.worker.assignments import Assignments
-from wbsp.worker.comm.client import Transport
-from wbsp.worker.comm.connection import TransportError
-from wbsp.worker.comm.thread import SendUpdate, Shares
+from wbsp.worker.comm.communication import SendUpdate, Shares
+from wbsp.worker.comm.transport import Transport
+from wbsp.worker.errors import TransportError
 from wbsp.worker.metrics import Recorder
 from wbsp.worker.share import Share
 from wbsp.worker.shared_agent import SharedAgent

@@ -48,8 +48,8 @@ from wbsp.sync.base import UNFIT
 from wbsp.tensors.codecs import parse
 from wbsp.wire import sockets
 from wbsp.wire.liveness import SHARD
-from wbsp.worker.comm.client import Transport
-from wbsp.worker.comm.connection import TransportError
+from wbsp.worker.comm.transport import Transport
+from wbsp.worker.errors import TransportError
 from wbsp.worker.runtime import WorkerRuntime
 from wbsp.worker.share import Share
 
@@ -154,8 +154,8 @@ class Member:
         self.speed = cluster.rng.choice(cluster.plan.speeds)
 
     @property
-    def attachment(self):
-        return None if self.transport is None else self.transport._communication.attachment
+    def session(self):
+        return None if self.transport is None else self.transport._communication.session
 
     @property
     def late(self):

@@ -162,8 +162,8 @@ class Laws:
     def _followed(self, machine, epoch, other):
         """Law 11, of a server that goes on beside one that serves."""
         workers = [member for member in self.cluster.members
-                   if not member.ended and member.attachment is not None]
-        mine = sum(max(member.attachment._epoch, member.attachment._promised) >= epoch
+                   if not member.ended and member.session is not None]
+        mine = sum(max(member.session._epoch, member.session._promised) >= epoch
                    for member in workers)
         if 2 * mine < len(workers):
             self.broken(11, f"{machine} goes on in epoch {epoch} beside {other.name}, which "
@@ -258,13 +258,13 @@ class Laws:
         except (ValueError, KeyError, struct.error):
             self.broken(10, "the newest checkpoint is torn")
         for member in self.cluster.members:
-            attachment = member.attachment
-            if member.ended or attachment is None or attachment.kept is None:
+            session = member.session
+            if member.ended or session is None or not session.member:
                 continue
             there = int(state["next_seq"].get(str(member.index), 0))
-            if attachment.kept.first > there and member.runtime is not None:
+            if session.kept.first > there and member.runtime is not None:
                 self.broken(10, f"worker {member.index} was told that its pushes below "
-                             f"{attachment.kept.first} are durable; below {there} are")
+                             f"{session.kept.first} are durable; below {there} are")
 
     # At the end.
 
@@ -359,7 +359,8 @@ class Laws:
         if not member.late:
             return None
         # a process that was never let in has been told nothing
-        kept = member.attachment.kept if member.attachment is not None else None
+        session = member.session
+        kept = session.kept if session is not None and session.member else None
         due = self._due(member.index)
         if not due or (kept is not None and kept.first > max(due)):
             return None

@@ -45,8 +45,9 @@ from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import Lead
 from wbsp.wire.proof import Bond, Challenges
 from wbsp.wire.server_link import ServerLink
-from wbsp.worker.comm import connection
-from wbsp.worker.comm.attachment import Attachment
+from wbsp.worker.comm.monitor import Monitor
+from wbsp.worker.comm.session import Session
+from wbsp.worker.errors import TransportError
 
 
 @dataclass
@@ -93,19 +94,19 @@ def _one_step():
 
 def _fence_is_open():
     stack = contextlib.ExitStack()
-    stack.enter_context(patch.object(Attachment, "outdated", lambda self, epoch: None))
+    stack.enter_context(patch.object(Session, "outdated", lambda self, epoch: None))
     stack.enter_context(patch.object(Entrance, "_is_late", lambda *_: False))
     return stack
 
 
 def _silence_of_a_broken_connection():
-    check = connection.ConnectionMonitor.check
+    check = Monitor.check
 
     def impatient(self, now):
         check(self, now)
         if self.made and self.liveness.silent(now):
-            raise connection.TransportError("it hangs")
-    return patch.object(connection.ConnectionMonitor, "check", impatient)
+            raise TransportError("it hangs")
+    return patch.object(Monitor, "check", impatient)
 
 
 def _time_stands_still():

@@ -24,17 +24,17 @@ from wbsp.wire.liveness import Beats
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import answer
 from wbsp.wire.sockets import ServerSocket
-from wbsp.worker.comm.attachment import Attachment
+from wbsp.worker.comm.session import Session
 
 
-def member(worker, epoch, attachment=None):
+def member(worker, epoch, session=None):
     """A worker that belongs to the server with that epoch."""
-    attachment = attachment or Attachment()
-    attachment.hello = m.Hello(m.PROTOCOL, worker, {})
-    attachment.join = m.Join([TensorSpec("x", (1,))])
-    attachment.welcomed(m.Welcome({"id": "ab"}, 0.0, create("bsp").rule))
-    attachment.admitted(m.Joined(0, 0, False, 0.0, epoch))
-    return attachment
+    session = session or Session()
+    session.hello = m.Hello(m.PROTOCOL, worker, {})
+    session.join = m.Join([TensorSpec("x", (1,))])
+    session.welcomed(m.Welcome({"id": "ab"}, 0.0, create("bsp").rule))
+    session.admitted(m.Joined(0, 0, False, 0.0, epoch))
+    return session
 
 
 @given(workers=st.integers(1, 9), epoch=st.integers(1, 5), data=st.data())
@@ -157,7 +157,7 @@ class Time:
 
 def test_who_would_lose_what_was_durable_gets_no_promise_for_a_minute():
     said, on = [], Time()
-    worker = member(0, 1, Attachment(said.append, on))
+    worker = member(0, 1, Session(said.append, on))
     for seq in range(3):  # 0 and 1 are durable
         worker.kept.add(Push(0, seq, 0, 1, 1, 0.1), np.ones(2, np.float32), 1.0, seq, max(0, seq))
     assert worker.kept.durable == 2
@@ -182,9 +182,9 @@ def test_a_server_that_goes_on_alone_has_the_ledger_that_it_had():
     worker = member(0, 1)
     worker.kept.add(Push(0, 0, 0, 1, 1, 0.1), np.ones(2, np.float32), 1.0, 6, 0)
     worker.reattached(m.Reattached(3, False, 0, 0, None))
-    worker.saved(5)
+    worker.kept.drop(5)
     assert worker.kept.vectors == 1
-    worker.saved(7)
+    worker.kept.drop(7)
     assert worker.kept.vectors == 0
 
 

@@ -6,6 +6,7 @@ import pytest
 from wbsp.process.host import HOST
 from wbsp.wire.shm.borrower import SharedMemory
 from wbsp.wire.shm.lender import Lending
+from wbsp.wire.shm.link import Door
 
 pytestmark = pytest.mark.skipif(not HOST.memory.available(),
                                 reason="no shared memory on this system")
@@ -16,10 +17,10 @@ class Pair:
     """Both ends of what a server and a worker of one process share."""
 
     def __init__(self):
-        self.lending, self.worker = Lending(None), SharedMemory(True)
-        self.link, how = self.lending.link(b"w", self.worker.name, SIZE)
+        self.lending, self.door = Lending(None), Door(True)
+        self.link, how = self.lending.link(b"w", self.door.name, SIZE)
         assert self.link is not None, how
-        self.worker.attach(self.link.inbox)
+        self.worker = SharedMemory(self.door.link(self.link.inbox), self.link.inbox)
         self.requests = 0
 
     def version(self, value):
@@ -35,11 +36,12 @@ class Pair:
         place = self.link.lend(self.requests, self.version(value))
         if place is None:
             return None
-        assert self.worker.receive() is None, "a segment at most"
+        assert self.worker.line.receive(0.0) is None, "a segment at most"
         return np.frombuffer(self.worker.borrow(place, self.requests), np.float32)
 
     def close(self):
-        self.worker.refuse()
+        self.worker.close()
+        self.door.close()
         self.lending.close()
 
 

@@ -8,8 +8,7 @@ import pytest
 
 import wbsp
 from wbsp.worker import loop as module
-from wbsp.worker.comm.connection import TransportError
-from wbsp.worker.errors import in_one_line
+from wbsp.worker.errors import TransportError, in_one_line
 
 pytestmark = pytest.mark.slow  # Keras takes its seconds to start
 

@@ -18,7 +18,7 @@ from wbsp.replica.model import open_replica
 from wbsp.replica.states import states
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.messages import codec as m
-from wbsp.worker.comm.connection import TransportError
+from wbsp.worker.errors import TransportError
 
 pytestmark = [
     pytest.mark.slow,  # TensorFlow takes its seconds to start

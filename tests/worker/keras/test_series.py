@@ -13,7 +13,7 @@ from jobs import free_port
 
 import wbsp
 from wbsp.worker import next_run
-from wbsp.worker.comm.connection import TransportError
+from wbsp.worker.errors import TransportError
 
 pytestmark = pytest.mark.slow  # TensorFlow takes its seconds to start
 

@@ -1,283 +1,219 @@
-"""A worker's connection: the addresses at which its server and the standby may be, one of which is
-tried after the other, and its health: what the socket's monitor and the newest message show of it.
-
-libzmq repairs a broken connection by itself, and answers pings from a thread of its own, so that a
-server that is merely busy counts as connected.
-"""
+"""A worker's connection to one server after another: messages, and vectors by its data plane."""
 
 from __future__ import annotations
 
-import contextlib
-from collections import Counter
+import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import zmq
 
 from wbsp import timeouts
+from wbsp.process.forks import close_connections
 from wbsp.process.host import HOST, Host
-from wbsp.process.throttle import Throttle
-from wbsp.wire.addresses import endpoints, plain_address, split_addresses
-from wbsp.wire.liveness import SERVER, Liveness
-from wbsp.wire.sockets import FOREIGN, HANDSHAKE_FAILED, HANDSHAKES
+from wbsp.tensors.buffers import keep_freed
+from wbsp.wire.addresses import split_addresses
+from wbsp.wire.messages import codec as m
+from wbsp.wire.queues import QueuedSocket
+from wbsp.wire.rate import RateLimiter
+from wbsp.wire.shm.link import Door
+from wbsp.wire.sockets import contact, worker_socket
+from wbsp.worker.comm.data_plane import DataPlane, MemoryPlane, Received, SharingEnded
+from wbsp.worker.comm.monitor import Monitor, numbers
+from wbsp.worker.comm.shards import ShardPlane
 
-_NOTICE = 10.0  # seconds between two lines about a lost server
+_IN = int(zmq.POLLIN)  # arithmetic with enums takes its time
 
 
-class Route:
-    """Connects a socket to one address after another, until a connection is made.
+class Ready(NamedTuple):
+    """Findings of a `poll`."""
 
-    moved:   a second address was tried
-    unknown: why the host name cannot be resolved; None if it can be
+    message: bool  # `receive` can return a message
+    event: bool  # `read_event` can read an event of the connection
+    wake: bool  # the file descriptor `wakes` can be read
+
+
+class Connection:
+    """Messages and vectors to and from a server; used by the communication thread.
+
+    monitor: health of the connection
+    plane:   how vectors go and come, and messages with them
     """
 
-    def __init__(self, socket: zmq.Socket, address: str, on: Host = HOST):
-        """`address`: host:port, or several of them, with commas between. Raises ValueError."""
-        self._socket = socket
-        self._network = on.network
-        self._servers = split_addresses(address)
-        self._endpoint: str | None = None  # which is tried at the moment
-        self._left = False  # that one is not connected any more
-        self._turn_at = 0.0
-        self._number = 0
-        self._ends = False  # it has ended a connection since it has its turn
-        self.moved = False
-        self.unknown: str | None = None
+    def __init__(self, address: str, token: bytes | None, bandwidth: float | None,
+                 patience: float, say: Callable[[str], None], share: bool = True,
+                 on: Host = HOST):
+        """`address`: as in `Route`; `bandwidth`: bytes per second each way, or None.
 
-    @property
-    def address(self) -> str:
-        """The address that is tried, or connected to."""
-        return self._endpoint or ""
+        patience: as in `Monitor`
+        share:    whether memory may be shared; it never is where there is a bandwidth
 
-    @property
-    def number(self) -> int:
-        """How many addresses there are, as far as their names could be resolved."""
-        return max(1, self._number)
-
-    @property
-    def host(self) -> str:
-        """Address of the host that is tried, or connected to."""
-        return self.address.removeprefix("tcp://").rpartition(":")[0]
-
-    def turn(self, now: float) -> None:
-        """Try the next address, if it is time; to be called while there is no connection."""
-        if now < self._turn_at:
-            return
-        self._turn_at = now + timeouts.NO_ANSWER
-        endpoints = self._resolve()
-        self._number = len(endpoints)
-        if not endpoints or (endpoints == [self._endpoint] and not self._left):
-            return  # libzmq tries this one again by itself
-        if self._endpoint:
-            self.moved = True
-            self._disconnect(self._endpoint)
-        self._left = self._ends = False
-        index = endpoints.index(self._endpoint) + 1 if self._endpoint in endpoints else 0
-        self._endpoint = endpoints[index % len(endpoints)]
-        self._socket.connect(self._endpoint)
-
-    def left(self, endpoint: str) -> bool:
-        """True for an address that is tried no longer: what happened there is of no interest.
-
-        libzmq reports a connection in a queue. One that is made in the moment in which the next
-        address gets its turn is ended again, without another word, before this side reads of it.
+        Raises ValueError for a bad address or bandwidth.
         """
-        return (self._left or self._endpoint is None
-                or numbers(endpoint) != numbers(self._endpoint))
+        hosts = [host for host, _ in split_addresses(address)]
+        keep_freed()
+        self.on = on
+        self._token, self._patience, self._say = token, patience, say
+        self._context = on.network.context()  # which `close` destroys with all its sockets
+        self._socket = worker_socket(self._context, hosts, on.scheduler.random(16), token)
+        self.monitor = Monitor(self._socket, address, patience, say, on)
+        self._limiters = RateLimiter(bandwidth), RateLimiter(bandwidth)
+        self._server = QueuedSocket(self._socket, *self._limiters)
+        self._door = Door(share and bandwidth is None, on)
+        self._failed = False  # memory did not come: none is wanted until there is a new connection
+        self._said = False  # that it did not
+        self._let_go_at = math.inf  # by the server, of the memory that was shared
+        self._arriving: list[QueuedSocket] = []  # lines of which there may be a message
+        self._use(self._over_socket())
 
-    def leave(self, now: float) -> None:
-        """End the connection, and try the next address soon."""
-        if self._endpoint and not self._left:
-            self._disconnect(self._endpoint)
-        self._left = True
-        self._turn_at = now + timeouts.NOT_SERVING
+    def _over_socket(self) -> DataPlane:
+        return DataPlane(self._server, self.monitor.liveness, self.on)
 
-    def refused(self, now: float) -> None:
-        """Note that no process listens at this address: the next one is tried soon."""
-        self._turn_at = min(self._turn_at, now + timeouts.REFUSED)
+    def _use(self, plane: DataPlane) -> None:
+        self.plane = plane
+        self._lines = [self._server, *plane.lines]
+        self._arriving = [line for line in self._arriving if line in self._lines]
+        self._poller = self.on.network.poller()
+        for monitor in (self.monitor.socket, *plane.monitors):
+            self._poller.register(monitor, _IN)
 
-    def ended(self, now: float) -> None:
-        """Note that a connection to this address was ended: the next one is tried soon, also where
-        this one accepts connections again and again."""
-        self._ends = True
-        self.refused(now)
+    def forked(self) -> None:
+        """Close everything, in a process that was forked from the one that owns it."""
+        close_connections(map(numbers, [self.monitor.route.address, *self.plane.where]))
+        self.detach()
+        self._door.close()
 
-    def accepted(self, now: float) -> None:
-        """Note that a process listens at this address: its handshake is given time."""
-        if not self._ends:
-            self._turn_at = now + timeouts.HANDSHAKE
+    # What is shared.
 
-    def _disconnect(self, endpoint: str) -> None:
-        with contextlib.suppress(zmq.ZMQError):
-            self._socket.disconnect(endpoint)
+    @property
+    def door(self) -> str:
+        """Name of the socket at which servers of this machine find this worker, to share memory;
+        "": it shares nothing (now)."""
+        return "" if self._failed else self._door.name
 
-    def _resolve(self) -> list[str]:
-        self.unknown = None
-        return list(dict.fromkeys(found for host, port in self._servers
-                                  for found in self._endpoints(host, port)))
+    def arrange(self, answer: m.Joined | m.Resend | m.Reattached) -> None:
+        """These shards belong to the server from here on, and this memory is shared.
 
-    def _endpoints(self, host: str, port: int) -> list[str]:
+        See `let_go` where the memory cannot be had.
+        """
+        self._let_go_at = math.inf
+        if (answer.group, answer.memory) != (self.plane.group, self.plane.memory):
+            self.plane.close()
+            self._use(self._over_socket())
+            if answer.group is not None:
+                self._use(ShardPlane(
+                    self._server, self.monitor.liveness, self._context, answer.group,
+                    self.monitor.route.host, self._token, self._limiters, self._patience,
+                    self._say, self.on))
+            elif answer.memory:
+                if link := self._door.link(answer.memory):
+                    self._use(MemoryPlane(link, answer.memory, self.monitor.liveness, self.on))
+                else:
+                    self._sharing_ended(SharingEnded(f"segment {answer.memory} did not come", True))
+
+    def detach(self) -> None:
+        """Share no memory until a server answers anew."""
+        self._let_go_at = math.inf
+        if self.plane.memory:
+            self.plane.close()
+            self._use(self._over_socket())
+
+    def _sharing_ended(self, error: SharingEnded) -> None:
+        self._let_go_at = self.on.clock.monotonic()
+        self._failed = self._failed or error.failed
+        if self._failed and not self._said:
+            self._said = True
+            self._say(f"shared memory did not come through ({error}): going on over TCP, and "
+                      "trying again at the next connection to a server")
+
+    def let_go(self, now: float) -> bool:
+        """True if the server is to hear that memory is shared no more, though the connection lives.
+
+        That of a server that has died ends in a moment, too, and then there is another to speak to.
+        """
+        return now - self._let_go_at > timeouts.SHARING_ENDED
+
+    # Messages.
+
+    @property
+    def sent(self) -> int:
+        """Number of messages sent, without the urgent ones."""
+        return sum(line.sent for line in self._lines)
+
+    @property
+    def all_sent(self) -> bool:
+        """True if no message waits to be sent."""
+        return not any(self._lines)
+
+    def transferring(self, now: float) -> bool:
+        """True while the rate limit delays a message on its way out or in."""
+        return any(line.transferring(now) for line in self._lines)
+
+    def poll(self, wakes: int, seconds: float) -> Ready:
+        """Wait, for at most `seconds`, until there is something to do or `wakes` can be read."""
+        now = self.on.clock.monotonic()
+        wait = min(seconds, *(line.register(self._poller, now) for line in self._lines))
+        self._poller.register(wakes, _IN)
+        found = dict(self._poller.poll(int(1000 * wait)))
+        self.plane.events(found, now)
+        self._arriving = [line for line in self._lines if line.readable(found, now)]
+        return Ready(bool(self._arriving), self.monitor.socket in found, wakes in found)
+
+    def receive(self) -> Received | None:
+        """The next message, with its chunk if it has one; None: there is none yet.
+
+        Raises WireError.
+        """
         try:
-            return endpoints(host, port, self._network)
-        except OSError as error:  # a scheduler may register the name later
-            self.unknown = f"the host name {host} is not known ({error.strerror})"
-            return []
+            return self.plane.receive(self._arriving)
+        except SharingEnded as error:
+            self.detach()
+            self._sharing_ended(error)
+            return self.plane.receive(self._arriving)
 
+    def flush(self) -> None:
+        """Send all queued messages that the rate limit and the socket allow."""
+        now = self.on.clock.monotonic()
+        for line in self._lines:
+            line.flush(now)
 
-def numbers(endpoint: str) -> tuple[str, str]:
-    """Address and port of "tcp://address:port": once a connection was broken, libzmq names them in
-    another way than before."""
-    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    return plain_address(host.partition("%")[0]), port
+    # The connection.
 
+    def read_event(self) -> bool:
+        """Read all events of the connection. True: the connection is a new one.
 
-class TransportError(RuntimeError):
-    """The server cannot be reached, was lost, or refused this worker; the message says which."""
-
-
-class RunOver(TransportError):
-    """The server refused this worker since its run has ended."""
-
-
-def refused(reason: str, over: bool) -> TransportError:
-    """The error of a worker that the server refused; `over`: since its run has ended."""
-    return (RunOver if over else TransportError)(f"the server refused: {reason}")
-
-
-class ConnectionMonitor:
-    """Health of one socket's connection; times are seconds of the monotonic clock.
-
-    patience: seconds without a connection after which the server is lost for good
-    monitor:  the socket to poll; each of its messages is for `event`
-    made:     there has been a connection
-    liveness: of the server; the receiver of messages has it hear them
-    """
-
-    def __init__(self, socket: zmq.Socket, address: str, patience: float,
-                 say: Callable[[str], None], on: Host = HOST):
-        self._address = address
-        self._patience = patience
-        self._say = say
-        self._network = on.network
-        self._route = Route(socket, address, on)
-        self.monitor = socket.get_monitor_socket(
-            zmq.EVENT_CONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED
-            | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
-        self.made = False
-        self.liveness = Liveness(SERVER, 0.0)
-        self._failures = Counter[str]()  # address -> handshakes that failed
-        self._refusal = ""  # why the newest of them may have, for the lines about a lost server
-        self._broken_since: float | None = None
-        self._unserved_since: float | None = None  # no server, though there are connections
-        self._lost = False  # who serves
-        self._notice = Throttle(_NOTICE)
-
-    def event(self, now: float) -> bool:
-        """Read one event of `monitor`.
-
-        True: the connection is a new one, after a break or to another address, and messages on
-        their way may be lost. Raises TransportError when the server refuses the connection.
+        All messages that were on their way, and the rest of what was queued, are lost then. No
+        message of a new connection is read before this has said so.
         """
-        message = self._network.event(self.monitor)
-        event = message["event"]
-        if self._route.left(message["endpoint"].decode()):
-            return False
-        if event & HANDSHAKE_FAILED:
-            self._fail(event, now)
-        elif event == zmq.EVENT_CONNECT_RETRIED:
-            self._route.refused(now)
-        elif event == zmq.EVENT_CONNECTED:
-            self._route.accepted(now)
-        elif event == zmq.EVENT_DISCONNECTED:
-            self._route.ended(now)
-            if self.made and self._broken_since is None:
-                self._lost = True
-                self._broken_since = self._notice.next = now
-        else:
-            again = self.made
-            self.made = True
-            self._broken_since = None
-            self._refusal = ""
-            self.liveness.hear(now)
-            return again or self._route.moved
-        return False
-
-    def turn_away(self, reason: str, now: float) -> None:
-        """The process at the other end does not serve: leave it for the next address."""
-        self._lost = True
-        if self._unserved_since is None:
-            self._unserved_since = now
-            self._notice.rest(now)
-            self._say(reason)
-        self._broken_since = self._unserved_since
-        self._route.leave(now)
-
-    def served(self) -> None:
-        """The process at the other end serves."""
-        self._unserved_since = None
-        if self._lost:
-            self._lost = False
-            self._say(f"connected again to {self._address}")
+        renewed = False
+        while self.monitor.socket.poll(0):
+            renewed = self.monitor.event(self.on.clock.monotonic()) or renewed
+        if renewed:
+            self._server.clear()
+            self._failed = False  # what failed before may succeed now
+        return renewed
 
     @property
-    def broken(self) -> bool:
-        """True from a break until there is a connection again. For any thread."""
-        return self._broken_since is not None
-
-    @property
-    def unknown(self) -> str | None:
-        """Why the server's host name cannot be resolved; None if it can be."""
-        return self._route.unknown
-
-    @property
-    def endpoint(self) -> str:
-        """The address that is tried, or connected to."""
-        return self._route.address
-
-    @property
-    def host(self) -> str:
-        """The host that is connected to."""
-        return self._route.host
+    def contact(self) -> bytes:
+        """The key of a first contact; see `ServerSocket.contact`."""
+        return contact(self._token, self.on)
 
     def woke(self, now: float, seconds: float) -> None:
-        """This process has slept for so many seconds until `now`: it could not have heard of the
-        server, or tried to reach it."""
-        self.liveness.woke(now)
-        if self._unserved_since is not None:
-            self._unserved_since += seconds
-        if self._broken_since is not None:
-            self._broken_since += seconds
-        self._notice.next += seconds
+        """This process has slept for so many seconds until `now`: patience counts from here on."""
+        self.monitor.woke(now, seconds)
+        self.plane.woke(seconds)
 
-    def check(self, now: float) -> None:
-        """Try the next address while there is no connection.
+    def check(self, now: float) -> bool:
+        """See whether there are connections; True if the shards have come to know this worker.
 
-        Raises TransportError when the server is lost.
+        Raises TransportError when the server, or one of them, is lost.
         """
-        if (not self.made or self._broken_since is not None) and not self.monitor.poll(0):
-            self._route.turn(now)
-        since = self._unserved_since if self._broken_since is None else self._broken_since
-        if since is not None:
-            left = since + self._patience - now
-            if left < 0:
-                raise TransportError(f"lost the server at {self._address}: no connection for "
-                                     f"{self._patience:g} s{self._refusal}; start it again with "
-                                     "--resume, then this worker")
-            if self._notice.due(now):
-                self._say(f"no connection to the server at {self._address}{self._refusal}; trying "
-                          f"for {'another ' if left < self._patience - 1 else ''}{left:.0f} s")
-        elif self.made and self.liveness.silent(now):
-            raise TransportError(f"the server at {self._address} is connected, but says nothing "
-                                 f"for {SERVER.silent:g} s: it hangs")
+        self.monitor.check(now)
+        return self.plane.check(now, self.monitor.broken)
 
-    def _fail(self, event: int, now: float) -> None:
-        """A handshake failed. A forwarder whose server is away ends connections without a reason,
-        as a server does that has another token: so all addresses get their turns."""
-        without_reason = event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-        self._route.ended(now)
-        self._failures[self._route.address] += 1 if without_reason else HANDSHAKES
-        self._refusal = (" (it ends connections in their handshake: is its token another one, or "
-                         "is it no wbsp server?)")
-        refusing = [one for one, times in self._failures.items() if times >= HANDSHAKES]
-        if self.made or len(refusing) < self._route.number:
-            return  # perhaps the connection broke; libzmq tries again
-        raise TransportError(f"the server at {self._address} refused the connection: {FOREIGN}")
+    def close(self) -> None:
+        """Close the socket, and all others of the context; what was not sent is lost."""
+        self.plane.close()
+        self._door.close()
+        self._socket.disable_monitor()
+        self._context.destroy(0)

@@ -1,4 +1,4 @@
-"""A worker's connection to its server, as the compute thread uses it.
+"""A worker's line to its server, as the compute thread uses it.
 
 A second thread owns the socket (`Communication`): no method here but `hello` and `join` waits for
 the server.
@@ -16,14 +16,12 @@ import numpy as np
 from wbsp import timeouts
 from wbsp.process.host import HOST, Host, Thread
 from wbsp.process.throttle import Throttle
-from wbsp.tensors.codecs import FLOAT32
 from wbsp.tensors.layout import LayerState, TensorSpec, check_layout, total_size
 from wbsp.wire.messages import codec as m
-from wbsp.worker.comm.attachment import codec_of
-from wbsp.worker.comm.channel import ServerChannel
-from wbsp.worker.comm.connection import TransportError
-from wbsp.worker.comm.incoming import Listener
-from wbsp.worker.comm.thread import CallQueue, Communication, Request, SendInitial
+from wbsp.worker.comm.communication import CallQueue, Communication, Request, SendInitial
+from wbsp.worker.comm.connection import Connection
+from wbsp.worker.comm.inbox import Listener
+from wbsp.worker.errors import TransportError
 from wbsp.worker.share import Share
 
 _GRAIN = 0.5  # seconds between two looks for an interrupt while waiting
@@ -32,7 +30,7 @@ Answer = TypeVar("Answer", bound=m.Message)
 
 
 class Transport:
-    """A worker's connection to its server.
+    """A worker's line to its server.
 
     say:         prints one line for a person
     interrupted: called while waiting for the server; True ends the wait by a TransportError
@@ -50,14 +48,12 @@ class Transport:
         self.address = address
         self.worker = worker
         self.on = on
-        self._say = say
+        self._say = lambda text: say(f"worker {worker}: {text}")
         self._interrupted = interrupted
-        told = lambda text: say(f"worker {worker}: {text}")  # noqa: E731
-        self._channel = ServerChannel(address, token, bandwidth, patience, told, share, on)
+        self._connection = Connection(address, token, bandwidth, patience, self._say, share, on)
         self._calls = CallQueue(on)
-        self._communication = Communication(self._channel, self._calls, address, told)
+        self._communication = Communication(self._connection, self._calls, address, self._say)
         self._thread: Thread | None = None
-        self._wire = FLOAT32
 
     @property
     def error(self) -> TransportError | None:
@@ -71,7 +67,7 @@ class Transport:
 
     def update_bytes(self, size: int) -> int:
         """Bytes that an update of `size` floats takes on the wire of this run."""
-        return 4 * self._wire.words(size)
+        return 4 * self._communication.session.wire.words(size)
 
     def hello(self, expected: dict[str, str], timeout: float) -> m.Welcome:
         """Introduce this worker and wait for the run's settings.
@@ -87,18 +83,16 @@ class Transport:
         while True:
             waited = self.on.clock.monotonic() - start
             with contextlib.suppress(TimeoutError):
-                welcome = self._await(m.Welcome, min(notice.next - waited, timeout))
-                self._wire = codec_of(welcome)
-                return welcome
+                return self._await(m.Welcome, min(notice.next - waited, timeout))
             waited = self.on.clock.monotonic() - start
             if waited >= timeout:
                 self.close()
                 raise TransportError(f"no server answered at {self.address} within {timeout:g} s; "
-                                     + (self._channel.connection.unknown
+                                     + (self._connection.monitor.route.unknown
                                         or "is it running there, and is the port right?"))
             if notice.due(waited):
-                self._say(f"worker {self.worker}: waiting for the server at {self.address} "
-                          f"({waited:.0f} of {timeout:g} s)")
+                self._say(f"waiting for the server at {self.address} ({waited:.0f} of "
+                          f"{timeout:g} s)")
 
     def join(self, layout: Sequence[TensorSpec], initial: Callable[[], np.ndarray],
              timeout: float, layers: list[LayerState] | None = None,
@@ -112,8 +106,8 @@ class Transport:
         that no server takes.
         """
         data = (None, 0) if share is None else (share.data, share.first_epoch)
-        join = m.Join(list(layout), self._channel.memory.name, layers, *data)
-        self._communication.attachment.share = share
+        join = m.Join(list(layout), self._connection.door, layers, *data)
+        self._communication.session.share = share
         try:
             check_layout(layout)
         except ValueError as error:
@@ -162,7 +156,7 @@ class Transport:
         self._thread = None  # it is not in this process
         self._communication.error = TransportError(
             "this process was forked from a worker's, and has no part in its run")
-        self._channel.forked()
+        self._connection.forked()
         self._calls.close()
 
     def wake(self) -> None:

@@ -1,4 +1,4 @@
-"""What a member of a run has, and other workers have not: a listener, and models on their way."""
+"""What comes to a member of a run: messages, for its listener, and versions, in chunks."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class Listener(Protocol):
     def report(self) -> Report: ...
 
 
-class Membership:
-    """A listener, and the model that comes in; `chunks` of models have come in so far."""
+class Inbox:
+    """A member's listener, and the version that comes in; `chunks` of versions have come so far."""
 
     def __init__(self, listener: Listener, size: int, wire: Codec = FLOAT32):
         """`size`: of the model, in floats; `wire`: format of differences."""
         self.listener = listener
         self.chunks = 0
-        self._models = VectorAssembly(size, wire)
-        self._group: m.ShardGroup | None = None  # of shards, that send the models' ranges
+        self._versions = VectorAssembly(size, wire)
+        self._group: m.ShardGroup | None = None  # of shards, that send the versions' ranges
         self._early: list[tuple[m.Model, memoryview | None, m.ShardGroup]] = []
 
     def put_by(self, model: m.Model, chunk: memoryview | None, group: m.ShardGroup | None) -> None:
@@ -70,6 +70,6 @@ class Membership:
             raise m.WireError("a model without values")
         if group != self._group:  # what came from the shards before may be of another version
             self._group = group
-            self._models.divide(1 if group is None else len(group.addresses))
+            self._versions.divide(1 if group is None else len(group.addresses))
         self.chunks += 1
-        return self._models.add(model, chunk)
+        return self._versions.add(model, chunk)

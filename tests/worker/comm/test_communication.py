@@ -17,28 +17,27 @@ from wbsp.sync.base import Push, WorkerRule
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Challenges, answer
-from wbsp.worker.comm.channel import Ready
-from wbsp.worker.comm.connection import TransportError
-from wbsp.worker.comm.thread import Communication, PendingRequest, SendUpdate
+from wbsp.worker.comm.communication import Communication, PendingRequest, SendUpdate
+from wbsp.worker.comm.connection import Ready
+from wbsp.worker.errors import TransportError
 
 PUSH = Push(0, 4, 0, 1, 1, 1.0)
 PUSHING = ["push", PUSH, np.ones(1, np.float32), 0]
 ACK = m.Ack(4, True, None, None, False, 0.5, 0, 0, 0)
-# Among the events of a channel: the connection is a new one; the server shares its memory no more.
+# Among the events of a line: the connection is a new one; the server shares its memory no more.
 BREAK, UNSHARED = object(), object()
 TICKET = bytes(32)
 
 
-class Channel(Plain):
-    """A channel to a server that sends what `events` says, one at a poll, and then nothing."""
+class Line(Plain):
+    """A connection to a server that sends what `events` says, one at a poll, and then nothing."""
 
     broken = unshared = False
     proves = True  # the server knows this worker's ticket
     contact = b"the key of a first contact"
-    returned = 0
 
     def __init__(self, events):
-        self.connection = self
+        super().__init__()
         self.events, self.posted, self.vectors = deque(events), [], []
         self._messages = deque()
         self._challenges = Challenges(os.urandom)
@@ -80,7 +79,7 @@ class Channel(Plain):
         elif not urgent:
             self.posted.append(message)
 
-    def post_chunks(self, vector, header, parts=()):
+    def put(self, vector, header, parts=()):
         self.posted.append(header(0))
         self.vectors.append(vector.tolist())
 
@@ -88,7 +87,7 @@ class Channel(Plain):
         return False
 
     def check(self, now):
-        pass
+        return False
 
     def flush(self):
         pass
@@ -122,9 +121,9 @@ class Listener:
 
 
 def communicate(events):
-    """Run a communication thread in this one; return it and its channel.
+    """Run a communication thread in this one; return it and its connection.
 
-    events: of the channel; a list is a method of Communication and its arguments, or a push
+    events: of the connection; a list is a method of Communication and its arguments, or a push
     """
     made = []
     for event in events:
@@ -136,11 +135,11 @@ def communicate(events):
                         getattr(thread, name)(*arguments))
         else:
             made.append(event)
-    channel = Channel(made)
-    thread = Communication(channel, Calls(), "localhost:1")
+    line = Line(made)
+    thread = Communication(line, Calls(), "localhost:1")
     thread.run()
     assert "EOFError" in str(thread.error)
-    return thread, channel
+    return thread, line
 
 
 @pytest.fixture
@@ -148,15 +147,15 @@ def listener():
     return Listener()
 
 
-def sent(channel, kind=m.Update):
+def sent(line, kind=m.Update):
     """How often such a message was sent."""
-    return sum(isinstance(one, kind) for one in channel.posted)
+    return sum(isinstance(one, kind) for one in line.posted)
 
 
 def test_an_answer_counts_once_and_only_for_its_request(listener):
     old = m.Ack(3, True, None, None, False, 0.5, 0, 0, 0)
-    _, channel = communicate([["listen", listener, 1], PUSHING, old, ACK, ACK])
-    assert sent(channel) == 1 and listener.log == [ACK]
+    _, line = communicate([["listen", listener, 1], PUSHING, old, ACK, ACK])
+    assert sent(line) == 1 and listener.log == [ACK]
 
 
 WELCOME = m.Welcome({"id": "ab12"}, 0.0, WorkerRule("every_step", "model", "replace"))
@@ -167,51 +166,51 @@ JOINING = [["request", m.Hello(m.PROTOCOL, 0, {})], WELCOME, ["request", JOIN],
 SAME = m.Reattached(1, False, 0, 0, None, ticket=TICKET)  # from a server that knows the worker
 
 
-def attempts(channel):
+def attempts(line):
     """All Reattach that the worker has proven, without their times."""
-    return [structs.replace(message, now=0.0, nonce=b"", proof=b"") for message in channel.posted
+    return [structs.replace(message, now=0.0, nonce=b"", proof=b"") for message in line.posted
             if isinstance(message, m.Reattach) and message.proof]
 
 
 def test_a_pending_request_is_repeated_after_a_break(listener):
-    _, channel = communicate([*JOINING, ["listen", listener, 1], PUSHING, BREAK, SAME, ACK, BREAK,
+    _, line = communicate([*JOINING, ["listen", listener, 1], PUSHING, BREAK, SAME, ACK, BREAK,
                               SAME])
-    assert sent(channel) == 2, "answered at the second break"
+    assert sent(line) == 2, "answered at the second break"
     assert listener.log == [SAME, ACK, SAME]
-    assert len(attempts(channel)) == 2
-    assert attempts(channel)[0] == m.Reattach(
+    assert len(attempts(line)) == 2
+    assert attempts(line)[0] == m.Reattach(
         m.PROTOCOL, 0, "ab12", 1, JOIN.layout, 4, 4, 4, 0, False, False, 0.0, owner="one",
         ledger=1)
 
 
 def test_what_a_broken_connection_has_left_comes_too_late(listener):
     """The worker has said what it waits for, and a server acts on that."""
-    _, channel = communicate([*JOINING, ["listen", listener, 1], PUSHING, BREAK, ACK, m.Granted(7),
+    _, line = communicate([*JOINING, ["listen", listener, 1], PUSHING, BREAK, ACK, m.Granted(7),
                               SAME, ACK])
     assert listener.log == [SAME, ACK]
-    assert sent(channel) == 2
+    assert sent(line) == 2
 
 
 def test_who_shares_memory_no_more_attaches_again_also_where_that_is_under_way(listener):
     """What the server would answer there is lost."""
     joined = [*JOINING, ["listen", listener, 1]]
     for events, times in (([UNSHARED], 1), ([BREAK, UNSHARED], 2)):
-        _, channel = communicate([*joined, *events])
-        assert len(attempts(channel)) == times
+        _, line = communicate([*joined, *events])
+        assert len(attempts(line)) == times
 
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_worker_says_whether_it_waits_for_a_version(listener, waits):
     listener.waits = waits
-    _, channel = communicate([*JOINING, ["listen", listener, 1], BREAK])
-    assert [attempt.waits for attempt in attempts(channel)] == [waits]
+    _, line = communicate([*JOINING, ["listen", listener, 1], BREAK])
+    assert [attempt.waits for attempt in attempts(line)] == [waits]
 
 
 def test_nothing_is_sent_before_a_server_knows_the_worker_again(listener):
-    _, channel = communicate([*JOINING, ["listen", listener, 1], BREAK, PUSHING])
-    assert sent(channel) == 0
-    _, channel = communicate([*JOINING, ["listen", listener, 1], BREAK, PUSHING, SAME])
-    assert sent(channel) == 1
+    _, line = communicate([*JOINING, ["listen", listener, 1], BREAK, PUSHING])
+    assert sent(line) == 0
+    _, line = communicate([*JOINING, ["listen", listener, 1], BREAK, PUSHING, SAME])
+    assert sent(line) == 1
 
 
 def test_a_new_server_gets_what_the_old_one_had_decided(listener):
@@ -222,13 +221,13 @@ def test_a_new_server_gets_what_the_old_one_had_decided(listener):
         return m.Ack(seq, True, None, None, False, weight, mark, 0, durable)
 
     new = m.Reattached(2, True, 5, 1, None)
-    _, channel = communicate([
+    _, line = communicate([
         *JOINING, ["listen", listener, 2], push(4, 2), ack(4, 0), push(5, 4), ack(5, 1),
         push(6, 6), ack(6, 1, durable=1), push(7, 8), BREAK, m.Resend(5), new, ack(7, 2, 2)])
-    assert [a.answered for a in attempts(channel)] == [7]
-    (kept,) = [one for one in channel.posted if isinstance(one, m.Kept)]
+    assert [a.answered for a in attempts(line)] == [7]
+    (kept,) = [one for one in line.posted if isinstance(one, m.Kept)]
     assert kept == m.Kept(AnsweredWork(5, 6, 2, 2, 2.0, 0, {}), 0, 2)
-    assert channel.vectors[-2:] == [[5.0, 5.0], [8.0, 8.0]], "the sum, then what was not answered"
+    assert line.vectors[-2:] == [[5.0, 5.0], [8.0, 8.0]], "the sum, then what was not answered"
     assert new in listener.log and listener.log[-1] == ack(7, 2, 2)
 
 
@@ -237,25 +236,25 @@ def test_what_a_new_server_has_saved_is_not_what_it_was_sent_again(listener):
     it dies, too, before the next one."""
     push = ["push", PUSH, np.ones(2, np.float32), 0]
     saved, known = m.Alive(durable=2), m.Reattached(2, True, 4, 2, None)
-    _, channel = communicate([
+    _, line = communicate([
         *JOINING, ["listen", listener, 2], push, ACK, BREAK, saved, m.Resend(4), saved, known,
         saved, BREAK, m.Resend(4)])
-    assert [one.kept for one in attempts(channel)] == [4, 4]
-    assert len([one for one in channel.posted if isinstance(one, m.Kept)]) == 2
-    _, channel = communicate([
+    assert [one.kept for one in attempts(line)] == [4, 4]
+    assert len([one for one in line.posted if isinstance(one, m.Kept)]) == 2
+    _, line = communicate([
         *JOINING, ["listen", listener, 2], push, ACK, BREAK, saved, m.Resend(4), saved, known,
         m.Alive(durable=3), BREAK])
-    assert [one.kept for one in attempts(channel)] == [4, 5], "it may say so now"
+    assert [one.kept for one in attempts(line)] == [4, 5], "it may say so now"
 
 
 def test_what_is_kept_counts_as_in_the_new_ledger_also_where_the_epoch_is_known(listener):
     """It is told before this worker is taken in: no answer says yet what was sent again."""
     push = ["push", PUSH, np.ones(2, np.float32), 0]
     known, told = m.Reattached(2, True, 4, 2, None), m.Leading(2, TICKET)
-    _, channel = communicate([
+    _, line = communicate([
         *JOINING, ["listen", listener, 2], push, ACK, BREAK, told, m.Resend(4), told, known,
         m.Alive(durable=2), BREAK])
-    assert [(one.epoch, one.ledger, one.kept) for one in attempts(channel)] == [
+    assert [(one.epoch, one.ledger, one.kept) for one in attempts(line)] == [
         (1, 1, 4), (2, 2, 4)]
 
 
@@ -263,58 +262,58 @@ def test_a_server_that_has_gone_on_alone_has_the_ledger_that_it_had(listener):
     """It takes this worker in again, with the mark of what that had sent it first."""
     push, alone = ["push", PUSH, np.ones(2, np.float32), 0], m.Reattached(3, True, 0, 0, None,
                                                                           since=1)
-    _, channel = communicate([
+    _, line = communicate([
         *JOINING, ["listen", listener, 2], push, structs.replace(ACK, mark=2), BREAK, alone,
         m.Alive(durable=2), BREAK])
-    assert [one.kept for one in attempts(channel)] == [4, 4]
+    assert [one.kept for one in attempts(line)] == [4, 4]
 
 
 def test_an_answer_that_was_lost_with_the_server_comes_from_its_checkpoint(listener):
     new = m.Reattached(2, True, 5, 1, ACK)
     push = ["push", PUSH, np.ones(2, np.float32), 0]
-    _, channel = communicate([*JOINING, ["listen", listener, 2], push, BREAK, new])
+    _, line = communicate([*JOINING, ["listen", listener, 2], push, BREAK, new])
     assert listener.log == [new, ACK], "the agent is told of the new model first"
-    assert sum(isinstance(one, m.Update) for one in channel.posted) == 1, "not repeated"
+    assert sum(isinstance(one, m.Update) for one in line.posted) == 1, "not repeated"
 
 
 def test_a_worker_that_is_no_member_introduces_itself_anew():
-    _, channel = communicate([*JOINING[:3], BREAK])
-    assert channel.posted == [m.Hello(m.PROTOCOL, 0, {}), JOIN] * 2
+    _, line = communicate([*JOINING[:3], BREAK])
+    assert line.posted == [m.Hello(m.PROTOCOL, 0, {}), JOIN] * 2
 
 
 def test_a_server_of_another_run_is_not_joined():
     other = structs.replace(WELCOME, settings={"id": "cd34"})
-    thread = Communication(Channel([]), Calls(), "localhost:1")
+    thread = Communication(Line([]), Calls(), "localhost:1")
     thread._handle(WELCOME, None, 0.0)
     with pytest.raises(TransportError, match="serves another run .cd34 instead of ab12."):
         thread._handle(other, None, 0.0)
 
 
 def test_a_server_that_forgot_the_worker_is_told_who_it_is(listener):
-    _, channel = communicate([*JOINING, ["listen", listener, 1], PUSHING, m.Unknown(), m.Unknown(),
+    _, line = communicate([*JOINING, ["listen", listener, 1], PUSHING, m.Unknown(), m.Unknown(),
                               SAME])
-    assert len(attempts(channel)) == 1 and sent(channel) == 2
+    assert len(attempts(line)) == 1 and sent(line) == 2
 
 
 def test_the_server_hears_nothing_but_hello_before_its_welcome():
     hello = m.Hello(m.PROTOCOL, 0, {})
-    _, channel = communicate([["request", hello], BREAK])
-    assert channel.posted == [hello, hello]
+    _, line = communicate([["request", hello], BREAK])
+    assert line.posted == [hello, hello]
 
 
 def test_a_carried_fetch_is_sent_only_after_a_break(listener):
     fetch = ["request", Expect(m.Fetch(7))]
-    _, channel = communicate([["listen", listener, 1], fetch])
-    assert channel.posted == []
-    _, channel = communicate([*JOINING, ["listen", listener, 1], fetch, BREAK, SAME])
-    assert sent(channel, m.Fetch) == 1
+    _, line = communicate([["listen", listener, 1], fetch])
+    assert line.posted == []
+    _, line = communicate([*JOINING, ["listen", listener, 1], fetch, BREAK, SAME])
+    assert sent(line, m.Fetch) == 1
 
 
 def test_a_fetch_that_the_listener_wants_is_requested_once_also_after_a_break(listener):
     listener.acked = lambda ack, seconds: m.Fetch(7)
-    _, channel = communicate([*JOINING, ["listen", listener, 1], PUSHING, BREAK,
+    _, line = communicate([*JOINING, ["listen", listener, 1], PUSHING, BREAK,
                               structs.replace(SAME, ack=ACK)])
-    assert channel.posted[-1] == m.Fetch(7, m.NONE, 0) and sent(channel, m.Fetch) == 1
+    assert line.posted[-1] == m.Fetch(7, m.NONE, 0) and sent(line, m.Fetch) == 1
 
 
 def test_messages_to_a_member_wait_for_its_listener(listener):
@@ -331,7 +330,7 @@ def test_a_model_of_an_older_fetch_is_ignored(listener):
 
 
 def test_the_handshake_ends_with_the_reason_of_a_refusal():
-    thread = Communication(Channel([m.Refused("no such worker")]), Calls(), "localhost:1")
+    thread = Communication(Line([m.Refused("no such worker")]), Calls(), "localhost:1")
     thread.run()
     assert str(thread.error) == "the server refused: no such worker"
     assert thread.handshake.get_nowait() is thread.error
@@ -348,8 +347,8 @@ def test_the_answers_to_hello_and_join_come_out_in_order():
 
 def test_a_request_without_progress_is_sent_again(listener, monkeypatch):
     monkeypatch.setattr("wbsp.timeouts.REQUEST_STALLED", -1.0)
-    _, channel = communicate([["listen", listener, 1], PUSHING])
-    assert sent(channel) == 2
+    _, line = communicate([["listen", listener, 1], PUSHING])
+    assert sent(line) == 2
 
 
 def test_progress_puts_off_the_repetition():
@@ -364,96 +363,96 @@ def test_progress_puts_off_the_repetition():
 
 def test_a_member_believes_nothing_until_the_process_there_has_proven_itself(listener, monkeypatch):
     """Another one may listen where the server was."""
-    monkeypatch.setattr(Channel, "proves", False)
+    monkeypatch.setattr(Line, "proves", False)
     far = m.Reattached(9, True, 9, 9, None, ticket=TICKET)
-    thread, channel = communicate([
+    thread, line = communicate([
         *JOINING, ["listen", listener, 2], BREAK, m.Resend(4), far, m.Leading(9), m.Elect(2, 1),
         WELCOME, m.Stop("stop")])
-    assert thread.attachment.introduction.epoch == 1 and listener.log == []
-    assert not [one for one in channel.posted if isinstance(one, m.Kept | m.Elected)]
+    assert thread.session.introduction.epoch == 1 and listener.log == []
+    assert not [one for one in line.posted if isinstance(one, m.Kept | m.Elected)]
     assert thread.cut_off
 
 
 def test_a_process_that_cannot_prove_itself_is_left_for_the_next_address(listener):
     turned = []
-    thread, channel = communicate([*JOINING, ["listen", listener, 2], BREAK])
-    channel.turn_away = lambda reason, now: turned.append(reason)
+    thread, line = communicate([*JOINING, ["listen", listener, 2], BREAK])
+    line.turn_away = lambda reason, now: turned.append(reason)
     thread._introduce_again(0.0)
-    channel._messages.clear()
-    channel._messages.append(Challenges(os.urandom).challenge(
-        b"", thread.attachment.claim.nonce, b"another key"))
+    line._messages.clear()
+    line._messages.append(Challenges(os.urandom).challenge(
+        b"", thread.session.claim.nonce, b"another key"))
     thread._receive()
     assert "has not proven that it is of this worker's run" in turned[0]
-    assert thread.attachment.claim.bond is None
+    assert thread.session.claim.bond is None
 
 
 def refusing(listener, **refusal):
     """A member that attaches again to a process which has proven nothing, and which refuses it."""
-    thread, channel = communicate([*JOINING, ["listen", listener, 2], BREAK])
-    channel.turned = []
-    channel.turn_away = lambda reason, now: channel.turned.append(reason)
+    thread, line = communicate([*JOINING, ["listen", listener, 2], BREAK])
+    line.turned = []
+    line.turn_away = lambda reason, now: line.turned.append(reason)
     thread._introduce_again(0.0)
-    channel._messages.clear()
-    nonce = thread.attachment.claim.nonce
-    return thread, channel, m.Refused("of another run", False, answer(
+    line._messages.clear()
+    nonce = thread.session.claim.nonce
+    return thread, line, m.Refused("of another run", False, answer(
         refusal.get("key", b"no key"), refusal.get("nonce", nonce), "refused",
         refusal.get("reason", "of another run")))
 
 
 @pytest.mark.parametrize("false", [dict(key=b"another's"),
-                                   dict(key=Channel.contact, nonce=b"of another connection"),
-                                   dict(key=Channel.contact, reason="another reason")])
+                                   dict(key=Line.contact, nonce=b"of another connection"),
+                                   dict(key=Line.contact, reason="another reason")])
 def test_a_member_that_is_refused_without_proof_looks_for_its_server_first(listener, false):
-    thread, channel, refusal = refusing(listener, **false)
+    thread, line, refusal = refusing(listener, **false)
     thread._handle(refusal, None, 100.0)
     thread._handle(refusal, None, 159.0)
-    assert len(channel.turned) == 2 and thread.error.args != ("the server refused",)
-    assert "refuses this worker, and has not proven" in channel.turned[0]
-    assert "(of another run)" in channel.turned[0]
+    assert len(line.turned) == 2 and thread.error.args != ("the server refused",)
+    assert "refuses this worker, and has not proven" in line.turned[0]
+    assert "(of another run)" in line.turned[0]
     with pytest.raises(TransportError, match="the server refused: of another run"):
         thread._handle(refusal, None, 161.0)
 
 
 def test_a_member_believes_a_refusal_of_its_user_and_of_its_run(listener):
-    thread, _, refusal = refusing(listener, key=Channel.contact)
+    thread, _, refusal = refusing(listener, key=Line.contact)
     with pytest.raises(TransportError, match="the server refused: of another run"):
         thread._handle(refusal, None, 0.0)
-    thread, channel, _ = refusing(listener)
-    claim = thread.attachment.claim
+    thread, line, _ = refusing(listener)
+    claim = thread.session.claim
     thread._handle(Challenges(os.urandom).challenge(b"", claim.nonce, TICKET), None, 0.0)
     with pytest.raises(TransportError, match="the server refused: no"):
         thread._handle(m.Refused("no"), None, 0.0)
 
 
 def test_its_server_makes_a_refusal_of_a_stranger_forgotten(listener):
-    thread, channel, refusal = refusing(listener)
+    thread, line, refusal = refusing(listener)
     thread._handle(refusal, None, 100.0)
-    claim = thread.attachment.claim
+    claim = thread.session.claim
     thread._handle(Challenges(os.urandom).challenge(b"", claim.nonce, TICKET), None, 130.0)
     thread._handle(m.Reattached(1, True, 1, 1, None), None, 130.0)
     thread._introduce_again(500.0)
     thread._handle(refusal, None, 500.0)
-    assert len(channel.turned) == 2
+    assert len(line.turned) == 2
 
 
 def test_what_a_stranger_sends_ends_no_member(listener):
-    thread, channel, _ = refusing(listener)
+    thread, line, _ = refusing(listener)
 
     def receive():
         raise m.WireError("what is no message")
-    channel.receive = receive
+    line.receive = receive
     thread._receive()
-    assert "is not the run's server: it sent what is no message" in channel.turned[0]
-    thread.attachment.claim.bond = thread._attaching = None
+    assert "is not the run's server: it sent what is no message" in line.turned[0]
+    thread.session.claim.bond = thread._attaching = None
     with pytest.raises(TransportError, match="sent what is no message"):
         thread._receive()
 
 
 def test_a_loop_that_has_slept_says_so(monkeypatch):
     at, slept = [100.0], []
-    monkeypatch.setattr(Channel, "on", SimpleNamespace(
+    monkeypatch.setattr(Line, "on", SimpleNamespace(
         clock=SimpleNamespace(monotonic=lambda: at[0]), scheduler=HOST.scheduler))
-    monkeypatch.setattr(Channel, "woke", lambda self, now, seconds: slept.append((now, seconds)),
+    monkeypatch.setattr(Line, "woke", lambda self, now, seconds: slept.append((now, seconds)),
                         raising=False)
     communicate([lambda: None, lambda: at.__setitem__(0, 3700.0), lambda: None])
     assert slept == [(3700.0, 3600.0)]
@@ -462,7 +461,7 @@ def test_a_loop_that_has_slept_says_so(monkeypatch):
 def test_what_is_sent_again_is_not_summed_up_in_place():
     """It may be on its way to a shard when the answer to its first sending comes."""
     update = np.ones(3, np.float32)
-    thread = Communication(Channel([]), Calls(), "localhost:1")
+    thread = Communication(Line([]), Calls(), "localhost:1")
     thread.request(SendUpdate(PUSH, update))
     thread._send_again(thread._pending, 11.0)
     kept = ResendBuffer(4)

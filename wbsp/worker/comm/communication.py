@@ -30,14 +30,15 @@ from wbsp.sync.base import Push
 from wbsp.wire.liveness import Nap
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import answer
-from wbsp.worker.comm.attachment import Attachment
-from wbsp.worker.comm.channel import ServerChannel
-from wbsp.worker.comm.connection import TransportError, refused
-from wbsp.worker.comm.incoming import Listener, Membership, Next
+from wbsp.worker.comm.connection import Connection
+from wbsp.worker.comm.inbox import Inbox, Listener, Next
+from wbsp.worker.comm.session import Session
+from wbsp.worker.errors import TransportError, refused
 
 # Seconds for which a member that is refused without proof looks for its run's server: that may be
 # started again, or its standby may take over.
 _DOUBT = 60.0
+_SETTLE = 0.005  # seconds of silence after which there is time to add up what is kept
 Shares = tuple[float | None, float | None]  # 0..1, of processors and memory in use; None: not known
 
 
@@ -180,24 +181,24 @@ class CallQueue:
 class Communication:
     """Body of the communication thread. Other threads call through `CallQueue` alone.
 
-    error:      why the thread has ended; None while it runs
-    handshake:  answers to Hello and Join; the error, if the thread ends
-    attachment: this worker's place in the run
+    error:     why the thread has ended; None while it runs
+    handshake: answers to Hello and Join; the error, if the thread ends
+    session:   this worker's place in the run
     """
 
-    def __init__(self, channel: ServerChannel, calls: CallQueue, address: str,
+    def __init__(self, connection: Connection, calls: CallQueue, address: str,
                  say: Callable[[str], None] = lambda text: None):
         """`say`: prints one line for a person."""
         self.error: TransportError | None = None
         self.handshake: queue.SimpleQueue[m.Message | TransportError] = (
-            channel.on.scheduler.queue())
-        self._channel = channel
+            connection.on.scheduler.queue())
+        self._connection = connection
         self._calls = calls
         self._address = address
         self._pending: PendingRequest | None = None
-        self.attachment = Attachment(say, channel.on)
+        self.session = Session(say, connection.on)
         self._attaching: PendingRequest | None = None  # Reattach, while it is not answered
-        self._membership: Membership | None = None
+        self._inbox: Inbox | None = None
         self._early: list[m.Message] = []  # messages to a member, received before `listen`
         self._chunks_at_server = 0  # of the vector that this worker sends, or of the W_0 it awaits
         self._heartbeat_at = 0.0
@@ -213,8 +214,8 @@ class Communication:
     @property
     def cut_off(self) -> bool:
         """True from a break until server and shards know this worker again. For any thread."""
-        return (self._channel.connection.broken or self._attaching is not None
-                or not self._channel.ready)
+        return (self._connection.monitor.broken or self._attaching is not None
+                or not self._connection.plane.ready)
 
     def run(self) -> None:
         """Communicate until `close`, or until the server is lost."""
@@ -226,7 +227,7 @@ class Communication:
         except Exception as error:  # whatever it is, the compute thread must not wait for ever
             self._fail(TransportError(f"the communication thread failed: {error!r}"))
         finally:
-            self._channel.close()
+            self._connection.close()
 
     # Calls of the compute thread.
 
@@ -242,27 +243,27 @@ class Communication:
             case SendUpdate():
                 cpu, memory = request.usage()
                 request.push = request.push._replace(cpu=cpu, memory=memory)
-                request.words, request.sent = self.attachment.sending.send(
+                request.words, request.sent = self.session.sending.send(
                     np.asarray(request.update))
             case m.Hello():
-                self.attachment.hello = request
+                self.session.hello = request
             case m.Join():
-                self.attachment.join = request
+                self.session.join = request
             case m.Leaving():
-                self.attachment.left = request.finished
+                self.session.left = request.finished
                 request = structs.replace(request, report=self._report())
-        now = self._channel.on.clock.monotonic()
+        now = self._connection.on.clock.monotonic()
         self._pending = PendingRequest(request, self._counts(), now, now, now)
-        if isinstance(request, Expect) and self._membership:
+        if isinstance(request, Expect) and self._inbox:
             # a part of the answer may have come before
-            for early in self._membership.early(request.fetch.request, self._channel.group):
+            for early in self._inbox.early(request.fetch.request, self._connection.plane.group):
                 self._fetch(self._pass_on(*early, now))
         elif not self.cut_off:
             self._send(request)
 
     def listen(self, listener: Listener, size: int) -> None:
         """Pass on all messages to this member, whose model has `size` floats."""
-        self._membership = Membership(listener, size, self.attachment.wire.versions)
+        self._inbox = Inbox(listener, size, self.session.wire.versions)
         early = self._early
         self._early = []
         for message in early:
@@ -274,23 +275,23 @@ class Communication:
 
     def _send(self, request: Request) -> None:
         """Queue a request, for the first time or again, as it is to be said now."""
-        channel, attachment = self._channel, self.attachment
+        plane, session = self._connection.plane, self.session
         match request:
             case SendUpdate(push=push, words=words, fetch=fetch) if words is not None:
-                channel.hand_over(words, lambda offset: m.Update(
-                    push, offset, words.size, fetch, attachment.held, channel.returned),
-                    attachment.sending.wire.parts(words))
+                plane.put(words, lambda offset: m.Update(
+                    push, offset, words.size, fetch, session.held, plane.returned),
+                    session.sending.wire.parts(words))
             case m.Fetch(number) | Expect(m.Fetch(number)):
-                channel.post(m.Fetch(number, attachment.held, channel.returned))
+                plane.post(m.Fetch(number, session.held, plane.returned))
             case SendInitial(vector):
-                channel.post_chunks(vector, lambda offset: m.Initial(offset, vector.size))
+                plane.put(vector, lambda offset: m.Initial(offset, vector.size))
             case Attach():
-                member = self._membership
-                attachment.reattach(channel, member is None or member.listener.waits)
+                inbox = self._inbox
+                session.reattach(self._connection, inbox is None or inbox.listener.waits)
             case m.Hello():
-                channel.post(attachment.introduction)
+                plane.post(session.introduction)
             case m.Message():
-                channel.post(request)
+                plane.post(request)
 
     def _send_again(self, pending: PendingRequest, now: float) -> None:
         pending.sent_at = now
@@ -303,61 +304,61 @@ class Communication:
     # The loop.
 
     def _loop(self) -> None:
-        clock = self._channel.on.clock
+        clock = self._connection.on.clock
         nap = Nap(clock.monotonic())
         while not self._closed(clock.monotonic()):
-            ready = self._channel.poll(self._calls.wakes,
-                                       self.attachment.patience(timeouts.WORKER_BEAT / 4))
+            patience = _SETTLE if self.session.kept.unsettled else timeouts.WORKER_BEAT / 4
+            ready = self._connection.poll(self._calls.wakes, patience)
             if nap.over(now := clock.monotonic()):
-                self._channel.woke(now, nap.seconds)
+                self._connection.woke(now, nap.seconds)
                 if self._refused_at is not None:
                     self._refused_at += nap.seconds
             if ready.wake:
                 self._calls.take_wake()
             self._calls.make()
-            if ready.event and self._channel.read_event():
+            if ready.event and self._connection.read_event():
                 self._introduce_again(clock.monotonic())
             if ready.message:
                 self._receive()
             else:
-                self.attachment.settle()  # while the server is busy with a push, or this worker
-            self._channel.flush()
+                self.session.kept.settle()  # while the server is busy with a push, or this worker
+            self._connection.flush()
             self._keep_alive(clock.monotonic())
 
     def _closed(self, now: float) -> bool:
         return self._closes_by is not None and (
-            now > self._closes_by or not self._channel.connection.made
-            or (self._channel.all_sent and not self._calls))
+            now > self._closes_by or not self._connection.monitor.made
+            or (self._connection.all_sent and not self._calls))
 
     def _fail(self, error: TransportError) -> None:
         self.error = error
         self.handshake.put(error)
-        if member := self._membership:
-            member.listener.failed()
+        if self._inbox:
+            self._inbox.listener.failed()
 
     def _receive(self) -> None:
         try:
-            while (received := self._channel.receive()) is not None:
-                self._handle(*received, self._channel.on.clock.monotonic())
+            while (received := self._connection.receive()) is not None:
+                self._handle(*received, self._connection.on.clock.monotonic())
         except m.WireError as error:
-            if self.attachment.kept is None or self._trusted:
+            if not self.session.member or self._trusted:
                 raise TransportError(f"the server at {self._address} sent {error}") from None
-            self._channel.connection.turn_away(
+            self._connection.monitor.turn_away(
                 f"the process at {self._address} is not the run's server: it sent {error}",
-                self._channel.on.clock.monotonic())
+                self._connection.on.clock.monotonic())
 
     def _handle(self, message: m.Message, chunk: memoryview | None, now: float) -> None:
         match message:
             case m.Alive():
                 self._chunks_at_server = message.chunks
                 if self._attaching is None:  # a new server counts marks of its own until it answers
-                    self.attachment.saved(message.durable)
+                    self.session.kept.drop(message.durable)
             case m.Elect() | m.Leading() | m.NotServing():
-                if self._trusted and (promise := self.attachment.choose(
+                if self._trusted and (promise := self.session.choose(
                         message, self._attaching is None)):
-                    self._channel.post(promise)
+                    self._connection.plane.post(promise)
                 if isinstance(message, m.NotServing):
-                    self._channel.connection.turn_away(one_line(message.reason), now)
+                    self._connection.monitor.turn_away(one_line(message.reason), now)
             case m.Challenge():
                 if self._attaching is not None:
                     self._meet(message, now)
@@ -368,51 +369,51 @@ class Communication:
                     self._introduce_again(now)
             case m.Resend():
                 if self._attaching is not None and self._trusted:
-                    self._channel.arrange(message)
-                    self.attachment.lacks = message.seq
-                    self.attachment.resend_lacking(self._channel)
+                    self._connection.arrange(message)
+                    self.session.lacks = message.seq
+                    self.session.resend_lacking(self._connection)
             case m.Reattached():
                 if (self._attaching is not None and self._trusted
                         and not self._turned_away(message.epoch, now)):
                     self._go_on(message, now)
-            case m.Welcome() | m.Joined() if self.attachment.kept is not None:
+            case m.Welcome() | m.Joined() if self.session.member:
                 pass  # answered twice; or a stranger, where the server was
-            case m.Welcome() | m.Joined():
-                if isinstance(message, m.Welcome):
-                    self.attachment.welcomed(message)
-                if self._turned_away(message.epoch, now):
-                    return
-                if isinstance(message, m.Welcome):
-                    self._channel.connection.served()
-                if self._take_answered(message):  # else: answered twice
+            case m.Welcome():
+                self.session.welcomed(message)
+                if not self._turned_away(message.epoch, now):
+                    self._connection.monitor.served()
+                    if self._take_answered(message):  # else: answered twice
+                        self.handshake.put(message)
+            case m.Joined():
+                if not self._turned_away(message.epoch, now) and self._take_answered(message):
+                    if not message.send_initial:
+                        self.session.admitted(message)
+                        self._connection.arrange(message)
                     self.handshake.put(message)
-                    if isinstance(message, m.Joined) and not message.send_initial:
-                        self.attachment.admitted(message)
-                        self._channel.arrange(message)
             case _:
                 if self._attaching is None:  # else: left by the broken connection; it comes again
                     self._fetch(self._pass_on(message, chunk, now))
 
     def _turned_away(self, epoch: int, now: float) -> bool:
         """True for a server of a lower epoch than one that this worker knows: it is left."""
-        reason = self.attachment.outdated(epoch)
+        reason = self.session.outdated(epoch)
         if reason is not None:
-            self._channel.connection.turn_away(reason, now)
+            self._connection.monitor.turn_away(reason, now)
         return reason is not None
 
     def _refused(self, refusal: m.Refused, now: float) -> None:
         """This worker is refused. A member does not believe any process: another one may listen
         where its server was. Raises TransportError where it does."""
-        reason, claim = one_line(refusal.reason), self.attachment.claim
-        if self.attachment.kept is None or self._trusted or hmac.compare_digest(
-                refusal.proof, answer(self._channel.contact, claim.nonce, "refused",
+        reason, claim = one_line(refusal.reason), self.session.claim
+        if not self.session.member or self._trusted or hmac.compare_digest(
+                refusal.proof, answer(self._connection.contact, claim.nonce, "refused",
                                       refusal.reason)):
             raise refused(reason, refusal.over)
         if self._refused_at is None:
             self._refused_at = now
         if now - self._refused_at > _DOUBT:
             raise refused(reason, refusal.over)
-        self._channel.connection.turn_away(
+        self._connection.monitor.turn_away(
             f"the process at {self._address} refuses this worker, and has not proven that it is of "
             f"the same user, token or run ({reason}); looking for the run's server for up to "
             f"{_DOUBT:g} s", now)
@@ -421,16 +422,16 @@ class Communication:
     def _trusted(self) -> bool:
         """Whether the process at the other end has proven that it is the run's server, or one that
         waits to be it: as the one that made this worker a member, or by an answer since."""
-        attachment = self.attachment
-        return (attachment.kept is not None and not self._channel.connection.broken
-                and (self._attaching is None or attachment.claim.bond is not None))
+        session = self.session
+        return (session.member and not self._connection.monitor.broken
+                and (self._attaching is None or session.claim.bond is not None))
 
     def _meet(self, challenge: m.Challenge, now: float) -> None:
         """The process at the other end asks who this member is, and proves who it is itself."""
-        claim, attaching = self.attachment.claim, self._attaching
+        claim, attaching = self.session.claim, self._attaching
         met = claim.meets(challenge)
         if met is False:
-            self._channel.connection.turn_away(
+            self._connection.monitor.turn_away(
                 f"the process at {self._address} has not proven that it is of this worker's run",
                 now)
         elif met and attaching is not None:
@@ -438,30 +439,30 @@ class Communication:
 
     def _pass_on(self, message: m.Message, chunk: memoryview | None, now: float) -> Next:
         """Pass a message to a member on, now or when it listens; the fetch that it then wants."""
-        member = self._membership
-        if member is None:
+        inbox = self._inbox
+        if inbox is None:
             self._early.append(message)
             return None
         match message:
             case m.Ack():
                 if pending := self._take_answered(message):  # else: answered twice
-                    fetch = member.listener.acked(message, now - pending.requested_at)
+                    fetch = inbox.listener.acked(message, now - pending.requested_at)
                     request = pending.request
                     if isinstance(request, SendUpdate) and request.sent is not None:
-                        self.attachment.answered(request.push, request.sent, message)
+                        self.session.answered(request.push, request.sent, message)
                     return fetch
             case m.Model():
-                pending, group = self._pending, self._channel.group
+                pending, group = self._pending, self._connection.plane.group
                 if pending is None or not pending.is_answered_by(message):
-                    member.put_by(message, chunk, group)
-                elif (whole := member.take(message, chunk, group)) is not None:
+                    inbox.put_by(message, chunk, group)
+                elif (whole := inbox.take(message, chunk, group)) is not None:
                     self._pending = None
-                    self.attachment.received(message.version)
-                    return member.listener.fetched(message.version, *whole,
-                                                   now - pending.requested_at)
+                    self.session.received(message.version)
+                    return inbox.listener.fetched(message.version, *whole,
+                                                  now - pending.requested_at)
             case _:
                 self._take_answered(message)
-                return member.listener.received(message)
+                return inbox.listener.received(message)
         return None
 
     def _fetch(self, fetch: Next) -> None:
@@ -482,29 +483,29 @@ class Communication:
 
     def _introduce_again(self, now: float) -> None:
         """Say who this worker is; a member's pending request waits for the answer."""
-        self._channel.detach()
-        attachment = self.attachment
-        if attachment.kept is not None:
-            attachment.claim.renew()
+        self._connection.detach()
+        session = self.session
+        if session.member:
+            session.claim.renew()
             self._attaching = PendingRequest(Attach(), self._counts(), now, now, now)
             self._send(self._attaching.request)
             return
-        if self._introduced and attachment.hello is not None:
-            self._channel.post(attachment.introduction)
+        if self._introduced and session.hello is not None:
+            self._connection.plane.post(session.introduction)
         if (self._pending and isinstance(self._pending.request, m.Join | SendInitial)
-                and attachment.join is not None):
+                and session.join is not None):
             # also where W_0 was under way: another may be asked for it
-            self.request(attachment.join)
+            self.request(session.join)
         else:
             self._repeat_request(now)
 
     def _go_on(self, answer: m.Reattached, now: float) -> None:
         """The server knows this worker, and lacks nothing."""
         self._attaching = None
-        self._channel.arrange(answer)
-        self._channel.connection.served()
+        self._connection.arrange(answer)
+        self._connection.monitor.served()
         self._refused_at = None
-        self.attachment.reattached(answer)
+        self.session.reattached(answer)
         fetch = self._pass_on(answer, None, now)
         if answer.ack is not None:
             fetch = self._pass_on(answer.ack, None, now)
@@ -514,24 +515,24 @@ class Communication:
     # Signs of life.
 
     def _keep_alive(self, now: float) -> None:
-        if self._channel.check(now):  # the shards are ready, for the first time or again
-            self.attachment.resend_lacking(self._channel)
+        if self._connection.check(now):  # the shards are ready, for the first time or again
+            self.session.resend_lacking(self._connection)
             self._repeat_request(now)
-        if not self._channel.connection.made or self._channel.connection.broken:
+        if not self._connection.monitor.made or self._connection.monitor.broken:
             return
-        if self._channel.let_go(now):
+        if self._connection.let_go(now):
             self._introduce_again(now)
         if pending := self._attaching or self._pending:
             pending.observe(self._counts(), now)
-            if self._channel.transferring(now):
+            if self._connection.transferring(now):
                 pending.progress_at = now
-            if (self._channel.ready and self._channel.all_sent
+            if (self._connection.plane.ready and self._connection.all_sent
                     and pending.idle(now) > timeouts.REQUEST_STALLED):
                 self._send_again(pending, now)
         if (now >= self._heartbeat_at and self._closes_by is None and self._introduced
                 and self._attaching is None):
             self._heartbeat_at = now + timeouts.WORKER_BEAT
-            self._channel.post(m.Heartbeat(self._report(), self._counts()[1]), urgent=True)
+            self._connection.plane.post(m.Heartbeat(self._report(), self._counts()[1]), urgent=True)
 
     @property
     def _introduced(self) -> bool:
@@ -539,13 +540,13 @@ class Communication:
         return self._pending is None or not isinstance(self._pending.request, m.Hello)
 
     def _counts(self) -> tuple[int, ...]:
-        models = self._membership.chunks if self._membership else 0
-        return self._channel.sent, models, self._chunks_at_server
+        models = self._inbox.chunks if self._inbox else 0
+        return self._connection.sent, models, self._chunks_at_server
 
     def _report(self) -> Report | None:
-        return self._membership.listener.report() if self._membership else None
+        return self._inbox.listener.report() if self._inbox else None
 
     def _repeat_request(self, now: float) -> None:
         """Send the pending request again; the server counts no push twice."""
-        if self._pending and (self._attaching is None and self._channel.ready):
+        if self._pending and (self._attaching is None and self._connection.plane.ready):
             self._send_again(self._pending, now)

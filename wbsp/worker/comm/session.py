@@ -1,4 +1,4 @@
-"""How a worker introduces itself, to a server that knows it and to one that does not (any more)."""
+"""A worker's place in a run: how it introduces itself, to a server that knows it or does not."""
 
 from __future__ import annotations
 
@@ -11,36 +11,27 @@ from wbsp import timeouts
 from wbsp.core.resend_buffer import ResendBuffer
 from wbsp.process.host import HOST, Host
 from wbsp.sync.base import UNFIT, Push
-from wbsp.tensors.codecs import FLOAT32, Codec, Ranges, parse
+from wbsp.tensors.codecs import FLOAT32, Ranges, parse
 from wbsp.tensors.error_feedback import ErrorFeedback
 from wbsp.tensors.layout import total_size
 from wbsp.tensors.ops import bounds
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Claim
-from wbsp.worker.comm.channel import ServerChannel
-from wbsp.worker.comm.connection import TransportError
+from wbsp.worker.comm.connection import Connection
+from wbsp.worker.errors import TransportError
 from wbsp.worker.share import Share
 
-_SETTLE = 0.005  # seconds of silence after which there is time to add up what is kept
 
-
-def codec_of(welcome: m.Welcome) -> Codec:
-    """The run's format. Raises TransportError for one that is not known here."""
-    try:
-        return parse(welcome.settings.get("wire", FLOAT32.name))
-    except ValueError as error:
-        raise TransportError(f"the server and this worker are not the same wbsp: {error}") from None
-
-
-class Attachment:
-    """A worker's place in a run; used by the communication thread.
+class Session:
+    """A worker's place in a run, over all its connections; used by the communication thread.
 
     A worker never goes back to a server of a lower epoch than the highest that it knows: that one
     has been replaced, whether it has heard of it or not.
 
     hello:   None before the first
     join:    None before the first
-    kept:    decided cuts that a server which dies would lose; None: this worker is no member yet
+    member:  a server has taken this worker in
+    kept:    decided cuts that a server which dies would lose
     lacks:   push from which on the server that this worker attaches to lacks what was decided
     version: newest that was received
     left:    this worker has finished, and waits for the final version
@@ -57,7 +48,8 @@ class Attachment:
         self._on = on
         self.hello: m.Hello | None = None
         self.join: m.Join | None = None
-        self.kept: ResendBuffer | None = None
+        self.member = False
+        self.kept = ResendBuffer()
         self.lacks: int | None = None
         self.version = 0
         self.left = False
@@ -97,7 +89,11 @@ class Attachment:
             raise TransportError(f"the server was restarted, and serves another run ({run} instead "
                                  f"of {self._run}): start this worker again")
         if self._run is None:
-            self.wire = codec_of(welcome)
+            try:
+                self.wire = parse(welcome.settings.get("wire", FLOAT32.name))
+            except ValueError as error:
+                raise TransportError("the server and this worker are not the same wbsp: "
+                                     f"{error}") from None
             self.sending = ErrorFeedback(self.wire)
         self._run = run
         self.leads(welcome.epoch)
@@ -105,6 +101,7 @@ class Attachment:
     def admitted(self, joined: m.Joined) -> None:
         """This worker is a member."""
         self._joined = joined
+        self.member = True
         self.leads(joined.epoch, joined.ticket)
         if joined.group is not None and not self.wire.lossless and self.join is not None:
             ends = bounds(total_size(self.join.layout), len(joined.group.addresses))
@@ -113,39 +110,36 @@ class Attachment:
         self.kept = ResendBuffer(joined.seq)
         self._ledger = joined.epoch
 
-    def reattach(self, channel: ServerChannel, waits: bool) -> None:
+    def reattach(self, connection: Connection, waits: bool) -> None:
         """Introduce a member over a new connection.
 
         waits: as in `Reattach`; it is to hold until the server answers: let the member hear nothing
         """
         self.lacks = None
-        assert self.hello and self.join and self.kept and self._joined, "this worker is a member"
-        channel.post(self.claim.sealed(m.Reattach(
+        assert self.hello and self.join and self._joined, "this worker is a member"
+        connection.plane.post(self.claim.sealed(m.Reattach(
             m.PROTOCOL, self.hello.worker, self._run or "", self._epoch, self.join.layout,
             self._joined.seq, self.kept.answered, self.kept.first, self.version, self.left,
-            waits, self._on.clock.monotonic() - self._zero, channel.memory.name,
+            waits, self._on.clock.monotonic() - self._zero, connection.door,
             self._joined.owner, ledger=self._ledger,
             work=None if self.share is None else self.share.held())))
 
-    def resend(self, seq: int) -> tuple[m.Kept, np.ndarray]:
-        """The sum of what was decided from push `seq` on, and the header of its first chunk.
+    def resend_lacking(self, connection: Connection) -> None:
+        """Send the sum of what the server lacks, if it does, once its shards are ready for it.
 
         Raises TransportError where that is not kept.
         """
-        assert self.join and self.kept is not None
-        size = total_size(self.join.layout)
-        found = self.kept.since(seq)
-        if found is None or found[0].first != seq:
-            raise TransportError(f"the server asks for pushes from {seq} on, and this worker does "
-                                 f"not keep them: it has {found and found[0]}")
+        if self.lacks is None or not connection.plane.ready:
+            return
+        assert self.join
+        found = self.kept.since(self.lacks)
+        if found is None or found[0].first != self.lacks:
+            raise TransportError(f"the server asks for pushes from {self.lacks} on, and this "
+                                 f"worker does not keep them: it has {found and found[0]}")
         work, total = found
-        return m.Kept(work, 0, size), np.zeros(size, np.float32) if total is None else total
-
-    def resend_lacking(self, channel: ServerChannel) -> None:
-        """Send what the server lacks, if it does, once its shards are ready for it."""
-        if self.lacks is not None and channel.ready:
-            first, total = self.resend(self.lacks)
-            channel.hand_over(total, lambda offset: m.Kept(first.work, offset, first.size))
+        size = total_size(self.join.layout)
+        connection.plane.put(np.zeros(size, np.float32) if total is None else total,
+                             lambda offset: m.Kept(work, offset, size))
 
     def received(self, version: int) -> None:
         """A version is here, whole."""
@@ -155,7 +149,6 @@ class Attachment:
 
     def reattached(self, answer: m.Reattached) -> None:
         """The server knows this worker again."""
-        assert self.kept is not None
         self.lacks = None
         self.held = m.NONE  # another server knows its own versions alone
         if answer.joined and (answer.since or answer.epoch) > self._ledger:
@@ -172,18 +165,8 @@ class Attachment:
         if ack.reason in UNFIT:
             self.sending.unsent = None
         spans = [] if self.share is None else self.share.answered(push)
-        if self.kept is not None:
-            self.kept.add(push, sent, ack.weight, ack.mark, ack.durable,
-                          None if ack.accepted else ack.reason or "", spans)
-
-    def patience(self, seconds: float) -> float:
-        """For how long of these seconds of silence not to call `settle`."""
-        return _SETTLE if self.kept is not None and self.kept.unsettled else seconds
-
-    def settle(self) -> None:
-        """Add up what is kept, which takes a while."""
-        if self.kept is not None:
-            self.kept.settle()
+        self.kept.add(push, sent, ack.weight, ack.mark, ack.durable,
+                      None if ack.accepted else ack.reason or "", spans)
 
     def leads(self, epoch: int, ticket: bytes = b"") -> None:
         """The server that this worker belongs to has this epoch, which the ticket proves, if there
@@ -195,11 +178,6 @@ class Attachment:
             self._doubted.clear()
         if ticket and epoch == self._epoch:
             self.claim.keys = ticket,
-
-    def saved(self, durable: int) -> None:
-        """The server says that what was decided under a mark below is."""
-        if self.kept is not None:
-            self.kept.drop(durable)
 
     def choose(self, message: m.Elect | m.Leading | m.NotServing,
                attached: bool = True) -> m.Elected | None:
@@ -233,7 +211,7 @@ class Attachment:
     def _lacks(self, elect: m.Elect) -> bool:
         """True for a server that would go on from less than was durable, while there is still hope
         for the one that has it: that may be silent for a moment only."""
-        durable = 0 if self.kept is None else self.kept.durable
+        durable = self.kept.durable
         if elect.due >= durable:
             return False
         now = self._on.clock.monotonic()

@@ -11,12 +11,15 @@ from jobs import free_port, until
 from wbsp.process.host import HOST
 from wbsp.process.signals import Interrupts
 from wbsp.ps.sharding.process import ShardServer
+from wbsp.sync.base import Push
+from wbsp.wire.liveness import SERVER, Liveness
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import Claim, attachment, key_of_shards
+from wbsp.wire.queues import QueuedSocket
 from wbsp.wire.rate import RateLimiter
 from wbsp.wire.sockets import ServerSocket
-from wbsp.worker.comm.shards import Slices
+from wbsp.worker.comm.shards import ShardPlane
 
 SECRET = 1 << 61
 NAME, KEY = attachment(SECRET)
@@ -29,22 +32,29 @@ class Member:
     def __init__(self, port, secret=SECRET):
         self.context, self.said = zmq.Context(), []
         limiters = RateLimiter(None), RateLimiter(None)
-        self.slices = Slices(self.context, m.ShardGroup(secret, [("localhost", port)]), "localhost",
-                             None, limiters, 60.0, self.said.append)
+        server = QueuedSocket(self.context.socket(zmq.DEALER), *limiters)
+        self.plane = ShardPlane(server, Liveness(SERVER, 0.0), self.context,
+                                m.ShardGroup(secret, [("localhost", port)]), "localhost", None,
+                                limiters, 60.0, self.said.append, HOST)
+        self.poller = zmq.Poller()
+        for monitor in self.plane.monitors:
+            self.poller.register(monitor, zmq.POLLIN)
 
     def polls(self):
         """What has come, once the monitor and the socket have been read."""
-        now, poller = time.monotonic(), zmq.Poller()
-        self.slices.register(poller, now)
-        received = None
-        if self.slices.readable(dict(poller.poll(5)), now):
-            received = self.slices.receive()
-        self.slices.check(now, alone=False)
-        self.slices.flush()
+        now, lines = time.monotonic(), self.plane.lines
+        for line in lines:
+            line.register(self.poller, now)
+        found = dict(self.poller.poll(5))
+        self.plane.events(found, now)
+        received = self.plane.receive([line for line in lines if line.readable(found, now)])
+        self.plane.check(now, alone=False)
+        for line in lines:
+            line.flush(now)
         return received
 
     def close(self):
-        self.slices.close()
+        self.plane.close()
         self.context.destroy(0)
 
 
@@ -93,8 +103,8 @@ def test_a_process_in_a_shard_s_place_is_sent_no_slice_and_its_version_is_not_ta
             s.Ready(NAME), m.Model(1, 1, 0, 5)]
     stranger.says(*lies)
     received = [member.polls() for _ in range(40)]
-    assert received == [None] * 40 and not member.slices.ready
-    member.slices._notice.next = -100.0
+    assert received == [None] * 40 and not member.plane.ready
+    member.plane._notice.next = -100.0
     member.polls()
     assert "has not proven that it is a shard of this worker's run" in member.said[-1]
     assert all(isinstance(one, s.Present) and not one.proof for one in stranger.hears())
@@ -114,8 +124,9 @@ def test_the_shard_proves_itself_and_then_all_goes_over_the_connection(opened):
             else:
                 shard.says(m.Model(1, 1, 0, 5))
         return received
-    until(lambda: turn() or member.slices.ready, "the shard", 20)
-    member.slices.post(np.ones(5, np.float32), 0, again=False)
+    until(lambda: turn() or member.plane.ready, "the shard", 20)
+    member.plane.put(np.ones(5, np.float32), lambda offset: m.Update(
+        Push(0, 0, 0, 1, 1, 1.0), offset, 5))
     version, _ = until(turn, "a version", 20)
     assert version == m.Model(1, 1, 0, 5)
 

@@ -7,7 +7,7 @@ import pytest
 from wbsp.tensors.codecs import parse
 from wbsp.wire.assembly import split
 from wbsp.wire.messages import codec as m
-from wbsp.worker.comm.incoming import Membership
+from wbsp.worker.comm.inbox import Inbox
 
 OLD, NEW = m.ShardGroup(1, [("", 1), ("", 2)]), m.ShardGroup(2, [("", 3), ("", 4)])
 
@@ -19,23 +19,23 @@ def chunk(version, offset, request=5):
 
 def test_ranges_of_two_starts_of_a_server_are_no_model():
     """The later one may give a number again that was given before it died."""
-    member = Membership(None, 4)
-    assert member.take(*chunk(7, 0), OLD) is None
-    assert member.take(*chunk(7, 2), NEW) is None
-    vector, nbytes = member.take(*chunk(7, 0), NEW)
+    inbox = Inbox(None, 4)
+    assert inbox.take(*chunk(7, 0), OLD) is None
+    assert inbox.take(*chunk(7, 2), NEW) is None
+    vector, nbytes = inbox.take(*chunk(7, 0), NEW)
     assert (vector.tolist(), nbytes) == ([7.0] * 4, 16)
-    assert member.chunks == 3
+    assert inbox.chunks == 3
 
 
 def test_a_shard_may_be_faster_than_the_answer_that_grants_a_version():
-    member = Membership(None, 4)
-    member.put_by(*chunk(6, 0, request=4), OLD)
-    member.put_by(*chunk(7, 0), OLD)
-    member.put_by(*chunk(7, 2), NEW)
-    assert member.early(5, NEW) == [chunk(7, 2)], "of this request and these shards alone"
-    assert member.early(5, NEW) == [], "once"
-    member.put_by(*chunk(7, 0), None)
-    assert member.early(5, None) == [], "a server's answer comes before its version"
+    inbox = Inbox(None, 4)
+    inbox.put_by(*chunk(6, 0, request=4), OLD)
+    inbox.put_by(*chunk(7, 0), OLD)
+    inbox.put_by(*chunk(7, 2), NEW)
+    assert inbox.early(5, NEW) == [chunk(7, 2)], "of this request and these shards alone"
+    assert inbox.early(5, NEW) == [], "once"
+    inbox.put_by(*chunk(7, 0), None)
+    assert inbox.early(5, None) == [], "a server's answer comes before its version"
 
 
 INT8, SIZE = parse("int8"), 600
@@ -53,25 +53,25 @@ def difference(seed):
 
 
 @pytest.fixture
-def member():
+def inbox():
     """A worker that has version 3."""
-    member = Membership(None, SIZE, INT8)
-    assert member.take(*model(3, np.ones(SIZE, np.float32)), None)[1] == 4 * SIZE
-    return member
+    inbox = Inbox(None, SIZE, INT8)
+    assert inbox.take(*model(3, np.ones(SIZE, np.float32)), None)[1] == 4 * SIZE
+    return inbox
 
 
-def test_a_difference_is_added_to_the_version_that_is_here(member):
+def test_a_difference_is_added_to_the_version_that_is_here(inbox):
     first, second = difference(0), difference(1)
-    after, nbytes = member.take(*model(4, first, 3), None)
+    after, nbytes = inbox.take(*model(4, first, 3), None)
     assert nbytes == 4 * first.size < 0.27 * 4 * SIZE
     expected = np.ones(SIZE, np.float32) + INT8.decode(first, SIZE)
     assert after.tobytes() == expected.tobytes()
     with pytest.raises(ValueError, match="read-only"):
         after[0] = 0
-    twice, _ = member.take(*model(6, np.concatenate([second, first]), 4), None)
+    twice, _ = inbox.take(*model(6, np.concatenate([second, first]), 4), None)
     expected = (expected + INT8.decode(second, SIZE)) + INT8.decode(first, SIZE)
     assert twice.tobytes() == expected.tobytes()
-    same, nbytes = member.take(*model(6, first[:0], 6), None)
+    same, nbytes = inbox.take(*model(6, first[:0], 6), None)
     assert same is twice and nbytes == 0
 
 
@@ -80,12 +80,12 @@ def test_a_difference_is_added_to_the_version_that_is_here(member):
     model(4, difference(0)[:-1], 3), model(4, np.zeros(SIZE + 1, np.float32), 3),
     model(4, difference(0), 3, size=SIZE),
     model(4, difference(0), 3, size=-1), model(4, -difference(0), 3)])
-def test_what_is_no_difference_from_that_version_is_refused(member, wrong):
+def test_what_is_no_difference_from_that_version_is_refused(inbox, wrong):
     with pytest.raises(m.WireError):
-        member.take(*wrong, None)
-    assert member.take(*model(4, difference(0), 3), None) is not None, "it changed nothing"
+        inbox.take(*wrong, None)
+    assert inbox.take(*model(4, difference(0), 3), None) is not None, "it changed nothing"
 
 
 def test_without_a_version_no_difference_can_be_added():
     with pytest.raises(m.WireError, match="is here"):
-        Membership(None, SIZE, INT8).take(*model(4, difference(0), 3), None)
+        Inbox(None, SIZE, INT8).take(*model(4, difference(0), 3), None)

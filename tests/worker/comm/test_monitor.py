@@ -13,8 +13,9 @@ from jobs import Jobs, free_port, until
 
 from wbsp.wire.liveness import SERVER
 from wbsp.wire.sockets import worker_socket
-from wbsp.worker.comm.client import Transport, TransportError
-from wbsp.worker.comm.connection import ConnectionMonitor, Route
+from wbsp.worker.comm.monitor import Monitor, Route
+from wbsp.worker.comm.transport import Transport
+from wbsp.worker.errors import TransportError
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def there(connection):
 
 def read_until(connection, condition):
     while not condition():
-        assert connection.monitor.poll(10_000)
+        assert connection.socket.poll(10_000)
         connection.event(100.0)
 
 
@@ -124,8 +125,7 @@ def connected(request):
     context = zmq.Context()
     ports = free_port(), free_port()
     sock = worker_socket(context, ["127.0.0.1"], b"worker")
-    connection = ConnectionMonitor(sock, ",".join(f"127.0.0.1:{port}" for port in ports), 600.0,
-                                   print)
+    connection = Monitor(sock, ",".join(f"127.0.0.1:{port}" for port in ports), 600.0, print)
 
     def serve():
         server = context.socket(zmq.ROUTER)
@@ -147,8 +147,8 @@ def connected(request):
 
 def test_a_connection_that_is_made_when_the_next_address_has_its_turn_is_none(connected):
     """As under load, to a server that was started again: nobody would ever answer."""
-    connected._route.turn(200.0)
-    while connected.monitor.poll(300):  # until the other address is tried more seldom
+    connected.route.turn(200.0)
+    while connected.socket.poll(300):  # until the other address is tried more seldom
         connected.event(200.0)
         assert not there(connected)
     clock = itertools.count(201.0, 0.1)
@@ -156,7 +156,7 @@ def test_a_connection_that_is_made_when_the_next_address_has_its_turn_is_none(co
     def made():
         now = next(clock)
         connected.check(now)
-        if connected.monitor.poll(10):
+        if connected.socket.poll(10):
             connected.event(now)
         return there(connected)
     until(made, "a connection, when the first address has its turn again")
@@ -165,7 +165,7 @@ def test_a_connection_that_is_made_when_the_next_address_has_its_turn_is_none(co
 def test_what_happened_at_an_address_is_read_before_the_next_has_its_turn(connected):
     connected.check(200.0)
     read_until(connected, lambda: there(connected))
-    assert not connected._route.moved
+    assert not connected.route.moved
 
 
 class Accepts:
@@ -192,7 +192,7 @@ def test_an_address_that_accepts_and_ends_connections_is_passed(made):
     server = context.socket(zmq.ROUTER)
     port = server.bind_to_random_port("tcp://127.0.0.1")
     sock = worker_socket(context, ["127.0.0.1"], b"worker")
-    connection = ConnectionMonitor(sock, f"127.0.0.1:{forwarder.port},127.0.0.1:{port}", 600.0,
+    connection = Monitor(sock, f"127.0.0.1:{forwarder.port},127.0.0.1:{port}", 600.0,
                                    print)
     connection.made = made
     connection._broken_since = 0.0 if made else None
@@ -202,7 +202,7 @@ def test_an_address_that_accepts_and_ends_connections_is_passed(made):
             now = time.monotonic() - began
             assert now < 20, "it had its turn for too long"
             connection.check(now)
-            if connection.monitor.poll(10):
+            if connection.socket.poll(10):
                 connection.event(now)
     finally:
         sock.disable_monitor()
@@ -226,7 +226,7 @@ def test_a_server_that_is_away_is_waited_for_longer_than_one_that_hangs(connecte
 def test_a_worker_that_has_slept_has_its_patience_left(monkeypatch):
     """It could neither hear its server nor reach it; what it has heard waits to be read."""
     context = zmq.Context()
-    connection = ConnectionMonitor(worker_socket(context, ["127.0.0.1"], b"worker"),
+    connection = Monitor(worker_socket(context, ["127.0.0.1"], b"worker"),
                                    "127.0.0.1:1", 600.0, lambda text: None)
     connection.made, connection.liveness.heard = True, 10.0
     with pytest.raises(TransportError, match="says nothing for 300 s"):

@@ -1,0 +1,163 @@
+"""How vectors go to a server and versions come from there: over its socket, in memory that it
+shares, or by way of shards (`shards.ShardPlane`).
+
+A connection has a data plane of one of these kinds, as the server says; `Connection` knows which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import zmq
+from msgspec import structs
+
+from wbsp.process.host import Host
+from wbsp.wire.assembly import split
+from wbsp.wire.liveness import Liveness
+from wbsp.wire.messages import codec as m
+from wbsp.wire.queues import QueuedSocket
+from wbsp.wire.shm.borrower import SharedMemory
+from wbsp.wire.shm.link import Link
+from wbsp.wire.shm.segments import PIECE
+
+Received = tuple[m.Message, memoryview | None]  # with its chunk, if it has one
+
+
+class SharingEnded(Exception):
+    """The server shares its memory no more. `failed`: a segment of it did not come."""
+
+    def __init__(self, reason: str, failed: bool):
+        super().__init__(reason)
+        self.failed = failed
+
+
+class DataPlane:
+    """Vectors go in chunks over the server's socket, and versions come there.
+
+    group:    of shards; None: there are none
+    memory:   number of the segment that the server shares first; 0: it shares none
+    ready:    False while what is put could not be sent
+    lines:    to what else messages go, and come from
+    monitors: of the connections of these, for `events`
+    where:    endpoints of these connections
+    """
+
+    group: m.ShardGroup | None = None
+    memory = 0
+    ready = True
+    lines: Sequence[QueuedSocket] = ()
+    monitors: Sequence[zmq.Socket] = ()
+    where: Sequence[str] = ()
+
+    def __init__(self, server: QueuedSocket, liveness: Liveness, on: Host):
+        """`server`: to which messages to the server go; `liveness`: of the server."""
+        self._server, self._liveness, self._on = server, liveness, on
+
+    @property
+    def returned(self) -> int:
+        """As in a Fetch."""
+        return 0
+
+    def post(self, message: m.Message, chunk: memoryview | None = None,
+             urgent: bool = False) -> None:
+        """Send a message now if possible, else later; an urgent one replaces an older one."""
+        frames = (m.encode(message),) if chunk is None else (m.encode(message), chunk)
+        self._server.post(*frames, now=self._on.clock.monotonic(), urgent=urgent)
+
+    def put(self, vector: np.ndarray, header: Callable[[int], m.Update | m.Kept | m.Initial],
+            parts: Sequence[np.ndarray] = ()) -> None:
+        """Send a vector (float32 [size]), each chunk after the message `header`(offset).
+
+        parts: what goes to each shard, where there are some; none: its range of the vector
+        """
+        for offset, chunk in split(vector):
+            self.post(header(offset), chunk)
+
+    def receive(self, arriving: list[QueuedSocket]) -> Received | None:
+        """The next message of these lines, in their order; None: there is none yet.
+
+        A line that has no more is taken away. Raises WireError, SharingEnded.
+        """
+        while arriving:
+            frames = arriving[0].receive(self._on.clock.monotonic())
+            if frames is None:
+                del arriving[0]
+            elif (received := self._read(arriving[0], frames)) is not None:
+                return received
+        return None
+
+    def _read(self, line: QueuedSocket, frames: Sequence[zmq.Frame]) -> Received | None:
+        """What came on this line; None: it was for this plane alone."""
+        return self._of_server(frames[0].buffer), frames[1].buffer if len(frames) == 2 else None
+
+    def events(self, found: dict[Any, int], now: float) -> None:
+        """Read what the monitors say; `found`: of the poller."""
+
+    def check(self, now: float, alone: bool) -> bool:
+        """True if it is `ready`, and was not at the last look.
+
+        alone: the server is lost, too, and the next one may have another plane
+
+        Raises TransportError for what is out of reach for too long.
+        """
+        return False
+
+    def woke(self, seconds: float) -> None:
+        """This process has slept for so many seconds."""
+
+    def close(self) -> None:
+        """End it; what was not sent is lost."""
+
+    def _of_server(self, data: memoryview) -> m.Message:
+        self._liveness.hear(self._on.clock.monotonic())
+        return m.decode(m.FromServer, data)
+
+
+class MemoryPlane(DataPlane):
+    """Vectors and versions lie in memory that a server of this machine shares, and all messages go
+    over the socket beside it."""
+
+    def __init__(self, link: Link, memory: int, liveness: Liveness, on: Host):
+        self.memory = memory
+        self._shared = SharedMemory(link, memory)
+        self._enclosed: m.Model | None = None  # in the newest message, and not received yet
+        self.lines = self._shared.line,
+        super().__init__(self._shared.line, liveness, on)
+
+    @property
+    def returned(self) -> int:
+        return self._shared.returned
+
+    def put(self, vector: np.ndarray, header: Callable[[int], m.Update | m.Kept | m.Initial],
+            parts: Sequence[np.ndarray] = ()) -> None:
+        for offset, chunk in split(vector, PIECE):
+            place = self._shared.put(4 * offset, chunk)
+            self.post(structs.replace(header(offset), place=place))
+
+    def receive(self, arriving: list[QueuedSocket]) -> Received | None:
+        message: m.Message | None = self._enclosed
+        self._enclosed = None
+        if message is None and self._shared.line in arriving:
+            arriving.remove(self._shared.line)  # to look for another one in vain takes its time
+            message = self._next()
+            if isinstance(message, m.Ack):
+                self._enclosed = message.model
+        if message is None:
+            return super().receive(arriving)
+        if isinstance(message, m.Model) and message.place is not None:
+            return message, self._shared.borrow(message.place, message.request)
+        return message, None
+
+    def _next(self) -> m.Message | None:
+        try:
+            frames = self._shared.line.receive(self._on.clock.monotonic())
+        except ConnectionError as error:
+            raise SharingEnded(str(error), failed=False) from None
+        except OSError as error:  # a segment did not come through, and would not so soon again
+            raise SharingEnded(str(error), failed=True) from None
+        return None if frames is None else self._of_server(frames[0].buffer)
+
+    def close(self) -> None:
+        self._shared.close()

@@ -1,0 +1,245 @@
+"""A worker's connection: the addresses at which its server and the standby may be, one of which is
+tried after the other, and its health: what the socket's monitor and the newest message show of it.
+
+libzmq repairs a broken connection by itself, and answers pings from a thread of its own, so that a
+server that is merely busy counts as connected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable
+
+import zmq
+
+from wbsp import timeouts
+from wbsp.process.host import HOST, Host
+from wbsp.process.throttle import Throttle
+from wbsp.wire.addresses import endpoints, plain_address, split_addresses
+from wbsp.wire.liveness import SERVER, Liveness
+from wbsp.wire.sockets import FOREIGN, HANDSHAKE_FAILED, HANDSHAKES
+from wbsp.worker.errors import TransportError
+
+_NOTICE = 10.0  # seconds between two lines about a lost server
+
+
+class Route:
+    """Connects a socket to one address after another, until a connection is made.
+
+    address: which is tried, or connected to; "": none yet
+    number:  of addresses, as far as their names could be resolved, at least 1
+    moved:   a second address was tried
+    unknown: why the host name cannot be resolved; None if it can be
+    """
+
+    def __init__(self, socket: zmq.Socket, address: str, on: Host = HOST):
+        """`address`: host:port, or several of them, with commas between. Raises ValueError."""
+        self._socket = socket
+        self._network = on.network
+        self._servers = split_addresses(address)
+        self.address = ""
+        self.number = 1
+        self._left = False  # that one is not connected any more
+        self._turn_at = 0.0
+        self._ends = False  # it has ended a connection since it has its turn
+        self.moved = False
+        self.unknown: str | None = None
+
+    @property
+    def host(self) -> str:
+        """Address of the host that is tried, or connected to."""
+        return self.address.removeprefix("tcp://").rpartition(":")[0]
+
+    def turn(self, now: float) -> None:
+        """Try the next address, if it is time; to be called while there is no connection."""
+        if now < self._turn_at:
+            return
+        self._turn_at = now + timeouts.NO_ANSWER
+        endpoints = self._resolve()
+        self.number = max(1, len(endpoints))
+        if not endpoints or (endpoints == [self.address] and not self._left):
+            return  # libzmq tries this one again by itself
+        self.moved = self.moved or bool(self.address)
+        self._disconnect()
+        self._left = self._ends = False
+        index = endpoints.index(self.address) + 1 if self.address in endpoints else 0
+        self.address = endpoints[index % len(endpoints)]
+        self._socket.connect(self.address)
+
+    def left(self, endpoint: str) -> bool:
+        """True for an address that is tried no longer: what happened there is of no interest.
+
+        libzmq reports a connection in a queue. One that is made in the moment in which the next
+        address gets its turn is ended again, without another word, before this side reads of it.
+        """
+        return self._left or not self.address or numbers(endpoint) != numbers(self.address)
+
+    def leave(self, now: float) -> None:
+        """End the connection, and try the next address soon."""
+        self._disconnect()
+        self._turn_at = now + timeouts.NOT_SERVING
+
+    def refused(self, now: float) -> None:
+        """Note that no process listens at this address: the next one is tried soon."""
+        self._turn_at = min(self._turn_at, now + timeouts.REFUSED)
+
+    def ended(self, now: float) -> None:
+        """Note that a connection to this address was ended: the next one is tried soon, also where
+        this one accepts connections again and again."""
+        self._ends = True
+        self.refused(now)
+
+    def accepted(self, now: float) -> None:
+        """Note that a process listens at this address: its handshake is given time."""
+        if not self._ends:
+            self._turn_at = now + timeouts.HANDSHAKE
+
+    def _disconnect(self) -> None:
+        if self.address and not self._left:
+            with contextlib.suppress(zmq.ZMQError):
+                self._socket.disconnect(self.address)
+        self._left = True
+
+    def _resolve(self) -> list[str]:
+        self.unknown = None
+        found: dict[str, None] = {}  # in their order, each once
+        for host, port in self._servers:
+            try:
+                found.update(dict.fromkeys(endpoints(host, port, self._network)))
+            except OSError as error:  # a scheduler may register the name later
+                self.unknown = f"the host name {host} is not known ({error.strerror})"
+        return [*found]
+
+
+def numbers(endpoint: str) -> tuple[str, str]:
+    """Address and port of "tcp://address:port": once a connection was broken, libzmq names them in
+    another way than before."""
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    return plain_address(host.partition("%")[0]), port
+
+
+class Monitor:
+    """Health of one socket's connection; times are seconds of the monotonic clock.
+
+    patience: seconds without a connection after which the server is lost for good
+    route:    to the addresses at which the server may be
+    socket:   the one to poll; each of its messages is for `event`
+    made:     there has been a connection
+    liveness: of the server; the receiver of messages has it hear them
+    """
+
+    def __init__(self, socket: zmq.Socket, address: str, patience: float,
+                 say: Callable[[str], None], on: Host = HOST):
+        self._address = address
+        self._patience = patience
+        self._say = say
+        self._network = on.network
+        self.route = Route(socket, address, on)
+        self.socket = socket.get_monitor_socket(
+            zmq.EVENT_CONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED
+            | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
+        self.made = False
+        self.liveness = Liveness(SERVER, 0.0)
+        self._failures = Counter[str]()  # address -> handshakes that failed
+        self._refusal = ""  # why the newest of them may have, for the lines about a lost server
+        self._broken_since: float | None = None
+        self._unserved_since: float | None = None  # no server, though there are connections
+        self._lost = False  # who serves
+        self._notice = Throttle(_NOTICE)
+
+    def event(self, now: float) -> bool:
+        """Read one event of `monitor`.
+
+        True: the connection is a new one, after a break or to another address, and messages on
+        their way may be lost. Raises TransportError when the server refuses the connection.
+        """
+        message = self._network.event(self.socket)
+        event = message["event"]
+        if self.route.left(message["endpoint"].decode()):
+            return False
+        if event & HANDSHAKE_FAILED:
+            self._fail(event, now)
+        elif event == zmq.EVENT_CONNECT_RETRIED:
+            self.route.refused(now)
+        elif event == zmq.EVENT_CONNECTED:
+            self.route.accepted(now)
+        elif event == zmq.EVENT_DISCONNECTED:
+            self.route.ended(now)
+            if self.made and self._broken_since is None:
+                self._lost = True
+                self._broken_since = self._notice.next = now
+        else:
+            again = self.made
+            self.made = True
+            self._broken_since = None
+            self._refusal = ""
+            self.liveness.hear(now)
+            return again or self.route.moved
+        return False
+
+    def turn_away(self, reason: str, now: float) -> None:
+        """The process at the other end does not serve: leave it for the next address."""
+        self._lost = True
+        if self._unserved_since is None:
+            self._unserved_since = now
+            self._notice.rest(now)
+            self._say(reason)
+        self._broken_since = self._unserved_since
+        self.route.leave(now)
+
+    def served(self) -> None:
+        """The process at the other end serves."""
+        self._unserved_since = None
+        if self._lost:
+            self._lost = False
+            self._say(f"connected again to {self._address}")
+
+    @property
+    def broken(self) -> bool:
+        """True from a break until there is a connection again. For any thread."""
+        return self._broken_since is not None
+
+    def woke(self, now: float, seconds: float) -> None:
+        """This process has slept for so many seconds until `now`: it could not have heard of the
+        server, or tried to reach it."""
+        self.liveness.woke(now)
+        if self._unserved_since is not None:
+            self._unserved_since += seconds
+        if self._broken_since is not None:
+            self._broken_since += seconds
+        self._notice.next += seconds
+
+    def check(self, now: float) -> None:
+        """Try the next address while there is no connection.
+
+        Raises TransportError when the server is lost.
+        """
+        if (not self.made or self._broken_since is not None) and not self.socket.poll(0):
+            self.route.turn(now)
+        since = self._unserved_since if self._broken_since is None else self._broken_since
+        if since is not None:
+            left = since + self._patience - now
+            if left < 0:
+                raise TransportError(f"lost the server at {self._address}: no connection for "
+                                     f"{self._patience:g} s{self._refusal}; start it again with "
+                                     "--resume, then this worker")
+            if self._notice.due(now):
+                self._say(f"no connection to the server at {self._address}{self._refusal}; trying "
+                          f"for {'another ' if left < self._patience - 1 else ''}{left:.0f} s")
+        elif self.made and self.liveness.silent(now):
+            raise TransportError(f"the server at {self._address} is connected, but says nothing "
+                                 f"for {SERVER.silent:g} s: it hangs")
+
+    def _fail(self, event: int, now: float) -> None:
+        """A handshake failed. A forwarder whose server is away ends connections without a reason,
+        as a server does that has another token: so all addresses get their turns."""
+        without_reason = event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+        self.route.ended(now)
+        self._failures[self.route.address] += 1 if without_reason else HANDSHAKES
+        self._refusal = (" (it ends connections in their handshake: is its token another one, or "
+                         "is it no wbsp server?)")
+        refusing = [one for one, times in self._failures.items() if times >= HANDSHAKES]
+        if self.made or len(refusing) < self.route.number:
+            return  # perhaps the connection broke; libzmq tries again
+        raise TransportError(f"the server at {self._address} refused the connection: {FOREIGN}")
