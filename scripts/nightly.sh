@@ -24,7 +24,9 @@ run_kills() {
 run_shared() {
     WBSP_SHARED_RUNS=${WBSP_SHARED_RUNS:-200} tests -n 2 tests/faults/test_shared_runs.py
 }
-run_backends() { WBSP_BACK_ENDS=1 tests tests/worker/keras/test_shared_fits.py; }
+run_backends() {
+    WBSP_BACK_ENDS=1 tests tests/worker/keras/test_shared_fits.py tests/replica/test_back_ends.py
+}
 run_cuts() { WBSP_CUTS=1 tests -n 4 tests/faults/test_partitions.py; }
 run_ray() { WBSP_RAY=1 tests tests/ray; }
 run_slurm() { WBSP_SLURM=1 tests tests/deploy/test_slurm.py; }
@@ -32,7 +34,10 @@ run_endurance() { WBSP_MINUTES=${WBSP_MINUTES:-60} tests tests/faults/test_endur
 run_imagenet() { WBSP_IMAGENET=1 tests tests/test_imagenet_launcher.py; }
 run_benchmarks() { WBSP_BENCHMARKS=1 tests tests/benchmarks tests/test_gpu_check.py; }
 run_claims() { WBSP_CLAIMS=1 tests -n 2 tests/test_claims.py; }
-run_reports() { WBSP_REPORTS=1 tests -n 2 tests/test_reproduce.py tests/test_long_runs.py; }
+run_reports() {
+    WBSP_REPORTS=1 tests -n 2 tests/test_reproduce.py tests/test_long_runs.py \
+        tests/test_real_comparisons.py
+}
 run_properties() {
     tests --hypothesis-profile=night -n 3 tests/sync tests/wire tests/core/test_store.py
 }

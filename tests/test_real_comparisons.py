@@ -16,6 +16,8 @@ def run(script: str, *flags: str) -> subprocess.CompletedProcess:
                           env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
 
 
+@pytest.mark.skipif("WBSP_REPORTS" not in os.environ,
+                    reason="of scripts that make reports: WBSP_REPORTS=1")
 def test_real_runs_and_their_twins_make_the_same_steps(tmp_path):
     """Under the first of these nobody fetches anything."""
     flags = ("--sync=asp:refresh=published,pcc:weight=work", "--heterogeneity=none", "--epochs=1",

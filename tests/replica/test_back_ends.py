@@ -1,7 +1,7 @@
 """What holds of a model's replica holds on every back end; Keras has one a process."""
 
 import pytest
-from back_ends import TORCH
+from back_ends import JAX_WHEN_ASKED, TORCH
 from jobs import ROOT
 
 pytestmark = pytest.mark.slow  # a back end takes its seconds to start
@@ -20,7 +20,7 @@ def test_another_back_end_passes_the_same_tests(jobs, back_end):
     assert job.find(r"\d\d passed")
 
 
-@pytest.mark.parametrize("back_end", ["jax", TORCH])
+@pytest.mark.parametrize("back_end", [JAX_WHEN_ASKED, TORCH])
 def test_there_too_callbacks_change_weights_in_steps_only(jobs, back_end):
     job = jobs.start("pytest", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", WEIGHTS,
                      f"--basetemp={jobs.folder / 'inner'}",
