@@ -64,16 +64,16 @@ WALLS = {
     "figures": "core.stats runlog limits",
     "ps": "core sync tensors wire runlog replica process environment limits timeouts",
     "worker": "core.agent core.messages core.permutation core.resend_buffer core.stats "
-              "core.work_sequence sync.base tensors wire "
+              "core.work_sequence sync.base tensors wire saved "
               "runlog replica process environment limits timeouts",
     "simulate": "core sync tensors runlog replica figures process heterogeneity limits",
     "watch": "core.stats runlog figures limits timeouts environment wire.messages wire.addresses "
-             "wire.sockets",
+             "wire.sockets wire.line",
     "ray": "runlog limits timeouts worker.errors",
     "testing": "core sync simulate",
     "cluster": "environment",
     "saved": "ps.checkpoint replica tensors",
-    "reading": "saved ps.checkpoint watch.line wire runlog environment limits timeouts",
+    "reading": "saved ps.checkpoint wire runlog environment limits timeouts",
     "__main__": "",
     "__init__": "worker.keras.callback worker.keras.run_schedule runlog.reader saved reading",
 }
@@ -188,6 +188,8 @@ def test_a_back_end_is_imported_where_a_keras_model_is_at_hand(path):
         "wbsp/worker/keras/shared_fit.py": {"keras"}, "wbsp/worker/keras/run_rate.py": {"keras"},
         "wbsp/worker/keras/run_schedule.py": {"keras", "tensorflow", "jax"},
         "wbsp/worker/keras/train_function.py": {"keras", "tensorflow", "jax", "torch"},
+        "wbsp/worker/keras/shown_version.py": {"keras"},
+        "wbsp/worker/keras/passed_fit.py": {"keras"},
         "wbsp/ps/evaluation.py": {"keras", "tensorflow"},
         "wbsp/simulate/workloads/keras.py": {"keras", "tensorflow"}}
     assert roots(path) & ACCELERATED <= allowed.get(name(path), set())

@@ -26,18 +26,18 @@ from wbsp.environment import address_of_server, token
 from wbsp.limits import one_line
 from wbsp.ps.checkpoint.format import Checkpoint, load
 from wbsp.runlog.console import say
-from wbsp.watch.line import Line, Refused
 from wbsp.wire.addresses import endpoints, split_addresses
+from wbsp.wire.line import TROUBLE, Line, Refused, read_version
 from wbsp.wire.messages import codec as m
-from wbsp.wire.messages.reading import METRICS, ReadVersion, VersionPart
+from wbsp.wire.messages.reading import METRICS
 from wbsp.wire.proof import STRANGER, Claim
 from wbsp.wire.sockets import contact
 
 if TYPE_CHECKING:
     import keras
 
+_CHECKPOINTS, _EPOCHS = "checkpoints", "epochs"
 _PAUSE = 0.5  # seconds between two questions for a newer version
-_TROUBLE = OSError, zmq.ZMQError, m.WireError
 
 
 class Version:
@@ -45,14 +45,21 @@ class Version:
 
     Attributes:
         number: of the version; 0 is what training began from.
+        run: the run's id.
+        fit: number of the run among those of its server, 1, 2 ...: one for each `fit` of its
+            workers.
+        epoch: 0, 1 ...: it is the first version with all of that epoch of the workers' shared data;
+            None: it is no such version, or is not known to be.
         last: whether it is the run's final version.
     """
 
-    def __init__(self, saved: Checkpoint, run: str, last: bool, server: _Server):
+    def __init__(self, saved: Checkpoint, at: m.VersionAt, server: _Server):
         self.number = saved.state.version
-        self.last = last
+        self.run = at.run
+        self.fit = at.fit
+        self.epoch = None if at.epoch == m.NONE else at.epoch
+        self.last = at.last
         self._saved = saved
-        self._run = run
         self._server = server
 
     def assign(self, model: keras.Model) -> None:
@@ -88,20 +95,23 @@ class Version:
                 found[name[:100]] = number
             else:
                 self._server.say(f"version {self.number}: {name} is {number}, and not reported")
-        self._server.report(m.Evaluated(self._run, self.number, found))
+        self._server.report(m.Evaluated(self.run, self.number, found))
 
 
-def versions(address: str | None = None, *, every: float = 0.0, token_file: str | None = None,
-             patience: float = timeouts.WORKER_PATIENCE,
+def versions(address: str | None = None, *, at: str = "checkpoints", every: float = 0.0,
+             token_file: str | None = None, patience: float = timeouts.WORKER_PATIENCE,
              say: Callable[[str], None] = say) -> Iterator[Version]:
-    """Return the versions of the run that is served at `address`, until it is over.
+    """Return the versions of the runs that are served at `address`, until the server ends.
 
-    The last one is the run's final version. A reader that is slower than the versions gets the
+    The last one of a run is its final version. A reader that is slower than the versions gets the
     newest each time.
 
     Args:
         address: host:port of the server; with a standby: host:port,host:port; default: from the
             environment, as for `SyncCallback`.
+        at: "checkpoints": those of the server's checkpoints. "epochs": of each epoch of the data
+            that all workers share the first version with all of it; workers then validate nothing,
+            and what this process reports is their `val_` results.
         every: least number of seconds between two versions.
         token_file: file with the shared secret; default: the environment variable
             WBSP_TOKEN_FILE. Without a token this process must be of the server's user, on its
@@ -114,8 +124,10 @@ def versions(address: str | None = None, *, every: float = 0.0, token_file: str 
         OSError: for a token file that cannot be read.
         ConnectionError: no server comes, or it refuses; one line.
     """
+    if at not in (_CHECKPOINTS, _EPOCHS):
+        raise ValueError(f"at={at!r}: it is {_CHECKPOINTS!r} or {_EPOCHS!r}")
     address = address_of_server(address, split_addresses)
-    server = _Server(address, token(token_file), patience, say)
+    server = _Server(address, token(token_file), patience, say, at == _EPOCHS)
     return _versions(server, every)
 
 
@@ -133,8 +145,9 @@ class _Server:
     """The server whose versions are read; after a break it is looked for again."""
 
     def __init__(self, address: str, secret: bytes | None, patience: float,
-                 say: Callable[[str], None]):
+                 say: Callable[[str], None], epochs: bool):
         self._address = address
+        self._epochs = epochs
         self._secret = secret
         self._patience = patience
         self.say = say
@@ -146,17 +159,19 @@ class _Server:
 
     def next(self, due: float) -> Version | None:
         """The newest version, once it is another than the one before and `due` (time.monotonic)
-        has come; None: there is none any more."""
+        has come; None: there is none any more, of no run."""
         while True:
-            answer = self._ask(m.NextVersion(m.PROTOCOL, self._run, self._newest), m.VersionAt)
-            if answer.version == m.NONE and answer.last:
+            answer = self._ask(m.NextVersion(m.PROTOCOL, self._run, self._newest, self._epochs),
+                               m.VersionAt)
+            if answer.ends:
                 return None
             if answer.version != m.NONE and (answer.last or time.monotonic() >= due):
                 with tempfile.TemporaryDirectory(prefix="wbsp-version-") as folder:
                     path = Path(folder) / "version"
-                    if self._read(answer, path):
+                    assert self._line is not None, "over which the answer came"
+                    if read_version(self._line.host, answer, self._secret, path):
                         self._run, self._newest = answer.run, answer.version
-                        return Version(load(path), answer.run, answer.last, self)
+                        return Version(load(path), answer, self)
             time.sleep(_PAUSE)
 
     def report(self, found: m.Evaluated) -> None:
@@ -170,27 +185,6 @@ class _Server:
         self._leave()
         self._context.destroy(0)
 
-    def _read(self, at: m.VersionAt, path: Path) -> bool:
-        """Read a version's file into `path`; False if it is no longer there, or its process."""
-        assert self._line is not None
-        line = Line(self._context, f"tcp://{self._line.host}:{at.port}", self._secret,
-                    self._closed)
-        try:
-            with open(path, "wb") as file:
-                while True:
-                    offset = file.tell()
-                    part = line.ask(ReadVersion(at.name, offset), VersionPart)
-                    assert isinstance(part, VersionPart)
-                    if not part.data or part.offset != offset:
-                        return False
-                    file.write(part.data)
-                    if file.tell() >= part.size:
-                        return True
-        except _TROUBLE:
-            return False
-        finally:
-            line.close()
-
     def _ask(self, question: Any, kind: Any) -> Any:
         """The answer of this kind. Raises ConnectionError in one line."""
         end = time.monotonic() + self._patience
@@ -201,7 +195,7 @@ class _Server:
                     return self._try(place, question, kind)
                 except Refused as error:
                     raise ConnectionError(f"{self._address}: {error}") from None
-                except _TROUBLE as error:
+                except TROUBLE as error:
                     problem = str(error)
                     self._leave()
             if time.monotonic() > end:
@@ -227,6 +221,8 @@ class _Server:
                     raise Refused(one_line(answer.reason))
                 case m.NotServing():
                     raise ConnectionError(one_line(answer.reason))
+                case m.VersionAt() if answer.ends and kind is not m.VersionAt:
+                    raise Refused("the server has ended")
                 case _ if isinstance(answer, kind):
                     return answer
                 case _:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wbsp.ps.checkpoint.format import Checkpoint
-from wbsp.ps.checkpoint.format import load as read
+from wbsp.ps.checkpoint.format import load as _load
 from wbsp.ps.checkpoint.writer import BEST, CHECKPOINT
 from wbsp.replica.layers import constrain, derive
 from wbsp.replica.model import open_replica
@@ -37,9 +37,14 @@ def load(run_folder: str | os.PathLike, model: keras.Model, best: bool = False) 
     path = folder / (BEST if best else CHECKPOINT)
     if not path.exists():
         raise FileNotFoundError(_missing(folder, best))
-    saved = read(path)
+    saved = _load(path)
     assign(saved, model, str(path))
     return saved.state.version
+
+
+def read(path: Path) -> Checkpoint:
+    """The version in this file, for `assign`. Raises ValueError in one line for a damaged one."""
+    return _load(path)
 
 
 def assign(saved: Checkpoint, model: keras.Model, of: str) -> None:

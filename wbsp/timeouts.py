@@ -13,6 +13,7 @@ REQUEST_STALLED = 60.0  # worker: for progress of a request; then it is sent aga
 WORKER_BEAT = 1.0  # worker: between two signs of life
 SHARING_ENDED = 0.5  # worker without shared memory: for its connection's end; then it asks why
 PRESENT_AGAIN = 2.0  # worker: for a shard's answer to its introduction; then it is repeated
+SERVER_ENDED = 2.0  # worker of another fit: for a server that was ended, and may be there again
 NEXT_RUN = 0.3  # worker: between two questions whether the next run has begun
 FAREWELL = 5.0  # worker whose process ends after a fit: for a server to tell so; then it ends
 NO_ANSWER = 2.0  # worker: for an answer at one of several addresses; then it tries the next
@@ -67,6 +68,12 @@ LOOKED_INTO = 10.0  # server: until it looks again into what was said of a later
 INQUIRE_AGAIN = 0.5  # server: between two questions to the other's address who serves there
 PROBE_ATTEMPT = 2.0  # server, standby: for an attempt to connect to the other's address
 PROBE_AGAIN = 0.5  # server, standby: between two such attempts
+
+# A run's epochs are validated
+
+EPOCH_WHOLE = 0.5  # worker that validates: for the rest of its epoch; else it takes the one before
+EPOCH_VERSION = 30.0  # worker: for an epoch's version; then it goes on without
+OTHERS_BACK = 3.0  # server at the end of a run: for its standby and readers of the run before
 
 # A server waits for its child processes
 

@@ -34,6 +34,7 @@ class Plan:
     hold_end: bool = False  # wait for it behind the first epoch
     form: str = "pair"  # of what the function returns: "pair", "dict" or "weighted"
     validate: bool = False
+    save: bool = False  # what a callback of hook.once sees at an epoch's end, as epoch-E.npy
     stop_at: int | None = None  # in that step, say that the run is to end
     ends_at: int | None = None  # a callback ends the training behind that epoch
     seed: int = 0
@@ -103,6 +104,12 @@ def main(plan: Plan) -> None:
             if plan.hold_end:
                 wait()
 
+    class Saves(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if "val_epoch" in (logs or {}):
+                np.save(Path(plan.folder) / f"epoch-{logs['val_epoch']}.npy",
+                        self.model.get_weights()[0])
+
     example = keras.Input((1,), dtype="int32", name="example")
     floats = keras.layers.Embedding(plan.n, 1, embeddings_initializer="zeros")(example)
     model = keras.Model({"example": example} if plan.form == "dict" else example,
@@ -115,12 +122,13 @@ def main(plan: Plan) -> None:
                          processes=plan.processes)
     more = {"validation_data": (np.arange(plan.n)[:, None].astype("int32"),
                                 np.zeros((plan.n, 1), "float32"))} if plan.validate else {}
+    saves = [hook.once(Saves())] if plan.save else []
     more_callbacks = [keras.callbacks.ReduceLROnPlateau("val_loss", 0.5, patience=1, mode="max",
                                                         min_delta=1e9)] if plan.plateau else []
     for _ in range(plan.fits):
         steps = Steps()
         history = model.fit(data, epochs=plan.epochs, steps_per_epoch=hook.UNTIL_TOLD, verbose=2,
-                            callbacks=[hook, steps, *more_callbacks], **more)
+                            callbacks=[hook, steps, *more_callbacks, *saves], **more)
         print("history", json.dumps(history.history), flush=True)
         print("ended", json.dumps({"steps": steps.step, "epoch": hook.epoch, "time": time.time(),
                                    "reason": hook.stop_reason,

@@ -110,3 +110,31 @@ def test_bad_arguments_are_refused_in_one_line(running, monkeypatch):
         wbsp.versions("here")
     with pytest.raises(ConnectionError, match="nobody answers"):
         next(wbsp.versions("localhost:1", patience=0.1))
+
+
+def test_best_version_and_patience_survive_the_server(jobs):
+    flags = "--best=score", "--best_patience=4", "--check_period=0.1"
+    server = jobs.server(*flags).listens()
+    workers = [jobs.integer_worker(server.address, worker, seconds=0.01) for worker in range(2)]
+    scores, found = iter([1.0, 3.0, 2.0]), {}
+    for version in wbsp.versions(server.address):
+        found[version.number] = next(scores, 2.5)
+        version.report(score=found[version.number])
+        if len(found) == 3:
+            until((server.folder / "best.json").exists, "the best version to be kept", 30)
+            server.kill()
+            server = jobs.server("--resume", *flags, port=int(server.address.split(":")[1]))
+    for job in (*workers, server):
+        job.ends_well()
+    best = list(found)[1]
+    assert checkpoint.load(server.folder / "best.safetensors").state.version == best
+    assert [event["reason"] for event in server.events("stop")] == [
+        f"4 evaluations in a row were no better than version {best:,} (score 3)"]
+    assert len(server.events("evaluation")) >= 6
+    assert not server.find("the best so far"), "of those since"
+
+
+def test_patience_without_a_metric_is_refused(jobs):
+    server = jobs.server("--best_patience=3")
+    assert server.ends() == 1
+    assert server.find("--best_patience=3: say by which metric versions are better")

@@ -272,3 +272,46 @@ def test_the_example_runs_as_a_job(jobs):
         assert job.ends() == 0, job.text
     assert len(job.find("worker [01]: .*%")) == 2
     assert job.find("1,000 steps in all; the files are in")
+
+
+FITS = """
+import dataclasses, json, sys
+import ray
+import wbsp.ray
+
+def train():
+    import keras
+    import numpy as np
+    import wbsp
+    x = np.random.default_rng(0).normal(size=(160, 4)).astype("float32")
+    hook = wbsp.SyncCallback()
+    data = hook.examples(lambda i: (x[i], x[i, :1]), n=160, batch_size=16)
+    for epochs in (1, 3):
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", jit_compile=False)
+        model.fit(data, epochs=epochs, steps_per_epoch=hook.UNTIL_TOLD, verbose=0,
+                  validation_data=(x, x[:, :1]), callbacks=[hook])
+    return [value.tolist() for value in model.get_weights()]
+
+ray.init(address=sys.argv[1])
+result = wbsp.ray.run(train, workers=[{"CPU": 0.2}] * 2, flags=["--best=loss"],
+                      storage=sys.argv[2], name="fits", server={"CPU": 0.2})
+print("RESULT", json.dumps(dataclasses.asdict(result)), flush=True)
+"""
+
+
+@long
+def test_each_fit_has_a_folder_and_the_last_ones_best_version_is_known(jobs, machine):
+    (jobs.folder / "fits.py").write_text(FITS)
+    driver = jobs.start("driver", "fits.py", machine.address, jobs.folder)
+    driver.ends_well(300)
+    result = json.loads(driver.find("^RESULT ")[0].removeprefix("RESULT "))
+    assert [Path(folder).name for folder in result["folders"]] == ["run-001", "run-002"]
+    assert result["folder"] == result["folders"][1]
+    final = checkpoint.load(Path(result["folder"]) / "checkpoint.safetensors")
+    assert result["returned"][0] == result["returned"][1]
+    assert sum(result["returned"][0][0], []) + result["returned"][0][1] == pytest.approx(
+        final.vector.tolist())
+    best = checkpoint.load(Path(result["best"]))
+    score = json.loads((Path(result["folder"]) / "best.json").read_text())
+    assert score["metric"] == "loss" and best.state.version == score["version"]

@@ -22,6 +22,8 @@ from wbsp.wire.messages.reading import ReadVersion, VersionPart
 
 FROM_WORKER = [
     m.Hello(m.PROTOCOL, 3, {"sync": "wbsp", "lr": "0.1"}),
+    m.Hello(m.PROTOCOL, 1, {}, series="ab12", fit=2),
+    m.Hello(m.PROTOCOL, 1, {}, series="ab12", fit=3, leaves=True),
     m.Join([TensorSpec("conv/kernel", (5, 5, 3, 64)), TensorSpec("scale", ())]),
     m.Join([TensorSpec("scale", ())], "wbsp-" + 32 * "0"),
     m.Join([TensorSpec("scale", ())], "", [LayerState("layer words", 32 * "0", (1.5, 0.5, -1.0))]),
@@ -67,7 +69,10 @@ FROM_WORKER = [
     m.Ask("ab12", bytes(32)),
     m.Watch(m.PROTOCOL),
     m.NextVersion(m.PROTOCOL),
-    m.NextVersion(m.PROTOCOL, "ab12", 7, bytes(32), bytes(32)),
+    m.NextVersion(m.PROTOCOL, "ab12", 7, True, bytes(32), bytes(32)),
+    m.AskVersion(),
+    m.AskVersion(4, True),
+    m.AskPast(),
     m.Evaluated("ab12", 7, {"accuracy": 0.5, "loss": 1.25}, bytes(32), bytes(32)),
     s.Lead(m.PROTOCOL, "ab12", 3, 8),  # to a server that somebody takes for a shard
 ]
@@ -81,6 +86,7 @@ FROM_SERVER = [
     m.LearningRate(3, 0.01),
     m.Refused("no"),
     m.Refused("no", True, bytes(32)),
+    m.Refused("no", True, ends=True),
     m.Ack(7, False, "not finite", None, True, 0.0, 3, 40, 2),
     m.Ack(8, True, None, 3, False, 0.5, 3, 40, 3),
     m.Ack(8, True, None, 3, False, 0.5, 3, 40, 3,
@@ -92,6 +98,7 @@ FROM_SERVER = [
     m.Model(5, 3, 0, 10),
     m.Model(5, 3, 0, 10, 2),
     m.Stop("enough"),
+    m.Stop("interrupted by SIGINT", True),
     m.Final(9),
     m.Alive(),
     m.Alive(7, 2),
@@ -115,9 +122,12 @@ FROM_SERVER = [
     m.Vacant(),
     m.Vacant(bytes(32)),
     m.Over("all workers finished"),
+    m.Over("all workers finished", True),
     m.FilesAt(2607),
     m.VersionAt("ab12"),
     m.VersionAt("ab12", 7, "version-7.safetensors", 2607, True),
+    m.VersionAt("ab12", 7, "version-7.safetensors", 2607, False, 4, 2),
+    m.VersionAt("ab12", last=True, fit=2, ends=True),
     m.Noted("version 7 was evaluated before"),
     m.FilesAt(0, "no"),
 ]
@@ -178,7 +188,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {16: "051400f3bee1a44ed9c957296313923945b21fbf00a47d3ab08f4787cc4af615"}
+BYTES = {17: "7cd7cc94579cbde593ec9f8c9d2a564c5dedf5789212602e92fdc6e0540e9b5f"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

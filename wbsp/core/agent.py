@@ -139,6 +139,16 @@ class Agent:
         """True if the network is free: no push unacknowledged, no fetch under way."""
         return not (self._sending or self.fetching)
 
+    @property
+    def starving(self) -> bool:
+        """True from `starved` to `fed`, or the end of a step."""
+        return self._starved
+
+    @property
+    def handed_over(self) -> bool:
+        """True if all progress is in the model, as far as it can be: answered."""
+        return self.idle and not self._progress.steps
+
     # Events of the compute thread.
 
     def step_done(self, samples: int, seconds: float, steps: int = 1,
@@ -180,6 +190,10 @@ class Agent:
         now: the uncut progress is handed over, since the others may wait for the end of that."""
         self._starved = True
         return self._cut_if_starved()
+
+    def fed(self) -> None:
+        """There is something to train after all: what is uncut goes on with it."""
+        self._starved = False
 
     def finish(self) -> list[Command]:
         """No step will follow: push the uncut progress, then leave."""

@@ -12,7 +12,7 @@ messages to the workers, in order. It never blocks, and reads no clock.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from typing import Any, TypeVar
 
@@ -63,6 +63,7 @@ from wbsp.sync.base import UNFIT, Action, Direct, Push, SyncModel
 from wbsp.tensors.ops import magnitude
 
 T = TypeVar("T")
+_EPOCHS = 1000  # of which it is kept what is known
 BEFORE = "by an earlier server"  # the reason of rejections that this one knows from workers alone
 
 
@@ -99,12 +100,14 @@ class Engine:
         self._stop_steps = stop_steps
         self.measured: Measured | None = None  # of the newest epoch
         self.rate: LearningRate | None = None  # the newest that a worker has set for all
+        self.found: dict[int, dict[str, float]] = {}  # what is known of the newest epochs, by name
         self._void: set[int] = set()  # who sent again what is not in the model: see `Resent`
         self.members: dict[int, Member] = {}
         self._here: set[int] = set()  # the active workers: counting them must not cost O(N)
         self._at_rest: list[Callable[[float], None]] = []
         self.started = False
         self.stop_reason: str | None = None
+        self.ends = False
         self.done = False
         self.steps = 0
         self.samples = 0
@@ -175,7 +178,7 @@ class Engine:
         self._here.add(worker)
         self.log(now, "join", worker=worker, version=self.store.latest.version)
         if self.stop_reason is not None:
-            return [Outgoing(worker, Stop(self.stop_reason))]
+            return [Outgoing(worker, Stop(self.stop_reason, self.ends))]
         if self.started:
             self.rendezvous.enter_round(worker, self.members, self._here)
             return self._carry_out(lambda model: joined(
@@ -198,7 +201,7 @@ class Engine:
                         self.members[worker].finished = True
             return outgoing + self._conclude(now)
         if self.stop_reason is not None:
-            return outgoing + self._tell_all(Stop(self.stop_reason))
+            return outgoing + self._tell_all(Stop(self.stop_reason, self.ends))
         return outgoing + self._stop_if_due(now) + self._feed(now)
 
     def resend(self, worker: int, work: AnsweredWork, update: np.ndarray | None,
@@ -282,7 +285,8 @@ class Engine:
             return [answer, *([self._final(worker)] if self.done else [])]
         self.rendezvous.enter_round(worker, self.members, self._here)
         self._raise_version(newest + 1, now)
-        stop = [] if self.stop_reason is None else [Outgoing(worker, Stop(self.stop_reason))]
+        stop = [] if self.stop_reason is None else [
+            Outgoing(worker, Stop(self.stop_reason, self.ends))]
         return [answer, *self._carry_out(lambda model: joined(
             model, worker, model.rejoin(worker, 0, now)), now), *stop,
                 *self._told_so_far(worker), *self._stop_if_due(now), *self._feed(now)]
@@ -342,6 +346,8 @@ class Engine:
         self.ledger.record(worker, push.seq, ack)
         if self.work is not None:
             self._settle(self.work, push, ack, now)
+            if self.work.ledger.over and self.store.accepted:  # who validates it waits for no end
+                self._apply([Committed(self.store.latest.version + 1)], now)
         self._rest(now)
         return [*others, *self._answer(worker, ack, fetch), *self._stop_if_due(now),
                 *self._feed(now)]
@@ -375,11 +381,14 @@ class Engine:
         sends = ask.pushes > self.ledger.next_seq(worker)
         return self.work.ask(worker, ask.have, sends, now)
 
-    def measure(self, worker: int, measured: Measured, now: float) -> list[Outgoing]:
-        """A worker says what an epoch's version is worth; the first word of an epoch counts."""
-        if self.measured is not None and self.measured.epoch >= measured.epoch:
+    def measure(self, worker: int | None, measured: Measured, now: float) -> list[Outgoing]:
+        """A worker, or a reader (None), says what an epoch's version is worth; the first word of an
+        epoch counts, once that is complete."""
+        if (self.work is None or measured.epoch >= self.work.ledger.epoch
+                or (self.measured is not None and self.measured.epoch >= measured.epoch)):
             return []
         self.measured = measured
+        self.note(measured.epoch, measured.values)
         self.log(now, "measured", worker=worker, epoch=measured.epoch, values=measured.values)
         return self._tell_all(measured)
 
@@ -394,6 +403,12 @@ class Engine:
     def _told_so_far(self, worker: int) -> list[Outgoing]:
         """What all were told, for one who comes later."""
         return [Outgoing(worker, one) for one in (self.measured, self.rate) if one is not None]
+
+    def note(self, epoch: int, values: Mapping[str, float]) -> None:
+        """What is known of an epoch, for the run's record."""
+        self.found.setdefault(epoch, {}).update(values)
+        if len(self.found) > _EPOCHS:
+            del self.found[min(self.found)]
 
     def _feed(self, now: float) -> list[Outgoing]:
         """Work for those who have asked for it."""
@@ -431,17 +446,18 @@ class Engine:
         """The model's alarm time has come."""
         return self._carry_out(lambda model: model.tick(now), now) + self._feed(now)
 
-    def stop(self, reason: str, now: float) -> list[Outgoing]:
-        """Tell everyone to finish; the first reason counts."""
+    def stop(self, reason: str, now: float, ends: bool = False) -> list[Outgoing]:
+        """Tell everyone to finish; the first reason counts. `ends`: as of `Stop`."""
         if self.stop_reason is not None:
             return []
         self.stop_reason = reason
+        self.ends = ends
         self.log(now, "stop", reason=reason, version=self.store.latest.version)
         if self.rendezvous.answers and not self.started:
             return self.start(now)
         if not self._here:
             return self._conclude(now)
-        return self._tell_all(Stop(reason))
+        return self._tell_all(Stop(reason, ends))
 
     def at_rest(self, act: Callable[[float], None], now: float) -> None:
         """Call `act`(time), once however often it is asked for, as soon as nothing is pending: now,
@@ -469,6 +485,8 @@ class Engine:
                 "totals": [self.steps, self.samples],
                 "work": None if self.work is None else self.work.ledger.state(),
                 "rate": None if self.rate is None else [self.rate.epoch, self.rate.rate],
+                "measured": self.measured and [self.measured.epoch, self.measured.values],
+                "found": {epoch: copy(values) for epoch, values in self.found.items()},
                 **{name: {w: copy(getattr(m, name)) for w, m in members.items()}
                    for name in COUNTED}}
 
@@ -481,6 +499,9 @@ class Engine:
                 self.work.ledger.extend(self._epochs)
         if (rate := state.get("rate")) is not None:
             self.rate = LearningRate(*rate)
+        if (measured := state.get("measured")) is not None:
+            self.measured = Measured(*measured)
+        self.found = {epoch: {**values} for epoch, values in state.get("found", {}).items()}
         answers = {worker: Ack(seq, accepted, reason, weight=weight, mark=mark)
                    for worker, (seq, accepted, reason, weight, mark)
                    in state.get("answers", {}).items()}

@@ -198,6 +198,7 @@ class Stop(Message, frozen=True):
     """Order to end the training: finish the step, push what is left, leave."""
 
     reason: Line
+    ends: bool = False  # the server does, with this run
 
 
 class Final(Message, frozen=True):

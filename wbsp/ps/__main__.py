@@ -40,6 +40,8 @@ flags.DEFINE_string("target", None, "METRIC:VALUE, such as accuracy:0.9: end the
                     "less is better and the name does not say so")
 flags.DEFINE_string("best", None, "METRIC: keep the best version by it, of those that were "
                     "evaluated; min:METRIC as above; default: the metric of --target")
+flags.DEFINE_integer("best_patience", None, "end the run after so many evaluations in a row that "
+                     "found no better version by --best", lower_bound=1)
 
 
 def main(argv):
@@ -66,7 +68,8 @@ def main(argv):
             one_run=FLAGS.one_run, epochs=FLAGS.epochs,
             stop_steps=FLAGS.max_steps or math.inf,
             target=FLAGS.target and Goal.parse("target", FLAGS.target, valued=True),
-            best=FLAGS.best and Goal.parse("best", FLAGS.best, valued=False)))()
+            best=FLAGS.best and Goal.parse("best", FLAGS.best, valued=False),
+            best_patience=FLAGS.best_patience))()
     except (ValueError, OSError) as error:
         print(f"wbsp.ps: {error}", file=sys.stderr)
         return 1

@@ -66,6 +66,7 @@ class ServerConfig:
     epochs:       passes over the data that all workers share; None: their loops say it
     target, best: the metric that ends the run, and the one by which the best version is kept, of
                   what readers report; without --best it is that of --target
+    best_patience: the run ends after so many evaluations in a row that found none better
     bandwidth:    bytes a second each way (--band_width_limit); None: no limit
     share:        whether memory is shared with processes of this machine (--transport)
     wire:         format of updates and versions
@@ -87,6 +88,7 @@ class ServerConfig:
     target_accuracy: float = math.inf
     target: Goal | None = None
     best: Goal | None = None
+    best_patience: int | None = None
     check_period: float = 5.0
     connect_timeout: float = timeouts.CONNECT
     bandwidth: float | None = None
@@ -106,9 +108,13 @@ class ServerConfig:
     watch_port: int = 0
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a bad bandwidth, before anything of the run is made."""
+        """Raises ValueError for a bad bandwidth, and for patience without a metric, before anything
+        of the run is made."""
         RateLimiter(self.bandwidth)
         self.best = self.best or self.target
+        if self.best_patience is not None and self.best is None:
+            raise ValueError(f"--best_patience={self.best_patience}: say by which metric versions "
+                             "are better: --best=accuracy")
 
     @property
     def terms(self) -> dict[str, str]:
@@ -117,7 +123,8 @@ class ServerConfig:
         return {"workers": str(self.worker_num), "outer": json.dumps(outer, sort_keys=True),
                 "samples": f"{self.stop_samples:g}", "accuracy": f"{self.target_accuracy:g}",
                 "steps": f"{self.stop_steps:g}", "epochs": str(self.epochs),
-                "target": str(self.target or ""), "best": str(self.best or "")}
+                "target": str(self.target or ""), "best": str(self.best or ""),
+                "best_patience": str(self.best_patience)}
 
 
 @dataclass

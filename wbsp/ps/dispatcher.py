@@ -58,7 +58,7 @@ class Dispatcher:
         shards.hear = self.hear_shard
         self.sessions = SessionRegistry(socket, info.config, reporter, shards, info.series)
         self.replication = Replication(info, record, socket, self.sessions, reporter)
-        self.readers = Readers(socket, info, reporter, files_at)
+        self.readers = Readers(socket, info, reporter, files_at, self._tell_worker)
         self._lobby = Lobby(info, self.sessions, self._clock, self.replication, on_initial)
         self.entrance: Entrance = self._lobby
         self._handlers = self._handlers_of(self._lobby)
@@ -248,6 +248,10 @@ class Dispatcher:
             self.sessions.answer(peer.identity, m.Refused(reason))
         else:
             self.sessions.answer(peer.identity, self._files_at())
+
+    def _tell_worker(self, worker: int, message: m.Message) -> None:
+        if session := self.sessions.of(worker):
+            self.sessions.send(session.identity, message)
 
     def _is_no_shard(self, peer: Peer, lead: s.Lead) -> None:
         self.sessions.answer(peer.identity, s.Denied("it is a server, and no shard"))

@@ -32,7 +32,7 @@ from wbsp.wire.sockets import ServerSocket
 
 MOST = 1 << 17  # bytes of files in an answer
 _PART = 1 << 20  # bytes of a version in an answer
-_VERSION = re.compile(r"version-\d{1,16}\.safetensors", re.ASCII)
+_VERSION = re.compile(r"(version|fit)-\d{1,16}\.safetensors", re.ASCII)
 _MOST_ASKED = 1 << 18  # bytes of a request: some thousand files
 _MOST_FILES = 3000  # that are handed out
 _LARGEST = 1 << 22  # bytes of the settings that are read

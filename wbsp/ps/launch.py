@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import platform
+import shutil
 import sys
 from collections.abc import Callable
 from copy import deepcopy
@@ -20,10 +21,11 @@ from wbsp.process.signals import Interrupts
 from wbsp.ps.checkpoint.format import Checkpoint, load, save
 from wbsp.ps.checkpoint.resume import BESIDE, Runs
 from wbsp.ps.checkpoint.state import check_run
-from wbsp.ps.checkpoint.writer import CHECKPOINT
+from wbsp.ps.checkpoint.writer import BEST, CHECKPOINT
 from wbsp.ps.clock import Clock
 from wbsp.ps.config import Reporter, RunInfo, ServerConfig, ShardPlan
 from wbsp.ps.evaluation import Evaluator
+from wbsp.ps.readers import SCORE
 from wbsp.ps.replication.election import SERVER_STEP, STANDBY_STEP, Standing
 from wbsp.ps.replication.snapshot import RunCopy
 from wbsp.ps.replication.standby import Standby
@@ -143,7 +145,7 @@ class _Plan:
             raise ValueError(f"--shards: this run was begun with {before.get('ranges')} of them, "
                              f"and with --wire={wire} its workers go on so; give as many")
         run["id"] = before.get("id") or self.on.scheduler.random(4).hex()
-        run |= self.series.begin(before, run["id"])
+        run |= self.series.begin(before, run["id"], folder)
         run[SECRET] = before.get(SECRET) or self.on.scheduler.random(SIZE).hex()
         run["epoch"] = before.get("epoch", 0) + step
         run["standby"] = None
@@ -166,7 +168,8 @@ class _Plan:
             config = replace(config, shards=ShardPlan())  # there is nothing left for them to do
         settings = {**self.settings, "workers": str(config.worker_num),
                     "folder": str(self._place(folder)), "path": str(folder.absolute()),
-                    "id": str(run["id"]), "runs": self.series.setting}
+                    "id": str(run["id"]), "runs": self.series.setting,
+                    "series": str(run["series"]), "fit": str(run["fit"])}
         console = Console(f"{model.name} {folder}", self.on.stderr)
         log = ServerLog(folder, model.name, append=resume, say=console.line,
                         published=settings.get("published_files") == "True")
@@ -297,10 +300,21 @@ class _TakeOver:
         run = self._plan.note(self._socket, self._folder, copy.run, copy.saved, STANDBY_STEP,
                               self._other)
         if self._folder != runs.current:
+            self._keep_best(copy.run)
             self._folder = runs.finished(self._folder)
+            self._plan.series.folders[self._plan.series.fit] = self._folder
         server = self._plan.server(self._socket, self._folder, self._hold, run, copy.saved, True)
         server.tell("took_over")
         return server
+
+    def _keep_best(self, run: dict[str, Any]) -> None:
+        """Have the best version here, too, where the folder of the server before can be read."""
+        config = self._plan.config
+        before = self._plan.on.disk.path(config.log_root) / str(run.get("folder", ""))
+        with contextlib.suppress(OSError, ValueError):
+            if (before / BEST).exists() and read_settings(before).get("id") == run["id"]:
+                for name in (BEST, SCORE):
+                    shutil.copyfile(before / name, self._folder / name)
 
 
 def prepare_server(settings: dict[str, str], model: SyncModel, config: ServerConfig,
@@ -327,18 +341,34 @@ def prepare_server(settings: dict[str, str], model: SyncModel, config: ServerCon
             folder.with_name(f"{sync_name(config.base_dir)}{BESIDE}")))
     runs = Runs(config.base_dir, on.disk.path(config.log_root), config.port, resume)
     plan = _Plan(settings, model, config, runs, interrupts, start_evaluator, on,
-                 Series(single=config.one_run or bool(config.shards.addresses)))
+                 Series(single=config.one_run))
     socket = plan.listen()
     config.port = socket.port
     left = runs.to_resume()
     # A folder without a checkpoint is what a standby left that died while it took over.
     if config.standby_of and (left is None or not (left / CHECKPOINT).exists()):
-        first = Standby(socket, config.standby_of, settings | config.terms,
-                        _TakeOver(plan, socket, config.standby_of), interrupts,
-                        share=config.share, first=config.connect_timeout).run
+        first: Callable[[], int] = partial(_stand_by, plan, socket, _standby(plan, socket))
     else:
         first = plan.prepare(socket, config.standby_of)
     return partial(_serve_all, plan, first)
+
+
+def _standby(plan: _Plan, socket: ServerSocket) -> Standby:
+    """Of the server that the flags name. Raises ValueError."""
+    config = plan.config
+    assert config.standby_of is not None
+    return Standby(socket, config.standby_of, plan.settings | config.terms,
+                   _TakeOver(plan, socket, config.standby_of), plan.interrupts, share=config.share,
+                   first=config.connect_timeout)
+
+
+def _stand_by(plan: _Plan, socket: ServerSocket, standby: Standby) -> int:
+    """Follow the server from run to run, or serve in its place; return the exit code."""
+    while True:
+        code = standby.run()
+        if not standby.stands_by_again:
+            return code
+        standby = _standby(plan, socket)
 
 
 def _serve_all(plan: _Plan, serve: Callable[[], int]) -> int:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any
 
 from wbsp import timeouts
 from wbsp.core.engine import Engine
+from wbsp.core.messages import Measured
 from wbsp.core.store import Store
 from wbsp.core.work_ledger import STRIKES
 from wbsp.process.throttle import Throttle
+from wbsp.ps.checkpoint.epoch_versions import EpochVersions
 from wbsp.ps.checkpoint.state import RunState
 from wbsp.ps.checkpoint.writer import CHECKPOINT, Checkpoints
 from wbsp.ps.config import Reporter
@@ -64,15 +67,21 @@ class Run:
                                        self._take_evaluation, self._go_without_evaluations)
         self._training_loss = TrainingLoss(config.check_period, dispatcher.sessions.reports,
                                            self._take_training_loss)
+        self._epoch = 0  # the newest that is complete
+        self._epoch_loss = TrainingLoss(math.inf, dispatcher.sessions.reports, self._take_loss)
         self._readers = dispatcher.readers
-        self._readers.begin(self.checkpoints, self._take_found)
         self._found: tuple[int, Mapping[str, float]] | None = None  # newest version; metrics of it
-        self._told_of_target = config.target is None
+        self._looked_back = self._told_of_target = (
+            config.target is None and config.best_patience is None)
         self.hasty = False
         self._stopping_since: float | None = None
         self._done_since: float | None = None
         self._waits_for_standby = Throttle(_NOTICE)
         self._requests = dispatcher.begin(self.engine, layout)
+        self._readers.begin(
+            self.engine, self.checkpoints,
+            EpochVersions(reporter.folder, layout, self.engine, dispatcher.on), self._take_found,
+            self._tell_measured, None if state is None else state.best)
         if self._over:
             self._reporter.say("the run has come to its end, but for its last files")
             self._requests.replies.send(self.engine.start(clock.run()))
@@ -87,7 +96,7 @@ class Run:
         self.checkpoints.hurry()
         self.evaluations.stop(reason)
         if not self.engine.done:
-            self._stop(reason)
+            self._stop(reason, ends=not failed)
         elif failed:
             self.engine.stop_reason = self.engine.stop_reason or reason
 
@@ -132,7 +141,7 @@ class Run:
         self.evaluations.poll(run_time)
         self._training_loss.poll(run_time)
         self._readers.poll()
-        self._tell_of_target()
+        self._look_at_target()
         if engine.stop_reason is not None and self._stopping_since is None:
             self._stopping_since = now
             self._reporter.say(f"stopping: {engine.stop_reason}")
@@ -166,16 +175,18 @@ class Run:
         self.engine.store.settle()
         if not self._over or self.checkpoints.failed:
             self.checkpoints.finish(now)
-        self._dispatcher.sessions.planes.end(self._reason)
+        missing = self.missing if well else {}
+        good = not (self.checkpoints.failed or (missing and self._config.fail_if_lost))
+        follows = well and good and self._dispatcher.sessions.series.goes_on
+        self._dispatcher.sessions.planes.end(self._reason, follows)
         if well:
             self._complete(now, wanted)
-        self._replication.end(self._reason)
+        self._replication.end(self._reason, follows)
         self._training_loss.tell()
         newest = self.version
         log = self._reporter.log
         self._reporter.console.close()
         reason = self._reason
-        missing = self.missing if well else {}
         if missing and self.engine.stop_reason is None:
             reason = f"the others finished, without {_some(missing)}"
         say(log.summary(now, self.engine.members, self._dispatcher.sessions.reports, newest,
@@ -186,7 +197,7 @@ class Run:
         if missing:
             say(f"missing at the end: {_some(missing)}; the final version has nothing of what "
                 f"{'it' if len(missing) == 1 else 'they'} had yet to do", sys.stdout)
-        return not (self.checkpoints.failed or (missing and self._config.fail_if_lost))
+        return good
 
     @property
     def missing(self) -> dict[int, str]:
@@ -195,8 +206,9 @@ class Run:
         members = self.engine.members
         gone = self._dispatcher.sessions.series.gone
         return {worker: (member.gone or "it did not come back") if member else "it never came"
-                for worker in range(self._config.worker_num) if worker not in gone
-                if not ((member := members.get(worker)) and member.finished)}
+                for worker in range(self._config.worker_num)
+                if not ((member := members.get(worker)) and member.finished)
+                and (member or worker not in gone)}
 
     @property
     def _reason(self) -> str:
@@ -230,7 +242,8 @@ class Run:
         return RunState(**self.engine.state(), elapsed=now, over=self._over,
                         staleness=log.staleness, failures=dict(log.failures),
                         reports=dict(self._dispatcher.sessions.reports),
-                        places=dict(info.owners), layers=info.layers)
+                        places=dict(info.owners), layers=info.layers,
+                        best=copy(self._dispatcher.readers.best))
 
     def _start_or_tick(self, now: float, run_time: float) -> None:
         engine = self.engine
@@ -272,7 +285,7 @@ class Run:
             self._done_since = now
             self._waits_for_standby.rest(now)
             self._dispatcher.entrance.dismiss(
-                f"the run has ended ({self.engine.stop_reason or 'done'})")
+                f"the run has ended ({self.engine.stop_reason or 'done'})", self.engine.ends)
         copying = self._replication.copying and not (safe or self.hasty)
         if self.checkpoints.writing or copying:
             self._done_since = now
@@ -296,8 +309,8 @@ class Run:
         self.checkpoints.finish(self._clock.run())
         self._replication.all_have_it()
 
-    def _stop(self, reason: str) -> None:
-        self._requests.replies.send(self.engine.stop(reason, self._clock.run()))
+    def _stop(self, reason: str, ends: bool = False) -> None:
+        self._requests.replies.send(self.engine.stop(reason, self._clock.run(), ends))
         self._stopping_since = self._clock.now()
 
     def _show(self, time_: float) -> None:
@@ -332,28 +345,66 @@ class Run:
         self._reporter.say(f"version {version:,}: {words or 'no metric'}"
                            + (" (the best so far)" if best else ""))
         target = self._config.target
-        if target is not None and target.reached(metrics) and not self.engine.done:
-            self._requests.replies.send(self.engine.stop(
-                f"target {target.metric} {target.target:g} reached (version {version}: "
-                f"{metrics[target.metric]:.4g})", self._clock.run()))
+        if target is not None and target.reached(metrics):
+            self._end_by(f"target {target.metric} {target.target:g} reached (version {version:,}: "
+                         f"{metrics[target.metric]:.4g})")
+        self._end_if_no_better()
 
-    def _tell_of_target(self) -> None:
-        """A target ends no run whose versions nobody evaluates."""
-        if self._told_of_target or not self.engine.started:
+    def _end_if_no_better(self) -> None:
+        most, best = self._config.best_patience, self._readers.best
+        if most is not None and best is not None and best.worse >= most:
+            self._end_by(f"{best.worse} evaluations in a row were no better than version "
+                         f"{best.version:,} ({best.metric} {best.value:.4g})")
+
+    def _end_by(self, reason: str) -> None:
+        """What was found of a version ends the run, if it has not ended."""
+        if not self.engine.done:
+            self._requests.replies.send(self.engine.stop(reason, self._clock.run()))
+
+    def _end_as_before(self) -> None:
+        """Of a run that is gone on with: what was found before its server died has ended it."""
+        target, best = self._config.target, self._readers.best
+        if (target is not None and best is not None
+                and target.reached({best.metric: best.value})):
+            self._end_by(f"target {target.metric} {target.target:g} reached (version "
+                         f"{best.version:,}: {best.value:.4g})")
+        self._end_if_no_better()
+
+    def _tell_measured(self, measured: Measured) -> None:
+        """A reader has found this of an epoch's version: all workers are to know."""
+        self._requests.replies.send(self.engine.measure(None, measured, self._clock.run()))
+
+    def _look_at_target(self) -> None:
+        """Once training begins: what is to be found of versions ends no run that nobody evaluates.
+        """
+        if not self.engine.started:
+            return
+        if not self._looked_back:
+            self._looked_back = True
+            self._end_as_before()
+        work = self.engine.work  # of shared data, workers validate
+        if self._told_of_target or (work is not None and not work.ledger.epoch):
             return
         self._told_of_target = True
         if not self._readers.some:
+            config = self._config
+            what = (f"--target={config.target}" if config.target is not None else
+                    f"--best_patience={config.best_patience}")
             self._reporter.say(
-                f"nobody evaluates this run's versions yet, so that --target={self._config.target} "
-                "does not end it: have a process go through wbsp.versions("
-                f'"{self._config.host}:{self._config.port}") and report what it finds '
-                "(docs/how-to/evaluation.md)")
+                f"nobody evaluates this run's versions yet, so that {what} does not end it: have a "
+                f'process go through wbsp.versions("{config.host}:{config.port}") and report what '
+                "it finds (docs/how-to/evaluation.md)")
 
     def _accuracy_of(self, version: int) -> float | None:
         """Of this version, 0..1, if it was the last one that was evaluated."""
         if self._found is not None and self._found[0] == version:
             return self._found[1].get("accuracy")
         return self.evaluations.accuracy_of(version)
+
+    def _take_loss(self, loss: float, samples: int) -> None:
+        """The mean since the epoch before was complete, as far as it is known."""
+        if math.isfinite(loss):
+            self.engine.note(self._epoch, {"loss": loss})
 
     def _take_training_loss(self, loss: float, samples: int) -> None:
         self._reporter.log.training(self._clock.run(), self.version, loss, samples,
@@ -381,7 +432,12 @@ class Run:
                                                kind=kind, **fields)
             return
         self._reporter.log.event(t, kind, **fields)
-        if kind == "epoch":
+        if kind == "measured" and fields["worker"] is not None:
+            self._readers.worker_found(fields["epoch"], fields["values"])
+        elif kind == "epoch":
+            self._epoch = fields["epoch"] - 1
+            self._epoch_loss.tell()
+            self._readers.epoch_is_trained(t, self._state)
             self._reporter.say(f"epoch {fields['epoch']} of {fields['epochs']} is trained, by "
                                f"version {fields['version']:,}")
         elif kind == "give_up":

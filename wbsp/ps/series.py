@@ -7,8 +7,12 @@ ends when all have gone.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from wbsp.runlog.folder import numbered_folders, read_settings
 
 _NAMED = 5  # workers in one line, at most
 
@@ -21,8 +25,11 @@ class Series:
     id:       of the first run, by which all are known to belong together
     fit:      number of the run that is served, or waited for, from 1 on
     followed: this process has served a run of the series before
-    living:   workers whose processes live on, and which have not introduced themselves since
+    living:   workers whose processes live on, or may
     gone:     workers whose processes have ended in good order between two runs
+    readers:  processes that have read versions of the run before
+    standby:  the run before had one at its end
+    folders:  of the runs so far, as far as they are known, by their numbers
     """
 
     single: bool = False
@@ -31,6 +38,9 @@ class Series:
     followed: bool = False
     living: set[int] = field(default_factory=set)
     gone: set[int] = field(default_factory=set)
+    readers: int = 0
+    standby: bool = False
+    folders: dict[int, Path] = field(default_factory=dict)
 
     @property
     def goes_on(self) -> bool:
@@ -47,12 +57,24 @@ class Series:
         """The workers in `living`, for a line: the first few indices."""
         return ", ".join(map(str, sorted(self.living)[:_NAMED]))
 
-    def begin(self, before: dict[str, Any], run: str) -> dict[str, Any]:
+    def begin(self, before: dict[str, Any], run: str, folder: Path) -> dict[str, Any]:
         """A run of that id begins, or goes on: what run.json says of the series; `before`: what it
         said."""
         self.id = before.get("series") or self.id or run
         self.fit = before.get("fit", self.fit)
+        self.folders[self.fit] = folder
+        for path in numbered_folders(folder.parent) if len(self.folders) < self.fit else ():
+            with contextlib.suppress(OSError, ValueError):
+                settings = read_settings(path)
+                if settings.get("series") == self.id and settings.get("ended"):
+                    self.folders.setdefault(settings["fit"], path)
         return {"series": self.id, "fit": self.fit}
+
+    def passes(self, series: str | None, fit: int) -> int:
+        """Number of the run that a process's `fit` was to be in, and that has ended; 0: it is the
+        one that is served. `series`: of the run that the process was in last."""
+        due = fit if series == self.id else min(fit, 1)
+        return due if due < self.fit and due in self.folders else 0
 
     def follow(self) -> None:
         """Another run is to come."""
@@ -64,11 +86,7 @@ class Series:
         nobody knows, since its line has broken."""
         if not self.single:
             self.living.add(worker)
-
-    def came(self, worker: int) -> None:
-        """A worker has introduced itself."""
-        self.living.discard(worker)
-        self.gone.discard(worker)
+            self.gone.discard(worker)
 
     def left(self, worker: int) -> None:
         """A worker's process has ended in good order."""

@@ -27,6 +27,7 @@ from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.evaluation import Evaluator, EvaluatorError, EvaluatorWatch
 from wbsp.ps.file_server import RunFiles
 from wbsp.ps.run import Run
+from wbsp.ps.series import Series
 from wbsp.ps.sessions.handlers import Peer
 from wbsp.ps.sharding.coordinator import ShardLost, Shards
 from wbsp.sync import MODELS
@@ -51,12 +52,15 @@ class Waiting:
     def __init__(self, server: Server, watch: EvaluatorWatch | None):
         """`watch`: at the evaluator, while it builds its network; None: there is none."""
         self._server, self._watch = server, watch
-        self.hasty = False
+        self.hasty = self._failed = self._told = False
+        self._over_since: float | None = None  # no worker is to come
 
     def hasten(self, reason: str, failed: bool) -> None:
         """As of `Run`."""
         self.hasty = True
-        self._server.dispatcher.entrance.dismiss(f"the run has ended before it began ({reason})")
+        self._failed = failed
+        self._server.dispatcher.entrance.dismiss(
+            f"the run has ended before it began ({reason})", ends=not failed)
 
     def woke(self, seconds: float) -> None:
         """Nothing here has its time."""
@@ -64,7 +68,10 @@ class Waiting:
     def timers(self, alone: float) -> bool | None:
         """As of `Run`. Raises EvaluatorError."""
         if self.hasty:
-            return True
+            living = self._server.dispatcher.info.series.living
+            told, self._told = self._told, True  # what they are told leaves in the next turn
+            awaited = living and not self._failed and self._awaits(True)
+            return None if awaited or not told else True
         if self._watch is not None and (initial := self._watch.initial()) is not None:
             try:
                 self._server.begin(*initial)
@@ -75,6 +82,8 @@ class Waiting:
         series = sessions.series
         say = self._server.reporter.say
         if series.followed and not (series.living or len(sessions)):
+            if self._awaits_others(series):
+                return None
             say("the processes of all workers have ended, and so does this server")
             return True
         if alone > (patience := self._server.config.connect_timeout):
@@ -84,7 +93,26 @@ class Waiting:
             return series.followed
         return None
 
+    def _awaits_others(self, series: Series) -> bool:
+        """Whether the standby of the run before, and processes that have read its versions, are
+        still to come, to be told that there is no other one."""
+        dispatcher = self._server.dispatcher
+        return self._awaits(dispatcher.readers.number < series.readers
+                            or (series.standby and not dispatcher.replication.followed))
+
+    def _awaits(self, away: bool) -> bool:
+        """Whether those who are `away` are waited for, to be told that no run follows."""
+        now = self._server.reporter.clock.now()
+        if self._over_since is None:
+            self._over_since = now
+        return away and now - self._over_since < timeouts.OTHERS_BACK
+
     def finish(self, well: bool, wanted: Callable[[], bool]) -> bool:
+        """As of `Run`: who has followed this server from the run before waits for no other one."""
+        dispatcher = self._server.dispatcher
+        if dispatcher.info.series.followed:
+            dispatcher.replication.end("no other run follows")
+            dispatcher.sessions.planes.end("no other run follows")
         return True
 
     def abandon(self) -> None:
@@ -308,6 +336,12 @@ class Server:
     def _finish(self, code: int) -> int:
         done = self.phase.finish(code == 0, self._attend)
         code = (code or self._code) or int(not done)
+        readers, series = self.dispatcher.readers, self.dispatcher.info.series
+        follows = isinstance(self.phase, Run) and code == 0 and series.goes_on
+        series.readers = readers.number
+        series.standby = self.dispatcher.replication.followed
+        if not follows and self._failure is None and self.dispatcher.replication.superseded is None:
+            readers.dismiss()
         if code == 0:
             with contextlib.suppress(OSError):
                 self._record(ended=True)

@@ -36,16 +36,16 @@ class Ending(NamedTuple):
 
     code:    its exit code; negative: of a signal
     said:    the last line of its output
-    folder:  of the run's files
-    epoch:   the run's, in that folder
+    folders: of the runs' files: one for each `fit`, in their order; the last one is of the last
+    order:   of the last run's number and epoch, in that folder: that of two servers which is later
     summary: the content of summary.json; None: this server was not there at the run's end
     best:    path of the best version, if versions were evaluated
     """
 
     code: int
     said: str
-    folder: str
-    epoch: int
+    folders: list[str]
+    order: tuple[int, int]
     summary: dict[str, Any] | None
     best: str | None
 
@@ -108,16 +108,20 @@ class Server:
     def wait(self) -> Ending:
         """Wait for the process's end."""
         code = self._ended()
-        folder, settings, summary = self._folder, dict[str, Any](), None
+        runs: dict[Any, tuple[tuple[int, int], Path]] = {}  # id -> newest start, and its folder
+        summary = None
         for path in self._folder.glob(f"*/run-*/{SETTINGS}"):
             found = read_settings(path.parent)
-            if found.get("epoch", 0) >= settings.get("epoch", 0):
-                folder, settings = path.parent, found
+            start = found.get("fit", 1), found.get("epoch", 0)
+            if start >= runs.get(found.get("id"), (start,))[0]:
+                runs[found.get("id")] = start, path.parent
+        order, folder = max(runs.values(), default=((0, 0), self._folder))
         if code in IN_ORDER and (folder / "summary.json").exists():
             summary = read_document(folder / "summary.json")
         best = folder / "best.safetensors"
-        return Ending(code, self._said(0).strip().rpartition("\n")[2], str(folder),
-                      settings.get("epoch", 0), summary, str(best) if best.exists() else None)
+        return Ending(code, self._said(0).strip().rpartition("\n")[2],
+                      [str(path) for _, path in sorted(runs.values())] or [str(folder)],
+                      order, summary, str(best) if best.exists() else None)
 
     def stop(self, seconds: float) -> None:
         """End the run in good order, as Ctrl-C does; return when that is done, or after `seconds`.

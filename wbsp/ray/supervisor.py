@@ -30,13 +30,14 @@ _LOOK = 0.5  # seconds between two looks at what time alone brings
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run.
+    """The result of a run, or of several, where `train` has several fits.
 
     Attributes:
         returned: what `train` returned in each worker, by index; None for one that is missing.
         missing: worker -> why it was missing at the end.
-        summary: the content of the run's summary.json.
-        folder: of the run's files, as the node of the server sees it.
+        summary: the content of the last run's summary.json.
+        folder: of that run's files, as the node of the server sees it.
+        folders: of the files of all runs, one for each fit, in their order.
         best: path of the best version there, for `wbsp.load(folder, model, best=True)`; None: no
             process has evaluated versions by the metric that the flags name
             (docs/how-to/evaluation.md).
@@ -46,6 +47,7 @@ class Result:
     missing: dict[int, str]
     summary: dict[str, Any]
     folder: str
+    folders: list[str]
     best: str | None = None
 
 
@@ -82,9 +84,9 @@ class Supervisor:
         if missing:
             names = ", ".join(f"worker {index} ({why})" for index, why in missing.items())
             say(f"wbsp.ray: missing at the end: {names}")
-        last = max(self._summaries, key=lambda ending: ending.epoch)
+        last = max(self._summaries, key=lambda ending: ending.order)
         return Result([child.ended and child.ended.value for child in self._workers], missing,
-                      last.summary or {}, last.folder, last.best)
+                      last.summary or {}, last.folders[-1], last.folders, last.best)
 
     def end(self) -> None:
         """End what still runs, the servers in good order."""

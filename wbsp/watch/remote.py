@@ -20,9 +20,9 @@ import zmq
 
 from wbsp import timeouts
 from wbsp.runlog.files import cut_torn_line
-from wbsp.watch.line import Line, Refused
 from wbsp.watch.run import Origin
 from wbsp.wire.addresses import endpoints, split_addresses
+from wbsp.wire.line import Line, Refused
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.watch import FilesAt, Have, News, Piece, Read, Watch, is_log, order
 

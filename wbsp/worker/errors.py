@@ -22,9 +22,15 @@ class RunOver(TransportError):
     """The server refused this worker since its run has ended."""
 
 
-def refused(reason: str, over: bool) -> TransportError:
-    """The error of a worker that the server refused; `over`: since its run has ended."""
-    return (RunOver if over else TransportError)(f"the server refused: {reason}")
+class ServerEnds(TransportError):
+    """The server refused this worker since it has been ended, and serves no other run."""
+
+
+def refused(reason: str, over: bool, ends: bool = False) -> TransportError:
+    """The error of a worker that the server refused; `over`: since its run has ended; `ends`: and
+    no other one follows."""
+    kind = ServerEnds if ends else RunOver if over else TransportError
+    return kind(f"the server refused: {reason}")
 
 
 @contextlib.contextmanager

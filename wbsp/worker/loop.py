@@ -24,7 +24,7 @@ from wbsp.wire.addresses import split_addresses
 from wbsp.wire.messages import codec as m
 from wbsp.worker.assignments import Assignments
 from wbsp.worker.comm.transport import Transport
-from wbsp.worker.errors import RunOver, in_one_line
+from wbsp.worker.errors import RunOver, ServerEnds, TransportError, in_one_line
 from wbsp.worker.metrics import Usage
 from wbsp.worker.next_run import NextRun, line_of
 from wbsp.worker.runtime import WorkerRuntime
@@ -37,6 +37,8 @@ _SHORT = 1.0  # seconds that are not worth a word
 
 _in_run: dict[Task, Worker] = {}  # members of a run in this process
 _were_in_run: set[Task] = set()  # places of this process in runs, now or before
+_behind: dict[Task, tuple[str, int]] = {}  # series of runs -> how many fits are over
+_ended: dict[Task, str] = {}  # places whose servers were ended, and what they said of it
 
 
 class Loop:
@@ -144,6 +146,17 @@ class Worker:
         return self.task.worker
 
     @property
+    def passes(self) -> bool:
+        """True if the fit of this process that comes next was a run that has ended: see
+        `messages.AskPast`."""
+        return self.welcome is not None and "passes" in self.welcome.settings
+
+    @property
+    def secret(self) -> bytes | None:
+        """What the token's file holds; None: there is none."""
+        return self._secret
+
+    @property
     def in_run(self) -> bool:
         """True from `connect` until this worker has left the run."""
         return _in_run.get(self.task) is self
@@ -216,29 +229,41 @@ class Worker:
 
         def interrupted() -> bool:
             return self.interrupted is not None
-        line = kept.take(self._say, interrupted) if kept is not None else None
+        line = None
+        try:
+            line = kept.take(self._say, interrupted) if kept is not None else None
+        except ServerEnds as error:  # another one may be there by now
+            _ended[self.task] = str(error)
         self.transport, self.welcome = line or self._introduce(self._say, interrupted)
+        _ended.pop(self.task, None)
 
-    def _introduce(self, say: Callable[[str], None],
-                   interrupted: Callable[[], bool]) -> tuple[Transport, m.Welcome]:
-        """Introduce this worker over a new connection.
+    def _introduce(self, say: Callable[[str], None], interrupted: Callable[[], bool],
+                   leaves: Callable[[], bool] = lambda: False) -> tuple[Transport, m.Welcome]:
+        """Introduce this worker over a new connection. `leaves`: whether its process ends.
 
         A worker that was in a run, and so waits for the next one, is patient with a server of which
-        nothing is left but to save the last version. Raises TransportError.
+        nothing is left but to save the last version; and not with one that was ended, unless it is
+        there again. Raises TransportError.
         """
-        left = self.timeout
+        ended = _ended.get(self.task)
+        left = self.timeout if ended is None else min(self.timeout, timeouts.SERVER_ENDED)
         end = self._on.clock.monotonic() + left
         patient = self.task in _were_in_run
         while True:
             transport = Transport(
                 self.task.address, self.index, self._secret, self._bandwidth, say,
                 interrupted, self._patience, self._share, self._on)
+            last = leaves()
             try:
-                welcome = transport.hello(self._expected, left)
+                series, behind = _behind.get(self.task, ("", 0))
+                welcome = transport.hello(self._expected, left, series, behind + 1, last)
             except BaseException as error:
                 transport.close()
                 left = end - self._on.clock.monotonic()
-                if not (patient and isinstance(error, RunOver) and left > 0) or interrupted():
+                again = patient and isinstance(error, RunOver) and left > 0 and not last
+                if not again or interrupted():
+                    if ended is not None and isinstance(error, TransportError):
+                        raise TransportError(f"{ended}; for another fit, start it again") from None
                     raise
                 self._on.clock.sleep(timeouts.NEXT_RUN)
             else:
@@ -365,8 +390,13 @@ class Worker:
         self.assignments.end()
         if self.share is not None:
             self.share.end()
+        passes = self.passes
+        again = reason is None and (passes or (self.runtime is not None
+                                               and self.runtime.comes_again))
         if reason is not None:
             transport.leave(reason, finished=False)
+        else:
+            self._count_fit(transport, passes)
         transport.close()
         if self._log is not None:
             self._log.close()
@@ -374,8 +404,21 @@ class Worker:
         atexit.unregister(self._abandon)
         forget(self._forked)
         del _in_run[self.task]
-        if reason is None and self.runtime is not None and self.runtime.comes_again:
+        if not passes and self.runtime is not None and self.runtime.server_ends:
+            _ended[self.task] = (f"the server at {self.task.address} was ended "
+                                 f"({self.runtime.stopped})")
+        elif again:
             NextRun(self.task, self._introduce, self._on)
+
+    def _count_fit(self, transport: Transport, passes: bool) -> None:
+        """A fit has come to its end, or was over before."""
+        assert self.welcome is not None
+        settings = self.welcome.settings
+        if passes:
+            transport.request(m.Goodbye(again=True))
+            transport.wake()
+        if series := settings.get("series"):
+            _behind[self.task] = series, int(settings.get("passes") or settings["fit"])
 
     @property
     def _failure(self) -> str:

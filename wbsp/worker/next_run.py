@@ -16,11 +16,12 @@ from wbsp.process.forks import forget, in_child
 from wbsp.process.host import Host
 from wbsp.wire.messages import codec as m
 from wbsp.worker.comm.transport import Transport
-from wbsp.worker.errors import TransportError
+from wbsp.worker.errors import ServerEnds, TransportError
 
 Line = tuple[Transport, m.Welcome]
-# Makes a line: given what prints a line for a person, and whether the wait is to end.
-Introduce = Callable[[Callable[[str], None], Callable[[], bool]], Line]
+# Makes a line: given what prints a line for a person, whether the wait is to end, and whether the
+# process is about to.
+Introduce = Callable[[Callable[[str], None], Callable[[], bool], Callable[[], bool]], Line]
 _lines: dict[Task, NextRun] = {}
 _GRAIN = 0.2  # seconds between two looks of a fit that waits
 
@@ -45,7 +46,8 @@ class NextRun:
         """The line, for a fit that begins, once it is there; None: it was given up before. Raises
         TransportError."""
         forget(self.forked)  # the worker itself sees to it from here on
-        if not self._thread.is_alive() and self._line is None:
+        if (not self._thread.is_alive() and self._line is None
+                and not isinstance(self._error, ServerEnds)):
             return None
         self._say, self._interrupted = say, interrupted
         with self._changed:
@@ -60,8 +62,8 @@ class NextRun:
     def close(self) -> None:
         """The process ends, or takes part in no more runs: have the server know.
 
-        It expects this process from the moment when that left the last run. So a server that is
-        about to wait for the next one is told as soon as it does.
+        It expects this process from the moment when that left the last run. So it is told, be it at
+        the end of that yet or waiting for the next one; between the two, as soon as it does.
         """
         with self._changed:
             self._leaving = True
@@ -80,10 +82,14 @@ class NextRun:
         try:
             while True:
                 line = self._introduce(lambda text: self._say(text),
-                                       lambda: self._gives_up or self._interrupted())
+                                       lambda: self._gives_up or self._interrupted(),
+                                       lambda: self._leaving)
                 if self._keep(line):
                     return
+                error = line[0].error
                 line[0].close()
+                if isinstance(error, ServerEnds):
+                    raise error
         except TransportError as error:
             self._error = error
 

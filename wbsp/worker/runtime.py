@@ -7,7 +7,9 @@ model's variables are read and written by the compute thread alone. Keras is not
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from wbsp import timeouts
 from wbsp.core.agent import Adopt, Agent, Command, Cut, Expect, Leave
 from wbsp.core.messages import Message, StopRun
 from wbsp.core.stats import Phase, Report
@@ -86,6 +88,11 @@ class WorkerRuntime:
         return self._again and self.has_final
 
     @property
+    def server_ends(self) -> bool:
+        """Whether the server was ended, with this run."""
+        return self._shared.server_ends
+
+    @property
     def agent(self) -> Agent:
         """State of this worker, which the communication thread changes, too."""
         return self._shared.agent
@@ -119,6 +126,8 @@ class WorkerRuntime:
 
         Returns True if other code has written to the variables since, which is undone.
         """
+        if self.agent.starving:
+            self._carry_out(self._shared.fed())
         undone = not self._trains and self.replica.put_back()
         self._trains = self._computes = True
         self._recorder.step_begins(phase)
@@ -196,6 +205,34 @@ class WorkerRuntime:
         """Send the server a message that it does not answer."""
         self.transport.request(message)
         self.transport.wake()
+
+    def epoch_version(self, ask: m.AskVersion) -> m.VersionAt | None:
+        """Where the version of an epoch is, or of one before; None: this worker is given none.
+
+        A worker that is to look at it hands over what it has trained first: that may be what the
+        epoch lacks, and others wait for it. Raises TransportError when the server is lost.
+        """
+        clock, shared = self.transport.on.clock, self._shared
+        end = clock.monotonic() + timeouts.EPOCH_VERSION
+        if ask.validates and self.agent.rule.wait == "never" and self.stopped is None:
+            with shared.changed:
+                commands = self.agent.starved()
+            self._carry_out(commands)
+            self._wait("the last push to be answered", lambda: (
+                self.agent.handed_over or self.stopped is not None or clock.monotonic() > end))
+        with shared.changed:
+            shared.version_at = None
+        while shared.version_at is None and clock.monotonic() < end and not self._interrupted():
+            self.tell(ask)  # again, where a connection was broken
+            waits = partial(self._answered_by, clock.monotonic() + _AGAIN)
+            self._wait("an epoch's version", waits)
+        at = shared.version_at
+        return at if at is not None and at.name else None
+
+    def _answered_by(self, end: float) -> bool:
+        """Whether the newest AskVersion is answered, or that time has come."""
+        return (self._shared.version_at is not None
+                or self.transport.on.clock.monotonic() > end)
 
     def stop_run(self, reason: str) -> None:
         """End the run for all workers; this one goes on until the server says so, too."""

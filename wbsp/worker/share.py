@@ -38,7 +38,6 @@ class Share:
 
     data:        as this worker wants it, and from `begin` on as the run has it
     first_epoch: epochs that its loop has behind it
-    closed:      the newest epoch whose last example this worker has trained; -1: none
     measured:    the newest result of a validation, by any worker, that is known; or None
     rate:        the newest learning rate that the server has told; or None
     batch:       examples of a step; the server may say another number
@@ -59,7 +58,6 @@ class Share:
         self.first_epoch = 0
         self.batch = int(batch_size)
         self.epoch = 0
-        self.closed = -1
         self.measured: Measured | None = None
         self.rate: LearningRate | None = None
         self._clock = on.clock
@@ -89,7 +87,6 @@ class Share:
             self.data = place.data
             self.batch = place.data.batch
             self.epoch = place.epoch
-            self.closed = -1
             self.measured = self.rate = None
             self._sequence = WorkSequence(place.at)
             self._handed.clear()
@@ -191,8 +188,6 @@ class Share:
             self._sequence.train(samples)
             self.epoch = max(self.epoch, batch.start // self.data.n)
             self._step = _mean(self._step, seconds)
-            if batch.stop % self.data.n == 0:
-                self.closed = batch.stop // self.data.n - 1
             return samples
 
     def question(self, pushes: int) -> AskWork | None:

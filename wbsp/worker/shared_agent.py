@@ -32,6 +32,8 @@ class SharedAgent:
     agent:    guarded by `changed`
     changed:  notified when there are commands, nothing is waited for, or the server is lost
     commands: guarded by `changed`
+    version_at: the newest answer to AskVersion; guarded by `changed`
+    server_ends: with this run, by which it was ended
     """
 
     def __init__(self, agent: Agent, recorder: Recorder, say: Callable[[str], None],
@@ -46,6 +48,8 @@ class SharedAgent:
         self.agent = agent
         self.changed = on.scheduler.condition()
         self.commands: list[Command] = []
+        self.version_at: m.VersionAt | None = None
+        self.server_ends = False
         self._clock = on.clock
         self._recorder = recorder
         self._say = say
@@ -78,6 +82,13 @@ class SharedAgent:
             self.changed.wait(seconds)
         finally:  # an interrupt ends the wait, too
             self._idle = False
+
+    def fed(self) -> list[Command]:
+        """A step begins, of a worker that was starved: what is to be carried out before it."""
+        with self.changed:
+            self.agent.fed()
+            commands, self.commands = self.commands, []
+            return commands
 
     def end_assignments(self) -> None:
         """No step will follow: end all waits for examples."""
@@ -134,7 +145,12 @@ class SharedAgent:
                 case m.LearningRate():
                     if self._share is not None:
                         self._share.rate = message
+                case m.VersionAt():
+                    self.version_at = message
+                    self.changed.notify_all()
+                    return None
                 case m.Stop():
+                    self.server_ends = message.ends
                     if self._share is not None:
                         self._share.stop()
                 case m.Final():

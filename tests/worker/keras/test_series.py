@@ -3,13 +3,16 @@
 import copy
 import json
 import os
+import signal
 import sys
 import textwrap
+import time
 
+import forked
 import keras
 import numpy as np
 import pytest
-from jobs import free_port
+from jobs import free_port, until
 
 import wbsp
 from wbsp.worker import next_run
@@ -42,10 +45,10 @@ def process_ends():
     next_run.close_all()
 
 
-def fit(hook, units=1):
+def fit(hook, units=1, *callbacks):
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(units)])
     model.compile("sgd", "mse", jit_compile=False)
-    model.fit(X, np.repeat(Y, units, 1), batch_size=8, verbose=0, callbacks=[hook])
+    model.fit(X, np.repeat(Y, units, 1), batch_size=8, verbose=0, callbacks=[hook, *callbacks])
     return model
 
 
@@ -160,3 +163,162 @@ def test_a_child_that_is_forked_between_two_fits_has_no_part_in_them(jobs):
     next_run.close_all()
     server.ends_well()
     assert len(settings(server)) == 2
+
+
+READER = textwrap.dedent("""
+    import pathlib, sys, time, wbsp
+    for version in wbsp.versions(sys.argv[1]):
+        if version.last:
+            print("evaluates fit", version.fit, flush=True)
+            while version.fit == 2 and not pathlib.Path("go").exists():
+                time.sleep(0.05)
+            version.report(score=1.0)
+            print("last of fit", version.fit, version.run, version._saved.layout[0].shape,
+                  flush=True)
+    print("over", flush=True)
+    """)
+
+
+def test_who_evaluates_goes_on_from_run_to_run_and_ends_with_the_server(jobs):
+    server = jobs.server("--best=score", workers=1, series=True).listens()
+    (jobs.folder / "read.py").write_text(READER)
+    reader = jobs.start("reader", "read.py", server.address)
+    server.until("a process at .* evaluates versions")
+    worker = script(jobs, server.address, 0, 2)
+    reader.until("evaluates fit 2")
+    worker.ends_well()  # no process waits for who evaluates, and the server for no process
+    (jobs.folder / "go").touch()
+    for job in (server, reader):
+        job.ends_well()
+    assert not server.find("lost between two fits")
+    runs = settings(server)
+    assert reader.find("^last") == [f"last of fit {fit} {runs[fit - 1]['id']} (4, {fit})"
+                                    for fit in (1, 2)]
+    for number in (1, 2):
+        assert (server.cwd / f"runs/pcc/run-{number:03}/best.safetensors").exists()
+    assert reader.find("^over$")
+
+
+@pytest.mark.parametrize("when", ["between", "within"])
+def test_a_fit_behind_a_server_that_was_ended_is_refused_at_once(jobs, when):
+    server = jobs.server(workers=1, series=True).listens()
+    said = []
+    hook = wbsp.SyncCallback(server.address, 0, say=said.append)  # waits two minutes for one
+
+    class Ends(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if when == "within" and batch == 2:
+                server.signal(signal.SIGINT)
+                server.until("SIGINT")
+
+    fit(hook, 1, Ends())
+    if when == "between":
+        server.until("waiting for the next fit")
+        server.signal(signal.SIGINT)
+    assert server.ends() == 130
+    for _ in range(2):
+        start = time.monotonic()
+        with pytest.raises(TransportError, match="interrupted by SIGINT") as refusal:
+            fit(hook)
+        assert "\n" not in str(refusal.value) and time.monotonic() - start < 30
+    port = int(server.address.split(":")[1])
+    again = jobs.server(workers=1, port=port).listens()
+    fit(hook)
+    again.ends_well()
+
+
+SHARED = textwrap.dedent("""
+    import json, pathlib, time, keras, numpy as np, wbsp
+    x = np.random.default_rng(0).normal(size=(160, 4)).astype("float32")
+    hook = wbsp.SyncCallback()
+    data = hook.examples(lambda i: (x[i], x[i, :1]), n=160, batch_size=16)
+    class Holds(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            print("holds", flush=True)
+            while not pathlib.Path("go").exists():
+                time.sleep(0.05)
+    for fit in range(2):
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", jit_compile=False)
+        history = model.fit(data, epochs=2, steps_per_epoch=hook.UNTIL_TOLD, verbose=0,
+                            validation_data=(x, x[:, :1]), callbacks=[hook, *[Holds()] * fit])
+        print("fit", fit, model.get_weights()[0].tobytes().hex(), flush=True)
+        print("history", json.dumps(history.history), flush=True)
+    """)
+
+
+def test_a_worker_that_is_started_again_passes_by_the_fits_that_have_ended(jobs):
+    server = jobs.server(series=True).listens()
+    (jobs.folder / "shared.py").write_text(SHARED)
+
+    def start(worker):
+        return jobs.start(f"worker{worker}", "shared.py", fork=forked.KERAS,
+                          WBSP_SERVER=server.address, WBSP_WORKER_INDEX=str(worker))
+
+    stays, dies = start(0), start(1)
+    dies.until("^holds")
+    dies.kill()
+    again = start(1)
+    again.until("fit 1 of this process's server has ended: it shows one batch")
+    again.until("^holds")
+    (jobs.folder / "go").touch()
+    for job in (stays, again, server):
+        job.ends_well()
+    assert stays.find("^fit") == again.find("^fit") and len(again.find("^fit")) == 2
+    first = server.cwd / "runs" / "pcc" / "run-001"
+    events = map(json.loads, (first / "events.jsonl").read_text().splitlines())
+    recorded = {event["epoch"]: event["values"]["val_loss"] for event in events
+                if event["kind"] == "measured"}
+    history = json.loads(again.find("^history")[0].partition(" ")[2])
+    assert dict(zip(history["val_epoch"], history["val_loss"], strict=True)) == recorded
+    assert len(settings(server)) == 2
+
+
+def test_shards_follow_their_server_from_run_to_run_and_end_with_it(jobs):
+    port = free_port()
+    shard = jobs.shard(port)
+    server = jobs.server(f"--shards=localhost:{port}", workers=1, series=True).listens()
+    hook = wbsp.SyncCallback(server.address, 0, say=lambda text: None)
+    for units in (1, 2):
+        fit(hook, units)
+    next_run.close_all()
+    server.ends_well()
+    shard.ends_well()
+    assert [run["fit"] for run in settings(server)] == [1, 2]
+    assert len(shard.find("following the server of run")) == 3, "of the one that did not begin, too"
+
+
+def test_a_standby_follows_its_server_from_run_to_run_and_takes_over_in_any(jobs):
+    ports = free_port(), free_port()
+    server = jobs.server(workers=1, series=True, port=ports[0]).listens()
+    standby = jobs.server(f"--standby_of={server.address}", workers=1, series=True, port=ports[1])
+    hook = wbsp.SyncCallback(f"{server.address},localhost:{ports[1]}", 0, say=lambda text: None)
+
+    class Kills(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 3:
+                until(lambda: len(standby.find("holding version")) == 2, "a copy of this run")
+                server.kill()
+
+    server.until("standby at")
+    fit(hook)
+    standby.until("the run has ended")
+    fit(hook, 2, Kills())
+    fit(hook, 3)
+    next_run.close_all()
+    standby.ends_well()
+    runs = [json.loads(path.read_text()) for path in sorted(
+        standby.cwd.glob("runs/pcc-standby/run-*/run.json"))]
+    assert [run["fit"] for run in runs] == [2, 3]
+    assert {run["series"] for run in runs} == {settings(server)[0]["id"]}
+
+
+def test_a_standby_of_a_series_ends_with_it(jobs):
+    server = jobs.server(workers=1, series=True).listens()
+    standby = jobs.server(f"--standby_of={server.address}", workers=1, series=True)
+    server.until("standby at")
+    fit(wbsp.SyncCallback(server.address, 0, say=lambda text: None))
+    next_run.close_all()
+    server.ends_well()
+    standby.ends_well()
+    assert not list(standby.cwd.glob("runs/pcc-standby/*"))

@@ -2,6 +2,7 @@
 when it ends."""
 
 import json
+import threading
 
 import forked
 import numpy as np
@@ -9,6 +10,9 @@ import pytest
 from back_ends import JAX_WHEN_ASKED, TORCH
 from counting_worker import Plan
 from jobs import ROOT, until
+
+import wbsp
+from wbsp.ps.checkpoint import format as checkpoint
 
 pytestmark = pytest.mark.slow  # a back end takes its seconds to start
 
@@ -121,24 +125,76 @@ def test_any_worker_ends_the_run_for_all(jobs, worker, how, reason):
     assert set(total) <= {0, 1, 2, 3}
 
 
-def test_an_epoch_is_validated_by_one_worker_and_told_to_all_as_is_the_rate_that_follows(
-        jobs, worker):
-    server = jobs.server(sync="pcc").listens()
-    workers = [worker(server, index, seconds=(0.01, 0.05)[index], validate=True, epochs=5,
-                      plateau=True) for index in range(2)]
+def validation_loss(values):
+    """Of the model with these values, as Keras computes it, in batches of 32."""
+    sizes = np.minimum(32, N - np.arange(N) // 32 * 32)
+    return -(values.ravel() * sizes).sum() / N
+
+
+def test_an_epochs_version_is_validated_by_one_worker_and_told_to_all(jobs, worker):
+    server = jobs.server("--best=loss", sync="pcc").listens()
+    workers = [worker(server, 0, seconds=0.05, validate=True, epochs=5, save=True),
+               worker(server, 1, seconds=0.01, validate=True, epochs=5)]
     for job in (*workers, server):
         job.ends_well()
     results = [dict(zip(history.get("val_epoch", []), history.get("val_loss", []), strict=True))
                for history in (told(job, "history") for job in workers)]
     measured = {event["epoch"]: event["values"]["val_loss"] for event in server.events("measured")}
-    assert set(measured) == set(range(5)), "each epoch once"
+    assert len(measured) == len(server.events("measured")) and 4 in measured, "each epoch once"
+    assert {event["worker"] for event in server.events("measured")} == {1}, "by the fast worker"
     for result in results:
         assert result and all(measured[epoch] == loss for epoch, loss in result.items())
+    whole = {event["epoch"] - 1: event["version"] for event in server.events("epoch")}
+    found = {event["version"]: event["loss"] for event in server.events("evaluation")}
+    for epoch, loss in measured.items():
+        assert found[whole[epoch]] == loss, "what was validated is the first version with all of it"
+    best = checkpoint.load(server.folder / "best.safetensors")
+    assert best.state.version == whole[4]
+    assert (best.vector == 5 / 2).all(), "pcc weighs an update 1/2"
+    assert measured[4] == pytest.approx(validation_loss(best.vector), rel=1e-5)
+    saved = {int(path.stem.partition("-")[2]): np.load(path)
+             for path in jobs.folder.glob("epoch-*.npy")}
+    assert saved, "worker 0 has not validated, and saves"
+    for epoch, values in saved.items():
+        assert measured[epoch] == pytest.approx(validation_loss(values), rel=1e-5)
+    assert not list(server.folder.glob("version-*"))
+
+
+def test_the_rate_that_follows_a_validation_is_told_to_all(jobs, worker):
+    server = jobs.server(sync="pcc").listens()
+    workers = [worker(server, index, seconds=(0.01, 0.05)[index], validate=True, epochs=5,
+                      plateau=True) for index in range(2)]
+    for job in (*workers, server):
+        job.ends_well()
     rates = server.events("learning_rate")
     assert [event["rate"] for event in rates] == [0.5 ** (n + 1) for n in range(len(rates))]
     assert 1 < len(rates) == len({event["epoch"] for event in rates})
     for job in workers:  # an epoch may end elsewhere as this worker's last one does
         assert told(job, "ended")["rate"] in [event["rate"] for event in rates[-2:]]
+
+
+def test_who_evaluates_epochs_does_it_for_all_workers(jobs, worker):
+    server = jobs.server(sync="pcc").listens()
+    versions, seen = wbsp.versions(server.address, at="epochs"), {}
+    waits = threading.Thread(target=lambda: seen.update(
+        (version.epoch, (version.number, version._saved.vector)) for version in versions
+        if version.report(score=0.5 + (version.epoch or 0)) is None))
+    waits.start()
+    server.until("a process at .* evaluates versions")
+    workers = [worker(server, index, seconds=0.03, validate=True, epochs=4, save=not index)
+               for index in range(2)]
+    for job in (*workers, server):
+        job.ends_well()
+    waits.join(30)
+    whole = {event["epoch"] - 1: event["version"] for event in server.events("epoch")}
+    assert 3 in seen and not waits.is_alive(), "and it ends with the server"
+    for epoch, (number, vector) in seen.items():
+        assert number == whole[epoch] and vector.min() >= (epoch + 1) / 2
+    assert {event["worker"] for event in server.events("measured")} == {None}
+    for job in workers:
+        history = told(job, "history")
+        assert "val_loss" not in history, "no worker has validated"
+        assert history["val_score"] == [0.5 + epoch for epoch in history["val_epoch"]]
 
 
 @pytest.mark.parametrize("back_end", ["tensorflow", JAX_WHEN_ASKED, TORCH])

@@ -26,6 +26,8 @@ Amount = Annotated[float, msgspec.Meta(ge=0, le=1.7e308)]  # finite, too
 Finite = Annotated[float, msgspec.Meta(ge=-1.7e308, le=1.7e308)]
 Staleness = Annotated[dict[Annotated[str, msgspec.Meta(pattern="^(pushes|sum|max)$")], Sum],
                       msgspec.Meta(min_length=3)]
+Metrics = Annotated[dict[Annotated[str, msgspec.Meta(max_length=100)], Finite],
+                    msgspec.Meta(max_length=128)]
 Voter = tuple[int, str]  # a worker, and its process, as `owner`; "": it was no member yet
 
 
@@ -63,6 +65,19 @@ class IndexOwner:
     earlier: Totals | None  # totals of the worker's earlier incarnations
 
 
+@dataclass
+class Best:
+    """The best version so far of those that were evaluated, by this metric.
+
+    worse: evaluations since then, none of which was better
+    """
+
+    metric: str
+    value: Finite
+    version: Count
+    worse: Sum = 0
+
+
 @dataclass(kw_only=True)
 class RunState:
     """The state of a run beside the tensors of a version. What a release has added later than the
@@ -73,6 +88,8 @@ class RunState:
     work:    which positions of the data that all workers share are to be trained; None: each has
              data of its own
     rate:    epoch and value of the learning rate that a worker has set for all
+    measured, found: of those data, the epoch of the newest result of a validation, with that, and
+             what is known of each epoch
     answers: worker -> seq, accepted, reason, weight and mark of the answer to its newest push
     ended:   the version is the run's last
     owed:    workers that had finished then, and did not have that one yet; None: not known
@@ -82,6 +99,7 @@ class RunState:
     reports: each worker's totals, over all its incarnations
     places:  worker -> its newest process that was a member
     layers:  what layers have and no version carries; None: not known
+    best:    by what evaluations say; None: nobody has evaluated by a metric that was named
     """
 
     format: Count = FORMAT
@@ -90,6 +108,8 @@ class RunState:
     totals: tuple[Sum, Sum]
     work: WorkState | None = None
     rate: tuple[Count, Finite] | None = None
+    measured: tuple[Count, Metrics] | None = None
+    found: dict[Count, Metrics] = field(default_factory=dict)
     mark: Count = 0
     answers: dict[Worker, tuple[Count, bool, str | None, float, Count]] = field(
         default_factory=dict)
@@ -110,6 +130,7 @@ class RunState:
     reports: dict[Worker, Totals] = field(default_factory=dict)
     places: dict[Worker, IndexOwner] = field(default_factory=dict)
     layers: LayerStates | None = None
+    best: Best | None = None
 
     @classmethod
     def from_json(cls, state: Any) -> RunState:

@@ -36,7 +36,8 @@ from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Bond, answer
 from wbsp.wire.sockets import ServerSocket
 
-_OF_THE_SERVER = {"folder", "path", "id", "runs"}  # settings that no flag of the standby gives
+# Settings that no flag of the standby gives.
+_OF_THE_SERVER = {"folder", "path", "id", "runs", "series", "fit"}
 
 
 @dataclass
@@ -184,10 +185,15 @@ class Replication:
             self._inquiry = Inquiry(self._socket, *split_address(beside), self._info.run,
                                     self._info.secret)
 
-    def end(self, reason: str) -> None:
-        """The run has ended in good order."""
+    @property
+    def followed(self) -> bool:
+        """Whether there is a standby."""
+        return self._standby is not None
+
+    def end(self, reason: str, follows: bool = False) -> None:
+        """The run has ended in good order; `follows`: another one is to come."""
         if self._standby is not None and self._election is None:
-            self._send(m.Over(reason))
+            self._send(m.Over(reason, follows))
 
     def all_have_it(self) -> None:
         """All workers have the final version, and so has the standby."""

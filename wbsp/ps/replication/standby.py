@@ -50,7 +50,7 @@ class PrimaryLink(ServerLink):
     gone_since: time since which no process has been there that could serve; None: one may be
     rank:     as of Follow, of the process there: it waits, as this one does; 0: that is not known
     refusal:  why it does not take this standby
-    over:     why the run has ended
+    over:     why the run has ended; another_follows: of the same server
     trouble:  why the newest copy that failed could not be taken; it is asked for again
 
     What the process there says counts once it has proven that it is of this run, or of this user or
@@ -79,6 +79,7 @@ class PrimaryLink(ServerLink):
         self._refused_at = -math.inf
         self.refusal: str | None = None
         self.over: str | None = None
+        self.another_follows = False
         self.trouble: str | None = None
 
     @property
@@ -207,6 +208,7 @@ class PrimaryLink(ServerLink):
                 self.refusal = one_line(message.reason)
             case m.Over() if self.follows:
                 self.over = one_line(message.reason)
+                self.another_follows = message.follows
 
     def _hold(self, now: float) -> None:
         """A copy has come whole."""
@@ -234,6 +236,8 @@ class Standby:
     serve:  makes the server: from a copy or, given None, from this process's own checkpoint
     own:    what is in that; None: there is none
     share:  whether memory is shared with a server of this machine and user
+    stands_by_again: after the run's end: another one follows, for which another standby takes the
+            socket over
     first:  seconds to wait for a server that this process knows nothing of yet
     """
 
@@ -244,6 +248,7 @@ class Standby:
         """Raises ValueError for a bad address."""
         self._socket = socket
         self._serve = serve
+        self.stands_by_again = False
         self._interrupts = interrupts
         self._own = own
         self._first = first
@@ -274,7 +279,9 @@ class Standby:
         finally:
             self._primary.close()
         if isinstance(why, int):
-            self._socket.close(1.0)
+            self.stands_by_again = why == 0 and self._primary.another_follows
+            if not self.stands_by_again:
+                self._socket.close(1.0)
             return why
         say(f"taking over from the server at {self._primary.address}: {why}")
         server = self._begin()

@@ -53,6 +53,7 @@ class Entrance(ABC):
         self._clock = clock
         self._other = other
         self._over: str | None = None  # why no worker can join any more
+        self._ends = False  # nor another run
 
     def handlers(self) -> Handlers:
         """The messages by which workers enter."""
@@ -91,12 +92,15 @@ class Entrance(ABC):
             self._sessions.refuse(identity, hello.worker, doubt, elsewhere=True)
             return
         if self._over is not None and hello.worker in self._sessions.series.living:
-            # as it has announced; it asks until the next run is there
-            self._sessions.answer(identity, m.Refused(self._over, over=True))
+            # as it has announced; it asks until the next run is there, or its process ends
+            if self._ends or hello.leaves:
+                self._sessions.series.left(hello.worker)
+            self._sessions.answer(identity, m.Refused(self._over, over=True, ends=self._ends))
             return
         reason = self._objection(identity, hello)
         if reason:
-            self._sessions.refuse(identity, hello.worker, reason, self._over is not None)
+            self._sessions.refuse(identity, hello.worker, reason, self._over is not None,
+                                  ends=self._ends)
             return
         old = self._sessions.of(hello.worker)
         if old is not None and old.identity != identity:
@@ -107,9 +111,11 @@ class Entrance(ABC):
                 return
             session = self._sessions.open(identity, hello.worker, hello.own)
         session.line = line
+        session.passes = self._info.series.passes(hello.series, hello.fit)
+        passes = {"passes": str(session.passes)} if session.passes else {}
         self._sessions.send(identity,
-                            m.Welcome(self._info.settings, self._clock.run(), self._info.rule,
-                                      self._info.epoch))
+                            m.Welcome(self._info.settings | passes, self._clock.run(),
+                                      self._info.rule, self._info.epoch))
 
     def reattach(self, peer: Peer, request: m.Reattach) -> None:
         """A member has a new connection, and perhaps the run a new server.
@@ -154,12 +160,16 @@ class Entrance(ABC):
         session.request, session.joined = join, True
         self._joined(session)
 
-    def dismiss(self, reason: str) -> None:
-        """Nobody can join any more: refuse those who are about to, now or later."""
+    def dismiss(self, reason: str, ends: bool = False) -> None:
+        """Nobody can join any more: refuse those who are about to, now or later. `ends`: as of
+        `messages.Refused`."""
         self._over = reason
+        self._ends = ends
         for session in [one for one in self._sessions if one.plane is None]:
             self._sessions.series.lives(session.worker)
             self._refuse(session, f"worker {session.worker} comes too late: {reason}")
+            if ends:
+                self._sessions.series.left(session.worker)
 
     def _is_late(self, identity: bytes, worker: m.Hello | m.Reattach) -> bool:
         """True for a worker that knows a later server of this run: it has no place here, and what
@@ -230,7 +240,8 @@ class Entrance(ABC):
         self._sessions.repeat(session)
 
     def _refuse(self, session: WorkerSession, reason: str) -> None:
-        self._sessions.refuse(session.identity, session.worker, reason, self._over is not None)
+        self._sessions.refuse(session.identity, session.worker, reason, self._over is not None,
+                              ends=self._ends)
         self.lose(session, reason)
 
 
@@ -261,7 +272,10 @@ class Lobby(Entrance):
         if isinstance(leaving, m.Leaving):
             self._sessions.note_report(session, leaving.report)
         self._end(session)
-        self._sessions.series.left(session.worker)
+        if isinstance(leaving, m.Goodbye) and leaving.again:
+            self._sessions.series.lives(session.worker)
+        else:
+            self._sessions.series.left(session.worker)
 
     def lose(self, session: WorkerSession, reason: str) -> None:
         self._sessions.series.lives(session.worker)  # as far as is known

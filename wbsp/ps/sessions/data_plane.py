@@ -257,8 +257,8 @@ class DataPlanes:
         """What has the versions; as of `Store`."""
         return Store(initial, version, outer, self._wire, unsent)
 
-    def end(self, reason: str) -> None:
-        """The run has ended in good order."""
+    def end(self, reason: str, follows: bool = False) -> None:
+        """The run has ended in good order; `follows`: another one is to come."""
 
     def attach(self, session: Member, size: int, name: str) -> None:
         """Make ready for updates of `size` floats of a worker that is a member, or comes again over
@@ -314,8 +314,8 @@ class ShardedPlanes(DataPlanes):
               unsent: np.ndarray | None) -> Store:
         return ShardedStore(initial, version, outer, self._shards, self._wire, unsent)
 
-    def end(self, reason: str) -> None:
-        self._shards.end(reason)
+    def end(self, reason: str, follows: bool = False) -> None:
+        self._shards.end(reason, follows)
 
     def attach(self, session: Member, size: int, name: str) -> None:
         if session.plane is None:

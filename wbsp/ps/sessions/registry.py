@@ -190,10 +190,10 @@ class SessionRegistry:
         self.send(session.identity, session.alive())
 
     def refuse(self, identity: bytes, worker: int, reason: str, over: bool = False,
-               nonce: bytes = b"", elsewhere: bool = False) -> None:
+               nonce: bytes = b"", elsewhere: bool = False, ends: bool = False) -> None:
         """Tell a peer why it may not take part, and say so, but not without end.
 
-        over:  the run has ended
+        over:  the run has ended; ends: so does the server
         nonce: of a member of another run, whose secret is not known here; else empty
         elsewhere: it is to try its other addresses, and this one again; why is said once
         """
@@ -205,7 +205,7 @@ class SessionRegistry:
             self._turned_away.append(reason)
         else:
             proof = answer(self._socket.contact, nonce, "refused", reason) if nonce else b""
-            self.send(identity, m.Refused(reason, over, proof))
+            self.send(identity, m.Refused(reason, over, proof, ends))
         if self._refusals.may(self._clock()):
             self._reporter.say(f"refused: {reason}")
             self._reporter.event("refused", worker=worker, reason=reason)

@@ -61,6 +61,7 @@ class WorkerSession:
     liveness: Liveness
     line: object = None  # the connection over which it has said who it is, and no other
     own: bytes = b""  # as in `messages.Hello`
+    passes: int = 0  # number of the run that its fit was, and that has ended; 0: of none
     request: m.Join | m.Reattach | None = None  # as which it asked to be a member
     joined: bool = False  # it asked to join, and has not left
     ledger: Ledger | None = None  # of its pushes, once it is admitted

@@ -320,9 +320,9 @@ class Shards:
             case Committed():
                 self.tell(s.Commit(record.version))
 
-    def end(self, reason: str) -> None:
-        """The run has ended in good order."""
-        self.tell(m.Over(reason))
+    def end(self, reason: str, follows: bool = False) -> None:
+        """The run has ended in good order; `follows`: another one is to come."""
+        self.tell(m.Over(reason, follows))
         with contextlib.suppress(ShardLost):
             monotonic = self.on.clock.monotonic
             end = monotonic() + timeouts.SERVER_LINGER

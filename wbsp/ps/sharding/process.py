@@ -253,7 +253,10 @@ class ShardServer:
                 self._send(leader.identity, message)
             case m.Over():
                 self._say(f"the run has ended: {one_line(message.reason)}")
-                self._over = True
+                if message.follows and self._lifeline is None:
+                    self._forget("has ended it")
+                else:  # one that a server has started is of one run
+                    self._over = True
             case s.Begin():
                 leader.begin = message
                 sizes = [message.stop - message.start, *message.state.values()]

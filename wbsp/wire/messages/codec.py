@@ -68,6 +68,8 @@ from wbsp.wire.messages.from_worker import (
     Update,
 )
 from wbsp.wire.messages.reading import (
+    AskPast,
+    AskVersion,
     Evaluated,
     NextVersion,
     Noted,
@@ -93,10 +95,11 @@ from wbsp.wire.messages.watch import FilesAt, News, Read, Watch
 __all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "NONE", "PROTOCOL", "ShardGroup", "SharedData",
            "WorkHeld", "WorkPlace", "Impossible", "WireError"]
 
-PROTOCOL = 16  # to be raised when a message, or a type that a message embeds, changes
+PROTOCOL = 17  # to be raised when a message, or a type that a message embeds, changes
 FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | Leaving
               | AskWork | Measured | LearningRate | StopRun | Reattach | Kept | Goodbye | Elected
-              | Follow | Held | Ask | Watch | Lead | NextVersion | Evaluated)
+              | Follow | Held | Ask | Watch | Lead | NextVersion | AskVersion
+              | AskPast | Evaluated)
 FromServer = (Welcome | Joined | Refused | Ack | Granted | Directed | CutDecision | Model | Work
               | Measured | LearningRate | Stop | Final | Alive | Resend | Reattached | Unknown
               | Elect | Leading | NotServing | Following | Copy | CopyChunk | AllHave | Vacant

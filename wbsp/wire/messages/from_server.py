@@ -43,6 +43,7 @@ class Refused(Message, frozen=True):
     reason: Line
     over: bool = False
     proof: Mac = b""  # of one without the run's secret: by the key of a first contact
+    ends: bool = False  # the server has been ended: no other run follows
 
 
 class Resend(Message, frozen=True):

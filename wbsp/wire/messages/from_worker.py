@@ -19,6 +19,9 @@ class Hello(Message, frozen=True):
     run: Id = ""  # id of the run that this process knows; "": of none yet
     epoch: Count = 0  # highest of that run that this process knows; a server of a lower one is late
     own: Mac = b""  # a number of this process: only who knows it goes on with the session
+    series: Id = ""  # of the run that this process was in last
+    fit: Count = 0  # of this process in that series, from 1 on; 0: that is not known
+    leaves: bool = False  # this process ends: it comes to hear that the server knows
 
 
 class Join(Message, frozen=True):

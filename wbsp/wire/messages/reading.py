@@ -26,18 +26,36 @@ class NextVersion(Message, frozen=True):
     protocol: int
     run: Id = ""  # whose versions it has had; "": no run's
     after: OrNone = NONE  # the newest that it has had
+    epochs: bool = False  # it wants the versions of epochs alone
     nonce: Mac = b""  # this and the next: see `wbsp.wire.proof`
     proof: Mac = b""
 
 
+class AskVersion(Message, frozen=True):
+    """Question of a worker at an epoch's end: is it to validate the version of that, or of one
+    before? Else: which one was validated last, or is the newest?"""
+
+    epoch: OrNone = NONE  # of the run; NONE: there will be such questions
+    validates: bool = False
+
+
+class AskPast(Message, frozen=True):
+    """Request of a worker, in the place of Join: where is the final version of the run that its fit
+    was, and that has ended? The settings in its Welcome say which one that is, as `passes`."""
+
+
 class VersionAt(Message, frozen=True):
-    """Answer to NextVersion; without a version: there is no newer one yet, or `last`, no other."""
+    """Answer to NextVersion, AskVersion and AskPast, and a reader's farewell. Without a version:
+    there is none for who asks, or none yet, or `last`, no other one of this run."""
 
     run: Id
     version: OrNone = NONE
     name: FileName = ""  # of its file
     port: Annotated[int, Meta(ge=0, le=65535)] = 0  # of the host at which the server was reached
     last: bool = False  # it is the run's final version
+    epoch: OrNone = NONE  # of which it is the version: the first with all of it
+    fit: Count = 1  # number of the run in its series
+    ends: bool = False  # the server does, and no other run follows
 
 
 class Evaluated(Message, frozen=True):

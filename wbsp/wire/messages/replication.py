@@ -86,6 +86,8 @@ class Vacant(Message, frozen=True):
 
 
 class Over(Message, frozen=True):
-    """The run has ended in good order; the standby has nothing to wait for."""
+    """The run has ended in good order; a standby, or a shard, has nothing to wait for, unless
+    another run follows."""
 
     reason: Line
+    follows: bool = False

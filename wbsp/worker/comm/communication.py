@@ -76,7 +76,7 @@ Request = SendUpdate | SendInitial | Attach | Expect | m.Message
 _ANSWERS: dict[type, type[m.Message]] = {
     m.Hello: m.Welcome, m.Join: m.Joined, SendInitial: m.Joined, Attach: m.Reattached,
     SendUpdate: m.Ack, m.Fetch: m.Model, Expect: m.Model, m.CutQuery: m.CutDecision,
-    m.Leaving: m.Final}
+    m.Leaving: m.Final, m.AskPast: m.VersionAt}
 
 
 @dataclass
@@ -376,6 +376,8 @@ class Communication:
                 if (self._attaching is not None and self._trusted
                         and not self._turned_away(message.epoch, now)):
                     self._go_on(message, now)
+            case m.VersionAt() if self._take_answered(message):
+                self.handshake.put(message)
             case m.Welcome() | m.Joined() if self.session.member:
                 pass  # answered twice; or a stranger, where the server was
             case m.Welcome():
@@ -408,11 +410,11 @@ class Communication:
         if not self.session.member or self._trusted or hmac.compare_digest(
                 refusal.proof, answer(self._connection.contact, claim.nonce, "refused",
                                       refusal.reason)):
-            raise refused(reason, refusal.over)
+            raise refused(reason, refusal.over, refusal.ends)
         if self._refused_at is None:
             self._refused_at = now
         if now - self._refused_at > _DOUBT:
-            raise refused(reason, refusal.over)
+            raise refused(reason, refusal.over, refusal.ends)
         self._connection.monitor.turn_away(
             f"the process at {self._address} refuses this worker, and has not proven that it is of "
             f"the same user, token or run ({reason}); looking for the run's server for up to "

@@ -65,17 +65,25 @@ class Transport:
         """True while the server is lost, and until it knows this worker again."""
         return self._communication.cut_off
 
+    @property
+    def host(self) -> str:
+        """Address at which the server was reached."""
+        return self._connection.monitor.route.host
+
     def update_bytes(self, size: int) -> int:
         """Bytes that an update of `size` floats takes on the wire of this run."""
         return 4 * self._communication.session.wire.words(size)
 
-    def hello(self, expected: dict[str, str], timeout: float) -> m.Welcome:
-        """Introduce this worker and wait for the run's settings.
+    def hello(self, expected: dict[str, str], timeout: float, series: str = "", fit: int = 0,
+              leaves: bool = False) -> m.Welcome:
+        """Introduce this worker and wait for the run's settings. `series`, `fit`, `leaves`: as of
+        `Hello`.
 
         Raises TransportError when no server answers within `timeout` seconds, or it refuses.
         """
         self.request(m.Hello(m.PROTOCOL, self.worker, expected,
-                             own=self.on.scheduler.random(16)))
+                             own=self.on.scheduler.random(16), series=series, fit=fit,
+                             leaves=leaves))
         self._thread = self.on.scheduler.thread(self._communication.run, "wbsp-communication")
         self._thread.start()  # after the request: no heartbeat may precede Hello
         start = self.on.clock.monotonic()
@@ -121,6 +129,22 @@ class Transport:
         except TimeoutError as error:
             raise TransportError(str(error)) from None
         return joined
+
+    def past(self, timeout: float) -> m.VersionAt:
+        """Where the final version is of the run that this worker's fit was, and that has ended.
+
+        Raises TransportError where that does not come.
+        """
+        end = self.on.clock.monotonic() + timeout
+        while True:
+            self.request(m.AskPast())
+            try:
+                at = self._await(m.VersionAt, timeout)
+            except TimeoutError as error:
+                raise TransportError(str(error)) from None
+            if at.port or self.on.clock.monotonic() > end:
+                return at
+            self.on.clock.sleep(_GRAIN)
 
     def listen(self, listener: Listener, layout: Sequence[TensorSpec]) -> None:
         """Have all messages to this member passed on to `listener`, the earlier ones as well."""

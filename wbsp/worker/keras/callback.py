@@ -25,6 +25,7 @@ from wbsp.worker.keras.examples import Function, dataset
 from wbsp.worker.keras.fit import Edge, Fit
 from wbsp.worker.keras.input import advice, batches, check
 from wbsp.worker.keras.loss_meter import LossMeter
+from wbsp.worker.keras.passed_fit import PassedFit
 from wbsp.worker.keras.run_rate import RunRate
 from wbsp.worker.keras.shared_fit import UNTIL_TOLD, SharedFit
 from wbsp.worker.keras.train_function import TimedSteps
@@ -74,7 +75,9 @@ class SyncCallback(keras.callbacks.Callback):
             self._worker = session or Worker(
                 address, worker_index, token_file, connect_timeout, band_width_limit, expected, say,
                 patience, transport)
+        self._once: list[keras.callbacks.Callback] = []
         self._shared: SharedFit | None = None  # the fit under way, where its data are the run's
+        self._passed: PassedFit | None = None  # the fit under way, where its run has ended
         self._surrounds = False  # all callbacks of the fit under way: see `_surround`
         self._steps: TimedSteps | None = None  # of that fit
 
@@ -82,7 +85,8 @@ class SyncCallback(keras.callbacks.Callback):
         """Of a copy, as what runs one `fit` after the other makes of each callback: it has not
         connected, and has seen no model. Raises TypeError where two cannot be."""
         return {**self.__dict__, "_worker": copy(self._worker), "_surrounds": False,
-                "_model": None, "_meter": None, "_shared": None, "_steps": None}
+                "_model": None, "_meter": None, "_shared": None, "_steps": None,
+                "_passed": None}
 
     @property
     def worker(self) -> int:
@@ -163,9 +167,14 @@ class SyncCallback(keras.callbacks.Callback):
     def once(self, callback: keras.callbacks.Callback) -> keras.callbacks.Callback:
         """Return the callback on worker 0, and one that does nothing on others.
 
-        For callbacks that write files.
+        For callbacks that write files. On shared data the model is, in its on_epoch_end, the
+        version of the epoch that the results of the validation are of (`val_epoch`), or of the
+        newest that is complete.
         """
-        return callback if self.worker == 0 else keras.callbacks.Callback()
+        if self.worker:
+            return keras.callbacks.Callback()
+        self._once.append(callback)
+        return callback
 
     def stream(self, examples: Callable[[Any, Any], Any], batch_size: int) -> Any:
         """Return batches for `fit` whose sizes, and examples, the server may choose.
@@ -228,9 +237,12 @@ class SyncCallback(keras.callbacks.Callback):
         worker.enter(fit)
         with worker.leaving_on_error():
             _, welcome = worker.connect()
+            self._passed = PassedFit(worker, model, fit) if worker.passes else None
+            if self._passed:
+                return
             sync, rule = welcome.settings["sync"], welcome.rule
             self._shared = None if worker.share is None else SharedFit(
-                worker, worker.share, model, self.params or {}, fit)
+                worker, worker.share, model, self.params or {}, fit, self._once)
             if self._shared is None:
                 check(model, worker.batch is not None, sync, rule)
             worker.assignments.begin(worker.batch)
@@ -253,32 +265,39 @@ class SyncCallback(keras.callbacks.Callback):
             self._stop_if_due()
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._worker.connected()
-        self._meter.reset()
+        if not self._passed:
+            self._worker.connected()
+            self._meter.reset()
 
     def on_train_batch_begin(self, batch, logs=None):
-        if not self._surrounds:
+        if not (self._surrounds or self._passed):
             self._step_begins(batch)
 
     def on_train_batch_end(self, batch, logs=None):
-        if not self._surrounds:
+        if self._passed:
+            self._passed.step_ends(batch)
+        elif not self._surrounds:
             self._step_ends(batch, logs)
 
     def on_epoch_end(self, epoch, logs=None):
-        if not self._surrounds:
+        if not (self._surrounds or self._passed):
             self._epoch_ends(epoch)
 
     def on_test_begin(self, logs=None):
-        if not self._surrounds:
+        if not (self._surrounds or self._passed):
             self._test_begins()
 
     def on_test_batch_end(self, batch, logs=None):
-        if self._worker.signalled:
+        if self._worker.signalled and not self._passed:
             with self._worker.leaving_on_error():
                 self._stop_if_due()
 
     def on_train_end(self, logs=None):
         worker = self._worker
+        if self._passed:
+            self._passed.fit_ends()
+            worker.end(None)
+            return
         with worker.leaving_on_error():
             model = self.model
             runtime = worker.begun()

@@ -7,14 +7,17 @@ is taken back in `on_epoch_end`: public API alone, and the same on every back en
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import isfinite
 from typing import Any
 
 import keras
 
 from wbsp.core.messages import Measured
+from wbsp.wire.messages.reading import AskVersion
 from wbsp.worker.keras.fit import Edge, Fit
 from wbsp.worker.keras.input import reads_ahead
+from wbsp.worker.keras.shown_version import ShownVersion
 from wbsp.worker.loop import Worker
 from wbsp.worker.share import Share
 
@@ -35,10 +38,15 @@ class SharedFit:
     """
 
     def __init__(self, worker: Worker, share: Share, model: keras.Model, params: dict[str, Any],
-                 fit: Fit):
+                 fit: Fit, once: Collection[keras.callbacks.Callback] = ()):
+        """`once`: callbacks that are to see the versions of epochs."""
         self._worker = worker
         self._share = share
         self._model = model
+        self._once = once
+        self._saves = False  # one of these is in this fit
+        self._validated = fit.argument("validation_data", True) is not None
+        self._shown = ShownVersion(worker, model)
         self._validates = False  # in the validation under way, or the last one
         self._told = -1  # the newest epoch of whose validation the callbacks were told
         self._look = False  # the step under way trains no example of the run
@@ -68,12 +76,15 @@ class SharedFit:
         elif share.next_epoch:
             say(f"joins in epoch {share.next_epoch + 1} of {epochs}; Keras counts the epochs of "
                 "this fit")
+        if self._validated or self._saves:
+            self._worker.begun().tell(AskVersion())
 
     def surround(self, first: Edge, last: Edge, callbacks: list[keras.callbacks.Callback]) -> None:
         """Have the edges of all `callbacks` of this fit do what is to be done at epochs' ends."""
         bars = [one for one in callbacks if isinstance(one, keras.callbacks.ProgbarLogger)]
         begins, ends, tests = first.on_epoch_begin, first.on_epoch_end, first.on_test_begin
         ended = last.on_epoch_end
+        self._saves = any(one in self._once for one in callbacks)
 
         def epoch_begins(epoch, logs=None):
             begins(epoch, logs)
@@ -81,15 +92,15 @@ class SharedFit:
                 bar.target = None  # it takes the steps of one epoch for those of the next
 
         def epoch_ends(epoch, logs=None):
-            self.epoch_ends(logs or {})
             ends(epoch, logs)
+            self.epoch_ends({} if logs is None else logs)
 
         def test_begins(logs=None):
             tests(logs)
             self.test_begins()
 
         def all_ended(epoch, logs=None):
-            self.end_for_all()
+            self.epoch_ended()
             ended(epoch, logs)
 
         first.on_epoch_begin, first.on_epoch_end = epoch_begins, epoch_ends
@@ -122,30 +133,43 @@ class SharedFit:
             self._model.stop_training = _EPOCH_ENDS
 
     def test_begins(self) -> None:
-        """An epoch is validated by one worker, which has trained its last example: of unequal ones
-        that is mostly the fastest. The others see one batch."""
-        self._validates = self._share.closed > self._told
+        """An epoch's version is validated by one worker, as the server says. The others see one
+        batch."""
+        with self._worker.leaving_on_error():
+            self._validates = self._shown.show(AskVersion(self._share.epoch, True))
         if not self._validates:
             self._model.stop_evaluating = True
 
     def epoch_ends(self, logs: dict[str, Any]) -> None:
-        """Before the other callbacks' on_epoch_end: what they see of a validation is the run's.
+        """Before the other callbacks' on_epoch_end: what they see of a validation is the run's, and
+        the model of who has validated, or saves, is the version that it is of.
 
         logs: changed in place. Where no result has come since the epoch before, there is none in it
         """
         if self._model.stop_training is _EPOCH_ENDS:
             self._model.stop_training = False
         mine = {name: logs.pop(name) for name in [*logs] if name.startswith("val_")}
-        if mine and self._validates:
-            own = Measured(self._share.closed, {name: value for name, value in mine.items()
-                                                if isfinite(value)})
+        if mine and self._validates and self._shown.epoch is not None:
+            own = Measured(self._shown.epoch, {name: value for name, value in mine.items()
+                                               if isfinite(value)})
             self._share.validated(own)
             self._worker.begun().tell(own)
         self._validates = False
-        newest = self._share.measured
+        if self._saves:
+            with self._worker.leaving_on_error():
+                if not self._shown.show(AskVersion(self._share.epoch)):
+                    self._worker.say_once(
+                        "no epoch's version is there: callbacks of once() see what this worker "
+                        "trains")
+        newest = self._share.measured  # behind `show`: what is shown is of no later epoch
         if mine and newest is not None and newest.epoch > self._told:
             self._told = newest.epoch
             logs.update(newest.values, val_epoch=newest.epoch)
+
+    def epoch_ended(self) -> None:
+        """Behind the other callbacks' on_epoch_end."""
+        self._shown.put_back()
+        self.end_for_all()
 
     def end_for_all(self) -> None:
         """Where a callback has ended the training of this worker, end the run."""

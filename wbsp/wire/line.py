@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -12,9 +13,13 @@ import zmq.utils.monitor
 
 from wbsp import timeouts
 from wbsp.wire.messages import codec as m
+from wbsp.wire.messages.reading import ReadVersion, VersionPart
 from wbsp.wire.sockets import FOREIGN, HANDSHAKE_FAILED, HANDSHAKES, worker_socket
 
 _LOOK = 0.2  # seconds between two looks whether anybody waits still
+
+
+TROUBLE = OSError, zmq.ZMQError, m.WireError  # of a line
 
 
 class Refused(ConnectionError):
@@ -72,3 +77,28 @@ class Line:
             raise ConnectionError(f"the connection to {self._place} broke")
         elif event == zmq.EVENT_CONNECT_RETRIED and not self._failures:
             raise ConnectionError(f"nobody answers at {self._place}")
+
+
+def read_version(host: str, at: m.VersionAt, token: bytes | None, path: Path) -> bool:
+    """Read a version's file into `path`; False if it is no longer there, or who hands it out.
+
+    host: at which the server was reached that has said where the file is
+    """
+    context = zmq.Context()
+    line = Line(context, f"tcp://{host}:{at.port}", token, threading.Event())
+    try:
+        with open(path, "wb") as file:
+            while True:
+                offset = file.tell()
+                part = line.ask(ReadVersion(at.name, offset), VersionPart)
+                assert isinstance(part, VersionPart)
+                if not part.data or part.offset != offset:
+                    return False
+                file.write(part.data)
+                if file.tell() >= part.size:
+                    return True
+    except TROUBLE:
+        return False
+    finally:
+        line.close()
+        context.destroy(0)

@@ -1,0 +1,90 @@
+"""The version of each epoch of the run's shared data: the first that holds all of it.
+
+While somebody validates such versions, the newest one is kept in memory until its turn comes, which
+is when a process asks for it; then it is a file, beside the checkpoint. So there is one version in
+memory at most, and one that is being written, however long a validation takes.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+
+from wbsp.core.engine import Engine
+from wbsp.core.store import Whole
+from wbsp.process.host import HOST, Host
+from wbsp.ps.checkpoint import format as checkpoint
+from wbsp.ps.checkpoint.state import RunState
+from wbsp.tensors.layout import TensorSpec
+
+NAME = "version-{}.safetensors"  # of a file with a version that somebody looks at
+
+
+@dataclass(eq=False)
+class EpochVersion:
+    """Of `epoch` (0, 1 ...); `t`: seconds of the run at which it was made.
+
+    whole:   until it is written
+    problem: why its file is not there, and will not be
+    """
+
+    epoch: int
+    version: int
+    t: float
+    state: RunState | None
+    whole: Future[Whole] | None
+    writing: Future[None] | None = None
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        return NAME.format(self.version)
+
+
+class EpochVersions:
+    """Those of one run; used by the event loop.
+
+    wanted: somebody asks for such versions; until then none is kept
+    newest: None: there is none yet
+    """
+
+    def __init__(self, folder: pathlib.Path, layout: list[TensorSpec], engine: Engine,
+                 on: Host = HOST):
+        self._folder = folder
+        self._layout = layout
+        self._engine = engine
+        self._on = on
+        self._pool: Executor | None = None
+        self.wanted = False
+        self.newest: EpochVersion | None = None
+
+    def keep(self, t: float, state: RunState) -> None:
+        """All of an epoch, or of several, is in the store's version, and nothing is pending."""
+        work = self._engine.work
+        epoch = -1 if work is None else work.ledger.epoch - 1
+        if self.wanted and epoch > (-1 if self.newest is None else self.newest.epoch):
+            self.newest = EpochVersion(epoch, state.version, t, state, self._engine.store.whole())
+
+    def there(self, one: EpochVersion) -> bool:
+        """Whether its file is there; else it is being made, unless there is a `problem`."""
+        if one.whole is not None and one.writing is None:
+            self._pool = self._pool or self._on.scheduler.pool("wbsp-epochs")
+            one.writing = self._pool.submit(self._write, one)
+        if one.writing is not None and one.writing.done():
+            error = one.writing.exception()
+            one.problem = "" if error is None else f"{one.name} cannot be written: {error}"
+            one.writing = one.whole = one.state = None
+        return one.whole is None and not one.problem
+
+    def close(self) -> None:
+        """Nothing is written any more."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def _write(self, one: EpochVersion) -> None:
+        assert one.whole is not None and one.state is not None
+        snapshot = one.whole.result().snapshot
+        assert snapshot.vector is not None, "a real server's store holds tensors"
+        checkpoint.save(self._folder / one.name,
+                        checkpoint.Checkpoint(snapshot.vector, self._layout, one.state))

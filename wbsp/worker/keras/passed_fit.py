@@ -1,0 +1,84 @@
+"""A `fit` that was a run which has ended, in a worker's process that was started again, or late.
+
+A script's fits are the runs of its server, one after the other. So such a fit passes by: it shows
+one batch to the model, since Keras needs one, and leaves that run's final version and its history,
+so that what the script decides by these it decides as on the other workers.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from wbsp.saved import assign, read
+from wbsp.wire.line import read_version
+from wbsp.worker.errors import TransportError
+from wbsp.worker.keras.fit import Edge, Fit
+from wbsp.worker.loop import Worker
+
+
+class PassedFit:
+    """From `on_train_begin` on. Raises TransportError where the final version does not come,
+    ValueError for a model that is not that run's."""
+
+    def __init__(self, worker: Worker, model: keras.Model, fit: Fit):
+        self._model = model
+        transport, welcome = worker.connect()
+        number = welcome.settings["passes"]
+        at = transport.past(worker.timeout)
+        with tempfile.TemporaryDirectory(prefix="wbsp-version-") as folder:
+            path = Path(folder) / "version"
+            if not read_version(transport.host, at, worker.secret, path):
+                raise TransportError(f"the final version of fit {number}, which has ended, could "
+                                     f"not be read at {transport.host}, port {at.port} "
+                                     "(--watch_port of the server)")
+            self._saved = read(path)
+        self._of = f"the final version of fit {number}"
+        self._show()
+        worker.say(f"fit {number} of this process's server has ended: it shows one batch to the "
+                   f"model, which is not counted, and takes version {self._saved.state.version:,}, "
+                   "the final one")
+        last = Edge(on_train_batch_end=self.step_ends, on_train_end=self.fit_ends)
+        first = Edge(on_epoch_end=self.epoch_ends, on_test_begin=self.test_begins)
+        fit.surround(first, last)
+
+    def step_ends(self, batch: int, logs: Any = None) -> None:
+        """The look is over."""
+        self._show()
+        self._model.stop_training = True
+
+    def epoch_ends(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Callbacks hear of the run's last epoch, where one is recorded."""
+        if logs is not None and (epochs := self._epochs):
+            logs.clear()
+            logs.update(epochs[max(epochs)])
+
+    def test_begins(self, logs: Any = None) -> None:
+        """Nothing is validated."""
+        self._model.stop_evaluating = True
+
+    def fit_ends(self, logs: Any = None) -> None:
+        """Leave the final version, and the run's history in place of this fit's."""
+        self._show()
+        if not (epochs := self._epochs):
+            return
+        history = self._model.history
+        history.epoch = sorted(epochs)
+        history.history = {}
+        for epoch in history.epoch:
+            for name, value in epochs[epoch].items():
+                history.history.setdefault(name, []).append(value)
+
+    @property
+    def _epochs(self) -> Mapping[int, dict[str, float]]:
+        """What is recorded of the run's epochs."""
+        return {epoch: values | ({"val_epoch": epoch} if any(
+            name.startswith("val_") for name in values) else {})
+            for epoch, values in self._saved.state.found.items()}
+
+    def _show(self) -> None:
+        assign(self._saved, self._model, self._of)

@@ -1,0 +1,53 @@
+"""The version of a run's epoch in a worker's model, in place of what the worker trains: for a
+validation, and for callbacks that save it."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import keras
+
+from wbsp.saved import assign, read
+from wbsp.wire.line import read_version
+from wbsp.wire.messages.reading import AskVersion
+from wbsp.worker.loop import Worker
+
+
+class ShownVersion:
+    """From `show` to `put_back` the model is an epoch's version.
+
+    epoch: of that; None: the model is what the worker trains
+    """
+
+    def __init__(self, worker: Worker, model: keras.Model):
+        self._worker = worker
+        self._model = model
+        self.epoch: int | None = None
+
+    def show(self, ask: AskVersion) -> bool:
+        """Ask for a version; False: there is none for this worker, or it does not come through.
+
+        Raises TransportError when the server is lost.
+        """
+        runtime = self._worker.begun()
+        at = runtime.epoch_version(ask)
+        if at is None or at.epoch == self.epoch:
+            return at is not None
+        with tempfile.TemporaryDirectory(prefix="wbsp-version-") as folder:
+            path = Path(folder) / "version"
+            if not read_version(runtime.transport.host, at, self._worker.secret, path):
+                self._worker.say_once(
+                    "the version of an epoch could not be read where the server hands out the "
+                    "run's files (--watch_port): it is not validated, and callbacks see what this "
+                    "worker trains")
+                return False
+            assign(read(path), self._model, f"the version of epoch {at.epoch + 1}")
+        self.epoch = at.epoch
+        return True
+
+    def put_back(self) -> None:
+        """The model is what the worker trains."""
+        if self.epoch is not None:
+            self._worker.begun().put_back()
+            self.epoch = None
