@@ -59,3 +59,25 @@ def test_it_stays_mended(plan, seeds):
     with scratch() as folder:
         for seed in seeds:
             Cluster(plan, seed, folder).run()
+
+
+# A worker is killed as the others end, and the refusal of its next process is lost: it comes to
+# the server of the next run. So does a standby that has not heard that the run has ended.
+LATE = [
+    (Plan("adsp", {"period": 0.2}, workers=4, steps=4, kill_workers=2, breaks=3, storm=0.03),
+     34011),
+    (Plan("fedasync", {"tau": 1}, workers=2, wire="int8", period=1.0, kill_workers=2, cuts=2,
+          breaks=3, sleeps=2), 79018),
+    (Plan("adsp", {"period": 0.2}, workers=4, steps=4, wire="int8", standby=True, period=0.1,
+          kill_workers=2, cuts=2, breaks=2, storm=0.03, sleeps=2, drift=0.02,
+          aimed=(("last push", "break"),)), 85776),
+]
+
+
+@pytest.mark.parametrize(("plan", "seed"), LATE)
+def test_who_has_missed_the_end_of_its_run_has_no_part_in_the_next_one(plan, seed):
+    with scratch() as folder:
+        cluster = Cluster(plan, seed, folder).run()
+    assert any("its fit has ended" in line for line in cluster.said)
+    assert all(codes == [0] for codes in cluster.codes.values())
+    assert cluster.world.now < 60, "nobody waits for who never comes"

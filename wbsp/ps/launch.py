@@ -146,7 +146,8 @@ class _Plan:
                              f"and with --wire={wire} its workers go on so; give as many")
         run["id"] = before.get("id") or self.on.scheduler.random(4).hex()
         run |= self.series.begin(before, run["id"], folder)
-        run[SECRET] = before.get(SECRET) or self.on.scheduler.random(SIZE).hex()
+        run[SECRET] = self.series.secret = (
+            before.get(SECRET) or self.series.secret or self.on.scheduler.random(SIZE).hex())
         run["epoch"] = before.get("epoch", 0) + step
         run["standby"] = None
         run["shards"] = self.config.shards.setting

@@ -29,6 +29,7 @@ class Series:
     gone:     workers whose processes have ended in good order between two runs
     readers:  processes that have read versions of the run before
     standby:  the run before had one at its end
+    secret:   of all its runs: who has followed one proves itself to the server of the next
     folders:  of the runs so far, as far as they are known, by their numbers
     """
 
@@ -40,6 +41,7 @@ class Series:
     gone: set[int] = field(default_factory=set)
     readers: int = 0
     standby: bool = False
+    secret: str = ""
     folders: dict[int, Path] = field(default_factory=dict)
 
     @property

@@ -48,6 +48,7 @@ from wbsp.sync.base import UNFIT
 from wbsp.tensors.codecs import parse
 from wbsp.wire import sockets
 from wbsp.wire.liveness import SHARD
+from wbsp.wire.messages.codec import Goodbye
 from wbsp.worker.comm.transport import Transport
 from wbsp.worker.errors import TransportError
 from wbsp.worker.runtime import WorkerRuntime
@@ -190,7 +191,10 @@ class Member:
         transport.member = self
         self.replica = replica = cluster.replica(self.index, self.lives)
         try:
-            welcome = transport.hello({}, 600.0)
+            welcome = transport.hello({}, 600.0, fit=1)
+            if "passes" in welcome.settings:
+                transport.request(Goodbye())
+                raise TransportError("it comes too late: its fit has ended")
             if cluster.run_id not in (None, welcome.settings["id"]):
                 raise TransportError("it comes too late: that run has ended, and another begins")
             cluster.run_id = welcome.settings["id"]

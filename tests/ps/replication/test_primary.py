@@ -655,8 +655,14 @@ def test_who_has_a_later_state_of_the_run_supersedes_this_server(world):
     ({"settings": {"sync": "bsp"}}, "sync is 'bsp' on the standby and 'asp' on the server"),
     ({"run": "cd34", "rank": 9}, "holds a state of run cd34, not of ab12")])
 def test_a_process_that_cannot_be_the_standby(world, wrong, reason):
-    refused = world.follow(**wrong)
+    refused = world.follow(**wrong, keys=[world.contact])
     assert isinstance(refused, m.Refused) and reason in refused.reason
+    assert not world.replication.knows(STANDBY)
+
+
+def test_who_has_not_heard_of_the_end_of_an_earlier_run_of_the_series_is_told(world):
+    told = world.follow(run="cd34", rank=9, keys=[SECRET])
+    assert isinstance(told, m.Over) and told.follows
     assert not world.replication.knows(STANDBY)
 
 

@@ -206,7 +206,7 @@ class Replication:
                         {m.Elected: self.elected})
 
     def follow(self, peer: Peer, request: m.Follow) -> None:
-        """A process wants to be the standby.
+        """A process wants to be the standby; or has been it, and not heard that its run has ended.
 
         It is challenged until it has proven that it knows the run's secret, or the key of a first
         contact. Raises WireError.
@@ -222,6 +222,9 @@ class Replication:
             return
         bond = self._sessions.proven(identity, request, info.secret, self._socket.contact)
         if bond is None:
+            return
+        if request.run not in ("", info.run) and bond.key == info.secret:
+            self._sessions.send(identity, m.Over("its run has ended, and another has begun", True))
             return
         reason = objection(request, info)
         if request.run == info.run and request.rank // 2 > self._info.epoch:

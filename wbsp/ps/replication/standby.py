@@ -206,7 +206,7 @@ class PrimaryLink(ServerLink):
                 self.rank = message.rank if of_run else 0
             case m.Refused():
                 self.refusal = one_line(message.reason)
-            case m.Over() if self.follows:
+            case m.Over() if self.follows or of_run:
                 self.over = one_line(message.reason)
                 self.another_follows = message.follows
 
