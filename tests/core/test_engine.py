@@ -22,6 +22,7 @@ from wbsp.core.messages import (
     Work,
     WorkHeld,
 )
+from wbsp.core.rendezvous import LEAP
 from wbsp.core.store import Store
 from wbsp.sync import (
     Accept,
@@ -437,3 +438,30 @@ def test_the_run_ends_when_all_epochs_are_trained_and_goes_on_with_more():
     fewer = Engine(create("asp"), Store(f32(20, 20), 20), 1, epochs=1)
     with pytest.raises(ValueError, match="--epochs=1: the run that is gone on with has 2"):
         fewer.restore(engine.state())
+
+
+def resumed(*here):
+    """An engine that goes on from version 5 of three workers, and these with version 6 are back."""
+    log = Log()
+    engine = Engine(create("asp"), Store(f32(0, 0), 5), 3, log=log)
+    engine.restore({"next_seq": {0: 1, 1: 1, 2: 1}, "totals": (3, 3), "awaited": [0, 1, 2]})
+    for worker in here:
+        engine.attach(worker, 6, False, False, 1.0)
+    if not engine.started:
+        engine.start(2.0)
+    return engine, log
+
+
+def test_a_number_of_a_version_is_not_given_twice_where_one_is_away_that_may_have_it():
+    engine, log = resumed(0, 1)
+    first = engine.store.latest.version
+    assert first == 5 + LEAP
+    engine.push(Push(0, 1, 6, 1, 1, 1.0), f32(1, 1), 3.0)
+    assert log.only("accept")["base"] == first - 1, "it is stale by one version, not by a million"
+    engine.attach(2, 8, False, False, 4.0)
+    assert engine.store.latest.version == first + 1
+
+
+def test_versions_are_numbered_on_where_all_are_back():
+    engine, _ = resumed(0, 1, 2)
+    assert engine.store.latest.version == 7

@@ -48,13 +48,17 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
           kills=1, kill_shards=1, breaks=2, sleeps=1, drift=0.001, wild=0.2,
           aimed=(("rendezvous", "cut"), ("take-over", "kill"))),
      [72]),  # who asks workers for their votes hears that the other one holds nothing: law 9
+    (Plan("lbbsp", workers=4, wire="topk:0.1", kills=1, kill_workers=1, cuts=2, isolations=2,
+          storm=0.01, drift=0.02),
+     [81967]),  # who joined after the checkpoint is away, and has a version with that number: law 3
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
         "shards follow a later server", "none of no workers", "epoch before the answer",
         "elected beside one that waits for a shard", "elected by who loses nothing",
         "ends without a worker", "folder without a checkpoint",
         "shards have followed a later server", "another is elected meanwhile",
-        "holds work while it waits", "goes on when it has ended", "heard during an election"])
+        "holds work while it waits", "goes on when it has ended", "heard during an election",
+        "a number given twice"])
 def test_it_stays_mended(plan, seeds):
     with scratch() as folder:
         for seed in seeds:

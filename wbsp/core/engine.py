@@ -54,7 +54,7 @@ from wbsp.core.messages import (
     WorkHeld,
     WorkPlace,
 )
-from wbsp.core.rendezvous import Rendezvous
+from wbsp.core.rendezvous import LEAP, Rendezvous
 from wbsp.core.shared_work import SharedWork
 from wbsp.core.stats import COUNTED, AnsweredWork, Member, count_rejected
 from wbsp.core.store import Store
@@ -101,6 +101,7 @@ class Engine:
         self.measured: Measured | None = None  # of the newest epoch
         self.rate: LearningRate | None = None  # the newest that a worker has set for all
         self.found: dict[int, dict[str, float]] = {}  # what is known of the newest epochs, by name
+        self._first = 0  # version; those of an earlier server count as the one before, or older
         self._void: set[int] = set()  # who sent again what is not in the model: see `Resent`
         self.members: dict[int, Member] = {}
         self._here: set[int] = set()  # the active workers: counting them must not cost O(N)
@@ -190,7 +191,9 @@ class Engine:
         """Begin, or go on, with those who are here."""
         self.started = True
         self.log(now, "start", workers=self.active)
-        self._raise_version(self.rendezvous.floor, now)
+        if self.rendezvous.leaps(self._here):
+            self._first = max(self.store.latest.version + LEAP, self.rendezvous.floor)
+        self._raise_version(max(self._first, self.rendezvous.floor), now)
         told = self._carry_out(lambda model: self.rendezvous.join(
             model, self.active, self.members, now), now)
         outgoing = [*self.rendezvous.answers, *told]
@@ -333,6 +336,8 @@ class Engine:
             ack = self.ledger.answer(worker)
             return [] if ack is None or ack.seq != push.seq else self._answer(worker, ack, fetch)
         member = self._started(worker, "pushed")
+        if push.base_version < self._first:  # nobody knows how many versions there were since
+            push = push._replace(base_version=self._first - 1)
         if most is None:
             most = 0.0 if update is None else magnitude(update)
         size, owns = most, self._owns(push)
@@ -507,7 +512,7 @@ class Engine:
                    in state.get("answers", {}).items()}
         self.ledger = Ledger(state["next_seq"], answers, state.get("mark", 0))
         self.rendezvous = Rendezvous(self.rendezvous.expected, state.get("awaited"),
-                                     state.get("ended", False), state.get("owed"))
+                                     state.get("ended", False), state.get("owed"), resumed=True)
         self.steps, self.samples = state["totals"]
         for name in COUNTED:
             for worker, value in state.get(name, {}).items():

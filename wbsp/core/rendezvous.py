@@ -9,6 +9,8 @@ from wbsp.core.messages import Outgoing
 from wbsp.core.stats import Member
 from wbsp.sync.base import Action, Direct, Grant, Push, SyncModel
 
+# Versions of one server beyond its newest checkpoint: it makes one before there are as many.
+LEAP = 1_000_000
 _MOST_AHEAD = 2  # rounds, of one whose push was answered before another, which lacks its version
 
 
@@ -20,6 +22,7 @@ class Rendezvous:
     their answer until the model starts.
 
     awaited:  by a resumed run; None: it had not begun when the checkpoint was made
+    resumed:  the run goes on from a checkpoint
     ended:    the checkpoint is that of the last version: who has not finished comes too late to
               attach again, but may join
     owed:     workers that had finished, and did not have the final version yet; None: not known
@@ -32,8 +35,9 @@ class Rendezvous:
     """
 
     def __init__(self, expected: int, awaited: Iterable[int] | None = None, ended: bool = False,
-                 owed: Iterable[int] | None = None):
+                 owed: Iterable[int] | None = None, resumed: bool = False):
         self.expected = expected
+        self.resumed = resumed
         self.ended = ended
         self.owed = range(expected) if owed is None else set(owed)
         self.awaited = None if awaited is None else set(awaited)
@@ -49,6 +53,11 @@ class Rendezvous:
         if left:
             self.left.add(answer.worker)
         self.floor = max(self.floor, floor)
+
+    def leaps(self, active: set[int]) -> bool:
+        """True if a worker is away that may hold versions of the server before which nobody here
+        knows, and whose numbers are not to be given to others: it may come back."""
+        return self.resumed and not self.ended and len(active | self.left) < self.expected
 
     def leave(self, worker: int) -> None:
         """A worker has left: should it come again, it is as any other."""

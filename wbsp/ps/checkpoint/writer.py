@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from wbsp.core.engine import Engine
+from wbsp.core.rendezvous import LEAP
 from wbsp.core.store import Whole
 from wbsp.process.host import HOST, Host
 from wbsp.ps.checkpoint import format as checkpoint
@@ -91,7 +92,8 @@ class Checkpoints:
         """Start what is due."""
         if self._writing and self._writing.done():
             self._take_written(self._writing, now)
-        due = now >= self._write_at or not (self._limited or self.failed)
+        many = self._engine.newest[0] - self._written[0] > LEAP // 2 and not self.failed
+        due = many or now >= self._write_at or not (self._limited or self.failed)
         due = due and not self._writing and self._engine.newest > self._written
         self.wanted = due and not self._alone()
         if due and not self.wanted:
