@@ -13,6 +13,7 @@ BSP = WorkerRule("every_step", "model", "replace")
 WBSP = WorkerRule("every_step", "ack", "replace")
 PCC = WorkerRule("when_idle", "never", "rebase")
 ON_ADOPT = WorkerRule("on_adopt", "never", "replace")
+RETURN = WorkerRule("every_step", "model", "return")
 DIRECTED = WorkerRule("directed", "ack", "replace")
 
 
@@ -376,12 +377,76 @@ def test_a_push_carries_a_fetch_that_a_grant_in_the_acknowledgement_starts(rule)
     assert not agent.fetching
 
 
-def test_a_grant_outside_an_acknowledgement_needs_a_fetch_of_its_own():
+@pytest.mark.parametrize("early", [False, True])
+def test_a_grant_that_the_version_follows_asks_for_nothing(early):
+    """early: it comes in before the acknowledgement, which the server has sent before it."""
+    agent = started(BSP)
+    [push] = step(agent)
+    if early:
+        assert agent.granted(1, push.fetch, True) == []
+        assert agent.acked(None) == [Expect(Fetch(push.fetch))]
+    else:
+        assert agent.acked(None) == []
+        assert agent.granted(1, push.fetch, True) == [Expect(Fetch(push.fetch))]
+    assert agent.granted(1, push.fetch, False) == [], "repeated over a new connection"
+    assert agent.fetched(1) == [Adopt(1, "replace")]
+    assert agent.granted(1, push.fetch, False) == [] and agent.waiting is None
+
+
+def test_a_grant_that_no_version_follows_needs_a_fetch_of_its_own():
     agent = started(BSP)
     [push] = step(agent)
     assert agent.acked(None) == []
-    [fetch] = agent.granted(1)
+    [fetch] = agent.granted(1, push.fetch)
     assert isinstance(fetch, Fetch) and fetch.request > push.fetch
+
+
+def test_a_version_may_take_the_place_of_steps_that_no_push_will_hold():
+    agent = started(WorkerRule("when_idle", "never", "replace"))
+    assert step(agent) == [cut(0)]
+    assert agent.acked(1) == [FETCH]
+    assert step(agent) == [], "the network is busy"
+    agent.fetched(1)
+    assert step(agent) == [Adopt(1, "replace")], "both steps are lost: there is nothing to cut"
+    assert step(agent) == [cut(1, base=1)]
+
+
+def test_a_version_that_came_too_late_is_not_expected_as_the_last_one():
+    agent = started(BSP)
+    step(agent)
+    agent.stop("enough")
+    assert agent.acked(1) == []  # the version that follows is not wanted any more
+    assert agent.finish() == [Leave()]
+    [fetch] = agent.final(1)
+    assert isinstance(fetch, Fetch)
+
+
+@pytest.mark.parametrize("by", ["answer", "grant"])
+def test_a_worker_that_is_granted_the_version_that_it_has_goes_back_to_it(by):
+    agent = started(RETURN, version=4)
+    [push] = step(agent)
+    if by == "answer":
+        commands = agent.acked(4)
+    else:
+        assert agent.acked(None) == [] and agent.waiting == "model"
+        commands = agent.granted(4, push.fetch)
+    assert commands == [Adopt(4, "replace")]
+    assert agent.waiting is None and agent.idle
+    assert agent.granted(4, push.fetch) == [], "repeated over a new connection"
+    [push] = step(agent)
+    assert push == cut(1, base=4)
+    assert agent.acked(5) == [Expect(Fetch(push.fetch))]
+    assert agent.fetched(5) == [Adopt(5, "replace")]
+
+
+def test_under_replace_the_version_that_a_worker_has_is_fetched_again():
+    agent = started(BSP, version=4)
+    [push] = step(agent)
+    assert agent.acked(4) == [Expect(Fetch(push.fetch))]
+    assert agent.fetched(4) == [Adopt(4, "replace")]
+    agent.granted(4)
+    step(agent)
+    assert agent.acked(None) == [] and agent.waiting == "model", "that grant was an old one"
 
 
 def test_the_last_push_carries_no_fetch():

@@ -309,6 +309,33 @@ def test_a_fetch_that_a_push_carries_is_heeded_with_a_grant_only():
     assert engine.push(push(0), f32(1, 1), 1.0, fetch=5) == [(0, Ack(0, True, weight=1.0, steps=1))]
 
 
+def test_the_fetch_of_who_waits_lies_here_until_its_grant():
+    engine, _ = engine_with("bsp", workers=3)
+    assert len(engine.push(push(0), f32(3, 0), 1.0, fetch=7)) == 1
+    assert len(engine.push(push(1), f32(3, 0), 2.0)) == 1  # it carries none
+    assert engine.push(push(2), f32(3, 0), 3.0, fetch=9)[:-2] == [
+        (0, Granted(1, 7, True)), (0, Model(7, 1)), (1, Granted(1))]
+    engine.push(push(0, 1), f32(3, 0), 4.0, fetch=8)
+    assert engine.fetch(0, 10) == [(0, Model(10, 1))]  # it has asked itself meanwhile
+    engine.push(push(1, 1), f32(3, 0), 5.0, fetch=11)
+    engine.leave(1, 6.0, "lost")
+    assert engine.push(push(2, 1), f32(3, 0), 7.0, fetch=12)[:-2] == [(0, Granted(2))]
+    engine.push(push(0, 2), f32(3, 0), 8.0, fetch=13)
+    engine.stop("enough", 9.0)
+    assert engine.push(push(2, 2), f32(3, 0), 10.0)[0] == (0, Granted(3)), "it waits no more"
+
+
+def test_a_worker_that_goes_back_to_its_version_is_sent_none():
+    engine, _ = strict(lambda p: Accept(p, 1.0), lambda p: Grant(0))
+    engine.model.rule = WorkerRule("every_step", "model", "return")
+    assert engine.push(push(0), f32(1, 1), 1.0, fetch=5) == [
+        (0, Ack(0, True, granted=0, weight=1.0, steps=1))]
+    engine.model.answers = [lambda p: Accept(p, 1.0)]
+    engine.push(push(0, 1), f32(1, 1), 2.0, fetch=6)
+    engine.model.tick = lambda now: [Grant(0)]
+    assert engine.tick(3.0) == [(0, Granted(0, 6))]
+
+
 class Asked(SyncModel):
     """Lets a worker cut at its third uncut step, and directs worker 1 at every question."""
 

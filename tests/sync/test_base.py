@@ -2,7 +2,7 @@
 
 import pytest
 
-from wbsp.sync import MODELS, WorkerRule, create
+from wbsp.sync import MODELS, Commit, Push, WorkerRule, create
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -45,3 +45,15 @@ def test_text_from_a_flag_becomes_the_options_type():
 def test_a_rule_that_could_meet_a_busy_sender_is_refused():
     with pytest.raises(ValueError, match="use push='when_idle'"):
         WorkerRule(push="every_step", wait="never", adopt="rebase")
+    with pytest.raises(ValueError, match="adopt='return' needs wait='model' or 'ack'"):
+        WorkerRule(push="when_idle", wait="never", adopt="return")
+
+
+def test_the_lag_of_a_push_is_counted_by_the_model():
+    model = create("bsp")
+    push = Push(0, 0, 0, 1, 8, 1.0)
+    assert model.lag(push) == 0
+    assert [model.next_version(), model.next_version()] == [Commit(), Commit()]
+    assert model.lag(push) == 2 and model.lag(push._replace(base_version=2)) == 0
+    assert model.lag(push._replace(base_version=7)) == 0, "a resumed run begins above 0"
+    assert model.lag(push._replace(base_version=5)) == 2

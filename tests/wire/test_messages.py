@@ -188,7 +188,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {17: "7cd7cc94579cbde593ec9f8c9d2a564c5dedf5789212602e92fdc6e0540e9b5f"}
+BYTES = {18: "8a58a1c48e4769a1518e1b8f2c31598ea5bdb3e4f6efc42522e664a6394299ef"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

@@ -57,8 +57,9 @@ class Progress:
 class Cut(NamedTuple):
     """Take update = x - anchor, set anchor = x, and push the update.
 
-    The push carries a fetch of the newest version, which the server carries out if it grants one in
-    its acknowledgement: that saves the time of a request there and back.
+    The push carries a fetch of the newest version. The server carries it out if it grants one in
+    its acknowledgement, or keeps it until the grant that this worker waits for: that saves the time
+    of a request there and back.
     """
 
     push: Push
@@ -73,7 +74,7 @@ class Adopt(NamedTuple):
 
 
 class Expect(NamedTuple):
-    """Expect the newest version: the newest push carried this request, and its answer grants it."""
+    """Expect the newest version: the newest push carried this request, and it was granted."""
 
     fetch: Fetch
 
@@ -120,6 +121,8 @@ class Agent:
         self._fetches = 0  # number of the newest fetch, carried or not
         self._queries = 0  # number of the newest query
         self._grant: int | None = None  # newest granted version that was not requested
+        self._following = 0  # number of the fetch that is answered without being asked again; it
+        #                      is noted where the grant comes in before the acknowledgement
         self._inbox: int | None = None  # fetched version, not adopted
         self._finishing = False  # no step will follow
         self._cut_due = rule.push == "when_idle"  # the model directs this worker to cut, or allows
@@ -169,7 +172,7 @@ class Agent:
             if self._inbox is not None:
                 commands.append(self._adopt(self._inbox))
                 commands += self._fetch_if_due()
-            if self.idle and self._cut_due:
+            if self.idle and self._cut_due and self._progress.steps >= rule.every:
                 commands.append(self._cut())
         elif rule.push == "every_step":
             if self._progress.steps >= rule.every or self._cut_due:
@@ -209,7 +212,7 @@ class Agent:
             case Ack():
                 return self.acked(message.granted, message.hold, message.steps, message.reason)
             case Granted():
-                return self.granted(message.version)
+                return self.granted(message.version, message.request, message.follows)
             case Directed():
                 return self.directed(message.direct)
             case CutDecision():
@@ -237,20 +240,22 @@ class Agent:
         self.run_steps = max(self.run_steps, run_steps + self._progress.steps)
         if self.rule.push == "every_step":
             self._cut_due = False  # directed before this acknowledgement, for the older version
-        self._note_grant(granted)
-        if self._finishing:
-            return self._finish_if_idle()
-        if self.stopped is not None:
+        if granted is not None:
+            self._note_grant(granted, self._fetches, True)
+        if self._finishing or self.stopped is not None:
+            self._following = 0  # what comes is not wanted any more
+            if self._finishing:
+                return self._finish_if_idle()
             self.waiting = None
             return []
         if self.waiting == "ack":
             wait_for_model = self.rule.wait == "model" or hold or self._grant is not None
             self.waiting = "model" if wait_for_model else None
-        return [*self._fetch_if_due(carried=granted is not None), *self._cut_if_starved()]
+        return [*self._fetch_if_due(), *self._cut_if_starved()]
 
-    def granted(self, version: int) -> list[Command]:
-        """The server permits a fetch of `version` or newer."""
-        self._note_grant(version)
+    def granted(self, version: int, request: int = 0, follows: bool = False) -> list[Command]:
+        """The server permits a fetch of `version` or newer; see `Granted`."""
+        self._note_grant(version, request, follows)
         return self._fetch_if_due()
 
     def reattached(self, joined: bool) -> list[Command]:
@@ -260,6 +265,7 @@ class Agent:
         """
         if joined:
             self._grant = None
+            self._following = 0
             self._cut_due = self.rule.push == "when_idle"
         return []
 
@@ -297,29 +303,38 @@ class Agent:
     def final(self, version: int) -> list[Command]:
         """The run's last version may be fetched; it replaces the live model."""
         self._grant = version
+        self._following = 0
         self._inbox = None
         self.waiting = "model"
         return self._fetch_if_due()
 
     # Rules for events of both threads.
 
-    def _note_grant(self, version: int | None) -> None:
-        if version is None or self._finishing:
+    def _note_grant(self, version: int, request: int, follows: bool) -> None:
+        """`request`: number of the fetch that the grant is for; 0: of none that a push carried"""
+        if self._finishing:
             return
         held = self.version if self._inbox is None else self._inbox
-        if self.rule.wait == "never" and held is not None and version <= held:
-            return  # the version came for an older grant; this worker waits for none
+        awaited = 0 < request == self._fetches and self.waiting in ("ack", "model")
+        if held is not None and version <= held and not awaited:
+            return  # it came for an older grant, or this worker waits for none
         self._grant = max(version, self._grant or 0)
+        if follows:
+            self._following = request
 
-    def _fetch_if_due(self, carried: bool = False) -> list[Command]:
-        """Fetch what is granted, if the rule wants it now and the network is free.
-
-        carried: the newest push carried the fetch, and its acknowledgement grants
-        """
-        if self._grant is None or self._inbox is not None or not self.idle:
+    def _fetch_if_due(self) -> list[Command]:
+        """Fetch what is granted, if the rule wants it now and the network is free."""
+        if self._sending:
+            return []
+        following, self._following = self._following, 0
+        if self._grant is None or self._inbox is not None or self.fetching:
             return []
         if self.waiting == "model" or (self.rule.wait == "never" and not self._finishing):
-            self._grant = None
+            granted, self._grant = self._grant, None
+            if self.rule.adopt == "return" and granted == self.version:
+                self.waiting = None
+                return [self._adopt(granted)]
+            carried = 0 < following == self._fetches
             self._fetches += not carried
             self.fetching = self._fetches
             fetch = Fetch(self.fetching)
@@ -330,6 +345,8 @@ class Agent:
         """Adopt the fetched version."""
         self.version = version
         self._inbox = None
+        if self.rule.loses_steps:
+            self._progress = Progress()
         if not self._progress.steps:
             self._progress.base = version
         rebase = self.rule.adopt == "rebase" and self._progress.steps and not self.finished

@@ -105,6 +105,8 @@ class Engine:
         self._void: set[int] = set()  # who sent again what is not in the model: see `Resent`
         self.members: dict[int, Member] = {}
         self._here: set[int] = set()  # the active workers: counting them must not cost O(N)
+        # worker that waits for a grant -> number of the fetch that its push left, version it has
+        self._left: dict[int, tuple[int, int]] = {}
         self._at_rest: list[Callable[[float], None]] = []
         self.started = False
         self.stop_reason: str | None = None
@@ -164,6 +166,10 @@ class Engine:
             raise ValueError(f"{me} brings data in batches of {data.batch}, and {self.model.name} "
                              f"makes its batches of {rule.batch} on average: start the server with "
                              f"--sync_option=batch={data.batch}, or give batch_size={rule.batch}")
+        if rule.loses_steps:
+            raise ValueError(f"{me} brings data that all workers share, each example once an "
+                             f"epoch, and {self.model.name} with adopt=replace loses steps: choose "
+                             "adopt=rebase, or give each worker data of its own")
         if self.members:
             raise ValueError(f"{me} brings data that all workers share, and the others have data "
                              "of their own: give all of them hook.examples, or none")
@@ -301,6 +307,7 @@ class Engine:
         member.finished = finished
         member.gone = "" if finished else reason
         self._here.discard(worker)
+        self._left.pop(worker, None)
         self.rendezvous.leave(worker)
         if self.work is not None:
             self.work.left(worker)
@@ -323,7 +330,8 @@ class Engine:
              most: float | None = None) -> list[Outgoing]:
         """An update arrived whole; `update`, float32 [store.size], is the engine's from here on.
 
-        fetch:  number of the fetch that the push carries: if the answer grants, the model follows
+        fetch:  number of the fetch that the push carries: if the answer grants, the model follows;
+                otherwise it follows the grant that the worker waits for, if it does
         most:   how large the values of the update are, as of `magnitude`; None: not known yet
 
         Raises ValueError for a push that no member could have sent; nothing has changed then.
@@ -334,8 +342,9 @@ class Engine:
         if self.ledger.seen(worker, push.seq):
             self.log(now, "duplicate", worker=worker, seq=push.seq)
             ack = self.ledger.answer(worker)
-            return [] if ack is None or ack.seq != push.seq else self._answer(worker, ack, fetch)
+            return [] if ack is None or ack.seq != push.seq else self._answer(push, ack, fetch)
         member = self._started(worker, "pushed")
+        self._left.pop(worker, None)
         if push.base_version < self._first:  # nobody knows how many versions there were since
             push = push._replace(base_version=self._first - 1)
         if most is None:
@@ -349,12 +358,16 @@ class Engine:
         self._apply(records, now, push, update, most)
         ack, others = acknowledge(push, records, self.ledger.mark, self.steps)
         self.ledger.record(worker, push.seq, ack)
+        waits = ack.granted is None and (ack.hold or self.model.rule.wait == "model")
+        if waits and fetch and self.stop_reason is None and self.model.rule.wait != "never":
+            self._left[worker] = fetch, push.base_version
         if self.work is not None:
-            self._settle(self.work, push, ack, now)
+            self._settle(self.work, push, ack, waits, now)
             if self.work.ledger.over and self.store.accepted:  # who validates it waits for no end
                 self._apply([Committed(self.store.latest.version + 1)], now)
         self._rest(now)
-        return [*others, *self._answer(worker, ack, fetch), *self._stop_if_due(now),
+        stop = self._stop_if_due(now)  # before the versions: who stops needs none
+        return [*self._with_versions(others), *self._answer(push, ack, fetch), *stop,
                 *self._feed(now)]
 
     def _owns(self, push: Push) -> bool:
@@ -364,10 +377,9 @@ class Engine:
             raise ValueError(f"worker {push.worker} pushed with other data than the run's")
         return self.work is None or self.work.owns(push)
 
-    def _settle(self, work: SharedWork, push: Push, ack: Ack, now: float) -> None:
-        """A push of shared data is answered."""
+    def _settle(self, work: SharedWork, push: Push, ack: Ack, waits: bool, now: float) -> None:
+        """A push of shared data is answered. `waits`: its worker, for a grant."""
         before = work.ledger.epoch
-        waits = ack.granted is None and (ack.hold or self.model.rule.wait == "model")
         for start, stop in work.pushed(push, ack.accepted, ack.reason, waits, now):
             self.log(now, "give_up", worker=push.worker, start=start, stop=stop)
         if (epoch := work.ledger.epoch) > before:  # with what is pending
@@ -424,6 +436,7 @@ class Engine:
     def fetch(self, worker: int, number: int) -> list[Outgoing]:
         """A worker asks for the newest version; the answer bears the same `number`. No answer:
         it is to ask again when it is granted one."""
+        self._left.pop(worker, None)
         early = worker in self._here & self.rendezvous.ahead and self.stop_reason is None
         return [] if early else [Outgoing(worker, Model(number, self.store.latest.version))]
 
@@ -444,7 +457,7 @@ class Engine:
                 self.store.latest.version, self.members, worker))
             self._apply(records, now)
             self._rest(now)
-            outgoing = outgoing_of(records)
+            outgoing = self._with_versions(outgoing_of(records))
         return [*outgoing, Outgoing(worker, CutDecision(query.number, cut)), *self._feed(now)]
 
     def tick(self, now: float) -> list[Outgoing]:
@@ -457,6 +470,7 @@ class Engine:
             return []
         self.stop_reason = reason
         self.ends = ends
+        self._left.clear()
         self.log(now, "stop", reason=reason, version=self.store.latest.version)
         if self.rendezvous.answers and not self.started:
             return self.start(now)
@@ -543,11 +557,32 @@ class Engine:
             raise ValueError(f"worker {worker} {what} without having been started")
         return member
 
-    def _answer(self, worker: int, ack: Ack, fetch: int) -> list[Outgoing]:
+    def _answer(self, push: Push, ack: Ack, fetch: int) -> list[Outgoing]:
         """The answer to a push, with what is durable by now; and the version that it grants, if the
-        push carried a fetch."""
-        model = self.fetch(worker, fetch) if fetch and ack.granted is not None else []
-        return [Outgoing(worker, replace(ack, durable=self.ledger.durable)), *model]
+        push carried a fetch and its worker does not have that version."""
+        granted, worker = ack.granted, push.worker
+        due = fetch and granted is not None and not self._returns(granted, push.base_version)
+        return [Outgoing(worker, replace(ack, durable=self.ledger.durable)),
+                *(self.fetch(worker, fetch) if due else [])]
+
+    def _returns(self, granted: int, held: int) -> bool:
+        """Whether a worker that has version `held` goes back to it when it is granted that."""
+        return self.model.rule.adopt == "return" and granted <= held
+
+    def _with_versions(self, outgoing: Iterable[Outgoing]) -> list[Outgoing]:
+        """The same, with the version behind each grant to a worker whose push left its fetch here.
+        """
+        told: list[Outgoing] = []
+        for worker, message in outgoing:
+            fetch, held = self._left.pop(worker, (0, 0)) if isinstance(message, Granted) else (0, 0)
+            if not isinstance(message, Granted) or not fetch:
+                told.append(Outgoing(worker, message))
+                continue
+            follows = not self._returns(message.version, held)
+            told.append(Outgoing(worker, Granted(message.version, fetch, follows)))
+            if follows:
+                told += self.fetch(worker, fetch)
+        return told
 
     def _tell_all(self, message: ToWorker) -> list[Outgoing]:
         return [Outgoing(worker, message) for worker in self.active]
@@ -603,7 +638,7 @@ class Engine:
         records = self._ask(lambda model: self._decide(model, event(model)))
         self._apply(records, now)
         self._rest(now)
-        return outgoing_of(records)
+        return self._with_versions(outgoing_of(records))
 
     def _apply(self, records: Iterable[Record], now: float, push: Push | None = None,
                update: np.ndarray | None = None, most: float = 0.0) -> None:

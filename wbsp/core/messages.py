@@ -152,6 +152,8 @@ class Granted(Message, frozen=True):
     """Permission to fetch a version, or a newer one."""
 
     version: Count
+    request: Count = 0  # number of the fetch that the worker's newest push left; 0: it left none
+    follows: bool = False  # the answer to that fetch comes behind this: the worker need not ask
 
 
 class Directed(Message, frozen=True):

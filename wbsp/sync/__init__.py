@@ -34,6 +34,7 @@ from wbsp.sync.lbbsp import LBBSP
 from wbsp.sync.localsgd import LocalSGD
 from wbsp.sync.nbsync import NBSync
 from wbsp.sync.own import check_own, import_model
+from wbsp.sync.round import Round
 from wbsp.sync.saps import SaPS
 from wbsp.sync.ssp import SSP
 from wbsp.sync.wbsp import WBSP, OptimizedWBSP
@@ -43,8 +44,8 @@ MODELS: dict[str, type[SyncModel]] = {m.name: m for m in (
     LocalSGD, FedAsync, KSync, Auto)}
 
 __all__ = ["MODELS", "Accept", "Action", "Commit", "ContractError", "Direct", "Grant", "Option",
-           "Push", "Reject", "SyncModel", "WorkerRule", "create", "find", "parse_options",
-           "with_batch_size"]
+           "Push", "Reject", "Round", "SyncModel", "WorkerRule", "create", "find",
+           "parse_options", "with_batch_size"]
 
 
 def find(name: str) -> type[SyncModel]:

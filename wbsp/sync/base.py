@@ -36,7 +36,8 @@ ends its run then, as it does when a method of the model raises anything):
   one's own call the base's. `alarm` is seconds or None.
 - The answer to a query holds exactly one Direct to that worker with `cut` True or False.
 - Grant and Direct name workers that have joined. One to a worker that has left comes to nothing:
-  a faulty worker, which pushes where it should wait, may bring a model to that.
+  a faulty worker, which pushes where it should wait, may bring a model to that. A Grant may come
+  when the newest version is the one that the worker has: see `WorkerRule.adopt`.
 
 What a model guarantees and no caller can check at once:
 
@@ -153,7 +154,7 @@ class Direct(NamedTuple):
 
 _PUSH = Literal["every_step", "when_idle", "on_adopt", "directed", "on_query"]
 _WAIT = Literal["model", "ack", "never"]
-_ADOPT = Literal["replace", "rebase"]
+_ADOPT = Literal["replace", "rebase", "return"]
 Action = Accept | Reject | Commit | Grant | Direct
 
 # Reasons of rejections that are not the model's: values that are NaN or infinite, and values of
@@ -172,9 +173,11 @@ class WorkerRule:
             directs it, or, after asking the server at each step's end, when that says so.
         wait: what the compute thread waits for after a cut: the next granted model, the server's
             acknowledgement (and the model only if that says so), or nothing.
-        adopt: how a fetched version W becomes the live model x: `replace` x = W, or `rebase`
-            x = W + uncut progress.
-        every: with push="every_step": steps in a push.
+        adopt: how a granted version W becomes the live model x: `replace` x = W, or `rebase`
+            x = W + uncut progress; `return` is `replace`, but the grant of the version that the
+            worker has takes x back to it and fetches nothing. With push="when_idle", `replace`
+            loses the progress that is not cut: no push will hold those steps.
+        every: steps in a push; with push="when_idle": at least so many.
         micro_batches: steps into which a mini-batch is split; each trains batch / micro_batches
             examples.
         shared: all workers share one stream of examples; the server says which worker trains
@@ -202,6 +205,14 @@ class WorkerRule:
         if self.push == "every_step" and self.wait == "never":
             raise ValueError("push='every_step' needs wait='model' or 'ack': a worker that never "
                              "waits may meet a busy sender; use push='when_idle'")
+        if self.adopt == "return" and self.wait == "never":
+            raise ValueError("adopt='return' needs wait='model' or 'ack': only a worker that waits "
+                             "can be granted the version that it has")
+
+    @property
+    def loses_steps(self) -> bool:
+        """Whether a version takes the place of progress that is not cut."""
+        return self.push == "when_idle" and self.adopt == "replace"
 
 
 @dataclass(frozen=True)
@@ -284,6 +295,7 @@ class SyncModel:
             run that names none; see docs/reference/outer.md and docs/how-to/less-traffic.md.
         active: the workers that take part; N is their number.
         alarm: the time (seconds) from which `tick` is due, or None.
+        version: the newest that this object knows of: see `lag`.
     """
 
     name: ClassVar[str]
@@ -294,6 +306,7 @@ class SyncModel:
     outer_options: ClassVar[Mapping[str, Any]] = {}
     wire: ClassVar[str] = "float32"
     alarm: float | None = None
+    version: int = 0
 
     def __init__(self, **options: Any):
         set_options(self, options)
@@ -302,6 +315,20 @@ class SyncModel:
     def weight_of(self, push: Push) -> float:
         """The factor of an accepted update: 1 / N, unless a model weighs otherwise."""
         return 1 / len(self.active)
+
+    def lag(self, push: Push) -> int:
+        """How many versions are newer than the one that this push was computed from.
+
+        For models that make each version by `next_version`. A resumed run begins at a version that
+        no one tells: the highest one of which a push was computed stands for it.
+        """
+        self.version = max(self.version, push.base_version)
+        return self.version - push.base_version
+
+    def next_version(self) -> Commit:
+        """A Commit, counted for `lag`."""
+        self.version += 1
+        return Commit()
 
     def join(self, worker: int, now: float) -> list[Action]:
         """A worker has joined; it needs a grant before its first step."""

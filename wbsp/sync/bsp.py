@@ -1,6 +1,6 @@
 """BSP: bulk synchronous parallel (Valiant, CACM 33(8), 1990; synchronous replicas)."""
 
-from wbsp.sync.base import About, Accept, Action, Commit, Grant, Push, SyncModel, WorkerRule
+from wbsp.sync.base import About, Accept, Action, Grant, Push, SyncModel, WorkerRule
 from wbsp.sync.round import Barrier
 
 
@@ -59,4 +59,4 @@ class BSP(SyncModel):
             return []
         self.round.restart()
         self.on_commit(now)
-        return [Commit(), *map(Grant, sorted(self.round.missing))]
+        return [self.next_version(), *map(Grant, sorted(self.round.missing))]

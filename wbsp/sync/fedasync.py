@@ -4,7 +4,7 @@ Source: Xie, Koyejo, Gupta, "Asynchronous federated optimization", OPT 2020, arX
 were the authors' public code and, as the text was not at hand, descriptions of the paper by others.
 """
 
-from wbsp.sync.base import About, Accept, Action, Commit, Grant, Option, Push, SyncModel, WorkerRule
+from wbsp.sync.base import About, Accept, Action, Grant, Option, Push, SyncModel, WorkerRule
 
 
 class FedAsync(SyncModel):
@@ -76,18 +76,14 @@ class FedAsync(SyncModel):
     def __init__(self, **options):
         super().__init__(**options)
         self.rule = WorkerRule(push="every_step", wait="model", adopt="replace", every=self.tau)
-        self.version = 0  # newest
 
     def weight_of(self, push: Push) -> float:
-        lag = self.version - push.base_version
+        lag = self.lag(push)
         share = self.alpha * self._fresh(lag)
         return share / (1 + share * lag) if self.weight == "settled" else share
 
     def push(self, push: Push, now: float) -> list[Action]:
-        self.version = max(self.version, push.base_version)  # a resumed run starts above 0
-        accept = Accept(push, self.weight_of(push))
-        self.version += 1
-        return [accept, Commit(), Grant(push.worker)]
+        return [Accept(push, self.weight_of(push)), self.next_version(), Grant(push.worker)]
 
     def _fresh(self, lag: int) -> float:
         """s(lag), 0..1."""

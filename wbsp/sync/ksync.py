@@ -4,7 +4,6 @@ from wbsp.sync.base import (
     About,
     Accept,
     Action,
-    Commit,
     Grant,
     Option,
     Push,
@@ -49,7 +48,6 @@ class KSync(SyncModel):
 
     def __init__(self, **options):
         super().__init__(**options)
-        self._version = 0  # newest
         self._pushed: set[int] = set()  # active workers that wait for this round's version
 
     @property
@@ -66,16 +64,18 @@ class KSync(SyncModel):
         return self._commit_if_complete()
 
     def push(self, push: Push, now: float) -> list[Action]:
-        self._version = max(self._version, push.base_version)  # a resumed run begins at any version
-        if push.base_version < self._version:
+        if self.lag(push):
             return [Reject(push, LATE), Grant(push.worker)]
         self._pushed.add(push.worker)
         return [Accept(push, self.weight_of(push)), *self._commit_if_complete()]
+
+    def on_commit(self) -> None:
+        """A round is over; for models that choose K anew."""
 
     def _commit_if_complete(self) -> list[Action]:
         if len(self._pushed) < self.needed:
             return []
         grants = [Grant(worker) for worker in sorted(self._pushed)]
-        self._version += 1
         self._pushed.clear()
-        return [Commit(), *grants]
+        self.on_commit()
+        return [self.next_version(), *grants]

@@ -56,7 +56,6 @@ class NBSync(BSP):
         super().__init__(**options)
         adopt: Literal["replace", "rebase"] = "rebase" if self.merge == "add" else "replace"
         self.rule = WorkerRule(push="on_adopt", wait="never", adopt=adopt)
-        self._version = 0  # newest
         self._mean_steps: float | None = None  # of the pushes in the last round that had any
         self._steps = self._pushes = 0  # in this round
 
@@ -64,14 +63,13 @@ class NBSync(BSP):
         return self._factor(push) / len(self.active)
 
     def on_commit(self, now: float) -> None:
-        self._version += 1
         if self._pushes:
             self._mean_steps = self._steps / self._pushes
         self._steps = self._pushes = 0
 
     def _factor(self, push: Push) -> float:
-        self._version = max(self._version, push.base_version)  # a resumed run starts above 0
-        if not self.normalize or push.base_version == self._version:
+        lag = self.lag(push)
+        if not self.normalize or not lag:
             return 1.0
         self._steps += push.steps
         self._pushes += 1

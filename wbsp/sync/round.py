@@ -13,6 +13,7 @@ class Round:
     """
 
     def __init__(self, active: set[int]):
+        """`active`: the model's own set, as it changes."""
         self._active = active
         self.missing: set[int] = set()
         self._pushed = False

@@ -57,7 +57,6 @@ class SharedAgent:
         self._bring = bring
         self._share = share
         self._versions: dict[int, Any] = {}  # that were brought and may be adopted
-        self._newest = -1  # version that was fetched
         self._final_received = False
         self._idle = False  # the compute thread waits in `wait`; guarded by `changed`
         self._rejected = 0  # pushes
@@ -115,7 +114,6 @@ class SharedAgent:
             vector.flags.writeable = False
         brought = self._bring(vector)
         with self.changed:
-            self._newest = version
             self._versions[version] = brought
             return self._follow(self.agent.fetched(version))
 
@@ -123,9 +121,6 @@ class SharedAgent:
         """Another message to a member came in."""
         with self.changed:
             match message:
-                case m.Granted():
-                    if message.version <= self._newest:
-                        return None  # repeated
                 case m.Directed():
                     direct = message.direct
                     if direct.batch is not None and self._share is not None:
@@ -186,7 +181,8 @@ class SharedAgent:
     @property
     def _adopted_again(self) -> bool:
         """True if the rule may have a version adopted more than once."""
-        return self.agent.rule.push == "on_adopt"
+        rule = self.agent.rule
+        return rule.push == "on_adopt" or rule.adopt == "return"
 
     def _follow(self, commands: Sequence[Command]) -> Next:
         """Make ready what the agent commands; the fetch among that."""

@@ -67,11 +67,12 @@ def test_bsp_without_network_commits_at_multiples_of_the_slowest():
 
 def test_bsp_pays_push_and_fetch_in_every_round():
     run = Run(create("bsp"), PAIR, until=11.3, model_bytes=10.0)
-    # The slow worker makes the version, which follows its Ack: every 3 + 0.3 + 0.2.
+    # The slow worker makes the version, which follows its Ack: every 3 + 0.3 + 0.2. The fast one
+    # has left its fetch with its push: the version follows the grant.
     assert run.commits == exactly([0.6 + 3 + 0.2, 7.3, 10.8])
     fast, slow = run.seconds
-    assert fast == exactly({"compute": 3.0, "push": 0.9, "pull": 4 * 0.4, "wait": 0.2 + 2 + 2 * 1.8,
-                            "data": 0.0})
+    assert fast == exactly({"compute": 3.0 + 0.2, "push": 0.9, "pull": 0.4 + 3 * 0.2,
+                            "wait": 0.2 + 3 * 2.0, "data": 0.0})
     assert slow == exactly({"compute": 9.0 + 0.2, "push": 0.9, "pull": 0.4 + 3 * 0.2, "wait": 0.2,
                             "data": 0.0})
     slow = run.cluster.reports[1]
@@ -129,7 +130,7 @@ def test_ssp_stops_the_fast_worker_at_its_bound():
 def test_ssp_with_bound_zero_is_the_schedule_of_bsp():
     run = Run(create("ssp", s=0), PAIR, until=11.3, model_bytes=10.0)
     assert run.arrived(1) == exactly([3.8, 7.3, 10.8])
-    assert run.seconds[0]["wait"] == exactly(0.2 + 2.0 + 2 * 1.8)
+    assert run.seconds[0]["wait"] == exactly(0.2 + 3 * 2.0)
 
 
 def test_asp_makes_a_version_of_every_push():

@@ -54,7 +54,8 @@ class Replies:
                 if back:
                     back.answer = message
             if not isinstance(message, m.Ack | m.Reattached):
-                session.retained[type(message)] = message
+                session.retained[type(message)] = message if not isinstance(message, m.Granted) \
+                    else msgspec.structs.replace(message, follows=False)  # once alone
             self._sessions.send(session.identity, message)
 
     def _with_model(self, ack: m.Ack, waiting: deque[Outgoing], session: WorkerSession) -> m.Ack:

@@ -5,7 +5,8 @@ on real machines. What is simulated is what surrounds these objects: the compute
 and the passing of time. A message goes through the same stations as in the real runtime:
 
     cut -> push -> engine.push -> Ack; with its grant the newest version -> adopt
-    granted in some other way:    Granted -> Fetch -> the newest version -> adopt
+    who waits after its push is granted:  Granted; with it the newest version -> adopt
+    granted in some other way:            Granted -> Fetch -> the newest version -> adopt
 
 An update or a version takes the link's latency plus its bytes at the link's bandwidth, shared with
 others at the server's interface (where the server has shards: in slices, see `shards`); a control
