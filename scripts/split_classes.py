@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""What weights by work do where the data of the workers differ, in virtual time.
+"""What weights by work and by time do where the data of the workers differ, in virtual time.
 
     scripts/split_classes.py                # minutes; CIFAR-10 from WBSP_DATA_DIR, or through Keras
 
@@ -24,7 +24,9 @@ from wbsp.sync import create
 sys.path.append(str(pathlib.Path(__file__).parents[1]))  # data and models of the checkout
 
 FLAGS = flags.FLAGS
-FORMS = {"bsp": {}, "asp": {}, "pcc": {}, "pcc weight=work": {"weight": "work"}}
+FORMS = {"bsp": {}, "asp": {}, "asp weight=time": {"weight": "time"},
+         "wbsp weight=time": {"weight": "time"}, "pcc": {}, "pcc weight=work": {"weight": "work"},
+         "pcc weight=time": {"weight": "time"}}
 CLASSES = range(5), range(5, 10)  # of the fast worker, of the slow one
 BATCH = 128
 

@@ -16,7 +16,8 @@ from wbsp.sync import MODELS, with_batch_size
 
 # What a run of seconds needs to be told, where the default is meant for longer ones.
 OPTIONS = {"adsp": "period=1", "dssp": "s_u=6", "ssp": "s=5", "localsgd": "tau=3",
-           "elasticbsp": "r=3"}
+           "elasticbsp": "r=3", "decoupled": "tau=3"}
+REJECTING = "ksync", "msync", "rennala", "ringmaster"  # what comes late or stale
 # The others hold when they have made so many steps, of which worker 2 must have made five by then
 # whatever its model has it wait for: 12 of theirs in the time of one, on a busy machine.
 HOLD, STEPS_OF_OTHERS = 60, 80
@@ -49,9 +50,9 @@ def survives(sync: str, folder) -> None:
 
 
 def contributors(sync: str, accepts, rejects, since: float = 0.0) -> set[int]:
-    """Workers whose pushes were accepted; under K-sync, which may reject all pushes of the slowest
+    """Workers whose pushes were accepted; under models that may reject all pushes of the slowest
     workers, all workers that pushed."""
-    counted = [*accepts, *rejects] if sync == "ksync" else accepts
+    counted = [*accepts, *rejects] if sync in REJECTING else accepts
     return {event["worker"] for event in counted if event["t"] > since}
 
 

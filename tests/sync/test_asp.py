@@ -32,6 +32,19 @@ def test_random_clusters_keep_the_laws_and_nobody_waits(plan):
     witness.assert_idle_for("push", "pull", "data")
 
 
+@given(plans())
+def test_random_clusters_weighted_by_time_keep_the_laws(plan):
+    model = create("asp", weight="time")
+    Witness(plan, model, every_push_is_a_version, lambda push: model.shares.of(push.worker))
+
+
+def test_by_time_a_slow_workers_push_weighs_as_many_of_a_fast_ones():
+    model = create("asp", weight="time")
+    cluster = Cluster(model, [Machine(constant(1.0)), Machine(constant(4.0))], stop_samples=40)
+    cluster.run()
+    assert [model.shares.of(worker) for worker in (0, 1)] == [1 / 5, 4 / 5]
+
+
 @many
 @given(plans(), st.integers(1, 5))
 def test_random_clusters_under_the_published_refresh_are_those_of_ssp(plan, s):

@@ -46,6 +46,38 @@ def test_random_clusters_keep_the_laws_of_every_overlapped_variant(plan, variant
     Witness(plan, model, Judge(commit, trigger)).assert_idle_for()
 
 
+class Losing(Witness):
+    """A run whose workers lose the steps that they make while a version is fetched, and no other.
+
+    lost: worker -> its steps that no push holds
+    """
+
+    def __init__(self, plan):
+        self.lost = [0] * len(plan.workers)
+        super().__init__(plan, create("pcc", adopt="replace"), Judge())
+        self.assert_idle_for()
+
+    def run(self):
+        self.cluster.run()
+        assert self.cluster.engine.done
+        assert self.equal(self.cluster.engine.store.latest.vector)
+        for worker, report in enumerate(self.cluster.reports):
+            member = self.cluster.engine.members.get(worker)
+            pushed = member.steps if member else 0
+            assert worker in self.lossy or report.steps == pushed + self.lost[worker]
+
+    def adopt(self, worker, now, version, how):
+        super().adopt(worker, now, version, how)
+        assert how == "replace"
+        pushed = self.cluster.engine.members[worker].steps  # a push and a fetch are never at once
+        self.lost[worker] = self.cluster.reports[worker].steps - pushed
+
+
+@given(plans())
+def test_random_clusters_that_lose_steps_keep_all_other_laws(plan):
+    Losing(plan)
+
+
 class ByWork(Witness):
     """A run whose pushes weigh their worker's share in the work, which is counted here once more.
 
@@ -95,11 +127,18 @@ def test_random_clusters_weighted_by_work_keep_the_laws(plan, name, trigger):
 
 
 @pytest.mark.parametrize("name", ["wbsp", "pcc"])
-def test_equal_work_gives_the_trajectory_of_equal_weights_bit_for_bit(name):
+def test_equal_work_and_time_give_the_trajectory_of_equal_weights_bit_for_bit(name):
     runs = [versions(create(name, weight=weight), [Machine(constant(1.0))] * 3,
                        QuadraticWorkload(3), stop_samples=20 * 3 * 16)
-            for weight in ("equal", "work")]
-    assert len(runs[0]) >= 20 and runs[0] == runs[1]
+            for weight in ("equal", "work", "time")]
+    assert len(runs[0]) >= 20 and runs[0] == runs[1] == runs[2]
+
+
+@given(plans(), st.sampled_from(["wbsp", "pcc"]))
+def test_random_clusters_weighted_by_time_keep_the_laws(plan, name):
+    model = create(name, weight="time")
+    witness = Witness(plan, model, Judge(), lambda push: model.shares.of(push.worker))
+    assert all(0 <= weight <= 1 for weight in witness.weights)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5])

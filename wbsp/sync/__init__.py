@@ -25,6 +25,7 @@ from wbsp.sync.base import (
     WorkerRule,
 )
 from wbsp.sync.bsp import BSP
+from wbsp.sync.decoupled import DecoupledDiLoCo
 from wbsp.sync.dssp import DSSP
 from wbsp.sync.elasticbsp import ElasticBSP
 from wbsp.sync.esync import ESync
@@ -32,8 +33,11 @@ from wbsp.sync.fedasync import FedAsync
 from wbsp.sync.ksync import KSync
 from wbsp.sync.lbbsp import LBBSP
 from wbsp.sync.localsgd import LocalSGD
+from wbsp.sync.msync import MSync
 from wbsp.sync.nbsync import NBSync
 from wbsp.sync.own import check_own, import_model
+from wbsp.sync.rennala import Rennala
+from wbsp.sync.ringmaster import Ringmaster
 from wbsp.sync.round import Round
 from wbsp.sync.saps import SaPS
 from wbsp.sync.ssp import SSP
@@ -41,7 +45,7 @@ from wbsp.sync.wbsp import WBSP, OptimizedWBSP
 
 MODELS: dict[str, type[SyncModel]] = {m.name: m for m in (
     BSP, ASP, SSP, WBSP, OptimizedWBSP, DSSP, ADSP, LBBSP, NBSync, ElasticBSP, SaPS, ESync,
-    LocalSGD, FedAsync, KSync, Auto)}
+    LocalSGD, FedAsync, KSync, Rennala, Ringmaster, MSync, DecoupledDiLoCo, Auto)}
 
 __all__ = ["MODELS", "Accept", "Action", "Commit", "ContractError", "Direct", "Grant", "Option",
            "Push", "Reject", "Round", "SyncModel", "WorkerRule", "create", "find",

@@ -6,6 +6,8 @@ doi 10.1016/j.parco.2024.103092. Read: its abstract [abstract] and the official 
 full text.
 """
 
+from typing import Literal
+
 from wbsp.sync.base import (
     About,
     Accept,
@@ -21,7 +23,7 @@ from wbsp.sync.base import (
 from wbsp.sync.late import JustInTime
 from wbsp.sync.meter import SlowestMeter
 from wbsp.sync.round import Round
-from wbsp.sync.shares import WorkShares
+from wbsp.sync.shares import shares_by
 
 
 class WBSP(SyncModel):
@@ -51,6 +53,9 @@ class WBSP(SyncModel):
     work a version moves up to N times as far along the fastest worker's way, and so bears learning
     rates up to N times smaller than under weight=equal; where the data of workers differ, it
     favours those of the fast ones.
+
+    weight=time is for such data: a push weighs the more the longer its worker takes for a step, so
+    that all workers move the model equally fast: see `TimeShares`.
     """
 
     name = "wbsp"
@@ -65,8 +70,8 @@ class WBSP(SyncModel):
         "commit": Option("slowest", "when a version is made", choices=("slowest", "every_push")),
         "trigger": Option("all_pushed", "how the slowest worker's upload is known",
                           choices=("all_pushed", "slowest")),
-        "weight": Option("equal", "of a push: 1/N, or its worker's share in the work",
-                         choices=("equal", "work")),
+        "weight": Option("equal", "of a push: 1/N, or its worker's share in the work or the time",
+                         choices=("equal", "work", "time")),
     }
 
     commit: str
@@ -77,7 +82,7 @@ class WBSP(SyncModel):
         super().__init__(**options)
         self.round = Round(self.active)
         self.meter = SlowestMeter()
-        self.shares = WorkShares() if self.weight == "work" else None
+        self.shares = shares_by(self.weight)
 
     def weight_of(self, push: Push) -> float:
         return self.shares.of(push.worker) if self.shares else super().weight_of(push)
@@ -86,7 +91,7 @@ class WBSP(SyncModel):
         self.round.join(worker)
         self.meter.join(worker)
         if self.shares:
-            self.shares.join(worker)
+            self.shares.join(worker, now)
         return super().join(worker, now)
 
     def leave(self, worker: int, now: float) -> list[Action]:
@@ -99,9 +104,9 @@ class WBSP(SyncModel):
 
     def push(self, push: Push, now: float) -> list[Action]:
         self.round.push(push.worker)
-        actions: list[Action] = [Accept(push, self.weight_of(push))]
         if self.shares:
-            self.shares.count(push.worker, push.samples)
+            self.shares.count(push, now)
+        actions: list[Action] = [Accept(push, self.weight_of(push))]
         if self.commit == "every_push":
             actions.append(Commit())
         if self.trigger == "all_pushed":
@@ -130,7 +135,8 @@ class OptimizedWBSP(WBSP):
 
     Nothing ever blocks the compute thread. The slowest worker's interval is max(compute, push +
     pull) instead of compute + push + pull [derived]. The official code loses a step that runs
-    during a fetch, or applies it torn; the rebase keeps it.
+    during a fetch, or applies it torn; the rebase keeps it [ours]. adopt=replace loses it, whole
+    [code], so that what the rebase gains can be measured.
 
     With `late` a fast worker pushes once a round and so that its push arrives shortly before the
     slowest's [ours]: of a fast worker's pushes of a round only the sum counts. See `JustInTime`.
@@ -147,15 +153,19 @@ class OptimizedWBSP(WBSP):
                   "ours")
     rule = WorkerRule(push="when_idle", wait="never", adopt="rebase")
     OPTIONS = WBSP.OPTIONS | {
-        "late": Option(False, "a worker pushes once a round, just in time for the version")}
+        "late": Option(False, "a worker pushes once a round, just in time for the version"),
+        "adopt": Option("rebase", "steps made while a version is fetched stay on top of it, or are "
+                        "lost, as in the official code", choices=("rebase", "replace"))}
 
     late: bool
+    adopt: Literal["rebase", "replace"] = "rebase"
 
     def __init__(self, **options):
         super().__init__(**options)
         if self.late and self.trigger != "all_pushed":
             raise ValueError(f"{self.name}: option late=true needs trigger=all_pushed, not "
                              f"trigger={self.trigger}")
+        self.rule = WorkerRule(push="when_idle", wait="never", adopt=self.adopt)
         self.times = JustInTime() if self.late else None
 
     def join(self, worker: int, now: float) -> list[Action]:

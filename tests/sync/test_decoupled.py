@@ -1,0 +1,105 @@
+"""Decoupled DiLoCo: nobody waits; a version is made by a quorum and a grace window."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pushes import push
+from random_clusters import Witness, granted_in, plans
+
+from wbsp.sync import Accept, Commit, Grant
+from wbsp.sync.decoupled import DecoupledDiLoCo
+
+
+class Merged(Witness):
+    """Knows who is in the merge, and that each version grants everyone."""
+
+    def __init__(self, plan, model):
+        self.inside, kept, weigh = set(), {}, model.weight_of  # as the last merges were then
+        model.weight_of = lambda push: kept.setdefault(push, weigh(push))
+        ring = model.tick
+
+        def tick(now):
+            if answer := ring(now):
+                self.inside.clear()
+            return answer
+
+        model.tick = tick
+        super().__init__(plan, model, Merged.judge, kept.get)
+        self.assert_idle_for()
+
+    def judge(self, outgoing, push):
+        if push:
+            self.inside.add(push.worker)
+        self.inside &= self.clock.keys()
+        assert set(granted_in(outgoing)) == (set(self.clock) if self.committed else set())
+        if self.committed:
+            assert len(self.inside) >= self.model.needed
+            self.inside.clear()
+        else:
+            assert not self.inside or self.inside != set(self.clock), "it waits for nobody then"
+
+
+OPTIONS = st.fixed_dictionaries({"tau": st.integers(1, 3), "quorum": st.integers(0, 6),
+                                 "grace": st.sampled_from([0.0, 0.5, 2.0])})
+
+
+@given(plans(), OPTIONS)
+def test_random_clusters_keep_the_laws_and_nobody_waits_at_all(plan, options):
+    Merged(plan, DecoupledDiLoCo(**options))
+
+
+def model_with(n, **options):
+    model = DecoupledDiLoCo(**options)
+    for worker in range(n):
+        assert model.join(worker, 0.0) == [Grant(worker)]
+    return model
+
+
+def grants(n):
+    return [Grant(worker) for worker in range(n)]
+
+
+def test_a_quorum_opens_the_window_and_its_end_makes_the_version():
+    model = model_with(3, quorum=2, grace=0.5)
+    eight = [push(0, 0, steps=8), push(1, 0, steps=8), push(2, 0, steps=8)]
+    assert model.push(eight[0], 8.0) == [Accept(eight[0], 1 / 3)]
+    assert model.alarm is None
+    again = push(0, 1, steps=8)
+    assert model.push(again, 16.0) == [Accept(again, 1 / 3)]  # 8 s between its pushes
+    assert model.push(eight[1], 17.0) == [Accept(eight[1], 1 / 3)]
+    assert model.alarm == 17.0 + 0.5 * 8
+    assert model.tick(21.0) == [Commit(), *grants(3)] and model.alarm is None
+    # a merge had three scores of 8 * 8 / 8: an update weighs a third; the third worker is late
+    assert model.push(eight[2], 22.0) == [Accept(eight[2], pytest.approx(1 / 3))]
+    more = push(0, 2, steps=8)
+    assert model.push(more, 24.0) == [Accept(more, pytest.approx(1 / 3))]
+    assert model.alarm == 28.0
+    last = push(1, 1, steps=8)
+    assert model.push(last, 25.0)[1:] == [Commit(), *grants(3)], "all are there before its end"
+    assert model.alarm is None
+
+
+def test_an_update_weighs_as_its_samples_squared_over_its_steps():
+    model = model_with(2, quorum=2, grace=0)
+    model.push(push(0, steps=8, samples=80), 1.0)  # 800
+    assert Commit() in model.push(push(1, steps=2, samples=20), 2.0)  # 200
+    assert model.weight_of(push(0, 1, steps=8, samples=80)) == 0.8
+    assert model.weight_of(push(1, 1, steps=2, samples=20)) == 0.2
+    assert model.weight_of(push(1, 1, steps=4, samples=20)) == 0.1
+
+
+def test_a_quorum_that_leaves_is_waited_for_anew():
+    model = model_with(4, quorum=2, grace=1)
+    for seq, now in enumerate((1.0, 2.0)):
+        model.push(push(0, seq), now)
+    model.push(push(1), 2.5)
+    assert model.alarm == 3.5
+    assert model.leave(1, 3.0) == []
+    assert model.tick(3.5) == [] and model.alarm is None
+    model.push(push(2), 4.0)
+    assert model.alarm == 5.0
+    assert model.leave(3, 4.5) == [Commit(), Grant(0), Grant(2)], "all that are left are there"
+
+
+def test_half_of_the_workers_are_a_quorum():
+    assert [model_with(n).needed for n in (1, 2, 3, 4, 5)] == [1, 1, 2, 2, 3]
