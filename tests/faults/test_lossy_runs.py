@@ -79,7 +79,9 @@ class Spy(FakeWorker):
                 if isinstance(message, m.Model) and message.offset in self.starts:
                     self.came.append(message)
                 fetch = handle(message, chunk, now)
-                if isinstance(message, m.Model) and self.runtime._shared._newest == message.version:
+                agent = self.runtime._shared.agent
+                if isinstance(message, m.Model) and message.version in (agent._inbox,
+                                                                        agent.version):
                     vector = communication._inbox._versions._floats
                     self.versions[message.version] = hash(vector.tobytes())
                 return fetch

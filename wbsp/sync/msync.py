@@ -2,7 +2,7 @@
 
 Source: Begunov, Tyurin, "Do we need asynchronous SGD? On the near-optimality of synchronous
 methods", arXiv 2602.03802, 2026 [abstract]. The rule for m follows the bound of Tyurin and
-Richtarik (see docs/msync.md) [derived].
+Richtarik [derived].
 """
 
 from collections.abc import Sequence
