@@ -15,7 +15,8 @@ from jobs import ServerJob
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.runlog.reader import read_run
 
-UNEVEN = "auto", "lbbsp", "fedasync"  # models whose weights make no whole numbers of whole ones
+# Models whose weights make no whole numbers of whole ones.
+UNEVEN = "auto", "lbbsp", "fedasync", "decoupled"
 
 
 @dataclass

@@ -16,10 +16,11 @@ _AT_PHASES = "kill", "kill", "break", "sleep", "cut", "isolate"
 # Options by which a model's workers and server speak otherwise, or other things happen in so few
 # steps.
 OPTIONS = {
-    "asp": [{"overlap": True}, {"refresh": "published"}],
+    "asp": [{"overlap": True}, {"refresh": "published"}, {"weight": "time"}],
     "ssp": [{"s": 1}, {"s": 2, "refresh": "published"}],
     "wbsp": [{"commit": "every_push"}, {"trigger": "slowest"}, {"weight": "work"}],
-    "pcc": [{"late": True}, {"commit": "every_push"}, {"trigger": "slowest"}, {"weight": "work"}],
+    "pcc": [{"late": True}, {"commit": "every_push"}, {"trigger": "slowest"}, {"weight": "work"},
+            {"weight": "time"}],
     "dssp": [{"s_l": 0, "s_u": 2}],
     "adsp": [{"period": 0.2}],
     "lbbsp": [{"controller": "gpu"}, {"controller": "federated", "tau": 2}, {"predictor": "last"}],
@@ -30,6 +31,10 @@ OPTIONS = {
     "fedasync": [{"tau": 1}, {"tau": 2, "staleness": "hinge", "hinge_b": 1.0},
                  {"tau": 2, "weight": "plain"}],
     "ksync": [{"b": 0}, {"b": 2}],
+    "rennala": [{"s": 1}, {"s": 2}],
+    "ringmaster": [{"r": 1}, {"r": 2, "weight": "mean"}],
+    "msync": [{"s": 1.0}],
+    "decoupled": [{"tau": 2}, {"tau": 1, "quorum": 1, "grace": 0.0}],
 }
 
 
