@@ -127,6 +127,9 @@ def test_training_began_when_it_did_where_workers_go_on_from_before(tmp_path):
     again = [at(9.0, "start"), commit(10.0, 1)]
     write_events(tmp_path / "a", *past, at(9.0, "reattach"), *again)
     assert seen(tmp_path / "a", "start", "commit") == [(0.0, 0), (7.0, 0), (8.0, 1)]
+    write_events(tmp_path / "c", *past, checkpoint(8.0, 0), at(9.0, "reattach"), *again)
+    assert [event["t"] for event in read_run(tmp_path / "c").events] == [
+        -1.0, -1.0, 0.0, 6.0, 7.0, 7.0, 8.0], "in order of time"
     write_events(tmp_path / "b", *past, at(9.0, "join"), *again)
     assert seen(tmp_path / "b", "start", "commit") == [(0.0, 0), (1.0, 1)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -148,7 +149,8 @@ def _valid(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
                             if e["kind"] == "evaluation" and e["t"] <= event["t"]]
         elif event["kind"] == "reattach" and undone is not None:
             if not any(e["kind"] == "start" for e in kept):
-                kept.append(undone)
+                # behind it is what the server did before a worker came again
+                kept.insert(bisect_right(kept, undone["t"], key=lambda e: e["t"]), undone)
             undone = None
         kept.append(event)
     return kept
