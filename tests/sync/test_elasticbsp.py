@@ -1,5 +1,7 @@
 """ElasticBSP: quotas that end at about the same moment, and a barrier for all of them."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,7 +108,8 @@ def longer(plan):
 def instant(plan):
     return longer(plan)._replace(
         workers=[worker | {"latency": 0.0, "up": INF, "down": INF} for worker in plan.workers],
-        settings=longer(plan).settings | {"model_bytes": 0.0, "apply_seconds": 0.0})
+        settings=longer(plan).settings | {
+            "model_bytes": 0.0, "server": replace(plan.settings["server"], apply_seconds=0.0)})
 
 
 def steady(plan):
