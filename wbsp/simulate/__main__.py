@@ -30,14 +30,14 @@ from wbsp import heterogeneity
 from wbsp.core.outer_optimizer import OUTER_OPTIMIZERS, create_outer
 from wbsp.process.imports import heavy_imports
 from wbsp.runlog.folder import run_folder
-from wbsp.simulate.study import advice, compare, units
+from wbsp.simulate.study import advice, compare, units, worth
 from wbsp.simulate.study.cluster_file import read_cluster
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, create_model, simulate
 from wbsp.simulate.study.spec import ClusterSpec, Group, published
 from wbsp.simulate.study.variants import Variant, variants
 from wbsp.simulate.world.shards import check_number
-from wbsp.sync import MODELS, parse_options
+from wbsp.sync import BSP, MODELS, parse_options
 from wbsp.tensors.codecs import KNOWN, parse
 
 if TYPE_CHECKING:
@@ -132,28 +132,52 @@ def run() -> str:
                     for count in counts]
     if FLAGS.advise is not None:
         compared = [(advice.scaled(variant, plan), plan) for variant, plan in compared]
-    out = Path(FLAGS.out)
+    lines: list[str] = []
     progress = Progress()
-    results = []
     try:
-        for variant, plan in compared:
-            runs = []
-            for seed in range(FLAGS.seed, FLAGS.seed + FLAGS.seeds):
-                progress.begin(f"{variant.label}, seed {seed}")
-                folder = run_folder(variant.folder, out)
-                runs.append(simulate(plan, variant.sync, variant.options, seed, folder, progress))
-                gc.collect()  # the run's replicas and readers, which TensorFlow ends slowly at exit
-            results.append(compare.Result(variant.label, tuple(runs), plan.target))
+        results = [_result(variant, plan, progress) for variant, plan in compared]
+        if FLAGS.advise is not None and plan.experiment is not None and not counts:
+            baseline, lines = _baseline(results, compared, plan, progress)
+            results += baseline
     finally:
         progress.close()
     if FLAGS.figures:
-        _draw([run for one in results for run in one.runs], out / "figures")
+        _draw([run for one in results for run in one.runs], Path(FLAGS.out) / "figures")
     text = (compare.table if FLAGS.advise is None else compare.ranking)(results)
+    text = "\n".join([text, *lines])
     if len(counts) < 2:
         return text
     servers = iter(results)
     return "\n".join([text, "", compare.shards({
         variant.label: {count: next(servers) for count in counts} for variant in models})])
+
+
+def _result(variant: Variant, plan: Plan, progress: Progress, label: str = "") -> compare.Result:
+    """Run a model with every seed; `label`: where its own does not say all."""
+    runs, label = [], label or variant.label
+    for seed in range(FLAGS.seed, FLAGS.seed + FLAGS.seeds):
+        progress.begin(f"{label}, seed {seed}")
+        folder = run_folder(variant.folder, Path(FLAGS.out))
+        runs.append(simulate(plan, variant.sync, variant.options, seed, folder, progress))
+        gc.collect()  # the run's replicas and readers, which TensorFlow ends slowly at exit
+    return compare.Result(label, tuple(runs), plan.target)
+
+
+def _baseline(results: list[compare.Result], compared: list[tuple[Variant, Plan]], plan: Plan,
+              progress: Progress) -> tuple[list[compare.Result], list[str]]:
+    """The fastest machine alone and, with the best model, the fast ones alone; what to take."""
+    cluster, few = plan.cluster, None
+    lone = replace(plan, cluster=worth.lone(cluster), outer=None, outer_options={}, wire=None)
+    alone = _result(Variant(BSP, {}, "alone"), lone, progress, "the fastest machine alone")
+    best, (variant, _) = min(zip(results, compared, strict=True),
+                             key=lambda one: one[0].seconds if one[0].reached else math.inf)
+    fast = worth.fast_ones(cluster)
+    if best.reached and 1 < fast < cluster.size:
+        few = _result(replace(variant, folder=f"{variant.folder}-fastest={fast}"),
+                      replace(plan, cluster=worth.fastest(cluster, fast)), progress,
+                      f"{variant.label}, the fastest {fast} alone")
+    return [alone, *([few] if few else [])], [
+        "", worth.bounded(cluster), "", worth.verdict(best, alone, few, cluster)]
 
 
 def _advised() -> None:

@@ -11,6 +11,7 @@ import pytest
 from wbsp.runlog.reader import read_run
 from wbsp.simulate.study import advice
 from wbsp.simulate.study.spec import ClusterSpec, Group
+from wbsp.simulate.world.shards import ServerSpec
 from wbsp.sync import MODELS
 
 ROOT = Path(__file__).parents[3]
@@ -64,12 +65,31 @@ def test_an_advice_scales_the_period_of_adsp_unless_it_is_given(tmp_path, given,
     assert f"| - | {label} |" in done.stdout
 
 
+@pytest.mark.parametrize("given, labels", [
+    ([], ["decoupled tau=50", "fedasync tau=50", "localsgd tau=50"]),  # 10.22 s, of steps of 0.2 s
+    (["--sync_option=localsgd.tau=3"], ["decoupled tau=50", "fedasync tau=50", "localsgd tau=3"]),
+])
+def test_an_advice_scales_local_steps_unless_they_are_given(tmp_path, given, labels):
+    done = command(tmp_path, "--advise=wan", "--sync=decoupled,fedasync,localsgd", *TIMING, *given)
+    assert done.returncode == 0, done.stderr
+    assert sorted(line.split(" | ")[1] for line in done.stdout.splitlines()
+                  if line.startswith("| - |")) == labels
+
+
+def test_local_steps_last_as_long_as_the_transfers_of_all():
+    line = {"up": 10.0, "down": 5.0}
+    spec = ClusterSpec((Group(4, step_seconds=0.1, **line),), ServerSpec(ingress=20.0, egress=20.0))
+    assert advice.steps_between(spec, 6.0) == 20  # 4 * 6 / 20 there and back, 2.4 s; alone 1.8 s
+    assert advice.steps_between(spec, 0.01) == 1
+    assert advice.steps_between(ClusterSpec((Group(4),)), 6.0) is None
+
+
 def test_an_advice_checks_as_often_as_its_cluster_is_fast():
     quick, slow = (ClusterSpec((Group(4, step_seconds=step),)) for step in (0.01, 36.0))
     assert advice.check_period(quick, 2000) == 0.025  # 5 s of pure computing
     assert advice.check_period(slow, 2000) == 90
     assert advice.check_period(ClusterSpec((Group(),)), 2000) is None
-    assert {"auto", "pcc:weight=work", "asp:overlap=true", *MODELS} == set(advice.SYNC)
+    assert {"pcc:weight=work", "asp:overlap=true", "nbsync:merge=add", *MODELS} == set(advice.SYNC)
 
 
 def test_an_advice_says_how_many_shards_are_best(tmp_path):

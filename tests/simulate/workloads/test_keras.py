@@ -242,11 +242,13 @@ def test_advice_ranks_all_models_and_says_why(tmp_path):
                    "--batch_size=32", "--target_accuracy=0.2", "--check_period=1s",
                    "--test_images=200", "--sync=bsp,asp,pcc:weight=work", "--out=o")
     rows = [line.split(" | ") for line in said.splitlines() if line.startswith("| ")][2:]
-    assert {row[1] for row in rows} == {"bsp", "asp", "pcc weight=work"}
+    assert {row[1] for row in rows} == {"bsp", "asp", "pcc weight=work",
+                                        "the fastest machine alone"}
     times = [float(row[2]) for row in rows if row[2] != "not reached"]
     assert times == sorted(times) and len(times) >= 2
     assert rows[-1][1] == "bsp"  # which waits for the sleeper
     reasons = [line for line in said.splitlines() if line.startswith("- ")]
-    assert len(reasons) == 3
+    assert len(reasons) == 4
+    assert "A bound of theory" in said and said.splitlines()[-1].startswith("Take ")
     assert all("mini-batches/s; workers compute" in line and "versions old" in line
                for line in reasons)

@@ -1,7 +1,7 @@
 """Advice: what `--advise` compares on a cluster, and at which scale of time.
 
 A cluster may need a second for a training or a day. What counts in seconds, the time between two
-evaluations and ADSP's period, therefore follows from the spec.
+evaluations, ADSP's period and the local steps of a push, therefore follows from the spec.
 """
 
 from __future__ import annotations
@@ -11,18 +11,23 @@ from dataclasses import replace
 from wbsp.simulate.study.runs import Plan
 from wbsp.simulate.study.spec import ClusterSpec
 from wbsp.simulate.study.variants import Variant
+from wbsp.simulate.world.shards import Shard
 from wbsp.sync import MODELS
 from wbsp.sync.adsp import ADSP
+from wbsp.sync.decoupled import DecoupledDiLoCo
+from wbsp.sync.fedasync import FedAsync
+from wbsp.sync.localsgd import LocalSGD
 
-# The flags of an advice that were not given. The last two models are options that we added
-# (docs/reference/models/wbsp.md, asp.md).
+# The flags of an advice that were not given. The last models are options that we added
+# (docs/reference/models/wbsp.md, asp.md, nbsync.md).
 FLAGS = {"model": "small", "dataset": "shapes10", "target_accuracy": 0.85, "epochs": 30.0,
          "test_images": 1000}
-SYNC = [*MODELS, "pcc:weight=work", "asp:overlap=true"]
+SYNC = [*MODELS, "pcc:weight=work", "asp:overlap=true", "nbsync:merge=add"]
 
 STEPS = 200  # of a worker, in the mean, where the advice has no network to train
 CHECKS = 200  # evaluations in the shortest time in which the cluster could go through all epochs
 PRECISION = 0.02  # of a time to the target, where the period is shorter
+LOCAL = LocalSGD, FedAsync, DecoupledDiLoCo  # of which tau says the steps between two pushes
 CYCLES = 4  # of the slowest worker in a period of ADSP; published: 60 s, in runs of an hour
 
 
@@ -34,12 +39,33 @@ def check_period(cluster: ClusterSpec, batches: float) -> float | None:
 
 
 def scaled(variant: Variant, plan: Plan) -> Variant:
-    """`variant`; one of ADSP with a period that suits the cluster, unless one is given."""
-    if variant.sync is not ADSP:
-        return variant
-    period = max(_rounded(CYCLES * plan.cluster.cycle(plan.model_bytes), 1),
-                 ADSP.OPTIONS["period"].low or 0.0)
-    return replace(variant, options={"period": f"{period:g}", **variant.options})
+    """`variant`; ADSP with a period, and a model of local steps with a tau, that suit the cluster,
+    unless one is given."""
+    suits = {}
+    if variant.sync is ADSP:
+        period = _rounded(CYCLES * plan.cluster.cycle(plan.model_bytes), 1)
+        suits["period"] = f"{max(period, ADSP.OPTIONS['period'].low or 0.0):g}"
+    elif variant.sync in LOCAL and (steps := steps_between(plan.cluster, plan.model_bytes)):
+        suits["tau"] = str(steps)
+    return replace(variant, options=suits | variant.options)
+
+
+def steps_between(cluster: ClusterSpec, model_bytes: float) -> int | None:
+    """The local steps for which a worker, in the mean, needs as long as a round's transfers take:
+    those of the worker with the slowest links, or of all through the server's interface. None where
+    a step takes no time.
+    """
+    step = cluster.size / cluster.pace
+    if not step:
+        return None
+    linked = replace(cluster, groups=tuple(
+        replace(group, step_seconds=0.0, sleep_seconds=0.0, trace=()) for group in cluster.groups))
+    server = cluster.server
+    shards = server.shards or (Shard(server.ingress, server.egress),)
+    shared = cluster.size * model_bytes / len(shards) * max(
+        1 / shard.ingress + 1 / shard.egress for shard in shards)
+    transfers = max(linked.cycle(model_bytes), shared)
+    return max(1, round(_rounded(transfers / step, 1)))
 
 
 def _rounded(seconds: float, digits: int) -> float:

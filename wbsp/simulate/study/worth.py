@@ -1,0 +1,115 @@
+"""What a cluster is worth: its fastest machine alone, its fast machines alone, and what to take.
+
+A comparison of models on a cluster does not say whether the cluster was needed. So `--advise` also
+trains on the fastest machine alone, without a server or a network, and by the best model once more
+without the slow machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from wbsp.simulate.study.compare import Result
+from wbsp.simulate.study.spec import ClusterSpec
+from wbsp.simulate.world.machine import INF
+
+NEARLY = 0.95  # of the sum of all speeds, which the fast machines have between them
+NOISES = 1, 8, 64  # S for `bound`, from nearly none on
+
+
+def fastest(cluster: ClusterSpec, count: int) -> ClusterSpec:
+    """The same spec with its `count` fastest machines alone."""
+    kept = []
+    for group in sorted(cluster.groups, key=lambda group: group.mini_batch):
+        if taken := min(group.count, count):
+            kept.append(replace(group, count=taken))
+            count -= taken
+    return replace(cluster, groups=tuple(kept), text=None)
+
+
+def lone(cluster: ClusterSpec) -> ClusterSpec:
+    """The fastest machine, which trains by itself: nothing is pushed or fetched."""
+    [group] = fastest(cluster, 1).groups
+    return ClusterSpec((replace(group, latency=0.0, up=INF, down=INF),), model_bytes=0.0)
+
+
+def fast_ones(cluster: ClusterSpec) -> int:
+    """How many of the fastest machines have nearly the speed of all."""
+    return next(count for count in range(1, cluster.size + 1)
+                if fastest(cluster, count).pace >= NEARLY * cluster.pace)
+
+
+def bound(seconds: Sequence[float], noise: float) -> tuple[float, int]:
+    """BSP's time over the bound on the time of any method, and how many of the fastest machines
+    the bound uses.
+
+        T* ~ min over m of  m / (1/t_1 + ... + 1/t_m) * (1 + S/m),  t_1 <= t_2 <= ...
+        BSP ~ t_N * (1 + S/N)
+
+    seconds: t, of a gradient on each machine
+    noise:   S = sigma^2 / eps, in units of a worker's batch
+
+    Source: Tyurin, Richtarik, NeurIPS 2023, arXiv 2305.12387; Tyurin, arXiv 2408.04929 [abstract;
+    the formula from memory]. It holds for workers that share their data, plain SGD, and transfers
+    that cost nothing, up to constants that are left out here.
+    """
+    ordered = sorted(seconds)
+
+    def time(m: int) -> float:
+        return m / sum(1 / t for t in ordered[:m]) * (1 + noise / m)
+
+    best = min(range(1, len(ordered) + 1), key=time)
+    return ordered[-1] * (1 + noise / len(ordered)) / time(best), best
+
+
+def bounded(cluster: ClusterSpec) -> str:
+    """A line on `bound`; empty where a machine needs no time."""
+    seconds = [group.mini_batch for group in cluster.groups for _ in range(group.count)]
+    if not min(seconds):
+        return ""
+    found = [bound(seconds, noise) for noise in NOISES]
+    return ("A bound of theory, not a measurement (Tyurin and Richtarik: shared data, plain SGD, "
+            "transfers cost nothing, constants left out): bsp takes "
+            f"{_listed(f'{ratio:.1f}' for ratio, _ in found)} times the least possible time where "
+            f"the noise S of a worker's gradient is {_listed(NOISES)}; the least time takes the "
+            f"fastest {_listed(count for _, count in found)} machines.")
+
+
+def verdict(best: Result, alone: Result, few: Result | None, cluster: ClusterSpec) -> str:
+    """What to take, what that is worth of the fastest machine alone, and who adds nothing.
+
+    best: the model that was fastest; alone: the fastest machine alone; few: the same model without
+    the slow machines, or None where all matter
+    """
+    if not best.reached:
+        return ("No model reached the target in every run; the fastest machine alone "
+                + (f"did, in {alone.seconds:.1f} s." if alone.reached else "did not, either."))
+    said, seeds = [], " beyond the seeds" if len(best.runs) > 1 else ""
+    if alone.reached and not best.faster(alone):
+        said.append(f"Take the fastest machine alone ({alone.seconds:.1f} s): the best model of "
+                    f"the cluster, {best.label}, is not faster{seeds} ({best.seconds:.1f} s).")
+    else:
+        worth = (f"worth {alone.seconds / best.seconds:.1f} of the fastest machine alone "
+                 f"({alone.seconds:.1f} s)" if alone.reached else
+                 "which the fastest machine alone did not in this run")
+        speeds = cluster.pace / fastest(cluster, 1).pace
+        said.append(f"Take {best.label}: it reaches the target in {best.seconds:.1f} s, {worth}. "
+                    f"The speeds of all machines add up to {speeds:.2f} of that one's.")
+        if few is not None and few.reached:
+            slow = cluster.size - fast_ones(cluster)
+            nothing = not best.faster(few)
+            said.append(f"Without the slowest {slow} of {cluster.size} machines it takes "
+                        f"{few.seconds:.1f} s: " + (
+                            "they add nothing that these runs show." if nothing else
+                            "they are worth their place."))
+    said.append("All at one batch size and learning rate; a machine alone may have better ones, or "
+                "gain by momentum"
+                + ("; one seed, so small differences may be chance." if len(best.runs) == 1
+                   else "."))
+    return " ".join(said)
+
+
+def _listed(words: Iterable[object]) -> str:
+    *first, last = map(str, words)
+    return f"{', '.join(first)} and {last}"
