@@ -76,6 +76,7 @@ class Run:
         self.hasty = False
         self._stopping_since: float | None = None
         self._done_since: float | None = None
+        self._dismissed = False  # who comes now is too late
         self._waits_for_standby = Throttle(_NOTICE)
         self._requests = dispatcher.begin(self.engine, layout)
         self._readers.begin(
@@ -284,6 +285,8 @@ class Run:
         if self._done_since is None:
             self._done_since = now
             self._waits_for_standby.rest(now)
+        if not self._dismissed and (safe or self.hasty):
+            self._dismissed = True
             self._dispatcher.entrance.dismiss(
                 f"the run has ended ({self.engine.stop_reason or 'done'})", self.engine.ends)
         copying = self._replication.copying and not (safe or self.hasty)

@@ -60,6 +60,11 @@ class Entrance(ABC):
         return Handlers({m.Hello: self.hello, m.Reattach: self.reattach},
                         {m.Join: self.join, m.Initial: self.initial})
 
+    @property
+    def _unsafe(self) -> str | None:
+        """Why it is not certain that the run has ended, in one line; None: it has, or goes on."""
+        return None
+
     @abstractmethod
     def initial(self, session: WorkerSession, initial: m.Initial, body: memoryview) -> None:
         """Take a chunk of W_0. Raises WireError where none was asked for."""
@@ -87,7 +92,7 @@ class Entrance(ABC):
             return
         if self._is_late(identity, hello):
             return
-        if self._over is None and (doubt := self._other.doubt) is not None:
+        if self._over is None and (doubt := self._other.doubt or self._unsafe) is not None:
             # the server that serves takes it; where that is this one, it comes again
             self._sessions.refuse(identity, hello.worker, doubt, elsewhere=True)
             return
@@ -352,6 +357,13 @@ class Admission(Entrance):
         self._known = max(self._engine.store.latest.version,
                           *self._engine.ledger.state().values(), 0)
 
+    @property
+    def _unsafe(self) -> str | None:
+        if self._over is None and self._engine.done:
+            return ("the run's last version is not safe yet: should this server die, it goes on "
+                    "from the one before, with whoever comes")
+        return None
+
     def admit_all(self) -> None:
         """Admit the workers that wait for a model."""
         for session in list(self._sessions):
@@ -382,6 +394,9 @@ class Admission(Entrance):
     def _readmit(self, peer: Peer, request: m.Reattach) -> None:
         """Let a member in that has no session, unless it is none."""
         identity, worker = peer.identity, request.worker
+        if not request.left and (unsafe := self._unsafe) is not None:
+            self._sessions.refuse(identity, worker, unsafe, elsewhere=True)
+            return
         if reason := self._objection(identity, request) or self._objection_to_return(request):
             self._sessions.refuse(identity, worker, reason)
             return
@@ -430,8 +445,7 @@ class Admission(Entrance):
     def _admit(self, session: WorkerSession) -> None:
         assert session.layout is not None and session.request is not None
         engine = self._engine
-        if engine.done:  # since a moment ago: the others are given the version that there is
-            self.dismiss(f"the run has ended ({engine.stop_reason or 'done'})")
+        if engine.done:  # since a moment ago: it is told once that is certain
             return
         reason = difference(session.layout, self._layout)
         if reason:
