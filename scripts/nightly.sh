@@ -25,7 +25,8 @@ run_shared() {
     WBSP_SHARED_RUNS=${WBSP_SHARED_RUNS:-200} tests -n 2 tests/faults/test_shared_runs.py
 }
 run_backends() {
-    WBSP_BACK_ENDS=1 tests tests/worker/keras/test_shared_fits.py tests/replica/test_back_ends.py
+    WBSP_BACK_ENDS=1 tests tests/worker/keras/test_shared_fits.py tests/replica/test_back_ends.py \
+        tests/worker/test_every_loop.py
 }
 run_cuts() { WBSP_CUTS=1 tests -n 4 tests/faults/test_partitions.py; }
 run_ray() { WBSP_RAY=1 tests tests/ray; }

@@ -75,7 +75,8 @@ WALLS = {
     "saved": "ps.checkpoint replica tensors",
     "reading": "saved ps.checkpoint wire runlog environment limits timeouts",
     "__main__": "",
-    "__init__": "worker.keras.callback worker.keras.run_schedule runlog.reader saved reading",
+    "__init__": "worker.any_loop worker.keras.callback worker.keras.run_schedule runlog.reader "
+                "saved reading",
 }
 BY_NAME = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
            for path in LIBRARY}
@@ -205,6 +206,7 @@ def test_the_library_knows_nothing_of_the_experiment(path):
     ("wbsp.sync", {*ACCELERATED, "zmq", "scipy", "rich", "wbsp.ps", "wbsp.worker"}),
     ("wbsp.simulate.nodes.cluster", {*ACCELERATED, "zmq", "wbsp.wire"}),
     ("wbsp.ps.server, wbsp.ps.launch, wbsp.ps.evaluation, wbsp.ps.__main__", ACCELERATED),
+    ("wbsp.worker.any_loop", ACCELERATED),
     ("wbsp.figures", {*ACCELERATED, "zmq", "matplotlib"}),
     ("wbsp.watch.__main__", {*ACCELERATED, "zmq", "matplotlib", "plotly", "wbsp.ps"}),
     ("runcifar10gpu, runalexgpu, runimagenetgpu", ACCELERATED),

@@ -1,6 +1,7 @@
 """wbsp: one parameter server, many unequal workers, any synchronization model.
 
-`SyncCallback` makes a `keras.Model.fit` one worker of a run; `python -m wbsp.ps` is its server.
+`SyncCallback` makes a `keras.Model.fit` one worker of a run, `Worker` any other training loop, with
+or without Keras; `python -m wbsp.ps` is its server.
 `RunSchedule` is a learning rate that goes by the steps of all workers.
 `versions` gives those of a run to who evaluates them. `load` puts one that a run has saved into a
 model; `read_run` reads the folder that a run leaves.
@@ -16,14 +17,15 @@ if TYPE_CHECKING:
     from wbsp.reading import versions
     from wbsp.runlog.reader import read_run
     from wbsp.saved import load
+    from wbsp.worker.any_loop import Worker
     from wbsp.worker.keras.callback import SyncCallback
     from wbsp.worker.keras.run_schedule import RunSchedule
 
 __version__ = "0.1.0"
-__all__ = ["RunSchedule", "SyncCallback", "load", "read_run", "versions"]
+__all__ = ["RunSchedule", "SyncCallback", "Worker", "load", "read_run", "versions"]
 _AT = {"RunSchedule": "wbsp.worker.keras.run_schedule",
-       "SyncCallback": "wbsp.worker.keras.callback", "load": "wbsp.saved",
-       "read_run": "wbsp.runlog.reader", "versions": "wbsp.reading"}
+       "SyncCallback": "wbsp.worker.keras.callback", "Worker": "wbsp.worker.any_loop",
+       "load": "wbsp.saved", "read_run": "wbsp.runlog.reader", "versions": "wbsp.reading"}
 
 
 def __getattr__(name: str) -> object:

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from wbsp.ps.checkpoint.format import Checkpoint
 from wbsp.ps.checkpoint.format import load as _load
 from wbsp.ps.checkpoint.writer import BEST, CHECKPOINT
-from wbsp.replica.layers import constrain, derive
-from wbsp.replica.model import open_replica
-from wbsp.replica.states import states
+from wbsp.replica.values import Values
 from wbsp.tensors.layout import difference, other_state
 
-if TYPE_CHECKING:
-    import keras
 
-
-def load(run_folder: str | os.PathLike, model: keras.Model, best: bool = False) -> int:
+def load(run_folder: str | os.PathLike, model: Any, best: bool = False) -> int:
     """Set the model to a version that the run has saved; return the number of that version.
 
-    The model may be of another back end than the run's workers. A version holds no state of an
-    optimizer.
+    The model is one of Keras, perhaps of another back end than the run's workers, or what `Worker`
+    trains in its place, such as a torch.nn.Module. A version holds no state of an optimizer.
 
     Args:
         run_folder: the folder that the run has left.
@@ -47,19 +42,24 @@ def read(path: Path) -> Checkpoint:
     return _load(path)
 
 
-def assign(saved: Checkpoint, model: keras.Model, of: str) -> None:
+def assign(saved: Checkpoint, model: Any, of: str) -> None:
     """Set the model to this version. Raises ValueError, in one line that begins with `of`, for a
     model that is not the run's."""
-    replica = open_replica(model)
-    reason = difference(replica.layout, saved.layout)
+    values = Values(model)
+    reason = difference(values.layout, saved.layout)
     if reason is None and saved.state.layers is not None:
-        reason = other_state(states(model), saved.state.layers)
+        here = values.states()
+        reason = None if here is None else other_state(here, saved.state.layers)
     if reason is not None:
-        raise ValueError(f"{of} is of another model than {model.name}: {reason} (here: the "
+        raise ValueError(f"{of} is of another model than {values.name}: {reason} (here: the "
                          "model, there: the run); build the model as the run's workers did")
+    replica = values.open()
     replica.adopt(replica.bring(saved.vector), "replace")
-    derive(model)
-    constrain(model)
+    if values.given is not model:
+        raise ValueError("a pytree of JAX is not written to: its version is Worker.values of a "
+                         "worker that joins the run")
+    for _ in values.finish():
+        pass
 
 
 def _missing(folder: Path, best: bool) -> str:

@@ -24,7 +24,9 @@ def model():
 @pytest.fixture(params=["on a CPU", "on devices"])
 def open_(request, monkeypatch):
     """Opens a model's replica; on devices: the CPU is treated as a GPU would be."""
-    from wbsp.replica.model import ModelReplica, open_replica
+    from wbsp.replica.flat import FlatReplica
+    from wbsp.replica.layers import derive
+    from wbsp.replica.model import open_replica
 
     name = keras.backend.backend()
     back_end = importlib.import_module(f"wbsp.replica.{name}")
@@ -38,10 +40,14 @@ def open_(request, monkeypatch):
         chosen = [v for v in weights if "float" in v.dtype]
         if name == "tensorflow":
             import tensorflow as tf
-            variables = back_end.OnDevices(chosen, replica.layout, tf.distribute.get_strategy())
+            variables = back_end.OnDevices([v.value for v in chosen], replica.layout,
+                                           tf.distribute.get_strategy())
+        elif name == "torch":
+            variables = back_end.OnDevices([back_end.same(v.value) for v in chosen],
+                                           replica.layout)
         else:
             variables = back_end.OnDevices(chosen, replica.layout)
-        return ModelReplica(model, variables, replica.layout, replica._rounds)
+        return FlatReplica(variables, replica.layout, replica._rounds, lambda: derive(model))
 
     return on_devices if request.param == "on devices" else open_replica
 
@@ -344,6 +350,6 @@ def test_variables_that_the_first_step_makes_are_refused_after_it(open_):
     layout = open_(model).layout
     check_whole(model, layout)
     model(np.zeros((1, 3), np.float32), training=True)
-    with pytest.raises(ValueError, match="the first step of fit has made variable .*dense.* and 1 "
+    with pytest.raises(ValueError, match="the first step has made variable .*dense.* and 1 "
                                          "more, in which the other workers have no part"):
         check_whole(model, layout)

@@ -9,6 +9,8 @@ from wbsp.ps.checkpoint.state import RunState
 from wbsp.ps.checkpoint.writer import BEST, CHECKPOINT
 from wbsp.replica.model import open_replica
 from wbsp.replica.states import states
+from wbsp.replica.values import Values
+from wbsp.saved import assign
 
 keras = pytest.importorskip("keras")
 
@@ -86,3 +88,27 @@ def test_a_folder_without_such_a_version_is_refused_in_one_line(tmp_path):
     (tmp_path / BEST).write_bytes(b"torn")
     with pytest.raises(ValueError, match="is not a wbsp checkpoint"):
         wbsp.load(tmp_path, model(), best=True)
+
+
+def test_a_module_of_pytorch_is_loaded_too():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: scripts/test_torch.sh")
+
+    def network():
+        return torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4))
+
+    one, other = network(), network()
+    values = Values(one)
+    saved = Checkpoint(values.open().read(), values.layout, RunState(
+        version=3, next_seq={}, totals=(0, 0), elapsed=0.0))
+    assign(saved, other, "the version")
+    assert all(map(torch.equal, one.state_dict().values(), other.state_dict().values()))
+    with pytest.raises(ValueError, match="^the version is of another model than a Linear: 2 var"):
+        assign(saved, torch.nn.Linear(6, 4), "the version")
+
+
+def test_a_pytree_is_not_written_to():
+    tree = {"w": pytest.importorskip("jax.numpy").zeros(3)}
+    saved = Checkpoint(np.ones(3, "float32"), Values(tree).layout, RunState(
+        version=3, next_seq={}, totals=(0, 0), elapsed=0.0))
+    with pytest.raises(ValueError, match="^a pytree of JAX is not written to"):
+        assign(saved, tree, "the version")

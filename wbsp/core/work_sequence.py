@@ -23,6 +23,12 @@ class WorkSequence:
         """Examples that were given, and not taken."""
         return self.end - self.taken
 
+    @property
+    def next(self) -> int:
+        """The next position to take, where one is here."""
+        return next((r.start + max(0, self.taken - r.at) for r in self.held if self.taken < r.end),
+                    0)
+
     def give(self, given: Range) -> bool:
         """A range has come; False: it is here already, or does not follow on what is."""
         if given.at != self.end or given.start >= given.stop:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from wbsp.tensors.layout import TensorSpec
+from wbsp.tensors.buffers import BufferPool
+from wbsp.tensors.layout import LayerState, TensorSpec
 
 
 class Vector(Protocol):
@@ -96,3 +97,45 @@ class Variables(ABC):
     def send(self, update: Any) -> Vector:
         """A V, or what `cut` has made, on its way to the host."""
         return update
+
+
+class Part:
+    """Variables of one kind, among all that a worker trains.
+
+    layout: those of floats, by their names
+    types:  name -> what it is made of: "float32", "bfloat16", ...
+    """
+
+    def __init__(self, layout: list[TensorSpec], types: dict[str, str]):
+        self.layout = layout
+        self.types = types
+
+    def variables(self, pool: BufferPool) -> Variables:
+        """As they are now. `pool`: source of memory for vectors on a CPU."""
+        raise NotImplementedError
+
+    def states(self) -> list[LayerState] | None:
+        """What is beside them, and must be the same on all workers; None: not known."""
+        return None
+
+    def remarks(self) -> Iterator[str]:
+        """What a user should know of variables that are trained together, a line each."""
+        if wide := [name for name, kind in self.types.items() if kind == "float64"]:
+            more = f" and {len(wide) - 1} more are" if wide[1:] else " is"
+            yield (f"{wide[0]}{more} of float64: versions are float32, so that each adoption "
+                   "rounds to float32, and so does the final version")
+
+    def adopted(self) -> None:
+        """A version was put into them."""
+
+    def finish(self) -> Iterator[str]:
+        """They hold the run's last version; yield what a user should know, a line each."""
+        yield from ()
+
+    def check(self) -> None:
+        """Raises ValueError where a step has made variables that are not among them."""
+
+
+def rounds(types: Iterable[str]) -> bool:
+    """True if variables of such types hold fewer digits than float32."""
+    return not {*types} <= {"float32", "float64"}

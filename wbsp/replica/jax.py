@@ -1,4 +1,4 @@
-"""Variables of a Keras model on JAX.
+"""Variables of a Keras model on JAX, or the leaves of a pytree. Keras is not needed here.
 
 Keras's trainer keeps the values outside of the model while it trains. Whoever takes
 `Callback.model` between two steps has them put back; what is assigned then is what the next step
@@ -8,32 +8,50 @@ begins with. A step's arrays are given away to the next step: none may be kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import jax.numpy as jnp
-import keras
 import numpy as np
 
-from wbsp.replica.base import Variables
+from wbsp.replica.base import Part, Variables
 from wbsp.replica.host import OneByOne
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import TensorSpec
+
+if TYPE_CHECKING:
+    import keras
+
+
+class Variable(Protocol):
+    """A variable of Keras's, or a leaf of a pytree."""
+
+    dtype: Any
+
+    @property
+    def value(self) -> jax.Array: ...
+
+    def assign(self, value: jax.Array) -> Any: ...
 
 
 def variables(model: keras.Model, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
               pool: BufferPool) -> Variables:
     """The `chosen` variables of `model`."""
+    return _of(chosen, layout, pool)
+
+
+def _of(chosen: Sequence[Variable], layout: Sequence[TensorSpec], pool: BufferPool) -> Variables:
     devices = {device for variable in chosen for device in variable.value.devices()}
     if len(devices) > 1 or devices.pop().platform != "cpu":
         return OnDevices(chosen, layout)
     return OneByOne(chosen, layout, pool, _view, _write)
 
 
-def _view(variable: keras.Variable) -> np.ndarray:
+def _view(variable: Variable) -> np.ndarray:
     return np.asarray(variable.value).astype(np.float32, copy=False)
 
 
-def _write(variable: keras.Variable, value: np.ndarray) -> None:
+def _write(variable: Variable, value: np.ndarray) -> None:
     # `device_put` takes memory that is aligned to 64 bytes for its own, may_alias=False or not.
     variable.assign(jnp.array(value, copy=True))
 
@@ -41,7 +59,7 @@ def _write(variable: keras.Variable, value: np.ndarray) -> None:
 class OnDevices(Variables):
     """Variables on an accelerator, or on several devices under a `keras.distribution`."""
 
-    def __init__(self, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec]):
+    def __init__(self, chosen: Sequence[Variable], layout: Sequence[TensorSpec]):
         self._chosen = chosen
         self._layout = layout
         self._gather = jax.jit(_join)
@@ -84,3 +102,96 @@ def _difference(values: Sequence[jax.Array], anchor: jax.Array) -> tuple[jax.Arr
 
 def _join(values: Sequence[jax.Array]) -> jax.Array:
     return jnp.concatenate([value.astype(jnp.float32).ravel() for value in values])
+
+
+class Leaf:
+    """One array of a pytree. A step makes another one in its place.
+
+    assigned: a version has put one there, and not a step
+    """
+
+    def __init__(self, name: str, value: jax.Array):
+        self.name = name
+        self.shape, self.dtype = value.shape, value.dtype
+        self.held = value
+        self.assigned = False
+
+    @property
+    def value(self) -> jax.Array:
+        """Raises ValueError where the array was given away to a step."""
+        if self.held.is_deleted():
+            raise ValueError(f"{self.name} was donated to a step that came after the last w.step: "
+                             "call params = w.step(loss, params) after each step")
+        return self.held
+
+    def assign(self, value: jax.Array) -> None:
+        """Put an array of this leaf's type here."""
+        self.held = value.astype(self.dtype)
+        self.assigned = True
+
+
+class PyTree(Part):
+    """The arrays of a pytree. It is never written to: another one is made of other arrays.
+
+    Leaves that are not of floats stay as they are.
+    """
+
+    def __init__(self, tree: Any):
+        """Raises ValueError for a tree that cannot be trained together."""
+        self._form: Any
+        named, self._form = jax.tree_util.tree_flatten_with_path(tree)
+        names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in named]
+        self._given = tree
+        self._leaves: list[Any] = []  # a Leaf, or what is not trained
+        for name, (_, value) in zip(names, named, strict=True):
+            if isinstance(value, float | np.floating | np.ndarray):
+                raise ValueError(f"{name or 'the value'} is of type {type(value).__name__}, and a "
+                                 "step would give it back as an array: make it a jax.numpy array")
+            if not isinstance(value, jax.Array):
+                self._leaves.append(value)
+            elif jnp.issubdtype(value.dtype, jnp.complexfloating):
+                raise ValueError(f"{name} is {value.dtype}, and wbsp trains real numbers: keep its "
+                                 "real and its imaginary part in two arrays")
+            elif jnp.issubdtype(value.dtype, jnp.floating):
+                self._leaves.append(Leaf(name, value))
+            else:
+                self._leaves.append(value)
+        self._chosen = [leaf for leaf in self._leaves if isinstance(leaf, Leaf)]
+        super().__init__([TensorSpec(leaf.name, tuple(leaf.value.shape)) for leaf in self._chosen],
+                         {leaf.name: str(leaf.dtype) for leaf in self._chosen})
+
+    def variables(self, pool: BufferPool) -> Variables:
+        return _of(self._chosen, self.layout, pool)
+
+    def take(self, tree: Any) -> None:
+        """The tree that a step has made. Raises ValueError for one of another form."""
+        if any(leaf.assigned for leaf in self._chosen):
+            raise ValueError("the block begins from the run's version: take params = w.values at "
+                             "its beginning")
+        form: Any
+        values, form = jax.tree_util.tree_flatten(tree)
+        if form != self._form:
+            raise ValueError(f"w.step was given {form}, and this worker began with {self._form}: "
+                             "give it the same pytree, of the step's arrays")
+        for place, (leaf, value) in enumerate(zip(self._leaves, values, strict=True)):
+            if not isinstance(leaf, Leaf):
+                self._leaves[place] = value
+            elif isinstance(value, jax.core.Tracer):
+                raise ValueError("w.step was called inside a function that JAX traces: call it "
+                                 "after the step, with the arrays that the step has returned")
+            elif getattr(value, "shape", None) != leaf.shape:
+                raise ValueError(f"{leaf.name} is of shape {getattr(value, 'shape', None)} now, "
+                                 f"and was of {leaf.shape}")
+            else:
+                leaf.held = value
+        self._given = tree
+
+    @property
+    def tree(self) -> Any:
+        """The tree that was taken, unless a version was put in its place."""
+        if any(leaf.assigned for leaf in self._chosen):
+            values = [leaf.held if isinstance(leaf, Leaf) else leaf for leaf in self._leaves]
+            self._given = jax.tree_util.tree_unflatten(self._form, values)
+            for leaf in self._chosen:
+                leaf.assigned = False
+        return self._given

@@ -95,12 +95,8 @@ def finalize(model: keras.Model, stepped: bool, averaged: bool, say: Callable[[s
 
     Returns True if the model holds the optimizer's averages.
     """
-    derive(model)
-    if broken := constrain(model):
-        more = f" and {len(broken) - 1} more" if broken[1:] else ""
-        say(f"the final version breaks the constraint of {broken[0].path}{more}: versions are sums "
-            "of updates, and know none. This model was made to keep it; the server's checkpoint "
-            "does not")
+    for line in settle(model):
+        say(line)
     if not stepped or not makes_averages(model):
         return False
     if averaged:
@@ -113,6 +109,17 @@ def finalize(model: keras.Model, stepped: bool, averaged: bool, say: Callable[[s
             "its last epoch, under SwapEMAWeights(swap_on_epoch=True): fit leaves the run's final "
             "version")
     return averaged
+
+
+def settle(model: keras.Layer) -> Iterator[str]:
+    """Have layers and constraints make of the run's final version what is theirs to make; yield
+    what a user should know of that, a line each."""
+    derive(model)
+    if broken := constrain(model):
+        more = f" and {len(broken) - 1} more" if broken[1:] else ""
+        yield (f"the final version breaks the constraint of {broken[0].path}{more}: versions are "
+               "sums of updates, and know none. This model was made to keep it; the server's "
+               "checkpoint does not")
 
 
 def constrain(model: keras.Model) -> list[keras.Variable]:

@@ -1,20 +1,24 @@
-"""Variables of a Keras model on TensorFlow, under any `tf.distribute` strategy of this process."""
+"""Variables on TensorFlow, of a Keras model or the user's own, under any `tf.distribute` strategy
+of this process. Keras is not needed here.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from wbsp.replica.base import Variables
+from wbsp.replica.base import Part, Variables
 from wbsp.replica.host import HostVariables
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import TensorSpec, total_size
+
+if TYPE_CHECKING:
+    import keras
 
 _AS_IT_IS = tf.compat.v1.ConfigProto(graph_options={
     "rewrite_options": {"disable_meta_optimizer": True}}).SerializeToString()
@@ -25,7 +29,13 @@ TOGETHER = 1 << 20  # floats that are written by one call; what it makes lies in
 def variables(model: keras.Model, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
               pool: BufferPool) -> Variables:
     """The `chosen` variables of `model`."""
-    strategy = model.distribute_strategy or tf.distribute.get_strategy()
+    strategy = getattr(model, "distribute_strategy", None)  # a layer alone has none
+    return _of([variable.value for variable in chosen], strategy, layout, pool)
+
+
+def _of(chosen: Sequence[tf.Variable], strategy: tf.distribute.Strategy | None,
+        layout: Sequence[TensorSpec], pool: BufferPool) -> Variables:
+    strategy = strategy or tf.distribute.get_strategy()
     if (strategy.num_replicas_in_sync > 1 or tf.config.list_logical_devices("GPU")
             or total_size(layout) <= SMALL):
         return OnDevices(chosen, layout, strategy)
@@ -69,10 +79,10 @@ def _call(made: Callable[..., Any], *given: tf.TensorSpec) -> Callable[..., Any]
 class OnHost(HostVariables):
     """Variables in this machine's own memory."""
 
-    def __init__(self, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
+    def __init__(self, chosen: Sequence[tf.Variable], layout: Sequence[TensorSpec],
                  pool: BufferPool):
         super().__init__(layout, pool)
-        self._read = _call(lambda: [tf.cast(v.value, tf.float32) for v in chosen])
+        self._read = _call(lambda: [tf.cast(v, tf.float32) for v in chosen])
         self._writes = [_writing(some) for some in _groups(chosen)]
 
     def views(self) -> Iterator[np.ndarray]:
@@ -83,9 +93,9 @@ class OnHost(HostVariables):
             write(*islice(values, count))
 
 
-def _groups(chosen: Sequence[keras.Variable]) -> Iterator[Sequence[keras.Variable]]:
+def _groups(chosen: Sequence[tf.Variable]) -> Iterator[Sequence[tf.Variable]]:
     """Variables in their order: as many together as have up to `TOGETHER` floats, at least one."""
-    group: list[keras.Variable] = []
+    group: list[tf.Variable] = []
     floats = 0
     for variable in chosen:
         size = math.prod(variable.shape)
@@ -97,15 +107,14 @@ def _groups(chosen: Sequence[keras.Variable]) -> Iterator[Sequence[keras.Variabl
     yield group
 
 
-def _writing(some: Sequence[keras.Variable]) -> tuple[int, Callable[..., None]]:
+def _writing(some: Sequence[tf.Variable]) -> tuple[int, Callable[..., None]]:
     """How many they are, and what sets them to copies of as many values, all float32."""
 
     def write(*values: tf.Tensor) -> None:
         for variable, value in zip(some, values, strict=True):
-            held = variable.value
             # An aligned numpy array would become the variable's own memory.
-            held.assign(tf.raw_ops.DeepCopy(x=value) if held.dtype == tf.float32
-                        else tf.cast(value, held.dtype))
+            variable.assign(tf.raw_ops.DeepCopy(x=value) if variable.dtype == tf.float32
+                            else tf.cast(value, variable.dtype))
 
     return len(some), _call(write, *(tf.TensorSpec(v.shape, tf.float32) for v in some))
 
@@ -116,7 +125,7 @@ class OnDevices(Variables):
     `gather` takes the first device's copy, `scatter` writes all copies.
     """
 
-    def __init__(self, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
+    def __init__(self, chosen: Sequence[tf.Variable], layout: Sequence[TensorSpec],
                  strategy: tf.distribute.Strategy):
         self._chosen = chosen
         self._layout = layout
@@ -131,7 +140,7 @@ class OnDevices(Variables):
         self.scatter(x)  # what is not finite is another number after a rebase
 
     def gather(self) -> tf.Tensor:
-        flat = [tf.reshape(tf.cast(v.value, tf.float32), [-1]) for v in self._chosen]
+        flat = [tf.reshape(tf.cast(v, tf.float32), [-1]) for v in self._chosen]
         return tf.concat(flat, 0)
 
     def scatter(self, vector: tf.Tensor) -> None:
@@ -141,3 +150,46 @@ class OnDevices(Variables):
 
     def bring(self, vector: np.ndarray) -> tf.Tensor:
         return tf.constant(vector)
+
+
+class TfVariables(Part):
+    """The user's own tf.Variables, by the names that their place among the values gives them.
+
+    Those that are not of floats stay each worker's own.
+    """
+
+    def __init__(self, named: Sequence[tuple[str, tf.Variable]]):
+        """Raises ValueError for a variable that cannot be trained together."""
+        chosen: dict[int, tuple[str, tf.Variable]] = {}
+        for name, variable in named:
+            if variable.dtype.is_complex and variable.trainable:
+                raise ValueError(f"variable {name} is {variable.dtype.name}, and wbsp trains real "
+                                 "numbers: keep its real and its imaginary part in two variables")
+            if not variable.shape.is_fully_defined():
+                raise ValueError(f"variable {name} has shape {variable.shape}: wbsp trains "
+                                 "variables whose shape is known")
+            if variable.dtype.is_floating:
+                chosen.setdefault(id(variable), (name, variable))
+        self._chosen = [variable for _, variable in chosen.values()]
+        super().__init__(
+            [TensorSpec(name, tuple(variable.shape)) for name, variable in chosen.values()],
+            {name: variable.dtype.name for name, variable in chosen.values()})
+
+    def variables(self, pool: BufferPool) -> Variables:
+        strategy = getattr(self._chosen[0], "distribute_strategy", None)
+        return _of(self._chosen, strategy, self.layout, pool)
+
+
+def variables_of(module: tf.Module, name: str) -> list[tf.Variable]:
+    """Those of a module, in the order of its attributes' names.
+
+    Raises ValueError for one that has layers of Keras in it, whose variables it does not know.
+    """
+    for one in (module, *module.submodules):
+        for attribute, value in vars(one).items():
+            if not attribute.startswith("_self_") and any(
+                    hasattr(part, "trainable_weights") for part in tf.nest.flatten(value)):
+                raise ValueError(
+                    f"{name}.{attribute} is of Keras, and a tf.Module does not know the variables "
+                    f'of that: give {{"{attribute}": the model, "own": the other variables}}')
+    return list(module.variables)

@@ -1,34 +1,116 @@
-"""Variables of a Keras model on PyTorch."""
+"""Variables in PyTorch's tensors: those of a Keras model, of a module, or the user's own.
+
+Keras is not needed here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 import torch
 
-from wbsp.replica.base import Variables, Vector
+from wbsp.replica.base import Part, Variables, Vector
 from wbsp.replica.host import OneByOne
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import TensorSpec
+
+if TYPE_CHECKING:
+    import keras
+
+Get = Callable[[], torch.Tensor]  # where other code may put another tensor in its place
+_WRAPPERS = {"OptimizedModule": "_orig_mod", "DistributedDataParallel": "module",
+             "DataParallel": "module"}  # class -> its attribute of the module proper
 
 
 def variables(model: keras.Model, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
               pool: BufferPool) -> Variables:
     """The `chosen` variables of `model`."""
-    if chosen[0].value.device.type == "cpu":
-        return OneByOne(chosen, layout, pool, _view, _write)
-    return OnDevices(chosen, layout)
+    return _of([partial(getattr, variable, "value") for variable in chosen], layout, pool)
 
 
-def _view(variable: keras.Variable) -> np.ndarray:
-    return variable.value.detach().to(torch.float32).numpy()
+def _of(tensors: Sequence[Get], layout: Sequence[TensorSpec], pool: BufferPool) -> Variables:
+    if all(get().device.type == "cpu" for get in tensors):
+        return OneByOne(tensors, layout, pool, _view, _write)
+    return OnDevices(tensors, layout)
 
 
-def _write(variable: keras.Variable, value: np.ndarray) -> None:
-    memory = variable.value.detach()
+def held(module: torch.nn.Module) -> Iterator[tuple[str, Get]]:
+    """Name -> tensor, of all that `state_dict` has of a module: parameters, frozen ones as well,
+    and buffers; of the module in what torch.compile or DistributedDataParallel has made of it.
+
+    Raises ValueError for a module that is divided among processes.
+    """
+    while wrapped := _WRAPPERS.get(type(module).__name__):
+        module = getattr(module, wrapped)
+    for one in module.modules():
+        if type(one).__name__ == "FullyShardedDataParallel":
+            raise ValueError(_divided(f"{type(one).__name__}(...)"))
+    for path, tensor in module.state_dict(keep_vars=True).items():
+        if isinstance(tensor, torch.Tensor):
+            name = path.replace("_orig_mod.", "")  # a part of it was compiled
+            where, _, attribute = path.rpartition(".")
+            try:
+                owner = module.get_submodule(where)
+                found = getattr(owner, attribute) is tensor
+            except AttributeError:
+                found = False  # its class gives it another name in the state_dict
+            yield name, partial(getattr, owner, attribute) if found else same(tensor)
+
+
+def same(tensor: torch.Tensor) -> Get:
+    """A tensor that stays the one that is trained."""
+    return lambda: tensor
+
+
+class Tensors(Part):
+    """Tensors by their names, each once; those that are not of floats stay each worker's own."""
+
+    def __init__(self, named: Sequence[tuple[str, Get]]):
+        """Raises ValueError for a tensor that cannot be trained together."""
+        chosen: dict[int, tuple[str, Get]] = {}
+        for name, get in named:
+            if _is_trained(name, get()):
+                chosen.setdefault(id(get()), (name, get))
+        self._tensors = [get for _, get in chosen.values()]
+        types = {name: get().dtype for name, get in chosen.values()}
+        super().__init__([TensorSpec(name, tuple(get().shape)) for name, get in chosen.values()],
+                         {name: str(kind).removeprefix("torch.") for name, kind in types.items()})
+
+    def variables(self, pool: BufferPool) -> Variables:
+        return _of(self._tensors, self.layout, pool)
+
+
+def _is_trained(name: str, tensor: torch.Tensor) -> bool:
+    """True if the tensor takes part. Raises ValueError for one that cannot and should."""
+    kind = type(tensor).__name__
+    if kind == "DTensor":
+        raise ValueError(_divided(f"{name}, a DTensor,"))
+    if kind.startswith("Uninitialized"):
+        raise ValueError(f"{name} is of a lazy module and has no values yet: call the model on a "
+                         "batch of your data before")
+    if tensor.device.type == "meta":
+        raise ValueError(f"{name} is on PyTorch's meta device and has no values: give the model "
+                         "some before (to_empty, or load_state_dict(..., assign=True))")
+    if tensor.is_complex() and tensor.requires_grad:
+        raise ValueError(f"{name} is {tensor.dtype}, and wbsp trains real numbers: keep its real "
+                         "and its imaginary part in two parameters")
+    return tensor.is_floating_point()
+
+
+def _divided(what: str) -> str:
+    return (f"{what} is divided among processes, and each worker of wbsp holds the whole model: "
+            "make a worker of the unsharded module (DistributedDataParallel has one)")
+
+
+def _view(get: Get) -> np.ndarray:
+    return get().detach().to(torch.float32).numpy()
+
+
+def _write(get: Get, value: np.ndarray) -> None:
+    memory = get().detach()
     if memory.dtype == torch.float32:
         np.copyto(memory.numpy(), value)
     else:
@@ -38,20 +120,21 @@ def _write(variable: keras.Variable, value: np.ndarray) -> None:
 class OnDevices(Variables):
     """Variables on a GPU. All that is computed here is put into PyTorch's one queue of it."""
 
-    def __init__(self, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec]):
-        self._chosen = chosen
+    def __init__(self, tensors: Sequence[Get], layout: Sequence[TensorSpec]):
+        self._tensors = tensors
         self._layout = layout
-        self._device = chosen[0].value.device
+        self._device = tensors[0]().device
 
     @torch.no_grad()
     def gather(self) -> torch.Tensor:
-        return torch.cat([v.value.detach().to(torch.float32).reshape(-1) for v in self._chosen])
+        return torch.cat([get().detach().to(self._device, torch.float32).reshape(-1)
+                          for get in self._tensors])
 
     @torch.no_grad()
     def scatter(self, vector: torch.Tensor) -> None:
         parts = torch.split(vector, [spec.size for spec in self._layout])
-        for variable, part, spec in zip(self._chosen, parts, self._layout, strict=True):
-            variable.value.copy_(part.reshape(spec.shape))
+        for get, part, spec in zip(self._tensors, parts, self._layout, strict=True):
+            get().copy_(part.reshape(spec.shape))
 
     def bring(self, vector: np.ndarray) -> torch.Tensor:
         return torch.tensor(vector, device=self._device)

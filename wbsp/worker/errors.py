@@ -40,10 +40,16 @@ def in_one_line() -> Iterator[None]:
     try:
         yield
     except (TransportError, ValueError, OSError) as error:
-        setattr(error, _PLAIN, True)
-        if sys.excepthook is sys.__excepthook__:
-            sys.excepthook = _show
+        says_all(error)
         raise
+
+
+def says_all(error: Exception) -> Exception:
+    """This error, which is shown by its line alone if nothing catches it."""
+    setattr(error, _PLAIN, True)
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _show
+    return error
 
 
 def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

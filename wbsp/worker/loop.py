@@ -19,6 +19,7 @@ from wbsp.process.forks import forget, in_child
 from wbsp.process.host import HOST, Host
 from wbsp.replica.base import Replica
 from wbsp.runlog.worker import WorkerLog
+from wbsp.sync.base import WorkerRule
 from wbsp.tensors.layout import LayerState
 from wbsp.wire.addresses import split_addresses
 from wbsp.wire.messages import codec as m
@@ -67,6 +68,15 @@ class Loop:
 
     def forget(self) -> None:
         """Release the loop: the worker has left the run."""
+
+
+def advice(sync: str, rule: WorkerRule, of: str) -> Iterator[str]:
+    """What a script must know that trains under the model `sync`, and may not have been written for
+    it. `of`: what makes its steps."""
+    if rule.micro_batches != 1:
+        yield (f"under {sync} a step of {of} is one of {rule.micro_batches} micro-batches, and "
+               "counts as a part of a step: a script that batches its data by b trains as under "
+               f"the other models once it batches them by b // {rule.micro_batches}")
 
 
 class Worker:

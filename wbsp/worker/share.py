@@ -121,6 +121,12 @@ class Share:
         with self._changed:
             return bool(self._sequence.untaken)
 
+    @property
+    def untaken_epoch(self) -> int:
+        """Epoch of what `take` would return, where that is here."""
+        with self._changed:
+            return self._sequence.next // self.data.n
+
     def take(self) -> Range:
         """The next batch: positions of one epoch, `batch` at most; waits a while for it.
 

@@ -23,13 +23,13 @@ from wbsp.sync.base import WorkerRule
 from wbsp.worker.errors import in_one_line
 from wbsp.worker.keras.examples import Function, dataset
 from wbsp.worker.keras.fit import Edge, Fit
-from wbsp.worker.keras.input import advice, batches, check
+from wbsp.worker.keras.input import batches, check
 from wbsp.worker.keras.loss_meter import LossMeter
 from wbsp.worker.keras.passed_fit import PassedFit
 from wbsp.worker.keras.run_rate import RunRate
 from wbsp.worker.keras.shared_fit import UNTIL_TOLD, SharedFit
 from wbsp.worker.keras.train_function import TimedSteps
-from wbsp.worker.loop import Worker
+from wbsp.worker.loop import Worker, advice
 from wbsp.worker.share import Share
 
 
@@ -247,7 +247,7 @@ class SyncCallback(keras.callbacks.Callback):
                 check(model, worker.batch is not None, sync, rule)
             worker.assignments.begin(worker.batch)
             replica = open_replica(model)
-            for line in [*advice(sync, rule), *remarks(model)]:
+            for line in [*advice(sync, rule, "fit"), *remarks(model)]:
                 worker.say(line)
             adapted = statistics(model)
             self._meter = LossMeter(model)

@@ -37,15 +37,6 @@ def check(model: keras.Model, streamed: bool, sync: str, rule: WorkerRule) -> No
                          "another back end, or JAX_PLATFORMS=cpu")
 
 
-def advice(sync: str, rule: WorkerRule) -> Iterator[str]:
-    """What a script must know that trains under the model `sync`, and may not have been written for
-    it."""
-    if rule.micro_batches != 1:
-        yield (f"under {sync} a step of fit is one of {rule.micro_batches} micro-batches, and "
-               "counts as a part of a step: a script that batches its data by b trains as under "
-               "the other models once it batches them by b // hook.rule.micro_batches")
-
-
 def reads_ahead() -> bool:
     """True where Keras on JAX brings a batch to the device while it trains the one before."""
     if keras.backend.backend() != "jax":

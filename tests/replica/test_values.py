@@ -1,0 +1,147 @@
+"""What a worker of any loop trains, as one flat vector: tf.Variables, pytrees of JAX, and several
+kinds together; modules of PyTorch are in `torch_modules.py`."""
+
+import numpy as np
+import pytest
+from back_ends import ON_TORCH
+from jobs import ROOT
+
+from wbsp.replica.values import Values
+
+F32 = np.float32
+
+
+def names(values):
+    return [spec.name for spec in values.layout]
+
+
+def adopt(replica, vector, how="replace"):
+    replica.adopt(replica.bring(np.asarray(vector, F32)), how)
+
+
+def update(replica):
+    replica.stepped()
+    return np.array(replica.cut())
+
+
+@ON_TORCH
+def test_modules_of_pytorch(jobs):
+    """In a process of its own: what torch.compile brings cannot be where TensorFlow is."""
+    job = jobs.start("pytest", "-m", "pytest", "-q", "-p", "no:cacheprovider",
+                     f"--basetemp={jobs.folder / 'inner'}", ROOT / "tests/replica/torch_modules.py")
+    job.ends_well()
+    assert job.find(r"^\d\d passed")
+
+
+def test_variables_of_tensorflow_are_named_by_their_place():
+    tf = pytest.importorskip("tensorflow")
+    kernel, bias, count = tf.Variable([[1.0, 2.0]]), tf.Variable([3.0]), tf.Variable(7)
+    values = Values({"dense": [kernel, bias], "count": count, "again": kernel})
+    assert names(values) == ["dense/0", "dense/1"]
+    replica = values.open()
+    assert np.array_equal(replica.read(), [1, 2, 3])
+    adopt(replica, [4, 5, 6])
+    bias.assign_add([0.5])
+    assert np.array_equal(update(replica), [0, 0, 0.5])
+    assert np.array_equal(kernel, [[4, 5]]) and count.numpy() == 7
+    with pytest.raises(ValueError, match="shape .None,.*whose shape is known"):
+        Values([tf.Variable([1.0], shape=[None])])
+
+
+def test_a_module_of_tensorflow_is_its_variables_but_not_keras_s():
+    tf = pytest.importorskip("tensorflow")
+    import keras
+
+    class Own(tf.Module):
+        def __init__(self):
+            self.w = tf.Variable([1.0, 2.0])
+            self.inner = None
+
+    own = Own()
+    assert names(Values(own)) == ["0"]
+    own.inner = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    with pytest.raises(ValueError, match="inner is of Keras, and a tf.Module does not know"):
+        Values(own)
+    values = Values({"own": [own.w], "inner": own.inner})
+    assert names(values)[0].startswith("inner/") and names(values)[-1] == "own/0"
+    with pytest.raises(ValueError, match="a variable of Keras: give the model"):
+        Values(own.inner.trainable_variables)
+
+
+def test_a_pytree_is_never_written_to_and_comes_back_as_it_was_unless_a_version_came():
+    jnp = pytest.importorskip("jax.numpy")
+    tree = {"b": (jnp.ones(2), None), "a": jnp.zeros((1, 2), jnp.bfloat16), "n": jnp.arange(3)}
+    values = Values(tree)
+    assert names(values) == ["a", "b/0"] and values.given is tree
+    replica = values.open()
+    adopt(replica, [1 + 2.0**-10, 2, 3, 4])
+    assert not update(replica).any()
+    given = values.given
+    assert np.array_equal(given["a"], [[1, 2]]) and given["a"].dtype == jnp.bfloat16
+    assert np.array_equal(given["b"][0], [3, 4]) and given["n"] is tree["n"]
+    assert np.array_equal(tree["b"][0], [1, 1])
+    moved = {**given, "b": (given["b"][0] + 1, None)}
+    values.take(moved)
+    assert np.array_equal(update(replica), [0, 0, 1, 1])
+    assert values.given is moved
+
+
+@pytest.mark.parametrize("change, line", [
+    (lambda tree: None, "params = w.step.loss, params"),
+    (lambda tree: {"a": tree["a"]}, "give it the same pytree"),
+    (lambda tree: {**tree, "b": tree["b"][:1]}, r"b is of shape \(1,\) now, and was of \(2,\)")])
+def test_another_pytree_is_refused_in_one_line(change, line):
+    jnp = pytest.importorskip("jax.numpy")
+    tree = {"a": jnp.zeros(1), "b": jnp.zeros(2)}
+    values = Values(tree)
+    with pytest.raises(ValueError, match=line):
+        values.take(change(tree))
+
+
+def test_a_pytree_that_is_not_of_the_version_that_came_is_refused():
+    jnp = pytest.importorskip("jax.numpy")
+    tree = {"w": jnp.zeros(3)}
+    values = Values(tree)
+    adopt(values.open(), [1, 2, 3])
+    with pytest.raises(ValueError, match="take params = w.values at its beginning"):
+        values.take(tree)
+    values.take(values.given)
+
+
+def test_arrays_that_were_donated_are_said():
+    jax = pytest.importorskip("jax")
+    values = Values({"w": jax.numpy.zeros(3)})
+    replica = values.open()
+    jax.jit(lambda w: w + 1, donate_argnums=0)(values.given["w"])
+    replica.stepped()
+    with pytest.raises(ValueError, match="w was donated to a step that came after"):
+        update(replica)
+
+
+@pytest.mark.parametrize("given, line", [
+    (3, "an int has no variables of floats"), (None, "a NoneType has no variables"),
+    ({"w": 1.5}, "w is of type float, and a step would give it back as an array")])
+def test_what_is_of_no_kind_is_refused_in_one_line(given, line):
+    pytest.importorskip("jax")
+    with pytest.raises(ValueError, match=f"^{line}"):
+        Values(given)
+
+
+def test_models_of_several_kinds_are_one_vector():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: scripts/test_torch.sh")
+    tf = pytest.importorskip("tensorflow")
+    import keras
+    critic = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    actor, scale = torch.nn.Linear(2, 1), tf.Variable(1.0)
+    values = Values({"actor": actor, "critic": critic, "scale": scale})
+    assert names(values) == [*(f"critic/{v.path}" for v in critic.variables), "actor/weight",
+                             "actor/bias", "scale"]
+    replica = values.open()
+    adopt(replica, np.arange(7))
+    assert np.array_equal(actor.bias.detach(), [5]) and scale.numpy() == 6
+    assert np.array_equal(keras.ops.convert_to_numpy(critic.layers[0].bias), [2])
+    scale.assign_add(2.0)
+    replica.stepped()
+    adopt(replica, np.zeros(7), "rebase")
+    assert scale.numpy() == 2 and np.array_equal(update(replica), [0, 0, 0, 0, 0, 0, 2])
+    assert replica.put_back() is False

@@ -1,0 +1,167 @@
+"""Modules of PyTorch as one flat vector; `test_values.py` runs these tests in another process."""
+
+import numpy as np
+import pytest
+import torch
+
+from wbsp.replica.values import Values
+
+F32 = np.float32
+
+
+def network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2),
+                               torch.nn.Linear(2, 2))
+
+
+def names(values):
+    return [spec.name for spec in values.layout]
+
+
+def adopt(replica, vector, how="replace"):
+    replica.adopt(replica.bring(np.asarray(vector, F32)), how)
+
+
+def update(replica):
+    replica.stepped()
+    return np.array(replica.cut())
+
+
+def test_a_module_is_what_its_state_dict_has_of_floats_frozen_or_not():
+    model = network()
+    model[0].weight.requires_grad = False
+    values = Values(model)
+    whole = {name: tensor for name, tensor in model.state_dict().items()
+             if tensor.is_floating_point()}
+    assert names(values) == list(whole) and "1.num_batches_tracked" not in whole
+    assert [spec.shape for spec in values.layout] == [tuple(t.shape) for t in whole.values()]
+    replica = values.open()
+    assert np.array_equal(replica.read(), np.concatenate([t.ravel() for t in whole.values()]))
+    adopt(replica, np.arange(22))
+    assert np.array_equal(model[1].running_var.numpy(), [14, 15])
+    with torch.no_grad():
+        model[2].bias += 1
+    assert np.array_equal(update(replica), [*[0] * 20, 1, 1])
+    assert model[0].weight.grad is None and not list(values.remarks())
+
+
+def test_what_an_optimizer_knows_of_a_parameter_stays():
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    for _ in range(2):
+        model(torch.ones(4, 3)).sum().backward()
+        optimizer.step()
+        adopt(Values(model).open(), np.zeros(22))
+    assert len(optimizer.state) == 6 and all(
+        optimizer.state[p]["momentum_buffer"].shape == p.shape for p in model.parameters())
+
+
+def test_a_tied_parameter_counts_once():
+    model = torch.nn.ModuleDict({"embedding": torch.nn.Embedding(4, 2),
+                                 "head": torch.nn.Linear(2, 4, bias=False)})
+    model["head"].weight = model["embedding"].weight
+    assert names(Values(model)) == ["embedding.weight"]
+    assert names(Values({"a": model, "b": model["head"]})) == ["a/embedding.weight"]
+
+
+def test_a_buffer_that_its_module_replaces_is_followed():
+    class Mean(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(2))
+            self.register_buffer("cache", torch.zeros(2), persistent=False)
+
+        def forward(self, x):
+            self.mean = 0.5 * self.mean + 0.5 * x.mean(0)
+
+    model = Mean()
+    values = Values(model)
+    assert names(values) == ["mean"]
+    replica = values.open()
+    model(torch.ones(4, 2))
+    assert np.array_equal(update(replica), [0.5, 0.5])
+    adopt(replica, [3, 4])
+    assert np.array_equal(model.mean, [3, 4])
+
+
+def test_wrappers_do_not_change_names():
+    model = network()
+    plain = names(Values(model))
+    assert names(Values(torch.compile(model))) == plain
+    assert names(Values(torch.nn.DataParallel(model))) == plain
+    model[0] = torch.compile(model[0])
+    assert names(Values(model)) == plain
+
+
+def test_a_parametrized_module_is_its_originals():
+    layer = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(2, 2))
+    values = Values(layer)
+    assert names(values) == list(layer.state_dict())
+    replica = values.open()
+    adopt(replica, np.arange(len(replica.read())))
+    assert np.array_equal(replica.read(), np.arange(len(replica.read())))
+
+
+@pytest.mark.parametrize("where", ["on a CPU", "on devices"])
+def test_bfloat16_has_no_progress_without_a_step(monkeypatch, where):
+    model = network().to(torch.bfloat16)
+    values = Values(model)
+    if where == "on devices":
+        from wbsp.replica import torch as back_end
+        monkeypatch.setattr(back_end, "OneByOne", lambda chosen, layout, *_:
+                            back_end.OnDevices(chosen, layout))
+    replica = values.open()
+    adopt(replica, np.full(22, 1 + 2.0**-10))  # which bfloat16 does not have
+    assert not update(replica).any()
+    with torch.no_grad():
+        model[2].bias += 1
+    replica.stepped()
+    adopt(replica, np.full(22, 3 + 2.0**-9), "rebase")
+    assert np.array_equal(update(replica), [*[0] * 20, 1, 1])
+    assert model[2].bias.dtype == torch.bfloat16
+
+
+def test_channels_last_and_views_are_read_and_written_right():
+    layer = torch.nn.Conv2d(3, 4, 2, bias=False).to(memory_format=torch.channels_last)
+    replica = Values(layer).open()
+    assert np.array_equal(replica.read(), layer.weight.detach().contiguous().numpy().ravel())
+    adopt(replica, np.arange(48))
+    assert np.array_equal(layer.weight.detach().contiguous().numpy().ravel(), np.arange(48))
+
+
+def test_float64_is_said():
+    (line,) = Values(torch.nn.Linear(2, 2).double()).remarks()
+    assert line.startswith("weight and 1 more are of float64: versions are float32")
+
+
+def test_what_pytorch_has_and_wbsp_cannot_train_is_refused_in_one_line():
+    class Complex(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+
+    with torch.device("meta"):
+        meta = torch.nn.Linear(2, 2)
+    for given, line in [(torch.nn.LazyLinear(2), "weight is of a lazy module"),
+                        (meta, "weight is on PyTorch's meta device"),
+                        (Complex(), "w is torch.complex64, and wbsp trains real numbers"),
+                        (torch.nn.ReLU(), "a ReLU has no variables of floats"),
+                        ({"m": torch.nn.Linear(2, 2), "o": 3}, "o is an int, among values"),
+                        ({}, "a dict was given to train: give a Keras model, a torch")]:
+        with pytest.raises(ValueError, match=line) as error:
+            Values(given)
+        assert "\n" not in str(error.value)
+
+
+def test_a_module_that_is_divided_is_refused_in_one_line():
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import distribute_module
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = distribute_module(network(), init_device_mesh("cpu", (1,)))
+        with pytest.raises(ValueError, match="^0.weight, a DTensor, is divided among processes"):
+            Values(model)
+    finally:
+        dist.destroy_process_group()

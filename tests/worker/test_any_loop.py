@@ -1,0 +1,259 @@
+"""`wbsp.Worker` around loops that count: a step on shared data raises the example's number by 1.
+
+The workers are threads of the test, beside a real server; what they train are arrays of JAX, which
+a test of every commit has. What holds for each framework is in `tests/replica/test_values.py`, and
+`test_every_loop.py`.
+"""
+
+import math
+import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import wbsp
+from wbsp.worker import next_run
+from wbsp.worker.errors import TransportError
+
+jnp = pytest.importorskip("jax.numpy")
+
+N, BATCH = 100, 8
+
+
+@pytest.fixture(autouse=True)
+def process_ends():
+    """What the end of this process would do."""
+    yield
+    next_run.close_all()
+
+
+def worker(server, index=0, values=None, **given):
+    values = {"counts": jnp.zeros(N)} if values is None else values
+    given = {"say": lambda text: None, **given}
+    return wbsp.Worker(values, address=server.address, worker_index=index, **given)
+
+
+def count(server, index, seconds=0.0, epochs=3, at_step=lambda w, step: None):
+    """Train as one of two unequal workers; the counts, and the run's epochs."""
+    seen, step = [], 0
+    with worker(server, index, n=N, batch_size=BATCH, epochs=epochs) as w:
+        params = w.values
+        for epoch in w.epochs():
+            seen.append(epoch)
+            for indices in w.indices():
+                assert indices.dtype == np.int64 and 0 < indices.size <= 2 * BATCH
+                params = {"counts": params["counts"].at[indices].add(1)}
+                time.sleep(seconds)
+                step += 1
+                at_step(w, step)
+                params = w.step(0.5, params)
+    return np.asarray(w.values["counts"]), seen, w.stop_reason
+
+
+def both(*calls):
+    with ThreadPoolExecutor(len(calls)) as threads:
+        return [job.result(120) for job in [threads.submit(*call) for call in calls]]
+
+
+def test_shared_data_are_once_an_epoch_in_the_model_of_both(jobs):
+    server = jobs.server(sync="asp").listens()
+    (fast, seen, why), (slow, more, _) = both((count, server, 0, 0.001), (count, server, 1, 0.02))
+    server.ends_well()
+    assert (fast == 1.5).all() and (slow == 1.5).all()  # 3 times, half a step of each push
+    assert {*seen, *more} == {0, 1, 2} and seen == sorted({*seen}) and more == sorted({*more})
+    assert why == "all 3 epochs are trained"
+    assert sum(event["samples"] for event in server.events("accept")) == 3 * N
+
+
+def test_data_of_its_own_are_what_the_loop_says(jobs):
+    server = jobs.server(sync="bsp").listens()
+
+    def train(index):
+        with worker(server, index, {"w": jnp.zeros(2)}, batch_size=4, epochs=2) as w:
+            params = w.values
+            for _ in w.epochs():
+                for x in w.batches([1.0, 2.0, 3.0]):
+                    params = w.step(jnp.float32(x), {"w": params["w"] + x})
+            assert w.progress().startswith("step 6 | loss 2.0000"), "that of the step before"
+        return np.asarray(w.values["w"])
+
+    finals = both((train, 0), (train, 1))
+    server.ends_well()
+    assert np.array_equal(finals[0], [12, 12]) and np.array_equal(*finals)  # the mean of the two
+    assert {event["samples"] for event in server.events("accept")} == {4}
+
+
+def test_several_steps_at_once_and_samples_of_ones_own(jobs):
+    server = jobs.server(workers=1, sync="bsp").listens()
+    with worker(server, values={"w": jnp.zeros(1)}) as w:
+        w.step(0.1, w.values, steps=5, samples=70)
+        w.step(None, w.values)
+        assert w.run_steps == 6 and w.progress().startswith("step 6 | loss nan | version 2")
+    server.ends_well()
+    assert [(event["steps"], event["samples"]) for event in server.events("accept")] == [
+        (5, 70), (1, 1)]
+
+
+def test_any_worker_ends_the_run_for_all(jobs):
+    server = jobs.server(sync="pcc").listens()
+
+    def stop(w, step):
+        if step == 5:
+            w.stop_run("enough")
+
+    ended = both((count, server, 0, 0.005, 500, stop), (count, server, 1, 0.01, 500))
+    server.ends_well()
+    assert {why for _, _, why in ended} == {"worker 0: enough"}
+    assert np.array_equal(ended[0][0], ended[1][0])
+
+
+def test_each_block_is_a_run_of_its_own(jobs):
+    server = jobs.server(workers=1, sync="pcc", series=True).listens()
+    w = worker(server, values={"w": jnp.zeros(1)})
+    for number in range(2):
+        with w:
+            w.step(None, {"w": w.values["w"] + 1})
+        assert w.values["w"] == number + 1
+    assert len(server.find("worker 0 joined")) == 2
+    next_run.close_all()
+    server.ends_well()
+
+
+def test_an_exception_leaves_the_run_and_the_others_go_on(jobs):
+    server = jobs.server(sync="pcc").listens()
+
+    def fails(w, step):
+        if step == 3:
+            raise KeyError("a bug")
+
+    with ThreadPoolExecutor(2) as threads:
+        stays = threads.submit(count, server, 1, 0.01)
+        with pytest.raises(KeyError, match="a bug"):
+            count(server, 0, 0.01, at_step=fails)
+        counts, _, _ = stays.result(120)
+    server.ends_well()
+    assert server.find("worker 0 .*its loop was left by KeyError")
+    assert server.find("epoch 3 of 3 is trained") and counts.all()
+
+
+def test_a_loop_that_is_wrong_is_told_so_in_one_line(jobs):
+    def forgets_the_step(w):
+        for _ in w.epochs():
+            list(w.indices())
+
+    def trains_other_data(w):
+        w.step(0.1, w.values)
+
+    def trains_nothing(w):
+        list(w.epochs())
+
+    def trains_steps_at_once(w):
+        for _ in w.indices():
+            w.step(0.1, w.values, steps=2)
+
+    def has_a_loader_of_its_own(w):
+        list(w.batches([1, 2, 3]))
+
+    def is_traced(w):
+        import jax
+        jax.jit(lambda x: w.step(x.sum(), w.values))(w.values["counts"])
+
+    server = jobs.server(workers=1).listens()  # a worker that has failed may come again
+    for loop, line in [
+            (forgets_the_step, "a batch was asked for before the last one was trained: call"),
+            (trains_other_data, "a step has trained no batch of the shared data"),
+            (trains_nothing, "no example of epoch 0 was trained"),
+            (trains_steps_at_once, "steps=2: on shared data call w.step after each batch"),
+            (has_a_loader_of_its_own, "the loader has batches of its own: make it with batch_sam"),
+            (is_traced, "w.step was called inside a function that JAX traces")]:
+        with pytest.raises(ValueError, match=f"^{line}") as error:
+            with worker(server, n=N, batch_size=BATCH) as w:
+                loop(w)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("given, line", [
+    ({"n": 5}, "n=5 examples to share: give batch_size as well"),
+    ({"n": 0, "batch_size": 4}, "n=0: it must be a whole number from 1 on"),
+    ({"epochs": 0}, "epochs=0: it must be"), ({"epochs": 1.5}, "epochs=1.5: it must be")])
+def test_bad_numbers_are_refused_in_one_line(given, line):
+    with pytest.raises(ValueError, match=f"^{line}"):
+        wbsp.Worker({"w": jnp.zeros(1)}, address="localhost:1", worker_index=0, **given)
+
+
+def test_where_the_server_sets_the_batches_the_data_are_shared(jobs):
+    server = jobs.server(f"--sync_option=batch={BATCH}", sync="lbbsp").listens()
+    with pytest.raises(ValueError, match="^under lbbsp the server says who trains which examples"):
+        with worker(server):
+            pass
+    (fast, seen, _), (slow, _, _) = both((count, server, 0, 0.001), (count, server, 1, 0.01))
+    server.ends_well()
+    assert np.array_equal(fast, slow) and fast.all() and 0 in seen
+
+
+def test_outside_of_the_block_there_is_no_step(jobs):
+    server = jobs.server(workers=1).listens()
+    w = worker(server, values={"w": jnp.zeros(1)})
+    for use in (lambda: w.step(0.1, w.values), lambda: next(w.epochs()),
+                lambda: list(w.batches([1]))):
+        with pytest.raises(ValueError, match="belongs into the block: with wbsp.Worker"):
+            use()
+    with w:
+        pass
+    with pytest.raises(ValueError, match=r"^w.step\(\) belongs into the block"):
+        w.step(0.1, w.values)
+    with pytest.raises(ValueError, match=r"^w.indices\(\) hands out examples that all workers sh"):
+        list(w.indices())
+
+
+def test_no_server_is_one_line():
+    with pytest.raises(TransportError, match="no answer|nobody|not reached|no server"):
+        with wbsp.Worker({"w": jnp.zeros(1)}, address="localhost:1", worker_index=0,
+                         connect_timeout=0.5, say=lambda text: None):
+            pass
+
+
+SIGNALLED = textwrap.dedent("""
+    import os, signal, sys, jax.numpy as jnp, wbsp
+    with wbsp.Worker({"w": jnp.zeros(3)}, address=sys.argv[1], worker_index=0) as w:
+        params = w.values
+        for step in range(1000):
+            if step == 4:
+                os.kill(os.getpid(), signal.SIGTERM)
+            params = w.step(0.1, {"w": params["w"] + 1})
+    print("went on")
+    """)
+
+
+def test_a_signal_ends_the_loop_at_its_step_and_what_was_trained_is_pushed(jobs):
+    server = jobs.server(workers=1, sync="localsgd", series=True).listens()
+    job = jobs.start("loop", "-c", SIGNALLED, server.address)
+    assert job.ends() == -15, job.text
+    assert job.find("worker 0: interrupted by SIGTERM; its unsent progress is pushed")
+    server.until("interrupted by SIGTERM")
+    server.until("version 1 | steps 5")
+    assert not job.find("went on|Traceback")
+
+
+def test_the_loss_of_a_step_that_is_under_way_is_not_waited_for():
+    class Later:
+        """A scalar as JAX's: asking for its number waits."""
+
+        asked = 0
+
+        def __init__(self, value):
+            self.value = value
+
+        def block_until_ready(self):
+            pass
+
+        def __float__(self):
+            Later.asked += 1
+            return self.value
+
+    w = wbsp.Worker({"w": jnp.zeros(1)}, address="localhost:1", worker_index=0)
+    assert w._known(Later(1.0)) == 1.0, "the first step's is waited for"
+    assert [w._known(Later(value)) for value in (2.0, 3.0)] == [1.0, 2.0]
+    assert w._known(4) == 4.0 and math.isnan(w._known(None))

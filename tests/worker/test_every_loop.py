@@ -1,0 +1,48 @@
+"""The same network in every kind of loop that a worker may have, by real processes."""
+
+import os
+
+import numpy as np
+import pytest
+from back_ends import TORCH
+from jobs import ROOT
+
+WORKER = ROOT / "tests/helpers/loop_worker.py"
+KINDS = ["fit", "tensorflow", "train_on_batch", "jax", TORCH]
+
+
+def train(jobs, server, kind, index, seconds=0.0, **environment):
+    return jobs.start(f"worker{index}", WORKER, kind, server.address, index, seconds,
+                      jobs.folder / f"final-{index}.npz", **environment)
+
+
+def finals(jobs, index):
+    with np.load(jobs.folder / f"final-{index}.npz") as file:
+        return b"".join(file[name].tobytes() for name in file.files)
+
+
+@pytest.mark.parametrize("kind", [TORCH, "jax"])
+def test_a_loop_without_keras_imports_neither_keras_nor_tensorflow(jobs, kind):
+    server = jobs.server(sync="pcc", workers=1).listens()
+    job = train(jobs, server, kind, 0)
+    job.ends_well()
+    server.ends_well()
+    assert job.find(f"^imported: {kind}$") and job.find("^ended: all 3 epochs are trained$")
+    assert server.find("epoch 3 of 3 is trained")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("WBSP_BACK_ENDS" not in os.environ,
+                    reason="takes minutes: WBSP_BACK_ENDS=1")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sync", ["pcc", "bsp"])
+def test_two_unequal_workers_share_the_data_and_end_with_one_model(jobs, kind, sync):
+    server = jobs.server(sync=sync).listens()
+    workers = [train(jobs, server, kind, index, (0.002, 0.02)[index]) for index in range(2)]
+    for job in (*workers, server):
+        job.ends_well()
+    assert finals(jobs, 0) == finals(jobs, 1)
+    for job in workers:
+        assert job.find("^ended: all 3 epochs are trained$")
+        (line,) = job.find("^accuracy ")
+        assert float(line.split()[1]) > 0.6, "a third is by chance"

@@ -1,0 +1,196 @@
+"""Whatever a user trains, as one flat vector: models, modules, variables or arrays, or several.
+
+What a value is, its class says, and that of a framework that is not imported it cannot be: so none
+is imported here that the process does not have already.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from wbsp.replica.base import Part, Variables, rounds
+from wbsp.replica.flat import FlatReplica
+from wbsp.tensors.buffers import BufferPool
+from wbsp.tensors.layout import LayerState, check_layout
+
+_TAKEN = ("a Keras model, a torch.nn.Module, tf.Variables or torch tensors in a list or dict, a "
+          "pytree of JAX arrays, or a dict of several models")
+
+
+class Values:
+    """What a worker trains.
+
+    given:  as the user holds it; of a pytree, the newest one
+    name:   in messages
+    layout: of all variables of floats, each once; "key/name" where several are given
+    """
+
+    def __init__(self, given: Any):
+        """Raises ValueError, in one line, for what cannot be trained together."""
+        self._given = given
+        self._tree: Any = None  # a PyTree, where that is what was given
+        self._parts = list(_parts(given))
+        if not self._parts:
+            self._tree = _back_end("jax").PyTree(given)
+            self._parts = [self._tree]
+        self._parts = [part for part in self._parts if part.layout]
+        if not self._parts:
+            raise ValueError(f"{_said(given)} has no variables of floats: there is nothing to "
+                             "train together")
+        self.layout = [spec for part in self._parts for spec in part.layout]
+        check_layout(self.layout)
+        self.name = getattr(given, "name", None) or _said(given)
+
+    @property
+    def given(self) -> Any:
+        return self._given if self._tree is None else self._tree.tree
+
+    def take(self, given: Any) -> None:
+        """What a step has made; None: it has changed the values in their places.
+
+        Raises ValueError for what is not of the same form.
+        """
+        if self._tree is not None:
+            if given is None:
+                raise ValueError("JAX's arrays do not change, a step makes new ones: call params = "
+                                 "w.step(loss, params)")
+            self._tree.take(given)
+        elif given is not None and given is not self._given:
+            raise ValueError(f"w.step was given {_said(given)}, and this worker trains "
+                             f"{_said(self._given)}, in its place: call w.step(loss)")
+
+    def open(self, pool: BufferPool | None = None) -> FlatReplica:
+        """The replica of the values as they are now."""
+        pool = pool or BufferPool()
+        each = [part.variables(pool) for part in self._parts]
+        types = (kind for part in self._parts for kind in part.types.values())
+        together = each[0] if len(each) == 1 else Together(each, self._parts)
+        return FlatReplica(together, self.layout, rounds(types), self.adopted)
+
+    def states(self) -> list[LayerState] | None:
+        """As of `Part`, of all parts of which they are known."""
+        known = [states for part in self._parts if (states := part.states()) is not None]
+        return [state for states in known for state in states] if known else None
+
+    def adopted(self) -> None:
+        """A version was put into the values."""
+        for part in self._parts:
+            part.adopted()
+
+    def finish(self) -> Iterator[str]:
+        """They hold the run's last version; yield what a user should know, a line each."""
+        for part in self._parts:
+            yield from part.finish()
+
+    def remarks(self) -> Iterator[str]:
+        """What a user should know of values that are trained together, a line each."""
+        for part in self._parts:
+            yield from part.remarks()
+
+    def check(self) -> None:
+        """Raises ValueError where the first step has made variables that are not among them."""
+        for part in self._parts:
+            part.check()
+
+
+class Together(Variables):
+    """Variables of several parts, one part behind the other, in this machine's memory."""
+
+    def __init__(self, each: Sequence[Variables], parts: Sequence[Part]):
+        self._each = each
+        ends = np.cumsum([0, *(sum(spec.size for spec in part.layout) for part in parts)])
+        self._where = [slice(*pair) for pair in zip(ends[:-1], ends[1:], strict=True)]
+
+    def gather(self) -> np.ndarray:
+        return np.concatenate([np.asarray(one.send(one.gather())) for one in self._each])
+
+    def scatter(self, vector: np.ndarray) -> None:
+        for one, where in zip(self._each, self._where, strict=True):
+            one.scatter(one.bring(vector[where]))
+
+    def bring(self, vector: np.ndarray) -> np.ndarray:
+        return vector
+
+
+def _parts(given: Any) -> Iterator[Part]:
+    """The parts of what is trained in its place; none: there is nothing of that kind.
+
+    Raises ValueError for a mixture with other things.
+    """
+    found = [(name, value, _kind(value)) for name, value in _leaves(given, "")]
+    if not any(kind for _, _, kind in found):
+        if not found:
+            raise ValueError(f"{_said(given)} was given to train: give {_TAKEN}")
+        if "jax" not in sys.modules:
+            raise ValueError(f"{_said(found[0][1])} cannot be trained together: give {_TAKEN}")
+        return
+    torch, tensorflow = [], []
+    for name, value, kind in found:
+        at = f"{name}/" if name else ""
+        match kind:
+            case "keras":
+                yield _back_end("model").KerasPart(value, at)
+            case "torch module":
+                torch += [(f"{at}{inner}", get) for inner, get in _back_end("torch").held(value)]
+            case "torch tensor":
+                torch.append((name, _back_end("torch").same(value)))
+            case "tf module":
+                tensorflow += [(f"{at}{number}", one) for number, one in enumerate(
+                    _back_end("tensorflow").variables_of(value, name or "the module"))]
+            case "tf variable":
+                tensorflow.append((name, value))
+            case _:
+                raise ValueError(f"{name} is {_said(value)}, among values of other kinds: give "
+                                 f"{_TAKEN}")
+    if torch:
+        yield _back_end("torch").Tensors(torch)
+    if tensorflow:
+        yield _back_end("tensorflow").TfVariables(tensorflow)
+
+
+def _leaves(given: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Path -> all that is in dicts, lists and tuples at any depth."""
+    inner: Iterator[tuple[Any, Any]]
+    if isinstance(given, Mapping):
+        inner = iter(given.items())
+    elif isinstance(given, list | tuple):
+        inner = enumerate(given)
+    else:
+        yield name, given
+        return
+    for key, value in inner:
+        yield from _leaves(value, f"{name}/{key}" if name else str(key))
+
+
+def _kind(value: Any) -> str | None:
+    """What is trained in its place; None: it is nothing of that kind. Raises ValueError."""
+    keras, torch, tf = (sys.modules.get(name) for name in ("keras", "torch", "tensorflow"))
+    if keras is not None and isinstance(value, keras.Layer):
+        return "keras"  # on PyTorch it is a module, too
+    if keras is not None and isinstance(value, keras.Variable):
+        raise ValueError(f"{value.path} is a variable of Keras: give the model or the layer that "
+                         "it belongs to")
+    if torch is not None and isinstance(value, torch.nn.Module):
+        return "torch module"
+    if torch is not None and isinstance(value, torch.Tensor):
+        return "torch tensor"
+    if tf is not None and isinstance(value, tf.Variable):
+        return "tf variable"
+    if tf is not None and isinstance(value, tf.Module):
+        return "tf module"
+    return None
+
+
+def _back_end(name: str) -> Any:
+    return importlib.import_module(f"wbsp.replica.{name}")
+
+
+def _said(value: Any) -> str:
+    """The value in a message."""
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"

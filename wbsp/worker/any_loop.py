@@ -1,0 +1,404 @@
+"""A worker in any training loop: `with wbsp.Worker(values) as w:` around it, `w.step` in it.
+
+What is trained may be of any framework; none is imported here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from wbsp import timeouts
+from wbsp.core.permutation import examples
+from wbsp.replica.values import Values
+from wbsp.runlog.console import say
+from wbsp.worker import loop
+from wbsp.worker.errors import in_one_line, says_all
+from wbsp.worker.share import Share
+
+
+class _Block(loop.Loop):
+    """The block of a `with` statement; it is left whatever happens."""
+
+    shares = ("wbsp.Worker(values, n=..., batch_size=..., epochs=...), and w.epochs() and "
+              "w.indices() or w.batches() in place of the loop's own")
+
+    def __init__(self) -> None:
+        self._left = False
+
+    @property
+    def running(self) -> bool:
+        return not self._left
+
+    def forget(self) -> None:
+        self._left = True
+
+
+class Worker:
+    """Make a training loop of any kind one worker of a run: a context manager.
+
+        with wbsp.Worker(model, n=len(x), batch_size=64, epochs=5) as w:
+            for epoch in w.epochs():
+                for indices in w.indices():
+                    w.step(train(x[indices], y[indices]))
+
+    Entering the block joins the run, and the values become its version. `step` follows each of the
+    loop's steps. Leaving the block waits for the other workers; the values are then the run's final
+    version. An exception that leaves the block has this worker leave the run. Each block is a run.
+
+    Attributes:
+        sampler: the `batch_sampler` of a torch DataLoader, where the workers share their data.
+    """
+
+    def __init__(self, values: Any, n: int | None = None, batch_size: int | None = None, *,
+                 epochs: int = 1, seed: int = 0, address: str | None = None,
+                 worker_index: int | None = None, token_file: str | None = None,
+                 connect_timeout: float = timeouts.CONNECT, band_width_limit: float | None = None,
+                 expected: dict[str, str] | None = None, say: Callable[[str], None] = say,
+                 patience: float = timeouts.WORKER_PATIENCE, transport: str | None = None):
+        """Read from the environment what is None of address, worker_index, token_file, transport.
+
+        Args:
+            values: what is trained: a Keras model, a torch.nn.Module, tf.Variables or torch tensors
+                in a list or dict, a pytree of JAX arrays, or a dict of several models.
+            n: examples that all workers share, each trained once an epoch, by whichever worker has
+                time for it. None: this worker's data are its own.
+            batch_size: examples of a step.
+            epochs: passes over the n examples, by all workers together; without n: of this worker.
+            seed: of the order of shared data, which is another one in each epoch.
+            address: host:port of the server; with a standby: host:port,host:port.
+            worker_index: 0 ... worker_num - 1, each once.
+            token_file: file with the server's shared secret; "": the server has none.
+            connect_timeout: seconds to wait for the server at first.
+            band_width_limit: limit of this worker's traffic, MB/s in each direction.
+            expected: settings that must equal the server's (name -> text).
+            say: prints one line for a person.
+            patience: seconds to wait for a server that was lost.
+            transport: "tcp": share no memory with a server of this machine; "auto": share it.
+
+        Raises:
+            ValueError: for a bad or missing argument, and for values that cannot be trained
+                together.
+            OSError: for a token file that cannot be read.
+        """
+        with in_one_line():
+            if isinstance(epochs, bool) or epochs != int(epochs) or epochs < 1:
+                raise ValueError(f"epochs={epochs!r}: it must be a whole number from 1 on")
+            if n is not None and batch_size is None:
+                raise ValueError(f"n={n} examples to share: give batch_size as well, the examples "
+                                 "of a step")
+            self._values = Values(values)
+            self._member = loop.Worker(address, worker_index, token_file, connect_timeout,
+                                       band_width_limit, expected, say, patience, transport)
+            self._share = None
+            if n is not None and batch_size is not None:
+                self._share = Share(n, batch_size, seed)
+                self._share.wants(int(epochs))
+        self._member.share = self._share
+        self._epochs = int(epochs)
+        self._samples = batch_size or 1
+        self._steps = 0  # since the block was entered
+        self._before: Any = None  # the loss of the step before, where that may not be known yet
+        self.sampler: Iterable[list[int]] = _Sampler(self)
+
+    def __enter__(self) -> Worker:
+        """Join the run, and adopt its version.
+
+        Raises:
+            TransportError: there is no server, or it refuses; one line.
+            ValueError: the run's synchronization model needs shared data.
+        """
+        member, values = self._member, self._values
+        self._steps, self._before = 0, None
+        member.enter(_Block())
+        with member.leaving_on_error():
+            _, welcome = member.connect()
+            if member.passes:
+                raise ValueError(f"run {welcome.settings['passes']} of this server, which this "
+                                 "block would be, has ended, and only a fit can pass such a run "
+                                 "by: start the server anew, or leave out this block")
+            sync, rule = welcome.settings["sync"], welcome.rule
+            if rule.shared and self._share is None:
+                raise ValueError(f"under {sync} the server says who trains which examples: share "
+                                 "the data, wbsp.Worker(values, n=..., batch_size=...)")
+            member.assignments.begin(None)
+            for line in [*loop.advice(sync, rule, "the loop"), *values.remarks()]:
+                member.say(line)
+            member.join(values.open(), values.states())
+            values.adopted()
+            self._step_begins()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        """Push what is not pushed, wait for the run's final version, and adopt it."""
+        member = self._member
+        if member.loop is None:
+            return  # it has left, by a signal or for an error that the block has caught
+        if error is not None:
+            member.end(member.interrupted or f"its loop was left by {type(error).__name__}")
+            return
+        with member.leaving_on_error():
+            member.finish(member.interrupted)
+            for line in self._values.finish():
+                member.say(line)
+        member.end(None)
+
+    @property
+    def values(self) -> Any:
+        """What is trained; of a pytree, the newest one."""
+        return self._values.given
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why training ends before the loop is done, or None.
+
+        `epochs`, `indices` and `batches` end then; another loop looks here.
+        """
+        return self._member.stop_reason
+
+    @property
+    def run_steps(self) -> int:
+        """Steps of all workers in the run, as far as this worker knows.
+
+        That is what the answer to its newest push said, and its own since then. A learning rate may
+        go by it.
+        """
+        return self._member.begun().agent.run_steps
+
+    def stop_run(self, reason: str) -> None:
+        """End the training of all workers, at their steps' ends.
+
+        Args:
+            reason: is shown to all of them.
+        """
+        self._member.stop_run(reason)
+
+    def progress(self) -> str:
+        """Steps, loss, version and share of computing, in one line."""
+        return self._member.begun().progress()
+
+    def step(self, loss: Any = None, values: Any = None, *, steps: int = 1,
+             samples: int | None = None) -> Any:
+        """Push and adopt as the server's model says, after a step of the loop.
+
+        Args:
+            loss: of the step, a number or a scalar of the framework; None: it is not known. Of one
+                that is still being computed, as on JAX or a GPU, the one before is waited for.
+            values: the pytree that the step has made. Other values have changed in their places.
+            steps: more than 1 where so many were done at once, as in a loop within a tf.function.
+            samples: examples of these steps; None: `batch_size` for each.
+
+        Returns:
+            The values to go on with: of a pytree another one, where a version was adopted.
+
+        Raises:
+            TransportError: the server is lost.
+            ValueError: for values of another form, and for a step that has trained no batch of the
+                shared data.
+        """
+        member = self._member
+        with member.leaving_on_error():
+            runtime = self._within("w.step()").connected()
+            _check_outside(loss)
+            self._values.take(values)
+            if self._share is not None:
+                self._check_shared(self._share, steps)
+            if steps != int(steps) or steps < 1:
+                raise ValueError(f"steps={steps!r}: it must be a whole number from 1 on")
+            samples = self._samples * steps if samples is None else samples
+            runtime.step_done(samples, self._known(loss), self._steps, steps)
+            if not self._steps:
+                self._values.check()
+            self._steps += steps
+            member.stop_due()
+            self._step_begins()
+        return self._values.given
+
+    def epochs(self) -> Iterator[int]:
+        """Go through the epochs, 0, 1 ..., until the run is stopped.
+
+        Yields:
+            Epochs of the run in which this worker has examples to train; without shared data, of
+            this worker.
+        """
+        self._within("w.epochs()")
+        if self._share is None:
+            for epoch in range(self._epochs):
+                if self._stops:
+                    return
+                yield epoch
+            return
+        while self._goes_on(self._share):
+            epoch, steps = self._share.next_epoch, self._steps
+            yield epoch
+            if self._steps == steps and self._goes_on(self._share):
+                raise _wrong(f"no example of epoch {epoch} was trained: have the loop over "
+                             "w.epochs() go through w.indices() or w.batches()")
+
+    def indices(self) -> Iterator[np.ndarray]:
+        """Go through this worker's examples of one epoch of shared data.
+
+        Yields:
+            Indices of 0 ... n - 1, int64 [at most batch_size, unless the server sets the sizes]:
+            one array for each step.
+
+        Raises:
+            ValueError: the data are not shared, or a step was not told of.
+        """
+        share = self._of_shared("w.indices()")
+        epoch = share.next_epoch
+        while self._goes_on(share, epoch):
+            yield self._enter(self._take(share))
+        self._pause()
+
+    def batches(self, *data: Any) -> Iterator[Any]:
+        """Go through this worker's batches of one epoch.
+
+        Args:
+            data: arrays of n rows that take an array of indices, of shared data; or one loader: of
+                shared data one whose batch_sampler is `sampler`, else any.
+
+        Yields:
+            A batch for each step: the rows of an array, a tuple of them where there are several
+            arrays, or what the loader has.
+
+        Raises:
+            ValueError: the loader's data are not the run's, or a step was not told of.
+        """
+        (loader, *others) = data
+        if all(hasattr(one, "shape") for one in data):
+            for indices in self.indices():
+                rows = tuple(array[indices] for array in data)
+                yield rows if others else rows[0]
+        elif others:
+            raise _wrong("w.batches() takes arrays, or one loader")
+        elif self._share is None:
+            self._within("w.batches()")
+            for batch in loader:
+                yield self._enter(batch)
+                if self._stops:
+                    break
+            self._pause()
+        else:
+            yield from self._loaded(self._share, loader)
+
+    def _loaded(self, share: Share, loader: Iterable[Any]) -> Iterator[Any]:
+        """Batches of a loader that asks for indices before it returns a batch that is ready: new
+        ones may wait for that batch's step. So the loader ends where none are known, and begins
+        again with those that were waited for."""
+        epoch = share.next_epoch
+        while self._goes_on(share, epoch):
+            steps = self._steps
+            for batch in loader:
+                if not share.handed_out:
+                    raise _wrong("the loader has batches of its own: make it with "
+                                 "batch_sampler=w.sampler")
+                yield self._enter(batch)
+                if self._stops:
+                    return
+            if self._steps == steps:
+                raise _wrong("the loader has no batch where there are examples to train: make it "
+                             "with batch_sampler=w.sampler")
+        self._pause()
+
+    def _take(self, share: Share) -> np.ndarray:
+        """The indices of the next batch, which is here."""
+        if share.handed_out:
+            raise _wrong("a batch was asked for before the last one was trained: call "
+                         "w.step(loss) after each")
+        batch = share.take()
+        return examples(batch.start, batch.stop, share.data.n, share.data.seed)
+
+    def _of_shared(self, what: str) -> Share:
+        if self._share is None:
+            raise _wrong(f"{what} hands out examples that all workers share: "
+                         "wbsp.Worker(values, n=their number, batch_size=...)")
+        self._within(what).connected()
+        return self._share
+
+    def _within(self, what: str) -> loop.Worker:
+        """Raises ValueError outside of the block, and where this worker has left the run."""
+        if self._member.loop is None:
+            raise _wrong(f"{what} belongs into the block: with wbsp.Worker(values) as w")
+        return self._member
+
+    def _check_shared(self, share: Share, steps: int) -> None:
+        """Raises ValueError for a step that has not trained one batch of the shared data."""
+        if steps != 1:
+            raise ValueError(f"steps={steps}: on shared data call w.step after each batch")
+        if not share.handed_out:
+            raise ValueError("a step has trained no batch of the shared data: take them from "
+                             "w.indices() or w.batches()")
+
+    @property
+    def _stops(self) -> bool:
+        return self._member.loop is None or self._member.stop_reason is not None
+
+    def _goes_on(self, share: Share, epoch: int | None = None) -> bool:
+        """True if the next step's batch is here, and of this epoch."""
+        return not self._stops and share.ready and epoch in (None, share.next_epoch)
+
+    def _step_begins(self) -> None:
+        if self._member.loop is not None:
+            self._member.step_begins("data or compute")
+
+    def _enter(self, batch: Any) -> Any:
+        """A batch is here, and computed with from now on."""
+        self._member.begun().enter("compute")
+        return batch
+
+    def _pause(self) -> None:
+        """Until the next step begins, the loop does other things, such as validating."""
+        if self._member.loop is not None:
+            self._member.begun().enter("validation")
+
+    def _known(self, loss: Any) -> float:
+        """The loss as a number; of one that may still be computed, that of the step before, so that
+        one step stays under way."""
+        if loss is None:
+            return float("nan")
+        loss = loss.detach() if hasattr(loss, "detach") else loss
+        on = getattr(getattr(loss, "device", None), "type", "cpu")
+        if not hasattr(loss, "block_until_ready") and on == "cpu":
+            return float(loss)
+        known = loss if self._before is None else self._before
+        self._before = loss
+        return float(known)
+
+
+class _Sampler:
+    """Batches of indices that are known, of one epoch: it never waits."""
+
+    def __init__(self, worker: Worker):
+        self._worker = worker
+
+    def __iter__(self) -> Iterator[list[int]]:
+        share = self._worker._of_shared("w.sampler")
+        if share.handed_out:
+            raise _wrong("the loader has batches ahead that were not trained: go through "
+                         "w.batches(loader) to the end of the epoch, w.step(loss) after each")
+        epoch = share.next_epoch
+        while share.untaken and share.untaken_epoch == epoch:
+            batch = share.take()
+            yield examples(batch.start, batch.stop, share.data.n, share.data.seed).tolist()
+
+
+def _wrong(text: str) -> Exception:
+    return says_all(ValueError(text))
+
+
+def _check_outside(loss: Any) -> None:
+    """Raises ValueError within a function that is traced: it calls Python once, and no more."""
+    tf, jax = sys.modules.get("tensorflow"), sys.modules.get("jax")
+    if tf is not None and not tf.executing_eagerly():
+        raise ValueError("w.step was called inside a tf.function, which calls it once, when it is "
+                         "traced: call it after the function; w.step(loss, steps=k) for k steps "
+                         "in the graph")
+    if jax is not None and isinstance(loss, jax.core.Tracer):
+        raise ValueError("w.step was called inside a function that JAX traces: call it after the "
+                         "step, with what the step has returned")
