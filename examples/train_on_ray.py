@@ -13,7 +13,7 @@ import wbsp.ray
 
 
 def train(config):
-    """One worker: who it is, and where its server is, the environment says."""
+    """Train as one worker; server and index are read from the environment."""
     import keras
     import numpy as np
 
