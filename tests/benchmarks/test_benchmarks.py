@@ -49,6 +49,13 @@ def test_step_overhead_compares_two_fits(tmp_path):
     assert result["overhead_percent"]["min"] <= result["overhead_percent"]["max"]
 
 
+@minutes
+def test_loop_overhead_times_the_calls_of_each_kind(tmp_path):
+    result = figures(tmp_path, "loop_overhead", "--kinds", "jax", "tensorflow", "--turns=2")
+    for us in result.values():
+        assert 0 < us["min"] <= us["median"] <= us["max"]
+
+
 @pytest.mark.slow
 def test_cut_counts_passes_over_the_memory(tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "jax")

@@ -1,0 +1,25 @@
+"""The scripts in `examples/` run as their first lines say, and train."""
+
+import os
+
+import pytest
+from back_ends import TORCH
+from jobs import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(
+    "WBSP_BACK_ENDS" not in os.environ, reason="takes minutes: WBSP_BACK_ENDS=1")]
+
+
+@pytest.mark.parametrize("kind", ["tensorflow", "jax", TORCH])
+def test_an_example_trains_with_a_fast_and_a_slow_worker(jobs, kind):
+    server = jobs.server(sync="pcc").listens()
+    script = ROOT / f"examples/train_{'pytorch' if kind == 'torch' else kind}.py"
+    workers = [jobs.start(f"worker{index}", script, f"--sleep={(0, 0.2)[index]}", "--epochs=2",
+                          WBSP_SERVER=server.address, WBSP_WORKER_INDEX=str(index),
+                          OMP_NUM_THREADS="1")
+               for index in range(2)]
+    for job in (*workers, server):
+        job.ends_well()
+    (first,), (second,) = (job.find("^all 2 epochs are trained; accuracy ") for job in workers)
+    assert first == second, "both have the same model"
+    assert float(first.split()[-1]) > 0.2, "a tenth is by chance"
