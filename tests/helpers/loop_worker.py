@@ -12,7 +12,7 @@ import numpy as np
 
 import wbsp
 
-N, BATCH, EPOCHS, RATE = 512, 32, 3, 0.1
+N, BATCH, EPOCHS, RATE = 512, 32, 12, 0.2
 WIDTHS = 6, 16, 3
 
 

@@ -27,8 +27,8 @@ def test_a_loop_without_keras_imports_neither_keras_nor_tensorflow(jobs, kind):
     job = train(jobs, server, kind, 0)
     job.ends_well()
     server.ends_well()
-    assert job.find(f"^imported: {kind}$") and job.find("^ended: all 3 epochs are trained$")
-    assert server.find("epoch 3 of 3 is trained")
+    assert job.find(f"^imported: {kind}$") and job.find("^ended: all 12 epochs are trained$")
+    assert server.find("epoch 12 of 12 is trained")
 
 
 @pytest.mark.slow
@@ -43,6 +43,6 @@ def test_two_unequal_workers_share_the_data_and_end_with_one_model(jobs, kind, s
         job.ends_well()
     assert finals(jobs, 0) == finals(jobs, 1)
     for job in workers:
-        assert job.find("^ended: all 3 epochs are trained$")
+        assert job.find("^ended: all 12 epochs are trained$")
         (line,) = job.find("^accuracy ")
         assert float(line.split()[1]) > 0.6, "a third is by chance"
