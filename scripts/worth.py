@@ -9,7 +9,7 @@ quality, divided by the cluster's.
 Whole trainings of the network `small` on CIFAR-10 in virtual time: the rate falls to a tenth at
 60 %, and to a hundredth at 85 % of the run. A quality is reached when the mean of three looks in a
 row, at 2,000 test images, is there. For each quality the best of several trainings counts: of the
-lone machine over batch, rate and length, of a cluster over the length, at batch 32 and rate 0.05.
+lone machine over batch, rate and length, of a cluster, at batch 32, over --epochs and --rates.
 Finished runs are kept in --out.
 """
 
@@ -61,6 +61,7 @@ LONE = ((64, 0.025, 5), (64, 0.025, 7), (64, 0.025, 10), (128, 0.05, 10))
 flags.DEFINE_list("cells", list(CELLS), "cluster files, or names of those that wbsp has")
 flags.DEFINE_list("models", list(RIVALS), "models, as the tables name them")
 flags.DEFINE_list("epochs", ["10", "20"], "passes of a cluster's trainings")
+flags.DEFINE_list("rates", ["0.05"], "and their initial learning rates")
 flags.DEFINE_integer("seed", 0, "of all runs")
 flags.DEFINE_string("data_dir", None, "where CIFAR-10 lies, as for runcifar10gpu.py")
 flags.DEFINE_string("out", "runs/worth", "folder of the runs")
@@ -163,8 +164,9 @@ def main(argv):
             entry = RIVALS[name]
             machines = fast_of(trained) if entry.fast_alone else trained
             if not entry.fast_alone or machines.size not in (1, trained.size):
-                tell(name, [train(place / name / epochs, machines, 32, 0.05, int(epochs), entry)
-                            for epochs in FLAGS.epochs], best)
+                tell(name, [train(place / name / f"{epochs}-{rate}", machines, 32, float(rate),
+                                  int(epochs), entry)
+                            for epochs in FLAGS.epochs for rate in FLAGS.rates], best)
 
 
 if __name__ == "__main__":
