@@ -31,7 +31,7 @@ FOLDER = "imagenet"
 SPLITS = {"train": ("train",), "test": ("validation", "val")}  # names on the disk
 SUFFIXES = (".jpeg", ".jpg", ".png")
 CLASSES = 1000  # of records, which do not say how many there are
-SIZE = 224  # pixels of a side where nobody names another
+SIZE = 224  # pixels of a side, by default
 
 
 class Look(NamedTuple):

@@ -21,7 +21,8 @@ def parameter_server():
     from wbsp.ps.launch import prepare_server, where_to_listen
 
     if (FLAGS.job_name == "standby") != bool(FLAGS.standby_of):
-        raise ValueError("--standby_of=host:port says whose place a --job_name=standby takes, and "
+        raise ValueError("--standby_of=host:port names the server that a --job_name=standby "
+                         "replaces, and "
                          "belongs to nothing else")
     workers = given("worker_num") or worker_num() or FLAGS.worker_num
     host, port = where_to_listen(given("host"), given("port_base"), FLAGS.port_base)

@@ -78,7 +78,7 @@ def worker(program):
     with devices.scope():
         network = models.build(name, int(run["seed"]), float(run["weight_decay"]), run["dataset"],
                                look and look.size, look and look.class_num)
-        # XLA compiles anew for every size of a batch, which takes longer than a step of it.
+        # XLA compiles again for every size of a batch, which takes longer than a step of it.
         training.compile(network, name, float(run["lr"]) if run["lr"] else None, split,
                          run["dataset"], jit_compile="auto" if rule.batch is None else False)
     workers = int(run["workers"]) if run["lr_steps"] == "mean" else None
@@ -165,7 +165,7 @@ def seconds_before_step(run, index):
 
 
 def pace_and_end(hook, joining, seconds, max_steps, workers=None):
-    """A callback: sleep before each step, go on where an earlier incarnation of this worker
+    """A callback: sleep before each step, continue where an earlier incarnation of this worker
     stopped, and say every few seconds where it is. With `workers`, the number of them, the
     schedule of the rate counts the mean worker's steps."""
     import keras

@@ -73,7 +73,7 @@ Event = tuple[str, Callable[[Worker], list[Command]]]
 
 
 def training(worker: Worker) -> Iterator[Event]:
-    """Events that may come next while the run goes on: label, and what happens."""
+    """Events that may come next during a run: label, and what happens."""
     agent = worker.agent
     pushing = not agent.idle and not agent.fetching
     if agent.waiting is None:

@@ -6,7 +6,7 @@
 runs a server and two workers as processes under the published setting H1, for every model, and
 then the same in virtual time, where a step takes what that very worker's steps really took, one by
 one, and a push or a fetch what it took on average. Prints a Markdown table. A run that is in --out
-already is not repeated. The machine should have nothing else to do while the real ones go on.
+already is not repeated. The machine should have nothing else to do while the real ones train.
 
     scripts/compare_reality.py --model=cnn --dataset=cifar10 --target_accuracy=0.6 --epochs=20
 

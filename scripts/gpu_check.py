@@ -10,8 +10,8 @@ needs no data. Checked: versions equal to the CPU's. Measured, each beside what 
 the hook in a step of each network; two workers on the GPU beside one; their share of computing
 where one sleeps; the way of a model from the GPU's memory to the server and back.
 
-Each part is printed as it ends; one that fails is a line, and the others go on. The exit code is 1
-where a part failed or found something wrong, and where there is no GPU.
+Each part is printed as it ends; one that fails is a line, and the others continue. The exit code is
+1 where a part failed or found something wrong, and where there is no GPU.
 """
 
 import os
@@ -112,7 +112,7 @@ def plan_of_flags():
 
 
 def where(end):
-    """Where to compute, and the names of the GPUs. Raises LookupError where there is none."""
+    """Where to compute, and the names of the GPUs. Raises LookupError without a device."""
     wanted = os.environ.get("KERAS_BACKEND")
     if FLAGS.device == "gpu":
         return find(wanted, end)

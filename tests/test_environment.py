@@ -87,7 +87,7 @@ def test_the_variables_of_wbsp_say_everything(say, tmp_path):
     assert token("") is None, "said: none"
 
 
-def test_what_nobody_says_is_nothing():
+def test_what_no_worker_says_is_nothing():
     assert worker_num() is token(None) is server_address() is tf_config() is None
     assert Task.complete(None, None, Task("localhost:2222", 0)) == ("localhost:2222", 0)
 
@@ -111,7 +111,7 @@ def test_a_transport_that_there_is_not_is_one_line(say):
 
 def test_an_empty_variable_says_nothing(say):
     say(**dict.fromkeys(VARIABLES, " "))
-    test_what_nobody_says_is_nothing()
+    test_what_no_worker_says_is_nothing()
 
 
 @pytest.mark.parametrize("name", ["JOB_COMPLETION_INDEX", "SLURM_PROCID"])

@@ -169,8 +169,8 @@ def test_refusal_max_steps_no_evaluator_and_resume(jobs):
     second = worker(jobs, port, 0, "--max_steps=20", "--batch_size=32")
     for job in (second, again):
         job.ends_well()
-    assert again.find(r"run.json says how it was begun: lr '', now '0.02'$")
-    assert again.folder == server.folder and again.find("going on from version 12")
+    assert again.find(r"settings differ from the original run: lr '', now '0.02'$")
+    assert again.folder == server.folder and again.find("resuming from version 12")
     after = checkpoint.load(path).state
     assert after.version == 20 and after.steps == {0: 20}
     losses = columns(again.folder / "wk_loss_0_bsp.txt")

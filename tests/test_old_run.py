@@ -17,7 +17,7 @@ from wbsp.runlog.reader import read_run
 OLD = Path(__file__).with_name("old_run")
 
 
-def test_a_run_of_an_earlier_release_goes_on_to_its_end(jobs):
+def test_a_run_of_an_earlier_release_continues_to_its_end(jobs):
     folder = jobs.folder / "runs/pcc/run-001"
     folder.mkdir(parents=True)
     for name in ("run.json", "checkpoint.safetensors", "events.jsonl"):
@@ -33,7 +33,7 @@ def test_a_run_of_an_earlier_release_goes_on_to_its_end(jobs):
                for worker in range(2)]
     for job in (*workers, server):
         job.ends_well()
-    assert server.folder == folder and server.find(f"going on from version {old.state.version}")
+    assert server.folder == folder and server.find(f"resuming from version {old.state.version}")
     for worker, job in enumerate(workers):
         assert job.find(f"starts with seq {old.state.next_seq[worker]} ")
 

@@ -227,7 +227,7 @@ def test_a_run_counts_as_done_if_its_own_flags_are_the_same(work, change, same):
 # What is written.
 
 
-def test_only_what_is_between_marks_is_written_anew(module):
+def test_only_what_is_between_marks_is_written_again(module):
     refresh = module("report").refresh
     page = "a\n<!-- one -->\nold\n<!-- end -->\nb\n<!-- two -->\n<!-- end -->\nc"
     once = refresh(page, {"one": "1", "two": "2"})

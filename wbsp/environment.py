@@ -229,7 +229,7 @@ class Spec(NamedTuple):
     """The content of TF_CONFIG: the cluster, and this process's task in it.
 
     kind:   of this task: "ps", "worker" (a chief and a master are workers, too), or another
-    worker: which worker this task is; 0 where it is none
+    worker: index of the worker; 0 for a task that is not a worker
     """
 
     server: str
@@ -242,7 +242,7 @@ class Spec(NamedTuple):
         if self.kind != kind:
             way = {"ps": "start python -m wbsp.ps in it", "worker": "python -m wbsp.ps is for the "
                    "ps, and a script with SyncCallback for the workers"}.get(
-                       self.kind, "it takes no part in the training, which goes on without it")
+                       self.kind, "it takes no part in the training, which continues without it")
             raise ValueError(f"TF_CONFIG makes this process a task of type {self.kind!r}, not a "
                              f"{kind}: {way}")
         return self

@@ -4,7 +4,7 @@
         version.assign(model)
         version.report(**model.evaluate(x, y, return_dict=True))
 
-It may come, die and come back at any time: training neither waits for it nor loses anything.
+It may start, die and restart at any time: training neither waits for it nor loses anything.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Version:
         Raises:
             ValueError: the model is not the run's; one line.
         """
-        from wbsp.saved import assign  # Keras is imported by whoever brings a model of it
+        from wbsp.saved import assign  # Keras is imported by the caller, whose model it is
 
         assign(self._saved, model, f"version {self.number}")
 

@@ -67,6 +67,6 @@ def _missing(folder: Path, best: bool) -> str:
     if not (folder / CHECKPOINT).exists():
         return (f"{folder} holds no version: there is no {CHECKPOINT} in it; give the folder of a "
                 "run, such as runs/pcc/run-001")
-    return (f"{folder} holds no best version: nobody has evaluated versions of this run by a "
+    return (f"{folder} holds no best version: no process has evaluated versions of this run by a "
             "metric that its server was told by --best=METRIC or --target=METRIC:VALUE; load the "
             "newest one without best=True")

@@ -119,7 +119,7 @@ class IntegerWorkload:
 class Laws(Observer):
     """One run of a plan under a model, held against the laws of every run.
 
-    - The run comes to its end: no worker waits for ever, nothing goes on for ever.
+    - The run comes to its end: no worker waits for ever, and nothing runs for ever.
     - W_v = W_0 + sum of weight * update over the accepted pushes of the versions 1..v.
     - Every update of a worker that is not lost arrives once, in order, and has one answer.
     - All workers that adopt version v adopt the same bytes, and versions never go down.

@@ -118,7 +118,7 @@ def test_a_grant_that_overtakes_the_acknowledgement_is_kept():
     assert agent.acked(None) == [FETCH]
 
 
-def test_ack_waiters_go_on_without_a_grant():
+def test_ack_waiters_continue_without_a_grant():
     agent = started(WBSP)
     assert step(agent) == [cut(0)] and agent.waiting == "ack"
     assert agent.acked(None) == [] and agent.waiting is None
@@ -461,7 +461,7 @@ def test_the_last_push_carries_no_fetch():
 # A server that was restarted, whose model begins anew.
 
 
-def test_who_waits_for_a_version_takes_it():
+def test_a_worker_that_waits_for_a_version_takes_it():
     agent = started(BSP, version=7)
     step(agent)
     agent.acked(None)

@@ -73,7 +73,7 @@ def ack(outgoing):
     return answer
 
 
-def test_nobody_starts_before_all_have_come():
+def test_no_worker_starts_before_all_have_come():
     engine = Engine(create("bsp"), Store(None), expected=3)
     assert engine.join(2, 0.0) == engine.join(0, 1.0) == []
     with pytest.raises(ValueError, match="worker 0 pushed without having been started"):
@@ -81,7 +81,7 @@ def test_nobody_starts_before_all_have_come():
     assert engine.join(1, 2.0) == [(0, Granted(0)), (1, Granted(0)), (2, Granted(0))]
 
 
-def test_one_who_went_before_the_start_is_not_counted():
+def test_one_that_went_before_the_start_is_not_counted():
     engine = Engine(create("bsp"), Store(None), expected=2)
     engine.join(0, 0.0)
     assert engine.leave(0, 0.5, "lost") == []
@@ -137,7 +137,7 @@ def test_the_stop_rule_counts_pushed_samples_and_tells_everyone_once():
     assert log.kinds().count("stop") == 1
 
 
-def test_who_comes_after_the_stop_is_told_to_stop():
+def test_a_worker_that_comes_after_the_stop_is_told_to_stop():
     engine, _ = engine_with()
     engine.stop("enough", 1.0)
     assert engine.join(2, 2.0) == [(2, Stop("enough"))]
@@ -155,7 +155,7 @@ def test_the_pending_rest_becomes_the_final_version():
     assert log.only("commit") == {"version": 1, "merged": 1}
 
 
-def test_a_run_ends_when_those_who_are_left_are_lost_after_the_stop():
+def test_a_run_ends_when_those_that_are_left_are_lost_after_the_stop():
     engine, _ = engine_with("asp")
     engine.leave(0, 1.0, "finished", finished=True)
     engine.stop("enough", 2.0)
@@ -203,14 +203,14 @@ def test_a_push_of_a_stranger_is_an_error():
         engine.push(push(0), f32(1, 1), 2.0)
 
 
-def test_a_returning_worker_goes_on_with_the_ledgers_number():
+def test_a_returning_worker_continues_with_the_ledgers_number():
     engine, _ = engine_with("asp")
     engine.restore({"next_seq": {0: 5}, "totals": (0, 0)})
     assert ack(engine.push(push(0, 5), f32(1, 1), 1.0)).accepted
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_an_update_that_is_not_finite_is_rejected_and_the_barrier_goes_on(bad):
+def test_an_update_that_is_not_finite_is_rejected_and_the_barrier_continues(bad):
     engine, log = engine_with("bsp")
     answer = ack(engine.push(push(0), f32(bad, 1), 1.0))
     assert (answer.accepted, answer.reason) == (False, "not finite")
@@ -361,7 +361,7 @@ def test_a_question_is_the_models():
     assert model.heard == [(0, 1, 0.5, 1.0), (0, 3, 0.5, 3.0)]
 
 
-def test_after_the_stop_nobody_is_told_to_cut():
+def test_after_the_stop_no_worker_is_told_to_cut():
     engine = Engine(model := Asked(), Store(None), 2)
     engine.join(0, 0.0), engine.join(1, 0.0)
     engine.stop("enough", 1.0)
@@ -397,7 +397,7 @@ def given(outgoing, worker):
     (DATA._replace(epochs=3), 0, None, "trains epochs=3, and the run has 2"),
     (DATA, 1, None, "would end after 1 more epochs, and the run has 2 left of 2"),
     (DATA, 0, 3, "would end after 2 more epochs, and the run has 3 left of 3")])
-def test_who_has_other_data_than_the_run_is_told_in_what(data, first, epochs, reason):
+def test_a_worker_that_has_other_data_than_the_run_is_told_in_what(data, first, epochs, reason):
     engine = Engine(create("asp"), Store(f32(0, 0)), 3, epochs=epochs)
     engine.open(0, DATA._replace(epochs=epochs or 2), 0)
     engine.join(0, 0.0)
@@ -449,7 +449,7 @@ def test_what_a_worker_dropped_is_free_again_and_the_rest_of_its_push_is_done():
     assert engine.work.ledger.undone.spans == [(0, 10), (20, 200)]
 
 
-def test_the_run_ends_when_all_epochs_are_trained_and_goes_on_with_more():
+def test_the_run_ends_when_all_epochs_are_trained_and_continues_with_more():
     engine, log = sharing("asp", 1)
     for seq in range(20):
         at = 10 * seq
@@ -463,7 +463,7 @@ def test_the_run_ends_when_all_epochs_are_trained_and_goes_on_with_more():
     later.join(0, 0.0)
     assert given(later.ask_work(0, AskWork(200, 20), 0.0), 0) == (200, 210)
     fewer = Engine(create("asp"), Store(f32(20, 20), 20), 1, epochs=1)
-    with pytest.raises(ValueError, match="--epochs=1: the run that is gone on with has 2"):
+    with pytest.raises(ValueError, match="--epochs=1: the run to resume has 2"):
         fewer.restore(engine.state())
 
 

@@ -62,7 +62,7 @@ def test_between_two_periods_delayed_nesterov_has_no_momentum():
 
 @pytest.mark.parametrize("name", OUTER_OPTIMIZERS)
 @given(st.integers(0, len(SUMS)))
-def test_a_restored_step_goes_on_as_if_nothing_had_been(name, cut):
+def test_a_restored_step_continues_as_if_nothing_had_been(name, cut):
     whole = versions(create_outer(name), SUMS)
     first, second = create_outer(name), create_outer(name)
     before = versions(first, SUMS[:cut])

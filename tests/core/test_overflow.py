@@ -84,7 +84,7 @@ def test_the_bounds_are_above_the_values(outer, wire):
         assert store.reach.pending >= largest(store._pending)
 
 
-def test_bounds_that_have_grown_are_measured_anew():
+def test_bounds_that_have_grown_are_measured_again():
     """Updates that take each other back leave the values where they were, and no bound stops."""
     model = Patient()
     model.commits = True
@@ -94,7 +94,7 @@ def test_bounds_that_have_grown_are_measured_anew():
     assert not engine.members[0].rejected
 
 
-def test_a_push_that_is_too_large_is_answered_and_the_next_goes_on():
+def test_a_push_that_is_too_large_is_answered_and_the_next_continues():
     engine = begun(create("asp"), Store(np.zeros(5, np.float32)))
     assert pushed(engine, np.full(5, 3e38), 0).reason == TOO_LARGE
     assert pushed(engine, np.full(5, np.nan), 1).reason == NOT_FINITE

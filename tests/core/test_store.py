@@ -140,7 +140,7 @@ def test_a_version_is_what_was_sent_and_the_rest_stays_pending(name, outer):
 
 
 @pytest.mark.parametrize("name, most", [("bfloat16", 1), ("int8", 3), ("topk:0.02", 12)])
-def test_who_is_some_versions_behind_gets_as_many_differences_as_are_shorter(name, most):
+def test_a_worker_that_is_some_versions_behind_gets_as_many_differences_as_are_shorter(name, most):
     store = Store(np.zeros(2560, np.float32), wire=parse(name))
     vectors = [store.latest.vector]
     for version in range(1, 20):
@@ -174,7 +174,7 @@ def test_a_difference_leads_over_a_gap_in_the_numbers_and_over_an_empty_commit()
 
 
 @pytest.mark.parametrize("name", LOSSY)
-def test_another_store_goes_on_from_what_is_pending(name):
+def test_another_store_resumes_from_what_is_pending(name):
     one = Store(np.zeros(700, np.float32), wire=parse(name))
     committed(one, 0)
     whole = one.whole().result()

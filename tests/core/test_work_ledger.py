@@ -231,7 +231,7 @@ def test_a_lost_answer_is_given_again():
         ledger.known(0, 11)
 
 
-def test_what_a_lost_worker_held_goes_to_others_and_is_not_its_own_when_it_comes_back():
+def test_what_a_lost_worker_held_goes_to_others_and_is_not_its_own_when_it_returns():
     ledger = WorkLedger(DATA)
     ledger.open(0), ledger.open(1)
     mine = ledger.give(0, 10)
@@ -285,7 +285,7 @@ def test_examples_are_given_up_after_three_pushes_that_were_not_finite_and_no_ot
         assert given[1:] == (10, 20) and not ledger.settle(0, given.end, False)
 
 
-def test_more_epochs_go_on_where_the_first_have_ended():
+def test_more_epochs_continue_where_the_first_have_ended():
     ledger = WorkLedger(DATA)
     ledger.open(0)
     while given := ledger.give(0, 100):

@@ -27,7 +27,7 @@ wait""")
             shell.signal(signal.SIGTERM)
             shell.ends(10)
     server = (jobs.folder / "ps.log").read_text()
-    assert "there is no checkpoint to go on from: beginning afresh" in server
+    assert "no checkpoint found; starting a new run" in server
     for index in range(2):
         assert "Epoch 5/5" in (jobs.folder / f"worker-{index}.log").read_text()
     assert (jobs.folder / "model.keras").exists()

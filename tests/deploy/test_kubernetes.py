@@ -219,7 +219,7 @@ def test_the_image_has_all_that_its_dockerfile_copies():
     assert "wbsp" in named and all((ROOT / name).exists() for name in named)
 
 
-def test_the_servers_command_goes_on_where_a_drained_pod_was(jobs, tmp_path):
+def test_the_servers_command_continues_where_a_drained_pod_was(jobs, tmp_path):
     """The command line of jobs.yaml: SIGTERM kills the server and does not end the run."""
     container, port = server_container(plain()), free_port()
     (tmp_path / "token").write_text("0123456789abcdef0123456789abcdef")
@@ -232,18 +232,18 @@ def test_the_servers_command_goes_on_where_a_drained_pod_was(jobs, tmp_path):
 
     def start():
         server = jobs.run("pod", *command, **said)
-        server.until(f"listening on port {port}, waiting for 1 worker|going on from version")
+        server.until(f"listening on port {port}, waiting for 1 worker|resuming from version")
         return server
 
     first = start()
-    assert first.find("there is no checkpoint to go on from: beginning afresh")
+    assert first.find("no checkpoint found; starting a new run")
     worker = jobs.integer_worker(f"localhost:{port}", 0, steps=100, seconds=0.01,
                                  token_file=str(tmp_path / "token"))
     worker.until("step 30 done")
     first.signal(signal.SIGTERM)
     assert first.ends(10) == 128 + signal.SIGTERM
     second = start()
-    assert second.find("going on from version")
+    assert second.find("resuming from version")
     worker.ends_well()
     second.ends_well()
     (path,) = Path(runs).glob("some-uid/pcc/run-001/checkpoint.safetensors")

@@ -107,7 +107,7 @@ def test_a_users_own_script_runs_unchanged(submit, tmp_path):
     (tmp_path / "train.py").write_text(python_of("tutorial/your-model.md"))
     batch = submit(BATCH, "train.py")
     assert batch.ends() == "COMPLETED", batch.text()
-    assert "there is no checkpoint to go on from: beginning afresh" in batch.text("ps")
+    assert "no checkpoint found; starting a new run" in batch.text("ps")
     for index in range(2):
         assert "Epoch 5/5" in batch.text(f"worker-{index}")
     assert (tmp_path / "model.keras").exists()
@@ -136,7 +136,7 @@ def test_steps_that_are_killed_come_back_alone(submit, cluster):
     with open(f"/proc/{server}/environ") as variables:
         assert "CUDA_VISIBLE_DEVICES=" in variables.read().split("\0"), "it sees a GPU"
     batch.kill("ps")
-    batch.until("ps", "going on from version")
+    batch.until("ps", "resuming from version")
     assert batch.ends() == "COMPLETED", batch.text()
     again = [line.split()[2] for line in batch.text().splitlines() if "started again" in line]
     assert again == ["worker-1", "ps"]
@@ -155,11 +155,11 @@ def test_several_workers_of_a_node_share_it(submit):
     assert batch.saved().steps == {index: 200 for index in range(4)}
 
 
-def test_a_requeued_job_goes_on_where_it_was(submit, cluster):
+def test_a_requeued_job_continues_where_it_was(submit, cluster):
     batch = submit(BATCH, "light.py", '{"seconds": 0.02}', '{"steps": 300}')
     batch.until("worker-0", "step 100 done")
     cluster.ask("scontrol", "requeue", batch.job)
-    batch.until("ps", "going on from version")
+    batch.until("ps", "resuming from version")
     assert batch.ends() == "COMPLETED", batch.text()
     assert batch.saved().steps[0] > 300, "steps of both times"
     assert len(list(batch.files.glob("*/run-*"))) == 1
@@ -191,7 +191,7 @@ def test_a_node_that_is_cut_off_is_replaced_and_its_worker_refused(tmp_path):
         cluster.cut("n1")
         batch.until("ps", "worker 1 joined", times=2)
         assert "NodeList=n[0,2]" in cluster.ask("scontrol", "show", "job", batch.job)
-        assert re.search("going on from version [1-9]", batch.text("ps"))
+        assert re.search("resuming from version [1-9]", batch.text("ps"))
         assert alive(lost), "it was ended before it could come back"
         cluster.mend("n1")
         until(lambda: not alive(lost), "the end of the worker that was replaced")

@@ -200,18 +200,18 @@ def ended(tmp_path, **config):
     return tmp_path / "second"
 
 
-def test_who_dies_when_all_have_the_final_version_leaves_the_last_files_to_the_next(tmp_path):
+def test_a_server_that_dies_before_the_last_files_leaves_them_to_the_next(tmp_path):
     """That one waits for no worker: they have ended."""
     folder = ended(tmp_path)
     run = goes_on(folder, {}, Judge(), connect_timeout=3600)
     assert run.ends() == 0
     assert run.left()["accuracy"] == 0.5 and (folder / "model.keras").exists()
     assert run.left()["reason"] == "all workers finished" and run.left()["version"] == 5
-    assert "but for its last files" in run.output.getvalue()
+    assert "except for its last files" in run.output.getvalue()
     assert saved(run).state.over
 
 
-def test_who_dies_at_the_farewell_is_followed_by_one_that_waits_for_the_workers(tmp_path):
+def test_a_server_that_dies_at_the_farewell_is_followed_by_one_that_waits(tmp_path):
     """And makes the last files, if none comes."""
     folder = ended(tmp_path)
     run = goes_on(folder, {"over": False, "owed": [0]}, Judge(), connect_timeout=0.5)
@@ -250,7 +250,7 @@ def test_a_run_that_was_interrupted_is_not_over(tmp_path):
     assert saved(run).state.ended and not saved(run).state.over
 
 
-def test_the_patience_with_those_who_fetch_the_final_version_begins_when_they_may(tmp_path,
+def test_the_patience_with_the_workers_that_fetch_the_final_version_begins_when_they_may(tmp_path,
                                                                                   monkeypatch):
     """A copy of it may take its time to a standby."""
     there = threading.Event()
@@ -327,10 +327,10 @@ def test_a_late_worker_has_its_answer_while_the_last_version_is_evaluated(tmp_pa
     assert run.ends() == 0
 
 
-def test_a_run_goes_on_without_an_evaluator_that_died(tmp_path):
+def test_a_run_continues_without_an_evaluator_that_died(tmp_path):
     run = Run(tmp_path, Judge(fails=2), target_accuracy=0.75).starts()
     member = run.member()
-    run.says("going on without evaluations: it was killed; "
+    run.says("continuing without evaluations: it was killed; "
              "--target_accuracy=0.75 can no longer be checked\n")
     seq = member.agent.seq
     pushed(member, seq + 5)
@@ -357,7 +357,7 @@ def test_a_good_end_is_evaluated_and_saved(tmp_path):
     assert "no model.keras" not in run.output.getvalue()
 
 
-def test_an_evaluator_that_cannot_begin_ends_the_run_and_tells_those_who_wait(tmp_path):
+def test_an_evaluator_that_cannot_begin_ends_the_run_and_tells_those_that_wait(tmp_path):
     judge, waiting = Judge(), threading.Event()
 
     def initial():
@@ -376,7 +376,7 @@ def test_an_evaluator_that_cannot_begin_ends_the_run_and_tells_those_who_wait(tm
     assert "Traceback" not in run.output.getvalue()
 
 
-def test_an_outer_step_goes_on_from_a_checkpoint(tmp_path):
+def test_an_outer_step_resumes_from_a_checkpoint(tmp_path):
     (tmp_path / "first").mkdir(), (tmp_path / "second").mkdir()
     run = Run(tmp_path / "first", sync="bsp", samples=40, outer=create_outer("nesterov")).starts()
     member = run.member()

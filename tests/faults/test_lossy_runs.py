@@ -143,7 +143,7 @@ def test_all_hold_the_same_versions_and_what_was_sent_is_conserved(jobs, name, s
     assert np.allclose(saved.vector + saved.outer.get(UNSENT, 0), total, atol=1e-3)
 
 
-def test_a_run_goes_on_in_the_format_in_which_it_was_begun(jobs):
+def test_a_run_continues_in_the_format_in_which_it_was_begun(jobs):
     server = jobs.server("--wire=int8").listens()
     all_end([Spy(server.address, worker, SMALL) for worker in range(2)])
     server.ends_well()

@@ -31,7 +31,7 @@ def test_a_server_that_was_cut_off_finds_another_in_its_place(jobs, network):
     pair.standby.until("holding version")
     workers[0].until("step 30 done")
     network.cut("server")
-    pair.standby.until("taking over from the server at .*: 2 of 2 workers have come here")
+    pair.standby.until("taking over from the server at .*: 2 of 2 workers voted for this standby")
     pair.server.until("0 of 2 workers are here, half of them are needed")
     network.mend("server")
     pair.server.until("the server at .* has taken over .epoch 2, here 1.")
@@ -49,8 +49,8 @@ def test_a_standby_that_was_cut_off_is_not_needed(jobs, network):
         pair.worker(1_000_000, seconds=0.02, stop_when_told=True)
     pair.standby.until("holding version")
     network.cut("standby")
-    pair.server.until("[12] of 2 workers stay with this server; going on without one")
-    pair.standby.until("0 of 2 workers have come here, more than half of them are needed")
+    pair.server.until("[12] of 2 workers voted for this server; continuing without one")
+    pair.standby.until("0 of 2 workers voted for this standby, more than half of them are needed")
     network.mend("standby")
     until(lambda: len(pair.server.find("the standby at .* holds version")) == 2, "it to follow")
     pair.go()
@@ -94,7 +94,7 @@ def test_a_cut_and_its_end(jobs, network, host, seconds, way):
 @pytest.mark.parametrize("standby", [False, True])
 @pytest.mark.parametrize(("seconds", "way"), list(itertools.product((3, 12, 60),
                                                                    ("both", "in", "out"))))
-def test_a_shard_that_is_cut_off_and_comes_back(jobs, seconds, way, standby):
+def test_a_shard_that_is_cut_off_and_returns(jobs, seconds, way, standby):
     """The shards have hosts of their own; without one of the two nobody goes on."""
     names = "s0", "s1"
     with hosts.Hosts("server", "standby", "w0", "w1", *names) as network:

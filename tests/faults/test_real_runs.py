@@ -179,7 +179,7 @@ def test_a_push_whose_acknowledgement_was_lost_is_not_counted_twice(jobs):
     assert len(server.events("duplicate")) == 3
 
 
-def test_a_worker_that_was_given_up_and_comes_back_goes_on(jobs):
+def test_a_worker_that_was_given_up_and_returns_continues(jobs):
     server = jobs.server(sync="asp").listens()
     port = int(server.address.rpartition(":")[2])
     with Proxy(port) as proxy:
@@ -242,7 +242,7 @@ def _refusal(address, worker, **kwargs):
     return text
 
 
-def test_what_does_not_fit_is_refused_on_both_sides_and_the_rest_go_on(jobs):
+def test_what_does_not_fit_is_refused_on_both_sides_and_the_rest_continue(jobs):
     server = jobs.server(sync="asp", workers=2).listens()
     settled, go_on = threading.Event(), threading.Event()
 
@@ -293,7 +293,7 @@ def test_whose_layers_have_other_values_is_refused_also_after_the_servers_death(
     again.ends_well()
 
 
-def test_the_server_starts_with_those_who_came(jobs):
+def test_the_server_starts_with_the_workers_that_came(jobs):
     server = jobs.server("--connect_timeout=2", sync="bsp", workers=3).listens()
     members = [FakeWorker(server.address, worker, steps=5) for worker in range(2)]
     all_end(members)
@@ -301,7 +301,7 @@ def test_the_server_starts_with_those_who_came(jobs):
     assert server.find(r"starting with 2 of 3 workers: no other came within 2 s")
 
 
-def test_nobody_comes(jobs):
+def test_no_worker_comes(jobs):
     server = jobs.server("--connect_timeout=0.5")
     assert server.ends() == 1
     server.was_clean()

@@ -134,7 +134,7 @@ def test_a_step_under_way_has_its_examples():
     assert told[0].start is not None
 
 
-def test_who_has_finished_ahead_of_the_others_counts_in_their_round():
+def test_a_worker_that_has_finished_ahead_of_the_others_counts_in_their_round():
     engine = restarted(workers=3)
     engine.resend(2, WORK, np.ones(SIZE, np.float32), 0.0)
     engine.attach(2, 1, True, False, 0.0)
@@ -163,19 +163,19 @@ def ahead():
     return engine
 
 
-def test_who_is_ahead_gets_a_version_with_the_others(ahead):
+def test_a_worker_that_is_ahead_gets_a_version_with_the_others(ahead):
     assert (1, Granted(2)) in push(ahead)
     assert ahead.fetch(1, 1) == [(1, Model(1, 2))]
 
 
-def test_who_was_ahead_gets_the_last_version(ahead):
+def test_a_worker_that_was_ahead_gets_the_last_version(ahead):
     ahead.leave(1, 0.5, "finished", finished=True)
     push(ahead)
     ahead.leave(0, 1.5, "finished", finished=True)
     assert ahead.done and ahead.fetch(1, 1)
 
 
-def test_who_is_ahead_when_the_run_is_stopped_need_not_wait(ahead):
+def test_a_worker_that_is_ahead_when_the_run_is_stopped_need_not_wait(ahead):
     ahead.stop("enough", 0.5)
     assert ahead.fetch(1, 1)
 
@@ -247,7 +247,7 @@ def test_a_connection_may_break_at_each_message_of_the_beginning(messages):
 
 
 @pytest.mark.parametrize("owed, waits", [([0, 1, 2], {1, 2}), ([0], set()), (None, {1, 2})])
-def test_a_run_that_has_ended_waits_for_all_who_do_not_have_its_last_version(owed, waits):
+def test_a_run_that_has_ended_waits_for_all_workers_that_do_not_have_its_last_version(owed, waits):
     """Also where the checkpoint is of an earlier release, which did not name them."""
     rendezvous = Rendezvous(3, [], True, owed)
     assert not rendezvous.complete(set())

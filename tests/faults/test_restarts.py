@@ -19,7 +19,7 @@ def begun(jobs, sync="pcc", period=OFTEN):
 
 
 @pytest.mark.parametrize("sync", ["pcc", "wbsp", "bsp", "asp"])
-def test_a_killed_server_comes_back_and_nothing_is_lost(jobs, sync):
+def test_a_killed_server_returns_and_nothing_is_lost(jobs, sync):
     run = begun(jobs, sync)
     workers = [run.worker(120, seconds=0.01, hold_at=90), run.worker(80, seconds=0.015)]
     workers[0].until("step 30 done")
@@ -46,7 +46,7 @@ def test_a_server_may_die_before_its_first_version_is_written(jobs, sync):
     run.kill("server")
     run.go()
     saved = run.ends(run.server)
-    assert run.server.find("going on from version 0")
+    assert run.server.find("resuming from version 0")
     events = read_run(run.server.folder).events
     assert [e["kind"] for e in events if e["t"] == 0] == ["start"], "training began but once"
     resent = {e["worker"]: e for e in run.server.events("resent")}
@@ -108,7 +108,7 @@ def test_a_server_may_die_while_a_worker_waits_for_the_others(jobs):
     assert first.find("starts with seq 0")
 
 
-def test_a_worker_that_is_missing_comes_back_later(jobs):
+def test_a_worker_that_is_missing_returns_later(jobs):
     """The server goes on without a worker that is stopped, and takes it in when it is there."""
     run = begun(jobs, "asp")
     here = run.worker(60, seconds=0.01, hold_at=30)
@@ -145,7 +145,7 @@ def test_a_server_of_another_run_takes_no_members_over_and_ends_no_training(jobs
     run.ends(run.server)
 
 
-def test_a_server_that_was_to_go_on_with_a_run_and_has_lost_it_refuses_its_members(jobs):
+def test_a_server_that_was_to_continue_with_a_run_and_has_lost_it_refuses_its_members(jobs):
     """So that a supervisor starts them again, in the run that begins."""
     run = begun(jobs, "wbsp")
     workers = [run.worker(1000, hold_at=5), run.worker(1000, hold_at=5)]
@@ -161,7 +161,7 @@ def test_a_server_that_was_to_go_on_with_a_run_and_has_lost_it_refuses_its_membe
 
 def test_a_checkpoint_that_is_not_there_is_a_run_that_begins(jobs):
     server = jobs.server("--base_dir=run", "--resume").listens()
-    assert server.find("there is no checkpoint to go on from: beginning afresh")
+    assert server.find("no checkpoint found; starting a new run")
     workers = [jobs.integer_worker(server.address, worker, steps=5) for worker in range(2)]
     for job in (*workers, server):
         job.ends_well()

@@ -108,10 +108,10 @@ def test_a_folder_has_one_server(tmp_path):
     with Jobs(tmp_path) as jobs:
         server = jobs.server("--base_dir=run").listens()
         second = jobs.server("--base_dir=run", "--resume").listens()
-        assert second.find("there is no checkpoint to go on from: beginning afresh")
+        assert second.find("no checkpoint found; starting a new run")
         assert second.folder != server.folder, "a server that still runs keeps its folder"
         second.kill()
         third = jobs.server("--base_dir=run", "--resume").listens()
-        assert third.find("there is no checkpoint to go on from: beginning afresh")
+        assert third.find("no checkpoint found; starting a new run")
         assert third.folder == second.folder, "a killed server holds nothing"
-        assert third.find("going on") == []
+        assert third.find("resuming from version") == []

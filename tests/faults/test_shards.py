@@ -124,7 +124,7 @@ def test_shards_elsewhere_wait_for_one_server_after_the_other(jobs):
                            standby=False, flags=[OFTEN])
     run.trains()
     shards[0].kill()
-    run.server.until("is gone; going back to the newest checkpoint")
+    run.server.until("lost the connection to the shard at .*; going back to the newest checkpoint")
     shards[0] = jobs.shard(ports[0])
     until(lambda: len(run.server.find("shards at")) == 2, "the shard that was started again")
     assert shards[1].find("has been replaced|is gone")
@@ -138,7 +138,7 @@ def test_shards_elsewhere_wait_for_one_server_after_the_other(jobs):
         assert shard.find("the run has ended: all workers finished")
 
 
-def test_who_follows_a_server_that_waits_for_a_shard_waits_with_it(jobs):
+def test_a_process_that_follows_a_server_that_waits_for_a_shard_waits_with_it(jobs):
     """For longer than silence is taken for life; and it is told of an end that comes at once."""
     ports = free_port(), free_port()
     shards = [jobs.shard(port) for port in ports]
@@ -189,7 +189,7 @@ def test_a_wrong_number_is_said_in_one_line(jobs):
 @pytest.mark.slow
 @pytest.mark.parametrize("shards", [2, 4])
 @pytest.mark.parametrize("victim", ["shard", "server", "server with a standby", "standby"])
-def test_fit_goes_on_whoever_dies(jobs, shards, victim):
+def test_fit_continues_whoever_dies(jobs, shards, victim):
     """Two workers with Keras, on the public interface."""
     victim, _, standby = victim.partition(" with ")
     run = ServerAndStandby(jobs, shards=shards, standby=bool(standby) or victim == "standby",

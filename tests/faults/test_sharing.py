@@ -156,7 +156,7 @@ def test_a_standby_that_takes_over_shares_its_own_memory(jobs):
     pair.ends(pair.standby)
 
 
-def test_a_worker_that_cannot_open_more_files_goes_on_over_tcp(jobs):
+def test_a_worker_that_cannot_open_more_files_continues_over_tcp(jobs):
     """The first version does not come through: the worker attaches again, and has it sent."""
     server = jobs.server(workers=1, sync="asp").listens()
     code = f"""
@@ -204,8 +204,8 @@ def test_memory_that_did_not_come_is_shared_from_the_next_connection_on(jobs, mo
         member = FakeWorker(proxy.address, 0, steps=1000, seconds=0.005, after_step=after_step)
         member.ends()
     server.ends_well()
-    said = [line for line in member.said if "shared memory did not come through" in line]
-    assert len(said) == 1 and "going on over TCP" in said[0]
+    said = [line for line in member.said if "shared memory is not available" in line]
+    assert len(said) == 1 and "continuing over TCP" in said[0]
     assert over_tcp and len(tries) == 2
     assert len(server.events("accept")) == len(member.replica.cuts)
 

@@ -47,13 +47,13 @@ def test_the_standby_may_die(jobs):
     pair = ServerAndStandby(jobs)
     pair.trains()
     pair.standby.kill()
-    pair.server.until("the standby at .* has ended; going on without one")
+    pair.server.until("the standby at .* has ended; continuing without one")
     pair.go()
     pair.ends(pair.server)
     assert [e["epoch"] for e in pair.server.events("alone")] == [3]
 
 
-def test_all_end_well_where_nobody_dies(jobs):
+def test_all_end_well_where_no_process_dies(jobs):
     pair = ServerAndStandby(jobs)
     for _ in range(2):
         pair.worker(60, seconds=0.005)
@@ -109,14 +109,14 @@ def test_a_server_that_is_started_again_at_once_yields_to_its_standby(jobs):
     pair.standby.signal(signal.SIGSTOP)
     pair.server.kill()
     pair.server = pair.start_server("--resume")
-    pair.server.until("in waiting for the server at")
+    pair.server.until("listening on port .*, following the server at")
     pair.standby.signal(signal.SIGCONT)
     pair.standby.until("taking over from the server at")
     pair.go()
     pair.ends(pair.standby, pair.server)
 
 
-def test_who_began_with_an_older_state_is_not_overtaken_for_it(jobs):
+def test_a_process_that_began_with_an_older_state_is_not_overtaken_for_it(jobs):
     """A server that was replaced is the standby now; it holds more than its own checkpoint."""
     pair = ServerAndStandby(jobs)
     for pace in (0.01, 0.015):  # one that waits may keep a version from being made
@@ -129,14 +129,14 @@ def test_who_began_with_an_older_state_is_not_overtaken_for_it(jobs):
     pair.server.signal(signal.SIGSTOP)
     pair.standby.kill()
     pair.standby = pair.start_standby("--resume")
-    pair.standby.until("in waiting for the server at")
+    pair.standby.until("listening on port .*, following the server at")
     pair.server.signal(signal.SIGCONT)
     pair.server.until("taking over from the server at")
     pair.go()
     pair.ends(pair.server, pair.standby)
 
 
-def test_who_cannot_be_the_standby_is_told_so(jobs):
+def test_a_process_that_cannot_be_the_standby_is_told_so(jobs):
     pair = ServerAndStandby(jobs)
     pair.server.until("standby at")
     other = pair.jobs.server("--base_dir=other", f"--standby_of={pair.addresses[0]}", sync="bsp")
@@ -156,7 +156,7 @@ def test_workers_are_turned_away_by_a_standby_that_has_no_server(jobs):
     address = "localhost:1"  # nobody listens there
     standby = jobs.server("--base_dir=run", f"--standby_of={address}").listens()
     worker = jobs.integer_worker(standby.address, 0, steps=5)
-    worker.until("is in waiting for the server at localhost:1")
+    worker.until("is a standby of the server at localhost:1")
     standby.signal(signal.SIGINT)
     assert standby.ends() == 128 + signal.SIGINT
     worker.signal(signal.SIGTERM)

@@ -12,7 +12,7 @@ from wbsp.ps.checkpoint import format as checkpoint
 
 
 @pytest.mark.parametrize("sync", ["bsp", "wbsp", "pcc"])
-def test_the_others_go_on_without_a_killed_worker(jobs, sync):
+def test_the_others_continue_without_a_killed_worker(jobs, sync):
     server = jobs.server(sync=sync, workers=3)
     doomed = jobs.integer_worker(server.address, 2, die_at=5, steps=1000, seconds=0.01)
     others = [jobs.integer_worker(server.address, worker, steps=40, hold_at=20, seconds=0.01)
@@ -34,7 +34,7 @@ def test_the_others_go_on_without_a_killed_worker(jobs, sync):
 
 
 @pytest.mark.parametrize("sync", ["bsp", "pcc"])
-def test_a_killed_worker_comes_back_and_goes_on_where_it_stopped(jobs, sync):
+def test_a_killed_worker_returns_and_continues_where_it_stopped(jobs, sync):
     server = jobs.server(sync=sync, workers=2)
     other = jobs.integer_worker(server.address, 0, steps=1000, hold_at=20, seconds=0.01)
     doomed = jobs.integer_worker(server.address, 1, die_at=5, seconds=0.01)
@@ -81,7 +81,7 @@ def test_a_killed_server_is_missed_and_resumes_from_its_checkpoint(jobs):
     again = jobs.server(*flags, "--resume", sync="wbsp",
                         port=int(server.address.rpartition(":")[2]))
     assert again.folder == server.folder
-    again.until(f"going on from version {saved.state.version}")
+    again.until(f"resuming from version {saved.state.version}")
     workers = [jobs.integer_worker(again.address, worker, steps=8, seed=1) for worker in range(2)]
     for job in (*workers, again):
         job.ends_well()

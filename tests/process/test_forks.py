@@ -98,7 +98,7 @@ def connections(port):
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="reads /proc")
 @pytest.mark.parametrize("share", [True, False])
-def test_a_child_holds_none_of_the_workers_connections_and_the_worker_goes_on(jobs, share):
+def test_a_child_holds_none_of_the_workers_connections_and_the_worker_continues(jobs, share):
     server = jobs.server(workers=1).listens()
     port = int(server.address.rpartition(":")[2])
     member = FakeWorker(server.address, 0, 100_000, seconds=0.002, share=share)

@@ -28,7 +28,7 @@ def test_elsewhere_time_is_what_python_has(monkeypatch):
     assert Clock().monotonic is time.monotonic
 
 
-def test_time_goes_on():
+def test_time_continues():
     before = HOST.clock.monotonic()
     HOST.clock.sleep(0.01)
     assert HOST.clock.monotonic() > before

@@ -3,7 +3,7 @@
 from wbsp.ps.clock import Clock
 
 
-def test_the_run_s_time_goes_on_from_an_earlier_server_and_is_never_set_back():
+def test_the_run_s_time_resumes_from_an_earlier_server_and_is_never_set_back():
     at = [1000.0]
     clock = Clock(lambda: at[0])
     assert clock.run() == 0

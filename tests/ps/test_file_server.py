@@ -226,7 +226,7 @@ def test_a_hostile_crowd_costs_neither_memory_nor_the_run(jobs):
     assert server.events("malformed") == []
 
 
-def test_who_asks_for_where_the_files_are_again_and_again_starts_one_process(jobs):
+def test_a_process_that_asks_for_where_the_files_are_again_and_again_starts_one_process(jobs):
     server = jobs.server().listens()
     with Peer(server.address) as peer:
         for _ in range(1000):
@@ -240,7 +240,7 @@ def test_who_asks_for_where_the_files_are_again_and_again_starts_one_process(job
           "the process to end with its server", 30)
 
 
-def test_a_process_that_nobody_asks_ends_and_another_one_is_started(jobs):
+def test_a_process_that_no_process_asks_ends_and_another_one_is_started(jobs):
     port = free_port()
     code = ("import runpy, sys, wbsp.ps.file_server as f; f.timeouts.FILES_AGAIN = 0.1;"
             "f._COMMAND = ['-c', 'import sys, wbsp.ps.file_server as p; "

@@ -114,7 +114,7 @@ def test_the_secret_is_in_no_hands_but_the_server_s(training):
         assert secret not in server.text
 
 
-def test_a_run_of_a_release_without_a_secret_goes_on(jobs):
+def test_a_run_of_a_release_without_a_secret_continues(jobs):
     server = jobs.server("--check_period=0.05", workers=1, sync="asp").listens()
     member = FakeWorker(server.address, 0, steps=100_000, seconds=0.002)
     until(lambda: len(server.events("checkpoint")) > 2, "a checkpoint")

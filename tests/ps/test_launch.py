@@ -204,7 +204,7 @@ def test_run_json_that_names_no_run_is_said_where_another_server_may_have_it(tmp
     ({"stop_samples": 100}, "120 samples were trained, and it ends after 100"),
     ({"target_accuracy": 0.85}, "its accuracy is 0.9000, and it ends at 0.85"),
     ({"stop_samples": 121, "target_accuracy": 0.95}, None)])
-def test_an_ended_run_that_is_named_goes_on_only_where_something_is_left_to_do(
+def test_an_ended_run_that_is_named_continues_only_where_something_is_left_to_do(
         tmp_path, caplog, ends, says):
     caplog.set_level("INFO")
     folder = tmp_path / "asp" / "run-001"

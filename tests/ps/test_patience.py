@@ -59,7 +59,7 @@ def test_a_worker_that_does_not_fetch_the_final_version_ends_nothing(jobs):
         peer.hears(m.Final)
         peer.gets_through()
         server.ends_well()
-    assert server.find("worker 0: nothing of the final version came through for 1 s; ending")
+    assert server.find("worker 0: no progress on the final version for 1 s; ending")
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ wbsp.sync.asp.ASP.push = faulty
     assert saved.state.version == 100
 
 
-def test_who_comes_after_the_stop_can_push_nothing(jobs):
+def test_a_process_that_comes_after_the_stop_can_push_nothing(jobs):
     server = jobs.server("--connect_timeout=1", sync="ssp", workers=2).listens()
     with Peer(server.address) as stayer, Peer(server.address) as late:
         assert stayer.joins(0).send_initial

@@ -36,9 +36,9 @@ def pinned(server):
     return {path.name for path in server.folder.glob("version-*")}
 
 
-def test_who_evaluates_has_the_best_kept_and_ends_the_run_by_a_target(running):
+def test_a_process_that_evaluates_has_the_best_kept_and_ends_the_run_by_a_target(running):
     server, workers = running("--target=score:4")
-    server.until("nobody evaluates this run's versions yet, so that --target=max:score:4 does not")
+    server.until("no process evaluates this run's versions yet, so --target=max:score:4 does not")
     scores, numbers, said = iter([1.0, 3.0, 2.0, 4.0]), [], []
     for version in wbsp.versions(server.address, say=said.append):
         assert version.number not in numbers and version.number == version._saved.state.version
@@ -78,7 +78,7 @@ def test_one_that_dies_costs_nothing_and_may_come_back(jobs, running):
     until(lambda: pinned(server) == {f"version-{number}.safetensors"}, "one version to be pinned")
     until(lambda: server.events("checkpoint")[-1]["version"] > number, "newer versions", 60)
     reader.kill()
-    server.until("that evaluates versions is gone")
+    server.until("lost the evaluator at")
     until(lambda: not pinned(server), "the version to be let go")
     with contextlib.closing(wbsp.versions(server.address)) as versions:
         assert next(versions).number > number, "and it gets the newest"
@@ -108,7 +108,7 @@ def test_bad_arguments_are_refused_in_one_line(running, monkeypatch):
         wbsp.versions()
     with pytest.raises(ValueError, match="is not host:port"):
         wbsp.versions("here")
-    with pytest.raises(ConnectionError, match="nobody answers"):
+    with pytest.raises(ConnectionError, match="no server answers"):
         next(wbsp.versions("localhost:1", patience=0.1))
 
 

@@ -278,7 +278,7 @@ def test_with_the_token_the_run_is_as_without(jobs, token_file):
 @pytest.mark.parametrize("ours, theirs", [
     (TOKEN, b"another secret, as long"), (TOKEN, None), (None, TOKEN)],
     ids=["another", "none on the worker", "none on the server"])
-def test_another_token_is_refused_and_the_run_goes_on(jobs, token_file, ours, theirs):
+def test_another_token_is_refused_and_the_run_continues(jobs, token_file, ours, theirs):
     flags = [f"--token_file={token_file}"] if ours else []
     server = jobs.server(*flags, sync="asp", workers=1).listens()
     intruder = FakeWorker(server.address, 0, steps=1, token=theirs)
@@ -294,7 +294,7 @@ def test_another_token_is_refused_and_the_run_goes_on(jobs, token_file, ours, th
     server.was_clean()
 
 
-def test_the_secret_is_told_to_nobody(jobs, token_file):
+def test_the_secret_is_told_to_no_one_else(jobs, token_file):
     server = jobs.server(f"--token_file={token_file}", sync="asp", workers=1).listens()
     FakeWorker(server.address, 0, steps=3, token=TOKEN).ends()
     server.ends_well()

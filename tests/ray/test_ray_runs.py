@@ -150,7 +150,7 @@ def test_the_server_is_killed(jobs, machine):
     result = run.ends(told=True)
     assert run.driver.find("server: it was killed by signal 9; it is started again")
     assert tuple(one["pid"] for one in result["returned"]) == before, "workers live through it"
-    assert "going on from version" in (run.files / "server.log").read_text()
+    assert "resuming from version" in (run.files / "server.log").read_text()
 
 
 @long

@@ -115,7 +115,7 @@ def test_cut_takes_the_progress_since_the_last_cut_or_adoption(model, replica):
     assert np.array_equal(replica.read(), np.arange(20) + moved(9))
 
 
-def test_an_update_stays_what_it_is_while_training_goes_on(model, replica):
+def test_an_update_stays_what_it_is_while_training_continues(model, replica):
     adopt(replica, np.zeros(20, np.float32), "replace")
     move(model, replica, 2)
     first = replica.cut()

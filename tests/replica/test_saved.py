@@ -42,7 +42,7 @@ def predicts(one):
     return np.asarray(keras.ops.convert_to_numpy(one(X)))
 
 
-def test_the_newest_and_the_best_version_are_put_into_a_model_built_anew(tmp_path):
+def test_the_newest_and_the_best_version_are_put_into_a_model_built_again(tmp_path):
     newest, best = trained(1), trained(2)
     leave(tmp_path / CHECKPOINT, newest, 7)
     leave(tmp_path / BEST, best, 5)
@@ -83,7 +83,7 @@ def test_a_folder_without_such_a_version_is_refused_in_one_line(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no version: .* give the folder of a run"):
         wbsp.load(tmp_path, model())
     leave(tmp_path / CHECKPOINT, trained(1), 7)
-    with pytest.raises(FileNotFoundError, match="no best version: nobody has evaluated"):
+    with pytest.raises(FileNotFoundError, match="no best version: no process has evaluated"):
         wbsp.load(tmp_path, model(), best=True)
     (tmp_path / BEST).write_bytes(b"torn")
     with pytest.raises(ValueError, match="is not a wbsp checkpoint"):

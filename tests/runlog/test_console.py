@@ -44,7 +44,7 @@ def test_unknown_values_are_not_shown(cluster):
                               "worker 1: 10 - gone\n")
 
 
-def test_the_workers_loss_is_shown_where_nobody_evaluates(cluster):
+def test_the_workers_loss_is_shown_where_no_process_evaluates(cluster):
     for known, shown in (({"training_loss": 0.25}, "training loss 0.2500"),
                          ({"training_loss": 0.25, "loss": 0.5}, "loss 0.5000")):
         out = io.StringIO()
@@ -202,7 +202,7 @@ def records():
     logging.getLogger().removeHandler(kept)
 
 
-def test_what_cannot_be_said_stops_nobody(tmp_path, logger):
+def test_what_cannot_be_said_stops_no_one_else(tmp_path, logger):
     unconfigured(logger)
     with full_at(3), open(tmp_path / "wk.log", "wb", buffering=0) as raw:
         say("nobody reads this", io.TextIOWrapper(raw, write_through=True))

@@ -29,7 +29,7 @@ def test_an_earlier_runs_file_is_never_overwritten(tmp_path):
 
 @pytest.mark.parametrize("left, kept", [("", ""), ("1 2\n3 4\n", "1 2\n3 4\n"), ("1 2\n3", "1 2\n"),
                                         ("3", ""), ("x\n" + "y" * 200_000, "x\n")])
-def test_append_goes_on_after_the_last_whole_line(tmp_path, left, kept):
+def test_append_continues_after_the_last_whole_line(tmp_path, left, kept):
     (tmp_path / "a.txt").write_text(left)
     file = LineFile(tmp_path / "a.txt", append=True)
     file.write(0.0, b"5 6\n")
@@ -59,7 +59,7 @@ def test_a_full_disk_costs_lines_and_never_tears_one(tmp_path, monkeypatch):
             file.write(second, line(second))
             assert path.stat().st_size % 100 == 0
     assert path.read_bytes() == b"".join(map(line, range(20)))
-    assert said == [f"cannot write {path}: File too large; going on without"]
+    assert said == [f"cannot write {path}: File too large; continuing without it"]
     for second in range(50, 60):
         file.write(second, line(second))
     assert said[1:] == [f"{path} can be written again; 21 lines were lost"]

@@ -119,7 +119,7 @@ def test_evaluations_of_versions_up_to_the_checkpoint_stay(tmp_path):
     assert seen(tmp_path, "evaluation") == [(1.5, 1)]
 
 
-def test_training_began_when_it_did_where_workers_go_on_from_before(tmp_path):
+def test_training_began_when_it_did_where_workers_resume_from_before(tmp_path):
     def at(t, kind):
         return t, kind, {"version": 0}
 

@@ -93,7 +93,7 @@ def test_two_threads_never_mix_their_lines(tmp_path, cluster):
     assert np.loadtxt(tmp_path / "wk_time_0_wbsp.txt", delimiter=",").shape == (4000, 10)
 
 
-def test_a_worker_that_comes_back_appends(tmp_path, cluster):
+def test_a_worker_that_returns_appends(tmp_path, cluster):
     for append in (False, True):
         log = WorkerLog(tmp_path, 0, "wbsp", append=append)
         log.step(1.0 + append, 1, cluster.reports[0], 0.1)

@@ -87,7 +87,7 @@ def test_an_hour_in_which_nothing_happens_costs_nothing(folder):
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
-def test_who_is_started_wrongly_is_told_why(mistake, folder):
+def test_a_process_that_is_started_wrongly_is_told_why(mistake, folder):
     plan = Plan(shards=0 if mistake.fits(Plan()) else 2, mistakes=1, mistake=mistake.name,
                 steps=40, speeds=(0.3,))
     assert Cluster(plan, 0, folder).run().codes["m0"] == [1]

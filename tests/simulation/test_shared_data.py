@@ -26,7 +26,7 @@ def test_each_example_is_once_an_epoch_in_accepted_pushes(sync, plan):
 
 
 @pytest.mark.parametrize("data", [(300, 1, 1), None], ids=["shared", "its own"])
-def test_who_is_starved_by_its_model_is_said_once(data):
+def test_a_process_that_is_starved_by_its_model_is_said_once(data):
     plan = Plan("ksync", {"b": 1}, workers=2, data=data, steps=300, speeds=(0.3, 4.0))
     with scratch() as folder:
         for seed in range(9):

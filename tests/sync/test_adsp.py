@@ -48,7 +48,7 @@ def every_push_is_a_version(witness, outgoing, push):
 
 @many
 @given(plans(), st.sampled_from([1.0, 4.0, 15.0]), st.integers(1, 4))
-def test_random_clusters_keep_the_laws_and_wait_for_nobody(plan, period, commits):
+def test_random_clusters_keep_the_laws_and_wait_for_none(plan, period, commits):
     model = Watched(period=period)
     model.search.rate = commits
     witness = Witness(plan, model, every_push_is_a_version)

@@ -20,14 +20,14 @@ def every_push_is_a_version(witness, outgoing, push):
 
 @many
 @given(plans())
-def test_random_clusters_keep_the_laws_and_nobody_waits_at_all_with_overlap(plan):
+def test_random_clusters_keep_the_laws_and_no_worker_waits_at_all_with_overlap(plan):
     witness = Witness(plan, create("asp", overlap=True), every_push_is_a_version)
     witness.assert_idle_for()
 
 
 @many
 @given(plans())
-def test_random_clusters_keep_the_laws_and_nobody_waits(plan):
+def test_random_clusters_keep_the_laws_and_no_worker_waits(plan):
     witness = Witness(plan, create("asp"), every_push_is_a_version)
     witness.assert_idle_for("push", "pull", "data")
 

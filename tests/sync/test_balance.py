@@ -90,7 +90,7 @@ def test_bounds_that_leave_no_sizes_are_named(total):
         greedy(lambda i, x: x, [2, 2], total, [10, 10])
 
 
-def test_nobody_shares_nothing():
+def test_no_worker_shares_nothing():
     assert fastest([], [], 0, 1, 10) == []
 
 

@@ -71,7 +71,7 @@ def pushed(model, worker):
 
 
 @pytest.mark.parametrize("ahead", [1, 2])
-def test_who_has_pushed_before_a_restart_waits_for_the_others(ahead):
+def test_a_worker_that_has_pushed_before_a_restart_waits_for_the_others(ahead):
     model = create("bsp")
     assert model.rejoin(0, 0, 0.0) == [Grant(0)]
     assert model.rejoin(1, ahead, 0.0) == []
@@ -94,7 +94,7 @@ def test_a_push_for_the_next_round_counts_there():
     assert pushed(model, 0) == [0, 1, 2]
 
 
-def test_nobody_waits_for_one_who_lagged_behind_and_is_lost():
+def test_no_worker_waits_for_one_that_lagged_behind_and_is_lost():
     model = create("bsp")
     model.rejoin(0, 0, 0.0)
     model.rejoin(1, 2, 0.0)

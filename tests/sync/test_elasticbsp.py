@@ -157,7 +157,7 @@ events = st.lists(st.tuples(st.sampled_from(["join", "leave", "push", "push", "p
 
 @many
 @given(events, look_ahead)
-def test_whatever_happens_somebody_may_go_on(events, r):
+def test_whatever_happens_somebody_may_continue(events, r):
     """Any order of joins, leaves and pushes, also pushes that were made before a return."""
     model, now, seq, free = ElasticBSP(r=r), 0.0, 0, set()
     for kind, worker, passed in events:
@@ -224,7 +224,7 @@ def test_a_shorter_look_ahead_bounds_the_quota():
     assert model.quota == {0: 4, 1: 1} and model.choice.d == 2.0
 
 
-def test_who_joins_while_the_quotas_run_waits_for_the_barrier():
+def test_a_worker_that_joins_while_the_quotas_run_waits_for_the_barrier():
     model = after(ONE_TO_THREE)
     assert model.join(2, 6.5) == []
     model.push(push(1), 9.0)

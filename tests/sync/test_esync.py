@@ -124,7 +124,7 @@ def second_round(n=2, **options):
     return model
 
 
-def test_a_fast_worker_goes_on_until_another_step_would_end_too_late():
+def test_a_fast_worker_continues_until_another_step_would_end_too_late():
     model = second_round()
     assert [query(model, 0, 1.0, 10.0 + s) for s in range(1, 10)] == [False] * 9
     assert query(model, 0, 1.0, 20.0)
@@ -135,14 +135,14 @@ def test_epsilon_ends_the_local_steps_earlier():
     assert [query(model, 0, 1.0, 10.0 + s) for s in (1, 6, 7)] == [False, False, True]
 
 
-def test_nobody_goes_on_when_the_slowest_has_been_told_to_cut():
+def test_no_worker_continues_when_the_slowest_has_been_told_to_cut():
     model = second_round()
     assert not query(model, 0, 1.0, 11.0)
     assert query(model, 1, 10.0, 12.0)
     assert query(model, 0, 1.0, 12.5)
 
 
-def test_the_slowest_that_leaves_leaves_nobody_asking_for_ever():
+def test_the_slowest_that_leaves_leaves_no_worker_asking_for_ever():
     model = second_round(3)
     assert not query(model, 0, 1.0, 11.0)
     assert not query(model, 1, 1.0, 11.0)

@@ -47,7 +47,7 @@ class Mixed(Witness):
 
 @many
 @given(plans(), OPTIONS)
-def test_random_clusters_keep_the_laws_and_nobody_waits_for_others(plan, options):
+def test_random_clusters_keep_the_laws_and_no_worker_waits_for_others(plan, options):
     Mixed(plan, FedAsync(**options))
 
 

@@ -56,7 +56,7 @@ def test_no_backups_are_bsp_bit_for_bit(n):
     assert unequal(KSync(b=0), n) == unequal(create("bsp"), n)
 
 
-def test_a_straggler_costs_its_own_updates_and_nobodys_time():
+def test_a_straggler_costs_its_own_updates_and_no_others_time():
     seconds = [1.0, 1.0, 1.0, 2.5]
     cluster = Cluster(KSync(b=1), [Machine(constant(s)) for s in seconds])
     cluster.run(until=30.5)
@@ -71,7 +71,7 @@ def model_with(n, b):
     return model
 
 
-def test_a_late_push_is_rejected_and_its_worker_goes_on_at_once():
+def test_a_late_push_is_rejected_and_its_worker_continues_at_once():
     model = model_with(3, b=1)
     assert model.push(push(2), 1.0) == [Accept(push(2), 1 / 2)]
     assert model.push(push(0), 1.5) == [Accept(push(0), 1 / 2), Commit(), Grant(0), Grant(2)]
@@ -99,7 +99,7 @@ def test_a_worker_that_pushed_and_left_is_not_waited_for_nor_granted():
     assert model.push(push(1), 3.0) == [Accept(push(1), 1.0), Commit(), Grant(1)]
 
 
-def test_a_resumed_run_goes_on_from_its_version():
+def test_a_resumed_run_resumes_from_its_version():
     model = model_with(2, b=1)
     assert Commit() in model.push(push(0, base=40), 1.0)
     assert model.push(push(1, base=40), 1.0) == [Reject(push(1, base=40), LATE), Grant(1)]

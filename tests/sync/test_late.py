@@ -13,7 +13,7 @@ from wbsp.sync.late import JustInTime
 
 @many
 @given(plans())
-def test_random_clusters_keep_the_laws_and_nobody_waits(plan):
+def test_random_clusters_keep_the_laws_and_no_worker_waits(plan):
     witness = Witness(plan, create("pcc", late=True), Judge())
     witness.assert_idle_for()
 
@@ -61,7 +61,7 @@ def test_on_a_full_line_a_fast_worker_rests_though_its_response_takes_a_round():
     assert late.pushes <= 1.06 * 8 * late.versions
 
 
-def test_equal_workers_who_come_to_rest_by_luck_cost_no_version():
+def test_equal_workers_that_come_to_rest_by_luck_cost_no_version():
     machines = [Machine(lognormal(0.02, 0.1, seed), latency=0.001, up=125e6, down=125e6)
                 for seed in range(8)]
     often, late = (run(machines, late, 20.0, 0.6e6, 125e6) for late in (False, True))
@@ -69,7 +69,7 @@ def test_equal_workers_who_come_to_rest_by_luck_cost_no_version():
 
 
 @pytest.mark.parametrize("line", [float("inf"), 12.5e6])
-def test_with_equal_speeds_nobody_rests(line):
+def test_with_equal_speeds_no_worker_rests(line):
     machines = [Machine(constant(0.02), latency=0.001, up=line, down=line) for _ in range(2)]
     often, late = (run(machines, late, 10.0, 0.6e6, line) for late in (False, True))
     assert (late.versions, late.pushes) == (often.versions, often.pushes)
@@ -95,7 +95,7 @@ def started(**options):
     return model
 
 
-def test_who_reports_twice_in_a_round_rests_until_shortly_before_its_end():
+def test_a_worker_that_reports_twice_in_a_round_rests_until_shortly_before_its_end():
     model = started()
     assert model.push(push(0), START + 0.1) == [Accept(push(0), 1 / 2)]
     again = push(0, 1)
@@ -118,7 +118,7 @@ def test_in_a_short_round_it_pushes_at_once():
         Direct(0, cut=True)]
 
 
-def test_nobody_waits_for_a_resting_worker():
+def test_no_worker_waits_for_a_resting_worker():
     model = started()
     model.push(push(0), START + 0.1), model.push(push(0, 1), START + 0.2)
     model.push(push(1), START + 1.0)
@@ -143,7 +143,7 @@ def test_a_worker_whose_response_grows_beyond_a_round_rests_no_more():
     assert not times.arrived(1, 1, 2.0) and not times.arrived(0, 1, 3.0)  # 1.2 s, in rounds of 1 s
 
 
-def test_it_forgets_who_leaves_and_measures_who_comes_back_anew():
+def test_it_forgets_who_leaves_and_measures_who_returns_again():
     times = JustInTime()
     times.join(0, 0.0), times.join(1, 0.0)
     assert not times.arrived(0, 1, 0.1) and times.arrived(0, 1, 0.2)

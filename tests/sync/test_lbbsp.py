@@ -250,7 +250,7 @@ def test_a_joiner_takes_the_base_batch_and_the_next_examples_and_is_waited_for()
     assert sum(book.sizes.values()) == 300
 
 
-def test_a_worker_that_leaves_lets_the_rest_commit_and_share_anew():
+def test_a_worker_that_leaves_lets_the_rest_commit_and_share_again():
     book = Book(3, batch=100)
     for _ in range(3):
         book.round(*(book.sizes[w] / v for w, v in enumerate((100, 200, 300))))
@@ -260,7 +260,7 @@ def test_a_worker_that_leaves_lets_the_rest_commit_and_share_anew():
     assert sum(book.sizes.values()) == 200
 
 
-def test_who_is_ahead_after_a_restart_waits_for_the_others():
+def test_a_worker_that_is_ahead_after_a_restart_waits_for_the_others():
     """And nothing is known of its speed until it has pushed."""
     model = LBBSP(batch=8)
     assert model.rejoin(0, 0, 0.0) == [Direct(0, batch=8, start=0), Grant(0)]
@@ -274,7 +274,7 @@ def test_who_is_ahead_after_a_restart_waits_for_the_others():
     assert slow.batch < fast.batch and slow.batch + fast.batch == 16, "from here on as ever"
 
 
-def test_who_has_left_ahead_of_the_others_has_its_part_of_the_round():
+def test_a_worker_that_has_left_ahead_of_the_others_has_its_part_of_the_round():
     model = LBBSP(batch=8)
     for worker, ahead in enumerate((0, 0, 1)):
         model.rejoin(worker, ahead, 0.0)

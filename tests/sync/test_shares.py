@@ -101,7 +101,7 @@ def test_by_time_each_worker_moves_the_model_equally_fast():
     assert [shares.of(worker) for worker in (0, 2)] == [1 / 2, 1 / 2]
 
 
-def test_who_comes_back_begins_anew():
+def test_a_worker_that_returns_starts_again():
     shares = WorkShares()
     shares.join(0, 0.0), shares.join(1, 0.0)
     counted(shares, 0, 30), counted(shares, 1, 10)

@@ -123,7 +123,7 @@ def test_the_slowest_worker_that_is_lost_frees_those_it_stopped():
     assert grants(model.leave(1, 2.0)) == [0]
 
 
-def test_a_joiner_starts_at_the_lowest_clock_and_stops_nobody():
+def test_a_joiner_starts_at_the_lowest_clock_and_stops_no_one_else():
     model, _ = ahead_by(2)
     model.push(push(1, 0), 2.0)
     model.join(2, 2.0)
@@ -149,7 +149,7 @@ def published(s):
     return model
 
 
-def test_published_workers_go_on_with_their_own_model_until_they_are_s_beyond_what_they_know():
+def test_published_workers_continue_with_their_own_model_until_they_are_s_beyond_what_they_know():
     model = published(s=3)
     assert [asked_by(model, 0, seq) for seq in range(3)] == [([], False), ([], False), ([], True)]
     assert asked_by(model, 1, 0) == ([0], False)  # 3 - 1 < 3; told: 1
@@ -187,6 +187,6 @@ def test_published_pulls_of_a_thousand_steps_at_equal_speeds(s, pulls):
     assert all(pulls <= report.pulls <= pulls + 2 for report in cluster.reports)
 
 
-def test_published_needs_a_bound_that_lets_somebody_go_on():
+def test_published_needs_a_bound_that_lets_somebody_continue():
     with pytest.raises(ValueError, match="ssp: option s=0 is below 1; with refresh=published"):
         create("ssp", s=0, refresh="published")

@@ -129,7 +129,7 @@ def test_the_numbers_on_the_page_are_those_of_the_summary(browser, serve, report
     assert [row[1][0] for row in lost] == ["3", "3"]
 
 
-def test_a_report_asks_nobody(browser, report):
+def test_a_report_asks_no_one_else(browser, report):
     look(browser, report)
     assert {one.partition(":")[0] for one in browser.requests} <= {"file", "data", "blob", "about"}
     assert [one for one in browser.requests if one.startswith("file:")] == [report]
@@ -225,7 +225,7 @@ def test_forty_workers_have_a_lane_each(browser, made):
     assert len(rows(browser, ".workers")) == 2 + 2 + 40
 
 
-def test_a_run_that_goes_on_is_followed_to_its_end(browser, tmp_path):
+def test_a_run_that_continues_is_followed_to_its_end(browser, tmp_path):
     """Each time the page asks, a step and a version more are there; then the end."""
     folder = tmp_path / "run"
     folder.mkdir()

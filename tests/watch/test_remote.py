@@ -1,4 +1,4 @@
-"""Runs that are watched from afar: real servers, workers that go on, and the page's process."""
+"""Runs that are watched remotely: real servers, workers, and the page's process."""
 
 import json
 import re
@@ -47,7 +47,7 @@ def pushes(state):
     return state["summary"]["total"]["pushes"]
 
 
-def test_the_page_is_that_of_the_folder_and_goes_on_with_the_run(jobs, tmp_path, monkeypatch):
+def test_the_page_is_that_of_the_folder_and_continues_with_the_run(jobs, tmp_path, monkeypatch):
     """With a token, shards, and a process of the server's that is killed in between."""
     (tmp_path / "token").write_text(SECRET)
     token = f"--token_file={tmp_path / 'token'}"
@@ -126,7 +126,7 @@ def test_a_server_that_is_killed_and_started_again(jobs, tmp_path):
 def test_a_standby_that_takes_over_is_watched_on(jobs, tmp_path, capsys):
     pair = ServerAndStandby(jobs)
     assert main([pair.addresses[1]]) == 1
-    assert "in waiting for the server" in capsys.readouterr().err
+    assert "is a standby of the server" in capsys.readouterr().err
     pair.trains()
     watched = Page(jobs, ",".join(pair.addresses))
     until(lambda: pushes(watched.state()) > 20, "pushes on the page")
@@ -145,7 +145,7 @@ def test_a_standby_that_takes_over_is_watched_on(jobs, tmp_path, capsys):
     watched.ends(signal.SIGINT)
 
 
-def test_a_server_that_has_ended_waits_for_nobody_who_has_gone(jobs, tmp_path):
+def test_a_server_that_has_ended_waits_for_no_worker_who_has_gone(jobs, tmp_path):
     server = jobs.server("--check_period=0.1").listens()
     watched = Page(jobs, server.address)
     watched.job.kill()
@@ -216,7 +216,7 @@ def test_an_older_server_gets_one_line(liar, monkeypatch, capsys):
     monkeypatch.setattr("wbsp.timeouts.WATCH_ANSWER", 0.5)
     address = liar(lambda data, port: m.Refused("worker -1 speaks protocol -1")
                    if b"Hello" in data else None)
-    assert "cannot be watched from afar: give the folder" in one_line(capsys, address)
+    assert "cannot be watched remotely: give the folder" in one_line(capsys, address)
 
 
 @pytest.mark.parametrize("piece", [
@@ -246,14 +246,14 @@ def test_whom_a_server_does_not_take_gets_one_line(jobs, tmp_path, monkeypatch, 
     assert all(file_processes(server) == [] for server in servers.values())
 
 
-def test_nobody_there_gets_one_line(monkeypatch, capsys):
+def test_no_worker_there_gets_one_line(monkeypatch, capsys):
     monkeypatch.setattr("wbsp.timeouts.WATCH_ANSWER", 0.5)
     with socket.socket() as silent:  # takes connections, and says nothing
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        for address, says in [(f"localhost:{free_port()}", "nobody answers at 127.0.0.1:"),
+        for address, says in [(f"localhost:{free_port()}", "no server answers at 127.0.0.1:"),
                               ("no.such.host.invalid:2606", "no.such.host.invalid is not known"),
-                              (f"localhost:{silent.getsockname()[1]}", "nobody answers"),
+                              (f"localhost:{silent.getsockname()[1]}", "no server answers"),
                               ("localhost:70000", "is not host:port")]:
             assert says in one_line(capsys, address)
 

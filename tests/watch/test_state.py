@@ -60,7 +60,7 @@ def test_straggler_scores_are_measured_where_the_server_measures_them(tmp_path):
             == {k: summary[worker][k] for k in ("steps", "pushes")}
 
 
-def test_who_came_and_went_and_what_was_rejected_is_told(bad_day):
+def test_a_process_that_came_and_went_and_what_was_rejected_is_told(bad_day):
     state = state_of(bad_day("ksync"))
     told = [(e["kind"], e["worker"], e["text"]) for e in state["happenings"]["events"]]
     assert ("join", 4) in [(kind, worker) for kind, worker, _ in told]
@@ -169,7 +169,7 @@ def test_work_that_was_sent_again_counts(written):
 
 
 @pytest.mark.parametrize("older", [False, True], ids=["", "of an older release"])
-def test_the_summary_of_a_run_that_was_resumed_and_goes_on_is_not_shown(written, tmp_path, older):
+def test_the_summary_of_a_run_that_was_resumed_and_continues_is_not_shown(written, tmp_path, older):
     log, run = written()
     path = tmp_path / "summary.json"
 
@@ -215,7 +215,7 @@ def test_a_standby_that_took_over_has_a_summary_of_the_whole_run(written):
     log.summary(11.0, {0: Member(steps=90, pushes=9)}, {}, 6, None, "enough")
     run.refresh()
     assert run.state()["ended"] and run.state()["summary"]["total"]["pushes"] == 9
-    assert "the standby went on" in run.state()["happenings"]["events"][1]["text"]
+    assert "the standby took over" in run.state()["happenings"]["events"][1]["text"]
 
 
 def test_every_event_is_told_in_words(written):
@@ -251,7 +251,7 @@ def test_phases_are_in_the_order_of_their_numbers():
     assert tuple(PHASE_COLORS) == PHASES
 
 
-def test_a_real_run_is_followed_while_it_goes_on(jobs):
+def test_a_real_run_is_followed_while_it_continues(jobs):
     """With a server that is killed and resumed in between."""
     server = jobs.server("--check_period=0.2", sync="asp").listens()
     workers = [jobs.integer_worker(server.address, i, steps=150, seconds=0.01) for i in range(2)]

@@ -47,7 +47,7 @@ def test_chunks_are_views_that_cover_the_vector_once(size):
 
 @pytest.mark.parametrize("held", [lambda vector: vector, lambda vector: vector[5:6],
                                   lambda vector: next(split(vector))])
-def test_the_memory_of_a_vector_is_used_again_when_nobody_holds_it_any_more(held):
+def test_the_memory_of_a_vector_is_used_again_when_no_process_holds_it_any_more(held):
     pool = BufferPool()
     stream = VectorStream([SIZE], pool)
     (first,) = assemble(stream, ramp(SIZE))[-1]
@@ -93,7 +93,7 @@ def test_a_wrong_chunk_raises_and_changes_nothing(offset, size, data):
     assert np.array_equal(stream.add(chunks[2][0], chunks[2][1], SIZE)[0], vector)
 
 
-def test_offset_zero_begins_anew():
+def test_offset_zero_starts_again():
     stream = VectorStream([SIZE], BufferPool())
     torn = list(split(ramp(SIZE, 100)))[:2]
     for offset, chunk in torn:
@@ -101,10 +101,10 @@ def test_offset_zero_begins_anew():
     assert np.array_equal(assemble(stream, ramp(SIZE))[-1][0], ramp(SIZE))
 
 
-def test_a_vector_that_is_complete_does_not_go_on():
+def test_a_vector_that_is_complete_does_not_continue():
     stream = VectorStream([SIZE], BufferPool())
     assemble(stream, ramp(SIZE))
-    with pytest.raises(WireError, match="when 0 was due"):
+    with pytest.raises(WireError, match="expected 0"):
         stream.add(2 * CHUNK, memoryview(bytes(28)), SIZE)
 
 
@@ -146,7 +146,7 @@ def test_a_version_that_is_whole_does_not_count_for_the_next():
     assert np.array_equal(assembly.add(*first)[0], ramp(10))
 
 
-def test_a_range_may_begin_anew_and_its_rest_is_passed_over():
+def test_a_range_may_start_again_and_its_rest_is_passed_over():
     size = 2 * CHUNK + 2
     assembly = VectorAssembly(2 * size, parts=2)
     old, new = of_range(4, 0, size, 2 * size), of_range(5, 0, size, 2 * size, first=1)

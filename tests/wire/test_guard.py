@@ -90,7 +90,7 @@ def test_a_message_is_of_its_connection_also_when_that_has_ended(server):
         assert read() is not line
 
 
-def test_who_comes_next_is_not_taken_for_who_was_there_before(server):
+def test_a_process_that_comes_next_is_not_taken_for_who_was_there_before(server):
     """Its connection gets the descriptor of the one that has ended, of which the server has not
     been told yet."""
     def read(from_member):
@@ -302,7 +302,7 @@ def test_what_connections_leave_unread_counts_until_it_is_read(server):
         assert not server.watch()
 
 
-def test_a_ping_behind_unread_messages_on_a_line_that_breaks_ends_nobody(tmp_path):
+def test_a_ping_behind_unread_messages_on_a_line_that_breaks_ends_no_one_else(tmp_path):
     """libzmq aborted the process, where it held the connection up."""
     code = """
 import socket, struct, sys, time

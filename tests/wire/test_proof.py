@@ -28,7 +28,7 @@ def test_both_sides_prove_that_they_know_the_secret():
     assert not bond.proves(b"", "held", 4, 9)
 
 
-def test_who_knows_another_secret_is_told_nothing():
+def test_a_process_that_knows_another_secret_is_told_nothing():
     claim = Claim(os.urandom, OTHER)
     assert proven(claim, Challenges(os.urandom)) is None and claim.bond is None
     assert not claim.sealed(FOLLOW).proof

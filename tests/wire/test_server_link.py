@@ -80,7 +80,7 @@ def inquiry(stranger):
 
 @linux
 @pytest.mark.parametrize("kind", [primary, shard, inquiry])
-def test_who_has_proven_nothing_and_sends_more_than_is_read_is_cut_off(stranger, kind):
+def test_a_process_that_has_proven_nothing_and_sends_more_than_is_read_is_cut_off(stranger, kind):
     _, poll, why, close = kind(stranger)
     stranger.meets(poll)
 

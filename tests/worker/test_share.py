@@ -53,7 +53,7 @@ def test_what_was_dropped_is_in_no_push(share):
     assert share.held() == WorkHeld(share.data, 110, [])
 
 
-def test_who_has_ended_holds_what_it_has_trained_and_no_more(share):
+def test_a_worker_that_has_ended_holds_what_it_has_trained_and_no_more(share):
     given(share, 0, 8)
     share.take(), share.take()
     share.step_done(0.1)
@@ -96,7 +96,7 @@ def test_a_question_is_asked_once_until_it_is_answered_or_the_server_is_another(
     assert share.question(7) is None, "of a run that ends"
 
 
-def test_who_waits_for_versions_asks_when_all_is_trained_and_others_in_time():
+def test_a_worker_that_waits_for_versions_asks_when_all_is_trained_and_others_in_time():
     waits, busy = begun(ahead=False), begun(ahead=True)
     for share in (waits, busy):
         given(share, 0, 16)
@@ -133,7 +133,7 @@ def test_a_late_joiner_begins_in_the_epoch_that_the_run_is_in():
     assert begun(epoch=2).epoch == 2
 
 
-def test_outside_a_run_and_at_its_end_there_is_a_look_and_nobody_waits():
+def test_outside_a_run_and_at_its_end_there_is_a_look_and_no_worker_waits():
     share = Share(20, 4)
     assert list(share) == [LOOK] and share.take() == LOOK
     share = begun()

@@ -260,7 +260,7 @@ class Engine:
         """
         earlier = self.members.get(worker)
         if (earlier is not None and earlier.active) or (self.done and not left):
-            raise ValueError(f"worker {worker} attached again, but is here, or comes too late")
+            raise ValueError(f"worker {worker} reattached, but takes part already or is too late")
         if held is not None:
             self._share(worker, held.data)
         if self.work is not None:

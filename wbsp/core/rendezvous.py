@@ -1,4 +1,4 @@
-"""Who is to be here before a run begins, or goes on after its server was restarted."""
+"""Workers that must be present before a run starts, or resumes after a restart of its server."""
 
 from __future__ import annotations
 

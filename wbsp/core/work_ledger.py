@@ -189,7 +189,7 @@ class WorkLedger:
         if epochs == before:
             return
         if epochs < before:
-            raise ValueError(f"--epochs={epochs}: the run that is gone on with has {before}; give "
+            raise ValueError(f"--epochs={epochs}: the run to resume has {before}; give "
                              "as many, or more")
         self.data = self.data._replace(epochs=epochs)
         for positions in (self.free, self.undone):

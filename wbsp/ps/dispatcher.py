@@ -199,7 +199,7 @@ class Dispatcher:
         """Give up workers without progress for `patience` seconds, from `since` on."""
         for session in self.sessions.idle(since, patience):
             what = "its last push" if session.joined else "the final version"
-            self._say(f"worker {session.worker}: nothing of {what} came through for {patience:g} "
+            self._say(f"worker {session.worker}: no progress on {what} for {patience:g} "
                       "s; ending without it")
             self.send_off(session, f"no progress for {patience:g} s")
 

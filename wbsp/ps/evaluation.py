@@ -37,7 +37,7 @@ _LOOK = 1.0  # seconds between two looks, at most
 
 
 class Evaluation(NamedTuple):
-    """What the test set says of one version: mean loss, top-1 and top-5 accuracy (0..1)."""
+    """Results of one version on the test set: mean loss, top-1 and top-5 accuracy (0..1)."""
 
     loss: float
     accuracy: float

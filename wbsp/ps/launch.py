@@ -187,12 +187,12 @@ class _Plan:
             console.line(f"the files of this run are in {folder}")
         if saved:
             server.begin(*saved)
-            console.line(f"going on from version {saved.state.version}")
+            console.line(f"resuming from version {saved.state.version}")
             if half := self.runs.passed_over:
                 console.line(f"{half.name} was passed over: it has a checkpoint, and no {SETTINGS} "
                              "that says of which run")
             if changes := self._changes(run, self._now(folder)):
-                console.line(f"run.json says how it was begun: {', '.join(changes)}")
+                console.line(f"settings differ from the original run: {', '.join(changes)}")
         else:
             self.runs.say_of_others(console.line)
         return server

@@ -249,7 +249,7 @@ class Readers:
                     del self._readers[identity]
                     self._tidy()
                     if not reader.told:
-                        self._say(f"the process at {reader.host} that evaluates versions is gone")
+                        self._say(f"lost the evaluator at {reader.host}")
 
     def awaited(self, final: int) -> bool:
         """After the run's end: whether a reader has yet to evaluate its final version, or to hear

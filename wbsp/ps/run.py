@@ -84,7 +84,7 @@ class Run:
             EpochVersions(reporter.folder, layout, self.engine, dispatcher.on), self._take_found,
             self._tell_measured, None if state is None else state.best)
         if self._over:
-            self._reporter.say("the run has come to its end, but for its last files")
+            self._reporter.say("the run has ended, except for its last files")
             self._requests.replies.send(self.engine.start(clock.run()))
 
     def hasten(self, reason: str, failed: bool) -> None:
@@ -394,7 +394,7 @@ class Run:
             what = (f"--target={config.target}" if config.target is not None else
                     f"--best_patience={config.best_patience}")
             self._reporter.say(
-                f"nobody evaluates this run's versions yet, so that {what} does not end it: have a "
+                f"no process evaluates this run's versions yet, so {what} does not end it: have a "
                 f'process go through wbsp.versions("{config.host}:{config.port}") and report what '
                 "it finds (docs/how-to/evaluation.md)")
 
@@ -417,7 +417,7 @@ class Run:
         target = self._config.target_accuracy
         unseen = ("" if target == math.inf else
                   f"; --target_accuracy={target:g} can no longer be checked")
-        self._reporter.say(f"going on without evaluations: {reason}{unseen}")
+        self._reporter.say(f"continuing without evaluations: {reason}{unseen}")
 
     def _complete(self, now: float, wanted: Callable[[], bool]) -> None:
         """Evaluate the final version and save it as a model."""

@@ -55,7 +55,7 @@ def trained(model: keras.Model) -> list[keras.Variable]:
 
 
 def derive(model: keras.Model) -> None:
-    """Have layers compute anew what they keep beside the variables that a version has set: after
+    """Have layers recompute what they keep beside the variables that a version has set: after
     `adapt`, Normalization computes with constants made of its variables.
 
     What was compiled with the former constants is compiled again.

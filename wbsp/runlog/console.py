@@ -1,4 +1,4 @@
-"""The display of a run while it goes on.
+"""The display of a run in progress.
 
 A file (nohup) gets one plain line every few seconds, a terminal a live table. Warnings are printed
 at once on both. A terminal that goes away ends the display, never the run.
@@ -163,7 +163,7 @@ class Console:
 
     def _guard(self, show: Callable[..., None], *args: Any) -> None:
         """Call show(*args). A display may fail for good (a closed terminal, a broken pipe), and is
-        given up then, or for as long as a disk is full; training goes on."""
+        given up then, or for as long as a disk is full; training continues."""
         try:
             show(*args)
         except (OSError, ValueError) as error:

@@ -1,6 +1,6 @@
 """Writers of a run's files: lines that survive a kill, and documents that are never torn.
 
-A long run is looked at while it goes on and may be killed at any moment. So lines reach the disk
+A long run is looked at while it trains, and may be killed at any moment. So lines reach the disk
 within about a second of the run's own time, and a document is written beside its place and moved
 there whole. A full disk costs lines, never the run.
 """
@@ -49,8 +49,8 @@ def columns(*values: float) -> bytes:
 class LineFile:
     """A file that grows by whole lines; any thread may write.
 
-    path:   made anew; FileExistsError if the file exists, so that no run overwrites another
-    append: go on at the end of an existing file. A line torn by a kill is cut off first.
+    path:   is created; FileExistsError if the file exists, so that no run overwrites another
+    append: continue at the end of an existing file. A line torn by a kill is cut off first.
     say:    called with one line when the file cannot be written, as on a full disk, and when it
             can be written again
 
@@ -128,7 +128,7 @@ class LineFile:
                 self._truncate(self._size)
             if not self._failing:
                 self._failing = True
-                self._say(f"cannot write {self.path}: {error.strerror}; going on without")
+                self._say(f"cannot write {self.path}: {error.strerror}; continuing without it")
             return
         self._size += written
         self._lines.clear()

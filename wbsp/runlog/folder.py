@@ -77,7 +77,7 @@ def unfinished_folder(base_dir: str | os.PathLike, log_root: str | os.PathLike =
 
 
 def finished_folder(folder: Path) -> Path:
-    """Make an `unfinished_folder`, which has all that a run is gone on with from, the newest run's,
+    """Make an `unfinished_folder`, which has all from which a run resumes, the newest run's,
     at once. Raises OSError; then it is what it was."""
     number = max(_numbers(folder.parent), default=0) + 1
     while True:

@@ -23,7 +23,7 @@ FAILURES = frozenset({"resume", "took_over", "alone", "reattach", "resent", "los
 class ServerLog:
     """Writer of the server's files in a run's `folder`; times are seconds since the run's start.
 
-    append:  go on with the files of a resumed run; without `append`, existing files raise
+    append:  continue the files of a resumed run; without `append`, existing files raise
              FileExistsError
     virtual: no file holds the date at which it was made
     say:     called with one line when a file cannot be written
@@ -66,7 +66,7 @@ class ServerLog:
 
     def resume(self, t: float, version: int, staleness: Mapping[str, int],
                failures: Mapping[str, int] | None = None) -> None:
-        """The run goes on from `version`, whose checkpoint was made at `t` and held `staleness` and
+        """The run resumes from `version`, whose checkpoint was made at `t` and held `staleness` and
         `failures`.
 
         Later evaluations are cut off; later events stay, and readers leave them out.

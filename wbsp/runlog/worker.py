@@ -21,7 +21,7 @@ class WorkerLog:
     """Writer of the files of worker `worker` in a run's `folder`; times are seconds since the run's
     start.
 
-    append: go on with the files of a returning worker; without `append`, existing files raise
+    append: continue the files of a returning worker; without `append`, existing files raise
             FileExistsError
     say:    called with one line when a file cannot be written
     most:   bytes of the timeline; it ends there

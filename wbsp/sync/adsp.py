@@ -65,7 +65,7 @@ def reward(times: list[float], losses: list[float], goal: float) -> float:
 class Search:
     """How many commits a period brings: C, then C + 1, ... while the reward improves.
 
-        a period with C; a period with C + 1; better? C += 1 and go on; else stay with C
+        a period with C; a period with C + 1; better? C += 1 and continue; else stay with C
         the loss has risen by 30 % from one period's end to the next? search again, from C
 
     C never falls, and the model is not rolled back after a worse trial [code].
@@ -126,7 +126,7 @@ class Pace:
 
 
 class ADSP(SyncModel):
-    """Nobody waits; the server says when, so that all commit equally often.
+    """No worker waits; the server directs pushes so that all commit equally often.
 
         worker: steps without end; directed to cut? at the step's end: push; fetch the newest
                 version
@@ -141,7 +141,7 @@ class ADSP(SyncModel):
     made the commits due by then, and owes nothing for the time before.
 
     Differs from ASP in that the server decides on a push, and from local SGD in that the steps
-    between two pushes differ and nobody waits.
+    between two pushes differ and no worker waits.
 
     Source: Hu, Wang, Wu, "Distributed machine learning through heterogeneous edge systems", AAAI
     2020, arXiv 1911.06949 [paper], and its code [code]. Ours: the server directs, where there the
@@ -154,7 +154,7 @@ class ADSP(SyncModel):
     name = "adsp"
     about = About(
         bound="equal commit counts at each period's end, within one",
-        waits="nobody, but for the own push and fetch",
+        waits="no worker, except for its own push and fetch",
         traffic="a push and a fetch a commit; C commits a worker and period",
         source="Hu, Wang, Wu, AAAI 2020",
         certainty="search and intervals exact; server directs in place of worker's timer, "

@@ -6,7 +6,7 @@ from wbsp.sync.ssp import SSP
 
 
 class ASP(SSP):
-    """Nobody waits for anybody: SSP without a bound.
+    """No worker waits for another: SSP without a bound.
 
         worker: step; push; wait for the newest version; x = W
         server: accept(p, 1/N), commit, grant the pusher at once
@@ -24,7 +24,7 @@ class ASP(SSP):
     is not pushed yet stays on top of a version that comes in is as under optimized WBSP [ours]:
 
         worker, at each step's end: a version has come in? x = W + (x - anchor); anchor = W
-                                    network idle? cut and push; else go on
+                                    network idle? cut and push; else continue
         server: as above
 
     weight=time weighs a push by the seconds that its worker takes for a step in place of 1/N, so
@@ -34,7 +34,7 @@ class ASP(SSP):
     name = "asp"
     about = About(
         bound="none (published: lead of at most 1000 steps)",
-        waits="nobody, but for the own push and fetch (published: a worker at the bound)",
+        waits="no worker, except for its own push and fetch (published: a worker at the bound)",
         traffic="a push and a fetch a step (published: a fetch once 1000 beyond what it was told)",
         source="Hogwild (Recht et al. 2011), DistBelief (Dean et al. 2012; overlap: its client, "
                "Downpour)",

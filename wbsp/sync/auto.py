@@ -9,7 +9,7 @@ _NEWEST = 0.3  # weight of the newest measurement in a moving average
 
 
 class Auto(SyncModel):
-    """Nobody waits; a version is made when all but much slower workers have pushed [ours].
+    """No worker waits; a version is made when all but much slower workers have pushed [ours].
 
         worker: a version W has come in? at the step's end: push x - anchor; x = W + (x - anchor)
         server: accept(p, weight)
@@ -35,7 +35,7 @@ class Auto(SyncModel):
     name = "auto"
     about = About(
         bound="an update is computed from one of the two newest versions, but of a slow worker",
-        waits="nobody, ever",
+        waits="no worker, ever",
         traffic="at most N pushes and N fetches a version, in int8",
         source="ours",
         certainty="ours; the parts are NBSync's exchange, FedAvg's weights, DiLoCo's outer step")

@@ -19,7 +19,7 @@ from wbsp.sync.predict import PREDICTORS, Ema, Overhead, Predictor
 
 _INSTANT = 1e-9  # seconds, in place of a step's time that is too short to measure
 _BISECTIONS = 100  # halvings of a time; examples that are undecided then end at the same moment
-_GROWTH = 1.25  # of slowest / quickest: from here on an allocation is judged anew
+_GROWTH = 1.25  # of slowest / quickest: from here on an allocation is judged again
 
 
 def greedy(time: Callable[[int, int], float], sizes: Sequence[int], total: int,

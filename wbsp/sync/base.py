@@ -41,9 +41,9 @@ ends its run then, as it does when a method of the model raises anything):
 
 What a model guarantees and no caller can check at once:
 
-- Every waiting worker receives a Grant some day, whoever leaves meanwhile; without it the run
-  stands still. A worker waits from its join on, and after a push where the rule says wait="model"
-  or the answer to the push says Direct(worker, hold=True).
+- Every waiting worker receives a Grant some day, whichever worker leaves meanwhile; without it the
+  run stands still. A worker waits from its join on, and after a push where the rule says
+  wait="model" or the answer to the push says Direct(worker, hold=True).
 - `tick` sets `alarm` to a later time, or to None.
 """
 
@@ -336,7 +336,7 @@ class SyncModel:
         return [Grant(worker)]
 
     def rejoin(self, worker: int, ahead: int, now: float) -> list[Action]:
-        """A worker goes on where it is, after its server was restarted or had given it up.
+        """A worker continues where it is, after its server was restarted or had given it up.
 
         Where workers wait for each version, one that is in mid-step needs no grant for that: its
         first grant is not told, unless a push of its comes before.

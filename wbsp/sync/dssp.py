@@ -35,7 +35,7 @@ class DSSP(SSP):
         server: accept(p, 1/N), commit; clock_p += 1; lead = clock_p - min clock
                 credit_p > 0?         credit_p -= 1; grant p
                 lead <= s_l?          grant p
-                nobody is ahead of p? r = extra_steps(p, slowest), at most s_u + 1 - lead
+                no worker is ahead of p? r = extra_steps(p, slowest), at most s_u + 1 - lead
                                       r > 0? credit_p = r - 1; grant p
                 else                  hold p until lead <= s_l
 

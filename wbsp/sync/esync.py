@@ -11,7 +11,7 @@ class ESync(BSP):
         worker: step; ask. Go on? the next step. Cut? push; wait for the next version; x = W
         server: i asks at `now`, its step took c_i, s is the slowest worker that has asked:
                     cut, if i = s, or s was directed to cut in this round,
-                            or now + c_i + epsilon > arrival_s; else go on
+                            or now + c_i + epsilon > arrival_s; else continue
                     arrival_s = max(end of its last step, begin of the round) + c_s
                     (a round begins with the first step that anybody makes in it)
                 i pushes: accept(p, 1/N); all active workers have pushed: commit, grant all
@@ -22,8 +22,8 @@ class ESync(BSP):
     Source: Li, Zhou, Zhou, Yu, Xu, Sun, "ESync: Accelerating intra-domain federated learning in
     heterogeneous data centers", IEEE TSC 15(4), 2022, doi 10.1109/TSC.2020.3044043 [paper preprint,
     code]. c is the last step's time [code]. There a worker asks before its step, and the state
-    server counts a round from each worker's own begin, and lets the others go on until the slowest
-    has begun; here it asks after its step, and the round begins for all with the first step
+    server counts a round from each worker's own begin, and lets the others continue until the
+    slowest has begun; here it asks after its step, and the round begins for all with the first step
     made in it [ours]: one message a step less. The code's epsilon is 0.5 s; here it is 0, since
     steps may be shorter than that [ours].
     """

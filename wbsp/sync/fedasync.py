@@ -25,7 +25,7 @@ class FedAsync(SyncModel):
         (1 - a) W_v + a x = W_v + a (x - W_b) - a (W_v - W_b)
 
     The mixing takes the share a of it back, and the mixings to come take back shares of this
-    update. Here an update that was accepted counts with its weight for good, and nobody sends
+    update. Here an update that was accepted counts with its weight for good, and no worker sends
     W_v - W_b; so the last term cannot be had, only a weight that makes up for it:
 
         weight=settled:  w = a / (1 + a lag), what the paper's mixing leaves of an update in the
@@ -48,7 +48,7 @@ class FedAsync(SyncModel):
     name = "fedasync"
     about = About(
         bound="none; the weight falls with the staleness",
-        waits="nobody, but for the own push and fetch at every tau-th step",
+        waits="no worker, except for its own push and fetch at every tau-th step",
         traffic="a push and a fetch for tau steps",
         source="Xie et al., OPT 2020",
         certainty="rule from the authors' code, defaults from descriptions; mixing replaced by an "

@@ -85,7 +85,7 @@ class JustInTime:
         if r is None:
             return False
         self._response[worker] = r
-        assert self._begin is not None, "who pushes has joined"
+        assert self._begin is not None, "a worker that pushes has joined"
         length = now - self._begin if self._length is None else self._length
         fast = self._work.get(worker, 0) >= self._fast
         rests = (r <= length or (fast and r <= self._usual)) if rested \

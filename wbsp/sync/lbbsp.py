@@ -43,7 +43,7 @@ class LBBSP(SyncModel):
                     time from the grant to the push, less the compute in it [ours]
 
     The examples of a round are consecutive in the stream: worker k takes [p, p + x_k), the next
-    goes on there, and so does the next round. The examples of a lost worker are lost with it;
+    continues there, and so does the next round. The examples of a lost worker are lost with it;
     where workers share the run's data, the ledger chooses the examples, and they are not. A worker
     that joins takes `batch` examples. X is the sum of the sizes of the active
     workers: it changes when they come and go, and is N * batch again from the next commit on.

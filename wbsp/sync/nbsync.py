@@ -12,7 +12,7 @@ from wbsp.sync.bsp import BSP
 
 
 class NBSync(BSP):
-    """Nobody waits: a worker trains until the next version has come whole, at least one step.
+    """No worker waits: it trains until the next version has arrived, at least one step.
 
         worker: after the first step: push x - W_0; x = W_0
                 at every later step's end, if the next version W_n has come:
@@ -22,7 +22,7 @@ class NBSync(BSP):
     Hence W_(n+1) = W_n + mean over k of (LocalSGD_k(W_(n-1)) - W_(n-1)) [code]. How many local
     steps fit into a round is not decided [paper]: each worker makes as many as its own round
     trip lasts. Progress leaves the live model when it is handed over, and is back one round later,
-    inside W [code]. The prototype goes on from the first step's end without taking its progress
+    inside W [code]. The prototype continues from the first step's end without taking its progress
     out, so that this step counts twice; here x returns to W_0 [derived]. A worker that joins starts
     likewise, and the round of its join waits for its first push [ours]: no round takes an update
     from before the last version but one.
@@ -39,7 +39,7 @@ class NBSync(BSP):
     name = "nbsync"
     about = About(
         bound="an update of version n + 1 was computed from version n - 1",
-        waits="nobody, ever",
+        waits="no worker, ever",
         traffic="N pushes and N fetches a version",
         source="Zhou et al., IEEE TSC 2023",
         certainty="from the author's prototype; merge=add and normalize ours")

@@ -43,7 +43,7 @@ class Barrier(Round):
     After a restart of the server some workers may have pushed for this round, or for the one after
     it, and others not; the former are not awaited until the latter have caught up.
 
-    absent: who has pushed for this round, and has left
+    absent: workers that have pushed for this round, and have left
     """
 
     def __init__(self, active: set[int]):

@@ -49,7 +49,7 @@ class SaPS(SyncModel):
     name = "saps"
     about = About(
         bound="lag of an accepted push at most s N versions",
-        waits="nobody, but for the own push and fetch",
+        waits="no worker, except for its own push and fetch",
         traffic="a push and a fetch a mini-batch or part of one",
         source="Yu et al., IEEE HPCC 2019",
         certainty="aims from the abstract; mechanisms reconstructed")

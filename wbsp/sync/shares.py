@@ -56,8 +56,8 @@ class WorkShares(Shares):
     a worker's first whole round; share = n / (sum of n over all active workers).
 
     A worker that is here and pushes nothing in a round (trigger=slowest allows that) has made no
-    work in it: its share falls, and rises again with its next pushes. One that comes back begins
-    anew. Shares change at the end of a round and when a worker joins or leaves, so that all pushes
+    work in it: its share falls, and rises again with its next pushes. One that rejoins starts
+    again. Shares change at the end of a round and when a worker joins or leaves, so that all pushes
     of one round weigh alike.
     """
 

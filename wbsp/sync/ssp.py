@@ -27,7 +27,7 @@ class SSP(SyncModel):
     back [ours]; the weight 1/N is ours, too.
 
     refresh=published is the rule of the published runners, whose "bsp", "ssp" and "asp" are this
-    with s = 1, 40 and 1000: a worker goes on with its own model until it is s steps beyond the
+    with s = 1, 40 and 1000: a worker continues with its own model until it is s steps beyond the
     lowest clock that it was told with its newest model [ADSP's code; that WBSP's runners share it
     is inferred].
 
@@ -62,7 +62,7 @@ class SSP(SyncModel):
         if self.refresh == "published":
             if not self.s:
                 raise ValueError(f"{self.name}: option s=0 is below 1; with refresh=published "
-                                 "nobody would ever be granted a newer model")
+                                 "no worker would ever be granted a newer model")
             self.rule = WorkerRule(push="every_step", wait="ack", adopt="replace")
         self.clock: dict[int, int] = {}
         self.told: dict[int, int] = {}  # active worker -> the lowest clock at its newest grant
@@ -112,7 +112,7 @@ class SSP(SyncModel):
         return self.s - (self.refresh == "published")
 
     def _keeps_its_own(self, worker: int) -> bool:
-        """True if the worker, which has just pushed, goes on without a newer model."""
+        """True if the worker, which has just pushed, continues without a newer model."""
         return self.refresh == "published" and self.clock[worker] - self.told[worker] < self.s
 
     def _grant(self, worker: int) -> Grant:

@@ -61,7 +61,7 @@ class WBSP(SyncModel):
     name = "wbsp"
     about = About(
         bound="every version holds a push of every worker",
-        waits="nobody, but for the own push and a granted fetch",
+        waits="no worker, except for its own push and a granted fetch",
         traffic="a push a step, N fetches a version",
         source="Yang et al., Parallel Computing 2024",
         certainty="from the abstract and the official code; slowest known by its push: derived")
@@ -129,7 +129,7 @@ class OptimizedWBSP(WBSP):
 
         compute thread, at each step's end:
             a version has come in? x = W + (x - anchor); anchor = W
-            sender idle? cut and hand over; else go on, and the next cut carries all steps since
+            sender idle? cut and push; else continue, and the next cut carries all steps since
         communication thread: send the cut; on a grant fetch the version
         server: as WBSP
 
@@ -146,7 +146,7 @@ class OptimizedWBSP(WBSP):
     name = "pcc"
     about = About(
         bound="every version holds a push of every worker",
-        waits="nobody, ever",
+        waits="no worker, ever",
         traffic="at most a push a step, N fetches a version",
         source="Yang et al., Parallel Computing 2024 (optimized WBSP)",
         certainty="from the abstract and the official code; rebase in place of a lost step: "

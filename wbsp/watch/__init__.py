@@ -1,4 +1,4 @@
-"""A page to watch runs on, while they go on and afterwards: `python -m wbsp.watch RUN_DIR`.
+"""A page that shows runs, during training and afterwards: `python -m wbsp.watch RUN_DIR`.
 
 It reads what runs leave in their folders, and nothing else. Of a run whose folder is not here, a
 process beside its server hands out the files (`remote.py`); the server's event loop and the workers

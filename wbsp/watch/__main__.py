@@ -1,4 +1,4 @@
-"""The command that shows runs, also while they go on: `python -m wbsp.watch runs/wbsp/run-001`, or
+"""The command that shows runs, also during training: `python -m wbsp.watch runs/wbsp/run-001`, or
 `python -m wbsp.watch localhost:2606`, where a server hands out the files."""
 
 from __future__ import annotations

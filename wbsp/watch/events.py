@@ -131,7 +131,7 @@ class EventLog:
         self.others.append((len(self._rows), event))
 
     def _undo(self, t: float) -> None:
-        """A server goes on from the checkpoint that was made at `t`: what followed it is undone,
+        """A server resumes from the checkpoint that was made at `t`: what followed it is undone,
         except evaluations of versions that still exist."""
         rows, others = self._checkpointed(t)
         gone = [event for _, event in self.others[others:]]

@@ -1,7 +1,7 @@
-"""A run that is watched from afar: what its server hands out of the files, in a folder of ours.
+"""A run that is watched remotely: the files that its server hands out, in a folder of ours.
 
 Whatever reads a run's folder then reads this one. The files are the same bytes, and have the same
-times of writing; but where a standby goes on with a run, its log goes on in the same file: from
+times of writing; but where a standby continues a run, its log continues in the same file: from
 the moment at which the standby took over, it is the log of a server that was resumed.
 """
 
@@ -124,7 +124,7 @@ class Mirror:
         return news.more
 
     def _check(self, news: News) -> None:
-        """Raise ConnectionError for a server that does not go on with the run that is here."""
+        """Raise ConnectionError for a server that does not continue the run that is here."""
         if self._run and news.run != self._run:
             self._over = False  # this is told, whatever became of the run
             raise ConnectionError(f"the server serves another run now ({news.folder}); start this "
@@ -207,7 +207,7 @@ class Mirror:
                 answer = line.ask(m.Hello(-1, -1, {}), m.FromServer)
                 doubted = True
                 if isinstance(answer, m.Refused):
-                    raise Refused("the server is of a release that cannot be watched from afar: "
+                    raise Refused("the server is of a release that cannot be watched remotely: "
                                   "give the folder of its run") from None
             match answer:
                 case FilesAt() if answer.port:

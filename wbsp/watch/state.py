@@ -25,7 +25,7 @@ POINTS = 4000  # of a curve
 SCORES = 6000  # straggler scores in the chart, and at most 120 a worker
 OWN_BEST = 60_000  # straggler scores of which a worker's own best speed is taken, until the summary
 MEASURED = 4  # pushes of a worker, on average, that a score comes from
-LISTED = 500  # events in the list of who came and went
+LISTED = 500  # events in the list of joins and losses
 _QUIET = {"evaluation", "training", "checkpoint", "duplicate"}  # events that the list leaves out
 
 
@@ -149,7 +149,7 @@ def scores(log: EventLog, there: dict[int, Member]) -> dict[str, Any]:
 
 
 def happenings(log: EventLog) -> dict[str, Any]:
-    """Who came, went, was lost and came back, and what else befell the run: the newest events."""
+    """The newest events: joins, losses, reconnections, failures."""
     told = [{"t": event["t"] - log.began, "kind": event["kind"], "worker": event.get("worker"),
              "text": _words(event)} for _, event in log.others if event["kind"] not in _QUIET]
     return {"events": told[-LISTED:], "left_out": max(0, len(told) - LISTED),
@@ -295,11 +295,11 @@ def _words(event: dict[str, Any]) -> str:
         case "lost":
             return f"pushes {event['first']:,} to {event['last']:,} are lost"
         case "resume":
-            return f"the server went on from version {event['version']:,}"
+            return f"the server resumed from version {event['version']:,}"
         case "took_over":
-            return f"the standby went on in the server's place from version {event['version']:,}"
+            return f"the standby took over from version {event['version']:,}"
         case "alone":
-            return "the server goes on without a standby"
+            return "the server continues without a standby"
         case "stop" | "refused" | "superseded" | "shard_lost":
             return event["reason"]
         case "malformed":

@@ -90,7 +90,7 @@ class VectorStream:
         if size is not None and size != self.size:
             raise WireError(f"a vector of {size} floats was announced, the model has {self.size}")
         if offset and offset != self.filled:
-            raise WireError(f"chunk at float {offset} came when {self.filled} was due")
+            raise WireError(f"received a chunk at float {offset}, expected {self.filled}")
         end = self._ends[min(bisect.bisect_right(self._ends, offset), len(self._ends) - 1)]
         expected, count = min(CHUNK, end - offset), data.nbytes // 4
         if self._shared and expected < count <= end - offset:

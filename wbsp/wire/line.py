@@ -1,4 +1,4 @@
-"""A connection to who answers one question at a time: a server, or who hands out files."""
+"""A connection to a process that answers one question at a time: a server, or its file server."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Line:
             if self._monitor in found:
                 self._take(zmq.utils.monitor.recv_monitor_message(self._monitor)["event"])
         raise TimeoutError(f"{self._place} does not answer" if self.made else
-                           f"nobody answers at {self._place}")
+                           f"no server answers at {self._place}")
 
     def close(self) -> None:
         self._socket.disable_monitor()
@@ -76,11 +76,11 @@ class Line:
         elif self.made:
             raise ConnectionError(f"the connection to {self._place} broke")
         elif event == zmq.EVENT_CONNECT_RETRIED and not self._failures:
-            raise ConnectionError(f"nobody answers at {self._place}")
+            raise ConnectionError(f"no server answers at {self._place}")
 
 
 def read_version(host: str, at: m.VersionAt, token: bytes | None, path: Path) -> bool:
-    """Read a version's file into `path`; False if it is no longer there, or who hands it out.
+    """Read a version's file into `path`; False if it, or the process that hands it out, has gone.
 
     host: at which the server was reached that has said where the file is
     """

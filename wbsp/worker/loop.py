@@ -312,7 +312,7 @@ class Worker:
     def begun(self) -> WorkerRuntime:
         """The newest training. Raises RuntimeError where none has begun."""
         if self.runtime is None:
-            raise RuntimeError("no fit has begun with this callback")
+            raise RuntimeError("this callback has not been part of a fit yet")
         return self.runtime
 
     def connected(self) -> WorkerRuntime:

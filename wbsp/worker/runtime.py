@@ -67,7 +67,7 @@ class WorkerRuntime:
         if share is not None:
             if joined.work is None:
                 raise TransportError(f"the server at {transport.address} hands out no examples: "
-                                     "it is not the same wbsp")
+                                     "it is of another release of wbsp")
             share.begin(joined.work, ahead=rule.wait == "never")
         agent = Agent(transport.worker, rule, joined.seq, joined.run_steps,
                       None if joined.work is None else joined.work.at)

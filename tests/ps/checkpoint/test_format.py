@@ -28,7 +28,7 @@ def checkpoint(first=0.0):
     return Checkpoint(np.arange(11, dtype=np.float32) + np.float32(first), LAYOUT, STATE)
 
 
-def test_it_comes_back_as_it_was(tmp_path):
+def test_it_returns_as_it_was(tmp_path):
     path = tmp_path / "checkpoint.safetensors"
     save(path, checkpoint())
     loaded = load(path)
@@ -39,7 +39,7 @@ def test_it_comes_back_as_it_was(tmp_path):
     assert os.listdir(tmp_path) == [path.name], "nothing else is left behind"
 
 
-def test_the_state_of_an_outer_step_comes_back_too(tmp_path):
+def test_the_state_of_an_outer_step_returns_too(tmp_path):
     outer = {"velocity": np.arange(11, dtype=np.float32) - 5, "versions": np.ones(1, np.float32)}
     save(tmp_path / "c", checkpoint()._replace(outer=outer))
     loaded = load(tmp_path / "c")

@@ -39,7 +39,7 @@ def said(folder, resume=True, port=HERE):
 
 def test_without_an_earlier_run_a_new_one_begins(past, tmp_path):
     assert meant(tmp_path) is None
-    assert said(tmp_path) == ["there is no checkpoint to go on from: beginning afresh"]
+    assert said(tmp_path) == ["no checkpoint found; starting a new run"]
 
 
 def test_without_the_flag_a_new_run_begins_whatever_there_is(past):
@@ -48,7 +48,7 @@ def test_without_the_flag_a_new_run_begins_whatever_there_is(past):
     assert said(folder, resume=False)[0].startswith("not finished: run-001 (port 2606); to go on")
 
 
-def test_a_run_that_has_come_to_its_end_is_not_gone_on_with(past):
+def test_a_run_that_has_come_to_its_end_is_not_continued(past):
     folder = past({"port": HERE, "ended": True})
     assert meant(folder) is None and meant(folder, port=THERE) is None
     assert said(folder) == ["run-001 has come to its end: this is a new run; --resume=run-001 goes "
@@ -67,7 +67,7 @@ def test_the_run_that_was_served_here_goes_before_a_newer_one(past):
     assert meant(past({"port": HERE}, {"port": THERE})) == "run-001"
 
 
-def test_an_abandoned_run_is_not_gone_on_with_behind_one_that_has_ended(past):
+def test_an_abandoned_run_is_not_continued_behind_one_that_has_ended(past):
     folder = past({"port": HERE}, {"port": HERE, "ended": True})
     assert meant(folder) is None
     assert said(folder)[1:] == ["not finished: run-001 (port 2606); to go on with one of them, end "
@@ -78,7 +78,7 @@ def test_a_start_without_resume_that_came_to_nothing_hides_no_run(past):
     assert meant(past({"port": HERE}, {"port": HERE, "checkpoint": False})) == "run-001"
 
 
-def test_a_run_that_died_before_its_first_version_goes_on_under_its_id(past):
+def test_a_run_that_died_before_its_first_version_continues_under_its_id(past):
     """Its workers know that."""
     assert meant(past({"port": HERE, "ended": True}, {"port": HERE, "checkpoint": False})
                  ) == "run-002"
@@ -115,7 +115,7 @@ def test_a_name_that_no_run_has_is_refused_with_those_that_there_are(past):
             meant(folder, name)
 
 
-def test_a_server_goes_on_with_the_run_that_it_serves(past, tmp_path):
+def test_a_server_continues_with_the_run_that_it_serves(past, tmp_path):
     runs = Runs("pcc", str(past({"port": HERE, "ended": True})), HERE)
     assert runs.to_resume() is None
     new = runs.new()

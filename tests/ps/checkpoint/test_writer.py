@@ -158,7 +158,7 @@ def test_every_model_has_a_moment_for_a_checkpoint_at_each_version(sync):
     assert len(rested) > 5 and rested == committed
 
 
-def test_the_engines_state_comes_back_through_json():
+def test_the_engines_state_returns_through_json():
     run = Engine(create("asp"), Store(np.zeros(2, np.float32)), 2)
     for worker in range(2):
         run.join(worker, 0.0)

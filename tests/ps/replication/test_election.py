@@ -61,7 +61,7 @@ def test_a_server_and_its_standby_never_both_have_enough(workers, epoch, data):
 
 
 @given(workers=st.integers(1, 9), data=st.data())
-def test_who_was_no_member_yet_has_no_say_and_keeps_nobody_from_serving(workers, data):
+def test_a_worker_that_was_no_member_yet_has_no_vote(workers, data):
     """A copy from before all had joined: its standby knows too few for a majority, or enough."""
     members = data.draw(st.sets(st.integers(0, workers - 1)), "that the copy names")
     voters = [(worker, "process" if worker in members else "") for worker in range(workers)]
@@ -89,7 +89,7 @@ def test_without_workers_the_server_stays_and_the_standby_waits():
 
 
 @pytest.mark.parametrize("step", [SERVER_STEP, STANDBY_STEP])
-def test_who_waits_to_serve_is_not_elected_without_workers(step):
+def test_a_process_that_waits_to_serve_is_not_elected_without_workers(step):
     """All have finished: the other one may have taken over without a promise of theirs."""
     candidate = Candidate(Standing("ab", 1, frozenset(), step), socket=None)
     assert not candidate.won and "names no worker" in candidate.missing
@@ -155,7 +155,7 @@ class Time:
         return self.now
 
 
-def test_who_would_lose_what_was_durable_gets_no_promise_for_a_minute():
+def test_a_process_that_would_lose_what_was_durable_gets_no_promise_for_a_minute():
     said, on = [], Time()
     worker = member(0, 1, Session(said.append, on))
     for seq in range(3):  # 0 and 1 are durable
@@ -177,7 +177,7 @@ def test_pushes_of_an_earlier_process_are_not_known_to_be_durable():
     assert worker.choose(m.Elect(3, 1, due=38)) == m.Elected(3)
 
 
-def test_a_server_that_goes_on_alone_has_the_ledger_that_it_had():
+def test_a_server_that_continues_alone_has_the_ledger_that_it_had():
     """Its members keep what they kept, under the marks that they know; one heard of it late."""
     worker = member(0, 1)
     worker.kept.add(Push(0, 0, 0, 1, 1, 0.1), np.ones(2, np.float32), 1.0, 6, 0)

@@ -300,7 +300,7 @@ def test_nothing_is_durable_where_a_later_server_would_not_know_of_the_standby(w
     assert world.engine.ledger.durable == 1
 
 
-def test_half_a_copy_that_was_lost_with_a_connection_is_made_anew(world):
+def test_half_a_copy_that_was_lost_with_a_connection_is_made_again(world):
     world.holds_one()
     world.push()
     world.replication.poll()
@@ -375,7 +375,7 @@ def test_the_end_of_the_run_waits_for_the_other_server_only_where_that_may_be_on
     assert not expected(), "it is here"
 
 
-def test_where_the_run_s_time_is_set_forward_nobody_was_silent_for_that_long(world):
+def test_where_the_run_s_time_is_set_forward_no_worker_was_silent_for_that_long(world):
     """As by workers that went on without a server, while this one waited for a shard."""
     world.replication.lost()
     world.clock.go_on(100)
@@ -411,7 +411,7 @@ def inquiries(monkeypatch):
     monkeypatch.setattr(follower, "Inquiry", Inquiry)
 
 
-def test_a_server_that_slept_goes_on_with_a_standby_that_did_not(world, inquiries):
+def test_a_server_that_slept_continues_with_a_standby_that_did_not(world, inquiries):
     """Its disk stood still, say: then it has heard nothing, and what there is to hear comes now."""
     world.holds_one()
     world.push()
@@ -441,7 +441,7 @@ def test_once_workers_are_asked_they_decide(world, inquiries):
     world.replication.elected(SimpleNamespace(worker=0), m.Elected(3))
     world.now = 41.0
     world.replication.poll()
-    assert "going on without one" in world.said[-1] and world.noted["epoch"] == 3
+    assert "continuing without one" in world.said[-1] and world.noted["epoch"] == 3
 
 
 class Refuses(Inquiry):
@@ -502,7 +502,7 @@ def test_proof_counts_by_the_time_at_which_it_is_seen(dead):
     assert not quiet(dead)
 
 
-def test_who_has_slept_asks_anew_before_anything_is_proof(dead):
+def test_a_process_that_has_slept_asks_again_before_anything_is_proof(dead):
     dead.in_touch()
     dead.replication.woke(dead.now)
     assert not quiet(dead)
@@ -575,7 +575,7 @@ def test_without_a_standby_there_is_nothing_to_ask(world):
     assert world.replication.superseded is None
 
 
-def test_who_has_come_back_may_promise_anew_once_the_standby_follows(world):
+def test_a_process_that_has_come_back_may_promise_again_once_the_standby_follows(world):
     """It may have promised itself to the standby, which has heard of this server since."""
     world.holds_one()
     back = SimpleNamespace(identity=b"w", worker=0, attached_at=5.0, plane=None)
@@ -592,7 +592,7 @@ def test_who_has_come_back_may_promise_anew_once_the_standby_follows(world):
 
 
 @pytest.mark.parametrize("place", ["ab", "later"])
-def test_who_has_taken_over_asks_the_other_one_until_most_workers_are_here(world, place,
+def test_a_process_that_has_taken_over_asks_the_other_one_until_most_workers_are_here(world, place,
                                                                              inquiries):
     """A process that was started again since has no vote, and takes none away."""
     world.record(beside="127.0.0.1:2606")
@@ -613,7 +613,7 @@ def test_who_has_taken_over_asks_the_other_one_until_most_workers_are_here(world
 
 
 @pytest.mark.parametrize("trains", [False, True])
-def test_who_has_taken_over_gives_way_to_one_that_was_elected_until_it_trains(world, inquiries,
+def test_a_standby_that_has_taken_over_gives_way_to_an_elected_server(world, inquiries,
                                                                               monkeypatch, trains):
     """It was out of the workers' reach meanwhile, and has decided nothing."""
     world.record(beside="127.0.0.1:2606")
@@ -644,7 +644,7 @@ def test_a_second_standby_is_to_wait(world):
     assert world.replication.knows(STANDBY) and not world.replication.knows(b"another")
 
 
-def test_who_has_a_later_state_of_the_run_supersedes_this_server(world):
+def test_a_process_that_has_a_later_state_of_the_run_supersedes_this_server(world):
     world.follow(run="ab12", rank=3)
     assert world.replication.superseded is None, "its state is of this epoch"
     world.follow(run="ab12", rank=4)
@@ -693,7 +693,7 @@ def test_why_a_silent_standby_is_no_help_stands_in_the_line(world, inquiries, mo
     assert world.said[-1].endswith("are needed; its token is another one")
 
 
-def test_who_serves_is_told_to_another_server(world):
+def test_a_process_that_serves_is_told_to_another_server(world):
     question = Claim(os.urandom, SECRET)
     world.replication.ask(Peer(b"other", None), m.Ask("ab12", question.nonce))
     assert world.sent[-1].epoch == 1
@@ -718,7 +718,7 @@ def test_a_later_state_counts_with_the_run_s_secret_alone(world):
     assert "has taken over (epoch 4, here 1)" in world.replication.superseded
 
 
-def test_a_copy_is_held_by_who_proves_it(world):
+def test_a_copy_is_held_by_a_process_that_proves_it(world):
     world.follow()
     world.replication.poll()
     for proof in (b"", os.urandom(32), world.claims[STANDBY].bond.mac("held", 1, 2, 0)):

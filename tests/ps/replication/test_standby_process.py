@@ -200,7 +200,7 @@ def test_what_a_standby_heard_before_it_slept_is_no_proof(server, standby):
     assert standby._verdict(now) is None
 
 
-def test_who_has_slept_gives_workers_their_time_anew(server):
+def test_a_process_that_has_slept_gives_workers_their_time_again(server):
     """A server that was started again, whose standby has ended: workers may know of a later one."""
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), OWN)
     server.primary.close()
@@ -419,7 +419,7 @@ def test_a_server_that_was_started_again_waits_for_a_newer_state_that_a_worker_k
     for worker in (0, 1):
         standby._candidate.promised(Peer(bytes([worker + 1]) * 5, "line"), m.Elected(1 + step))
     assert (standby._verdict(now + 3) is not None) == (step == STANDBY_STEP)
-    assert standby._verdict(now + 70) == "2 of 3 workers have come here", "it withholds it no more"
+    assert standby._verdict(now + 70) == "2 of 3 workers voted for this standby"  # no more withheld
 
 
 def test_workers_that_were_asked_to_vote_are_sent_away_once_the_other_process_is_heard(server):
@@ -441,7 +441,7 @@ def test_workers_that_were_asked_to_vote_are_sent_away_once_the_other_process_is
     assert standby._verdict(now) == "its process has ended"
 
 
-def test_who_has_belonged_to_a_later_server_proves_it_and_is_waited_for_while_it_comes(server):
+def test_a_worker_of_a_later_server_proves_it_and_is_waited_for(server):
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), OWN)
     server.primary.close()
     server.primary = standby._primary
@@ -457,7 +457,7 @@ def test_who_has_belonged_to_a_later_server_proves_it_and_is_waited_for_while_it
     assert standby._proves(standby._primary, OWN, now + 60), "it has not come again"
 
 
-def test_who_has_taken_over_and_waits_for_shards_says_so_to_workers_and_to_the_other_one(server):
+def test_a_standby_that_has_taken_over_and_waits_for_shards_says_so(server):
     """So that the other one, which was started again, hears of it, and no worker elects that."""
     own = Standing("ab12", 1, frozenset({(0, "a"), (1, "b")}), STANDBY_STEP, secret=SECRET)
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
@@ -484,7 +484,7 @@ def test_who_has_taken_over_and_waits_for_shards_says_so_to_workers_and_to_the_o
 
 
 @pytest.mark.parametrize("new", [False, True], ids=["the process that it was", "a new process"])
-def test_a_run_that_may_have_ended_without_a_worker_does_not_go_on_with_it(server, new):
+def test_a_run_that_may_have_ended_without_a_worker_does_not_continue_with_it(server, new):
     """From the checkpoint of a server that was started again: the other one has ended, and those
     that have its final version do not come again."""
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), OWN)
@@ -581,7 +581,7 @@ def test_a_standby_of_itself_ends(server, follows, caplog):
 
 @pytest.mark.parametrize(("message", "kind", "said"), [
     (Lead(m.PROTOCOL, "ab12", 1, 1), FromShard, "and no shard"),
-    (m.Ask("ab12"), m.FromServer, "is in waiting for the server at")])
+    (m.Ask("ab12"), m.FromServer, "is a standby of the server at")])
 def test_a_standby_says_what_it_is(server, follows, message, kind, said):
     asks = server._own.context.socket(zmq.DEALER)
     asks.connect(f"tcp://127.0.0.1:{server._own.port}")

@@ -97,7 +97,7 @@ def begun(server):
     return [(peer, server.hears(peer, m.Joined)) for peer in (first, second)]
 
 
-def test_one_worker_brings_w0_and_all_who_wait_are_admitted(server):
+def test_one_worker_brings_w0_and_all_workers_that_wait_are_admitted(server):
     (_, one), (_, two) = begun(server)
     assert server.begun == W0.tolist()
     for joined in (one, two):
@@ -121,7 +121,7 @@ def test_another_worker_is_asked_where_the_first_brings_nothing(server, leaves):
     assert not server.hears(second, m.Joined).send_initial
 
 
-def test_nobody_else_brings_w0(server):
+def test_no_worker_else_brings_w0(server):
     first, second = server.waits(0), server.waits(1)
     server.hears(first, m.Joined)
     second.send(*INITIAL)
@@ -139,7 +139,7 @@ def test_an_answer_that_was_lost_is_given_again(server):
     assert server.hears(peer, m.Joined) == joined
 
 
-def test_who_has_another_model_is_refused(server):
+def test_a_worker_that_has_another_model_is_refused(server):
     begun(server)
     other = server.asked(2)[0]
     other.send(m.Join([TensorSpec("kernel", (5,)), TensorSpec("bias", ())]))
@@ -155,12 +155,12 @@ def test_an_index_that_is_not_free_is_refused(server, worker, says):
     assert says in server.asked(worker)[1].reason
 
 
-def test_who_knows_a_later_server_is_turned_away(server):
+def test_a_worker_that_knows_a_later_server_is_turned_away(server):
     _, answer = server.asked(0, run="ab12", epoch=2)
     assert isinstance(answer, m.NotServing) and "of epoch 2" in answer.reason
 
 
-def test_nobody_joins_when_the_run_is_over(server):
+def test_no_worker_joins_when_the_run_is_over(server):
     waiting = server.asked(2)[0]
     server.dispatcher.entrance.dismiss("the run has ended (done)")
     assert "comes too late" in server.hears(waiting, m.Refused).reason

@@ -174,7 +174,7 @@ def test_the_server_applies_one_push_after_the_other():
     assert [s["wait"] for s in run.seconds] == exactly([2.0, 1.0, 0.0])
 
 
-def test_a_round_goes_on_when_the_loss_of_a_worker_is_detected():
+def test_a_round_continues_when_the_loss_of_a_worker_is_detected():
     workers = [*free(1.0), Machine(constant(2.0), incarnations=(Incarnation(0.0, 5.0),))]
     run = Run(create("bsp"), workers, until=8.0, server=ServerSpec(detect_seconds=0.75))
     assert run.commits == exactly([2.0, 4.0, 5.75, 6.75, 7.75])

@@ -100,7 +100,7 @@ def test_a_directed_size_trains_what_a_fit_on_the_same_examples_does():
     np.testing.assert_allclose(shared.initial() + shared.cut(1), np.concatenate(flat), atol=1e-5)
 
 
-def test_a_size_without_a_place_goes_on_in_the_workers_own_stream():
+def test_a_size_without_a_place_continues_in_the_workers_own_stream():
     one, again = workload(workers=2), workload(workers=2)
     for size in (4, 9):
         one.step(1, size)
@@ -170,7 +170,7 @@ def test_one_worker_under_bsp_is_plain_keras():
     np.testing.assert_allclose(cluster.engine.store.latest.vector, x, atol=1e-5)
 
 
-def test_a_second_run_on_the_network_begins_anew():
+def test_a_second_run_on_the_network_starts_again():
     network = SharedNetwork(compiled(), next(iter(batches(0))))
     cuts = []
     for _ in range(2):

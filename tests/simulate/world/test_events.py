@@ -15,7 +15,7 @@ def test_ties_happen_in_the_order_they_were_planned_and_late_ones_last():
     assert (clock.now, clock.events) == (1.0, 6)
 
 
-def test_a_run_stops_at_its_time_and_goes_on():
+def test_a_run_stops_at_its_time_and_continues():
     clock, heard = Clock(), []
     clock.at(1.0, heard.append, 1)
     clock.at(2.0, heard.append, 2)

@@ -57,7 +57,7 @@ def test_a_segment_comes_before_the_message_that_follows_it(ends):
     assert np.array_equal(worker.segments[segment.number], vector)
 
 
-def test_an_end_that_does_not_read_blocks_nobody(ends):
+def test_an_end_that_does_not_read_does_not_block(ends):
     server, worker = ends
     with pytest.raises(zmq.Again):
         for _ in range(10_000):
@@ -82,7 +82,7 @@ def test_the_last_word_is_read_of_an_end_that_closed_with_something_unread(ends)
     server.send_multipart([b"the last word"])
     server.close()
     assert received(worker) == [b"the last word"]
-    with pytest.raises(ConnectionError, match="the other end is gone"):
+    with pytest.raises(ConnectionError, match="the other process has closed the connection"):
         received(worker)
 
 
@@ -138,7 +138,7 @@ def test_a_worker_does_not_speak_to_another_user():
     door.close()
 
 
-def test_what_is_taken_back_is_unmapped_once_nobody_reads_it(ends):
+def test_what_is_taken_back_is_unmapped_once_no_process_reads_it(ends):
     server, worker = ends
     given = []
     for _ in range(3):

@@ -191,7 +191,7 @@ def test_what_a_broken_connection_has_left_comes_too_late(listener):
     assert sent(line) == 2
 
 
-def test_who_shares_memory_no_more_attaches_again_also_where_that_is_under_way(listener):
+def test_a_worker_that_shares_memory_no_more_attaches_again_also_where_that_is_under_way(listener):
     """What the server would answer there is lost."""
     joined = [*JOINING, ["listen", listener, 1]]
     for events, times in (([UNSHARED], 1), ([BREAK, UNSHARED], 2)):
@@ -276,7 +276,7 @@ def test_an_answer_that_was_lost_with_the_server_comes_from_its_checkpoint(liste
     assert sum(isinstance(one, m.Update) for one in line.posted) == 1, "not repeated"
 
 
-def test_a_worker_that_is_no_member_introduces_itself_anew():
+def test_a_worker_that_is_no_member_introduces_itself_again():
     _, line = communicate([*JOINING[:3], BREAK])
     assert line.posted == [m.Hello(m.PROTOCOL, 0, {}), JOIN] * 2
 

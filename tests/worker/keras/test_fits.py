@@ -211,7 +211,7 @@ def test_the_next_run_is_waited_for_where_the_last_one_has_ended_but_its_server_
     first.ends()
 
 
-def test_who_comes_to_its_first_run_too_late_is_told_at_once(jobs, hook, monkeypatch):
+def test_a_worker_that_comes_to_its_first_run_too_late_is_told_at_once(jobs, hook, monkeypatch):
     monkeypatch.setattr("wbsp.worker.loop._were_in_run", set())
     server, over = jobs.server(sync="pcc").listens(), threading.Event()
     first = lingers(server.address, 1, over)
@@ -358,7 +358,7 @@ def test_what_others_restore_before_the_first_step_is_not_trained_from(jobs, hoo
 
 # A worker whose model goes wrong, and layers that compute with more than variables.
 
-def test_a_worker_goes_on_from_the_next_version_when_its_model_is_not_finite(jobs, hook):
+def test_a_worker_resumes_from_the_next_version_when_its_model_is_not_finite(jobs, hook):
     class Breaks(keras.callbacks.Callback):
         steps = 0
 

@@ -87,7 +87,7 @@ def test_a_piece_of_the_shared_stream_is_given_once(events):
 
 @many
 @given(st.lists(st.one_of(st.none(), st.integers(1, 50)), min_size=1, max_size=30))
-def test_the_own_stream_goes_on_without_a_gap_whatever_its_sizes(events):
+def test_the_own_stream_continues_without_a_gap_whatever_its_sizes(events):
     """None: a step begins; else the server says another size."""
     assignments = Assignments()
     assignments.begin(8)
@@ -270,7 +270,7 @@ def on_demand():
     return assignments, dataset
 
 
-def test_batches_of_the_own_stream_come_on_demand_and_go_on_without_a_gap(on_demand):
+def test_batches_of_the_own_stream_come_on_demand_and_continue_without_a_gap(on_demand):
     assignments, dataset = on_demand
     assert pieces(dataset, 0) == [LOOK]
     assignments.begin(8)

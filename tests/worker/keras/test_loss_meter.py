@@ -64,7 +64,7 @@ def test_arrays_count_as_what_they_hold(per_step, batches, samples):
 
 
 @pytest.mark.parametrize("per_step, batches", [(1, 12 * [1]), (5, [5, 5, 5]), (20, [20])])
-def test_more_is_trained_where_the_data_goes_on_behind_the_epochs_last_step(per_step, batches):
+def test_more_is_trained_where_the_data_continues_behind_the_epochs_last_step(per_step, batches):
     endless = tf.data.Dataset.from_tensors((X[:8], Y[:8])).repeat()
     steps, _ = metered((endless,), per_step=per_step, steps_per_epoch=12)
     assert [step.batches for step in steps] == batches

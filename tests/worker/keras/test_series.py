@@ -84,7 +84,7 @@ def test_each_fit_is_a_run_of_its_own_in_one_series(jobs):
     assert "processes of all workers have ended" in server.lines[-1]
 
 
-def test_who_has_fewer_fits_than_the_others_is_not_waited_for(jobs):
+def test_a_worker_that_has_fewer_fits_than_the_others_is_not_waited_for(jobs):
     server = jobs.server(series=True).listens()
     workers = [script(jobs, server.address, 0, 3), script(jobs, server.address, 1, 2)]
     for worker in workers:

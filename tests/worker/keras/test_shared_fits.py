@@ -74,7 +74,7 @@ def test_each_example_is_in_the_model_once_an_epoch(jobs, worker, sync, back_end
 
 
 @pytest.mark.parametrize("back_end", ["tensorflow", JAX_WHEN_ASKED, TORCH])
-def test_what_a_killed_worker_had_is_trained_by_others_and_it_comes_back(jobs, worker, back_end):
+def test_what_a_killed_worker_had_is_trained_by_others_and_it_returns(jobs, worker, back_end):
     server = jobs.server(sync="pcc").listens()
     stays = worker(server, 0, back_end, seconds=0.02, hold_at=20, epochs=4)
     dies = worker(server, 1, back_end, seconds=0.05, die_at=8, epochs=4)
@@ -90,7 +90,7 @@ def test_what_a_killed_worker_had_is_trained_by_others_and_it_comes_back(jobs, w
 
 
 @pytest.mark.parametrize("back_end", ["tensorflow", JAX_WHEN_ASKED, TORCH])
-def test_who_comes_when_nothing_is_left_gets_the_final_version(jobs, worker, back_end):
+def test_a_worker_that_comes_when_nothing_is_left_gets_the_final_version(jobs, worker, back_end):
     server = jobs.server("--connect_timeout=20").listens()
     holds = worker(server, 0, back_end, epochs=1, hold_end=True)
     holds.until("^epoch 0")

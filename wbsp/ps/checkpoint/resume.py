@@ -147,9 +147,9 @@ class Runs:
         earlier = [run for run in self._past if run.folder != self.current]
         if earlier and self._ended(earlier[0]) and self._resume:
             say(f"{earlier[0].folder.name} has come to its end: this is a new run; "
-                f"--resume={earlier[0].folder.name} goes on with that one")
+                f"--resume={earlier[0].folder.name} continues that one")
         elif self._resume:
-            say("there is no checkpoint to go on from: beginning afresh")
+            say("no checkpoint found; starting a new run")
         if left := [run for run in earlier if self._unfinished(run)]:
             say(f"not finished: {', '.join(map(str, left[:_NAMED]))}"
                 f"{' and others' if len(left) > _NAMED else ''}; to go on with one of them, end "

@@ -145,7 +145,7 @@ class Candidate:
     @property
     def missing(self) -> str:
         """What it lacks, in words."""
-        return (f"{self.votes} have come here, {self.votes.needed} are needed"
+        return (f"{self.votes} voted for this process, {self.votes.needed} are needed"
                 if self._state.voters else
                 "the state here names no worker that could decide: start that process again")
 
@@ -244,7 +244,7 @@ class Election:
         if self._inquiry.refused(clock()) and self._beats.fresh(clock()):
             return f"the standby at {self._inquiry.address} has ended"
         if self.votes.won:
-            return f"{self.votes} stay with this server"
+            return f"{self.votes} voted for this server"
         return None
 
     def due(self, now: float) -> bool:

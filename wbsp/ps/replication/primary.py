@@ -487,7 +487,7 @@ class Replication:
         elif reason := election.why_alone(self._clock.now):
             self._forget(now)
             if self._election is None:
-                self._tell(f"{reason}; going on without one")
+                self._tell(f"{reason}; continuing without one")
         elif election.due(now):
             ledger = self._source.engine.ledger
             self._tell_members(lambda worker: m.Elect(

@@ -74,7 +74,8 @@ class _Arriving:
     def add(self, chunk: m.CopyChunk, body: memoryview) -> Checkpoint | None:
         """Take the next chunk; return what the copy holds, if it was the last. Raises WireError."""
         if chunk.number != self.number:
-            raise m.WireError(f"a chunk of copy {chunk.number} came when {self.number} was due")
+            raise m.WireError(f"received a chunk of snapshot {chunk.number}, expected "
+                              f"{self.number}")
         vectors = self._reader.add(chunk.offset, body)
         return None if vectors is None else self.saved(vectors)
 

@@ -272,7 +272,7 @@ class Standby:
 
     def run(self) -> int:
         """Wait, and serve when it is time; return the exit code."""
-        say(f"listening on port {self._socket.port}, in waiting for the server at "
+        say(f"listening on port {self._socket.port}, following the server at "
             f"{self._primary.address}")
         try:
             why = self._wait()
@@ -406,7 +406,7 @@ class Standby:
             self._candidate = self._candidate or Candidate(state, self._socket)
             self._candidate.poll(now)
             if self._candidate.won:
-                return f"{self._candidate.votes} have come here"
+                return f"{self._candidate.votes} voted for this standby"
         return self._wait_on(now)
 
     def _proves(self, primary: PrimaryLink, state: Standing, now: float) -> bool:
@@ -458,13 +458,13 @@ class Standby:
     def _too_few(self, state: Standing) -> str:
         """Why this process does not serve beside one that holds nothing of the run."""
         named = {worker for worker, _ in state.voters}
-        return (f"{self._here(named)} of {len(named)} workers have come here, more than half "
-                "of them are needed")
+        return (f"{self._here(named)} of {len(named)} workers voted for this standby, more than "
+                "half of them are needed")
 
     @property
     def _reason(self) -> str:
         """Why workers are turned away."""
-        return self._delay or (f"the process at port {self._socket.port} is in waiting for the "
+        return self._delay or (f"the process at port {self._socket.port} is a standby of the "
                                f"server at {self._primary.address}")
 
     # Messages of workers, and of others in waiting.

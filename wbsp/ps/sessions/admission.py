@@ -109,7 +109,7 @@ class Entrance(ABC):
             return
         old = self._sessions.of(hello.worker)
         if old is not None and old.identity != identity:
-            self.lose(old, "its connection is gone, and another has come in its place")
+            self.lose(old, "a new connection has replaced this one")
         if session is None:
             if not self._sessions.may_come(hello.worker):
                 self._put_off(identity, hello.worker)
@@ -404,7 +404,7 @@ class Admission(Entrance):
             self._put_off(identity, worker)
             return
         if (old := self._sessions.of(worker)) is not None:
-            self.lose(old, "its connection is gone, and another has come in its place")
+            self.lose(old, "a new connection has replaced this one")
         owner = self._info.owners.get(worker)
         if owner is None or owner.owner != request.owner:
             owner = self._info.owners[worker] = IndexOwner(

@@ -64,7 +64,7 @@ class DataPlane:
 
     def held(self, shard: int, notice: Holds) -> Arrived | None:
         """Note that a shard has all of its slice; return as `put`."""
-        raise m.WireError("a notice of a shard, and there are none")
+        raise m.WireError("notice of a shard, but this server has none")
 
     def send_version(self, request: int, snapshot: Snapshot, held: int) -> None:
         """Answer this fetch of the worker, which has version `held`, in place of what is left of

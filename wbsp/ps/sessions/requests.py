@@ -59,7 +59,7 @@ class Requests:
         # by a server, lost with its standby, that they were safe there.
         if first > due:
             self.engine.log(now, "lost", worker=worker, first=due, last=first - 1)
-            self._tell(worker, f": pushes {due} to {first - 1} are lost, with the processes that "
+            self._tell(worker, f": pushes {due} to {first - 1} are lost: the processes that "
                                "had them")
             ledger.skip_to(worker, first)
         if not self.returned:

@@ -139,9 +139,9 @@ class ShardLink(ServerLink):
             if code is not None:
                 raise ShardLost(f"{self} (process {self._process.pid}) ended with exit code {code}")
         if broken:
-            raise ShardLost(f"the connection to {self} is gone")
+            raise ShardLost(f"lost the connection to {self}")
         if self.led and self._liveness.silent(now):
-            raise ShardLost(f"{self} has said nothing for {SHARD.silent:g} s")
+            raise ShardLost(f"{self} has sent nothing for {SHARD.silent:g} s")
         if now - self._beat_at >= timeouts.SHARD_BEAT:
             self._beat_at = now
             self._beats += 1
@@ -224,7 +224,7 @@ class Shards:
 
     def gather(self, interrupts: Interrupts, patience: float = timeouts.SHARDS_MISSING,
                attend: Callable[[str], None] | None = None) -> int | None:
-        """Wait until all follow; the exit code where they do not come.
+        """Wait for all shards; return an exit code on timeout, else None.
 
         patience: seconds to wait for those that are not processes of this server's
         attend:   answers those who ask for the server meanwhile, which does not serve yet, for that
@@ -250,7 +250,7 @@ class Shards:
             waited = self.on.clock.monotonic() - began
             why = f"; {waiting[0].why}" if waiting[0].why else ""
             if waited > patience:
-                self._say(f"stopping: {missing[0]} did not come within {patience:g} s{why}")
+                self._say(f"stopping: {missing[0]} has not connected within {patience:g} s{why}")
                 return 1
             if notice.due(waited):
                 self._say(f"{reason} ({waited:.0f} of {patience:g} s){why}")

@@ -112,7 +112,7 @@ class ShardServer:
             if leader.liveness.lost(now, lambda: self._reaches(leader)):
                 self._forget("is gone")
         elif now - self._alone_since > timeouts.SHARD_ALONE:
-            self._say(f"no server came for {timeouts.SHARD_ALONE:g} s")
+            self._say(f"no server has connected for {timeouts.SHARD_ALONE:g} s")
             return 1
         return None
 
@@ -177,7 +177,7 @@ class ShardServer:
                 self._send(identity, s.Denied(f"the shard failed: {error!r}"))
                 self._forget("sent what cannot be followed")
         else:
-            raise m.WireError(f"{type(message).__name__} from one who is not the server")
+            raise m.WireError(f"{type(message).__name__} from a process that is not the server")
 
     def _lead(self, identity: bytes, lead: s.Lead) -> None:
         """A server wants this process."""
@@ -325,7 +325,7 @@ def prepare_shard(host: str, port: int, token: bytes | None,
     socket = ServerSocket(host, port, token, on=on)
 
     def serve() -> int:
-        say(f"shard: listening on port {socket.port}, in waiting for a server")
+        say(f"shard: listening on port {socket.port}, waiting for a server")
         return ShardServer(socket, bandwidth, interrupts).run()
 
     return serve

@@ -93,7 +93,7 @@ class Link:
         except BlockingIOError:
             raise zmq.Again from None
         if not size:
-            raise ConnectionResetError("the other end is gone")
+            raise ConnectionResetError("the other process has closed the connection")
         if flags & _TRUNCATED:
             raise OSError("a segment was lost: this process can open no more files")
         data = bytes(self._buffer[:size])
@@ -169,7 +169,7 @@ class Door:
     def accept(self) -> Link | None:
         """The next connection; None: it is of another user. Raises OSError where there is none."""
         if self._listener is None:
-            raise ConnectionError("nobody listens here")
+            raise ConnectionError("no process listens here")
         peer, _ = self._listener.accept()
         peer.setblocking(False)
         try:

@@ -123,7 +123,7 @@ class Connection:
         self._failed = self._failed or error.failed
         if self._failed and not self._said:
             self._said = True
-            self._say(f"shared memory did not come through ({error}): going on over TCP, and "
+            self._say(f"shared memory is not available ({error}): continuing over TCP, and "
                       "trying again at the next connection to a server")
 
     def let_go(self, now: float) -> bool:

@@ -228,7 +228,7 @@ class Monitor:
                 self._say(f"no connection to the server at {self._address}{self._refusal}; trying "
                           f"for {'another ' if left < self._patience - 1 else ''}{left:.0f} s")
         elif self.made and self.liveness.silent(now):
-            raise TransportError(f"the server at {self._address} is connected, but says nothing "
+            raise TransportError(f"the server at {self._address} is connected, but silent "
                                  f"for {SERVER.silent:g} s: it hangs")
 
     def _fail(self, event: int, now: float) -> None:

@@ -92,8 +92,8 @@ class Session:
             try:
                 self.wire = parse(welcome.settings.get("wire", FLOAT32.name))
             except ValueError as error:
-                raise TransportError("the server and this worker are not the same wbsp: "
-                                     f"{error}") from None
+                raise TransportError("the server and this worker are of different releases of "
+                                     f"wbsp: {error}") from None
             self.sending = ErrorFeedback(self.wire)
         self._run = run
         self.leads(welcome.epoch)
