@@ -116,6 +116,7 @@ class Life:
             self.end_checkpoint(fails=False)
             self.begin_checkpoint()
             self.end_checkpoint(fails=False)
+            self.dispatcher.entrance.dismiss("the run has ended")
             self.requests.replies.farewell()
 
     def start_without_the_rest(self):
