@@ -50,7 +50,7 @@ def test_a_standby_that_was_cut_off_is_not_needed(jobs, network):
     pair.standby.until("holding version")
     network.cut("standby")
     pair.server.until("[12] of 2 workers voted for this server; continuing without one")
-    pair.standby.until("0 of 2 workers voted for this standby, more than half of them are needed")
+    pair.standby.until("0 of 2 workers voted for this process, more than half of them are needed")
     network.mend("standby")
     until(lambda: len(pair.server.find("the standby at .* holds version")) == 2, "it to follow")
     pair.go()
