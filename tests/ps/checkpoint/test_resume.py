@@ -51,8 +51,8 @@ def test_without_the_flag_a_new_run_begins_whatever_there_is(past):
 def test_a_run_that_has_come_to_its_end_is_not_continued(past):
     folder = past({"port": HERE, "ended": True})
     assert meant(folder) is None and meant(folder, port=THERE) is None
-    assert said(folder) == ["run-001 has come to its end: this is a new run; --resume=run-001 goes "
-                            "on with that one"]
+    assert said(folder) == ["run-001 has come to its end: this is a new run; --resume=run-001 "
+                            "continues that one"]
     assert meant(folder, resume="run-001") == "run-001"
 
 
