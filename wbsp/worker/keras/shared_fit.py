@@ -155,16 +155,29 @@ class SharedFit:
             self._share.validated(own)
             self._worker.begun().tell(own)
         self._validates = False
+        newest = self._share.measured
         if self._saves:
             with self._worker.leaving_on_error():
-                if not self._shown.show(AskVersion(self._share.epoch)):
-                    self._worker.say_once(
-                        "no epoch's version is there: callbacks of once() see what this worker "
-                        "trains")
-        newest = self._share.measured  # behind `show`: what is shown is of no later epoch
+                newest = self._show_validated()
         if mine and newest is not None and newest.epoch > self._told:
             self._told = newest.epoch
             logs.update(newest.values, val_epoch=newest.epoch)
+
+    def _show_validated(self) -> Measured | None:
+        """The model becomes the version that was validated last; return what was measured of it, or
+        of one before it.
+
+        Another one may be validated while that is read: then it is read, too.
+        """
+        while True:
+            before = self._shown.epoch
+            if not self._shown.show(AskVersion(self._share.epoch)):
+                self._worker.say_once(
+                    "no epoch's version is there: callbacks of once() see what this worker trains")
+                return self._share.measured
+            newest, shown = self._share.measured, self._shown.epoch  # in this order
+            if newest is None or shown is None or newest.epoch <= shown or shown == before:
+                return newest
 
     def epoch_ended(self) -> None:
         """Behind the other callbacks' on_epoch_end."""
