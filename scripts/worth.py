@@ -26,6 +26,7 @@ from wbsp.simulate.study.cluster_file import read_cluster
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, simulate
 from wbsp.simulate.study.spec import ClusterSpec
+from wbsp.simulate.study.worth import fastest, lone
 from wbsp.sync import MODELS
 
 FLAGS = flags.FLAGS
@@ -107,13 +108,13 @@ def train(folder: pathlib.Path, cluster: ClusterSpec, batch: int, rate: float, e
 def fast_of(cluster: ClusterSpec) -> ClusterSpec:
     """The machines that are as fast as the fastest."""
     least = min(group.mini_batch for group in cluster.groups)
-    return dataclasses.replace(cluster, groups=tuple(
-        group for group in cluster.groups if group.mini_batch == least))
+    return fastest(cluster, sum(group.count for group in cluster.groups
+                                if group.mini_batch == least))
 
 
 def ideal(cluster: ClusterSpec) -> float:
     """R: the sum of the speeds, over the fastest's."""
-    return cluster.pace * min(group.mini_batch for group in cluster.groups)
+    return cluster.pace / fastest(cluster, 1).pace
 
 
 def soonest(runs: list[list[tuple[float, float]] | None]) -> dict[float, float | None]:
@@ -123,12 +124,12 @@ def soonest(runs: list[list[tuple[float, float]] | None]) -> dict[float, float |
 
 
 def tell(name: str, runs: list[list[tuple[float, float]] | None],
-         lone: dict[float, float | None]) -> None:
+         alone: dict[float, float | None]) -> None:
     """Print a line of the table, if any of these runs is there."""
     if any(runs):
         cells = []
         for quality, at in soonest(runs).items():
-            worth = f" ({lone[quality] / at:.1f})" if at and lone[quality] else ""
+            worth = f" ({alone[quality] / at:.1f})" if at and alone[quality] else ""
             cells.append(f"{at:.1f}{worth}" if at else "-")
         end = max(mean(run[-3:]) for run in runs if run)
         print(row(name, [*cells, f"{100 * end:.1f}"]), flush=True)
@@ -148,18 +149,15 @@ def main(argv):
     head = [*(f"{100 * quality:.0f} %" for quality in QUALITIES), "end"]
     for cell in FLAGS.cells:
         cluster = read_cluster(cell)
-        fastest = min(cluster.groups, key=lambda group: group.mini_batch)
-        alone = dataclasses.replace(
-            cluster, groups=(dataclasses.replace(fastest, count=1),), server=ClusterSpec.server)
         place = out / pathlib.Path(cell).stem
-        lone = [train(out / f"lone-{fastest.step_seconds:g}" / f"{batch}-{rate}-{epochs}",
-                      alone.trains(batch), batch, rate, epochs,
-                      Entry("bsp", {}, {"outer": "nesterov"})) for batch, rate, epochs in LONE]
+        alone = [train(out / f"lone-{fastest(cluster, 1).pace:g}" / f"{batch}-{rate}-{epochs}",
+                       lone(cluster.trains(batch)), batch, rate, epochs,
+                       Entry("bsp", {}, {"outer": "nesterov"})) for batch, rate, epochs in LONE]
         trained = cluster.trains(32)
         print(f"\n{cell}: R {ideal(trained):.2f}\n\n" + row("seconds to (worth)", head)
               + "\n|" + "---|" * (len(head) + 1))
-        best = soonest(lone)
-        tell("lone machine at its best", lone, best)
+        best = soonest(alone)
+        tell("lone machine at its best", alone, best)
         for name in FLAGS.models:
             entry = RIVALS[name]
             machines = fast_of(trained) if entry.fast_alone else trained

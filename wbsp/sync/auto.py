@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from wbsp.sync.base import About, Accept, Action, Commit, Grant, Option, Push, SyncModel, WorkerRule
-
-_NEWEST = 0.3  # weight of the newest measurement in a moving average
+from wbsp.sync.meter import averaged
 
 
 class Auto(SyncModel):
@@ -81,9 +80,9 @@ class Auto(SyncModel):
         worker = push.worker
         speed = push.samples / max(now - self._since[worker], 1e-9)
         self._since[worker] = now
-        old = self._speed.get(worker, 0.0)
-        self._speed[worker] = old + _NEWEST * (speed - old) if old else speed
-        self._speeds += self._speed[worker] - old
+        old = self._speed.get(worker)
+        self._speed[worker] = averaged(old, speed)
+        self._speeds += self._speed[worker] - (old or 0.0)
         self._late.discard(worker)
         self._missing.discard(worker)
         self._samples += push.samples
@@ -106,8 +105,8 @@ class Auto(SyncModel):
         return self._commit(now) if self._samples and not self._missing else []
 
     def _commit(self, now: float) -> list[Action]:
-        self._usual_samples = _moved(self._usual_samples, self._samples)
-        self._usual_seconds = _moved(self._usual_seconds, now - self._begun)
+        self._usual_samples = averaged(self._usual_samples, self._samples)
+        self._usual_seconds = averaged(self._usual_seconds, now - self._begun)
         self._begun, self._samples, self.alarm = now, 0, None
         self._speeds = sum(self._speed.values())  # anew, so that no rounding adds up
         least = self._typical() / self.slow
@@ -128,8 +127,3 @@ class Auto(SyncModel):
         """So many workers come: a version holds as many examples more."""
         if self._usual_samples is not None and self.active:
             self._usual_samples *= max(1, len(self.active) + more) / len(self.active)
-
-
-def _moved(usual: float | None, new: float) -> float:
-    """A moving average with one value more."""
-    return new if usual is None else usual + _NEWEST * (new - usual)

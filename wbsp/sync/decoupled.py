@@ -5,8 +5,7 @@ Source: Douillard et al., "Decoupled DiLoCo for resilient distributed pre-traini
 """
 
 from wbsp.sync.base import About, Accept, Action, Grant, Option, Push, SyncModel, WorkerRule
-
-_NEWEST = 0.3  # of an average
+from wbsp.sync.meter import averaged
 
 
 class DecoupledDiLoCo(SyncModel):
@@ -83,9 +82,8 @@ class DecoupledDiLoCo(SyncModel):
     def push(self, push: Push, now: float) -> list[Action]:
         worker = push.worker
         if worker in self._pushed:
-            new = now - self._pushed[worker]
-            old = self._interval.get(worker, new)
-            self._interval[worker] = old + _NEWEST * (new - old)
+            self._interval[worker] = averaged(self._interval.get(worker),
+                                              now - self._pushed[worker])
         self._pushed[worker] = now
         self._in.add(worker)
         self._pushes += 1
@@ -107,8 +105,7 @@ class DecoupledDiLoCo(SyncModel):
         return self._merge(now) if due else []
 
     def _merge(self, now: float) -> list[Action]:
-        old = self._sum if self._usual is None else self._usual
-        self._usual = old + _NEWEST * (self._sum - old)
+        self._usual = averaged(self._usual, self._sum)
         self._in.clear()
         self._pushes, self._sum, self.alarm = 0, 0.0, None
         return [self.next_version(), *map(Grant, sorted(self.active))]

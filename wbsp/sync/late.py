@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from heapq import heapify, heappop
 
+from wbsp.sync.meter import averaged
+
 _DECAY = 0.1  # of a peak or a trough towards each new measurement
 _SPARE = 2.0  # responses: in a shorter round nobody comes to rest who reports twice by luck
 _FAST = 2.0  # times the usual samples of the slowest
-_NEWEST = 0.3  # of what is usual
 
 
 class JustInTime:
@@ -101,10 +102,10 @@ class JustInTime:
         if self._length is None:
             length = self._usual = new
         else:
-            length, self._usual = _trough(self._length, new), _usual(self._usual, new)
+            length, self._usual = _trough(self._length, new), averaged(self._usual, new)
         self._length, self._begin = length, now
         for worker, samples in self._samples.items():
-            self._work[worker] = _usual(self._work.get(worker, samples), samples)
+            self._work[worker] = averaged(self._work.get(worker), samples)
         self._fast = _FAST * min(self._work.values(), default=math.inf)
         self._samples.clear()
         self._reported.clear()
@@ -127,10 +128,6 @@ class JustInTime:
     def next_due(self) -> float | None:
         """When `due` next has somebody to name; None: not in this round."""
         return self._due[0][0] if self._due else None
-
-
-def _usual(old: float, new: float) -> float:
-    return old + _NEWEST * (new - old)
 
 
 def _peak(old: float, new: float) -> float:

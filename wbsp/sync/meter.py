@@ -2,6 +2,13 @@
 
 from heapq import heapify, heappop, heappush
 
+_NEWEST = 0.3  # weight of the newest measurement in an average
+
+
+def averaged(old: float | None, new: float) -> float:
+    """A moving average with one measurement more. old: None before the first."""
+    return new if old is None else old + _NEWEST * (new - old)
+
 
 class SlowestMeter:
     """The slowest worker, by an exponential moving average of the seconds a step takes.

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from wbsp.sync.base import About, Action, Grant, Option, Push
 from wbsp.sync.ksync import KSync
+from wbsp.sync.meter import averaged
 
 
 class MSync(KSync):
@@ -64,8 +65,7 @@ class MSync(KSync):
     def push(self, push: Push, now: float) -> list[Action]:
         worker = push.worker
         if (since := self._since.pop(worker, None)) is not None:
-            old = self._seconds.get(worker, now - since)
-            self._seconds[worker] = old + 0.3 * (now - since - old)
+            self._seconds[worker] = averaged(self._seconds.get(worker), now - since)
         return self._note(super().push(push, now), now)
 
     def on_commit(self) -> None:
