@@ -53,10 +53,13 @@ __all__ = ["MODELS", "Accept", "Action", "Commit", "ContractError", "Direct", "G
 
 
 def find(name: str) -> type[SyncModel]:
-    """Return a model's class: one of `MODELS`, or `module:Class` for one of your own.
+    """Return the class of a model.
+
+    Args:
+        name: a name in `MODELS`, or `module:Class` for a class of your own.
 
     Raises:
-        ValueError: there is no such model; one line.
+        ValueError: the model does not exist, or is not valid; one line.
     """
     if name in MODELS:
         return MODELS[name]
@@ -75,7 +78,11 @@ def find(name: str) -> type[SyncModel]:
 
 
 def create(name: str, **options: Any) -> SyncModel:
-    """Return a new model by what `find` takes, with its options (text or Python values).
+    """Return a new model.
+
+    Args:
+        name: a name in `MODELS`, or `module:Class`; see `find`.
+        **options: the model's options, as text or as Python values.
 
     Raises:
         ValueError: the name or an option is unknown, a value is bad, or a model of your own is not
@@ -89,12 +96,18 @@ def create(name: str, **options: Any) -> SyncModel:
 
 def with_batch_size(model: type[SyncModel], batch_size: Any, options: dict[str, Any]
                     ) -> dict[str, Any]:
-    """Return the options, with a launcher's batch size where the model has the option `batch`."""
+    """Return `options`, with `batch_size` as the default of the model's option `batch`, if any."""
     return {"batch": batch_size, **options} if "batch" in model.OPTIONS else options
 
 
 def parse_options(pairs: list[str]) -> dict[str, str]:
-    """Return {"s": "3", "refresh": "push"} for ["s=3", "refresh=push"].
+    """Parse options of the form key=value.
+
+    Args:
+        pairs: for example ["s=3", "refresh=push"].
+
+    Returns:
+        For example {"s": "3", "refresh": "push"}.
 
     Raises:
         ValueError: a text is not of the form key=value; one line.

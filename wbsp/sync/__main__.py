@@ -7,7 +7,7 @@ from wbsp.sync.base import Option, SyncModel
 
 
 def overview() -> str:
-    """A table of what each model promises and costs, and one of the options."""
+    """Return two tables in Markdown: the models with their bounds and costs, and their options."""
     rows = [[f"[{name}]({page_of(name)})", _rule(model), *model.about]
             for name, model in MODELS.items()]
     options = [[name, f"`{key}`", f"`{option.default}`", _range(option), option.help]
@@ -21,7 +21,7 @@ def overview() -> str:
 def _rule(model: type[SyncModel]) -> str:
     rule = model().rule
     pushes = {"every_step": "every step" if rule.every == 1 else f"every {rule.every} steps",
-              "when_idle": "when the network is idle", "on_adopt": "when a version has come",
+              "when_idle": "when the network is idle", "on_adopt": "when a version arrives",
               "directed": "when directed", "on_query": "when directed, after asking"}[rule.push]
     waits = {"model": "waits for the model", "ack": "waits for the answer",
              "never": "never waits"}[rule.wait]
@@ -31,7 +31,7 @@ def _rule(model: type[SyncModel]) -> str:
 
 
 def page_of(name: str) -> str:
-    """The page of a model in docs/reference/models/."""
+    """Return the name of a model's page in docs/reference/models/."""
     return {"pcc": "wbsp"}.get(name, name) + ".md"
 
 

@@ -26,18 +26,23 @@ GOAL = 0.5  # the loss whose time a reward predicts, relative to the search's fi
 
 
 def interval(period: float, commits: int, overhead: float) -> float:
-    """Seconds from a commit to the next Direct; a hundredth of the period at the least."""
+    """Return the seconds from a commit to the next Direct: at least a hundredth of the period."""
     return max(period / commits - overhead, period / 100)
 
 
 def reward(times: list[float], losses: list[float], goal: float) -> float:
-    """1 / (seconds until the loss is down to `goal`), by the curve 1 / (a^2 t + b) + c.
+    """Return 1 / (seconds until the loss reaches `goal`), by the fitted curve 1 / (a^2 t + b) + c.
 
-    times, losses: three or more points in the order of time; goal > 0. With t* the time at which
-    the fitted curve meets `goal` this is the published a^2 / (1 / (goal - c) - b) = 1 / t*
-    [paper]. c is kept at 0 or below: a curve that ends above the goal never gets there, and the
-    published code then prefers the slower descent [ours]. Losses that do not fall or are past the
-    goal already, and curves that cannot be fitted, score lowest.
+    With t* the time at which the fitted curve meets `goal` this is the published
+    a^2 / (1 / (goal - c) - b) = 1 / t* [paper]. The fit keeps c at 0 or below: a curve that ends
+    above the goal never reaches it, and the published code then prefers the slower descent [ours].
+    Losses that do not fall or are below the goal already, and curves that cannot be fitted, score
+    -inf.
+
+    Args:
+        times: seconds, ascending; three or more.
+        losses: one for each time.
+        goal: a loss above 0.
     """
     lowest = -math.inf
     if not (1e-6 * losses[0] < losses[-1] < losses[0] and goal < losses[0]
@@ -63,7 +68,7 @@ def reward(times: list[float], losses: list[float], goal: float) -> float:
 
 
 class Search:
-    """How many commits a period brings: C, then C + 1, ... while the reward improves.
+    """Search for the commits of a period: C, then C + 1, ... while the reward improves.
 
         a period with C; a period with C + 1; better? C += 1 and continue; else stay with C
         the loss has risen by 30 % from one period's end to the next? search again, from C
@@ -115,9 +120,9 @@ class Search:
 
 @dataclass
 class Pace:
-    """One worker's commits: how many it owes this period, and when the next is due."""
+    """One worker's commits: how many this period needs, and when the next is due."""
 
-    count: int  # commits so far; one that joins has as many as are due by then
+    count: int  # commits so far; a worker that joins starts with those due by then
     share: int  # commits in this period
     last: float  # time of its last commit, or of its join
     overhead: float = 0.0  # O: from its last Direct to the arrival of its push
@@ -135,10 +140,10 @@ class ADSP(SyncModel):
                 at a period's end:  target += C,  dC_i = max(1, target - c_i)
                 C by `Search`, from the losses at begin, middle and end of a period
 
-    c_i are the commits of worker i, one that is on its way included; O_i is the time from its last
-    Direct to the arrival of its push. So a slow worker pushes few steps at a time, a fast one many,
-    and after every period all have committed equally often, within one. A worker that joins has
-    made the commits due by then, and owes nothing for the time before.
+    c_i are the commits of worker i, one in flight included; O_i is the time from its last Direct to
+    the arrival of its push. So a slow worker pushes few steps at a time and a fast one many, and
+    after every period the workers' commit counts differ by one at most. A worker that joins starts
+    with the commits due by then, and catches up none.
 
     Differs from ASP in that the server decides on a push, and from local SGD in that the steps
     between two pushes differ and no worker waits.
@@ -236,7 +241,7 @@ class ADSP(SyncModel):
         return pace is None or pace.directed is not None or pace.due != due
 
     def _direct(self, now: float) -> list[Action]:
-        """Direct the workers whose time has come."""
+        """Direct the workers that are due."""
         actions: list[Action] = []
         while self._due and self._due[0][0] <= now:
             due, worker = heappop(self._due)

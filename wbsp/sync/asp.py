@@ -20,10 +20,10 @@ class ASP(SSP):
 
     With `overlap` communication and computation run in parallel, as in DistBelief's own client
     (Downpour SGD: Dean et al., appendix, algorithm 1.1), which fetches and pushes asynchronously
-    and makes local steps meanwhile [paper, from a transcript of the appendix]. That progress which
-    is not pushed yet stays on top of a version that comes in is as under optimized WBSP [ours]:
+    and makes local steps meanwhile [paper, from a transcript of the appendix]. Progress that is not
+    pushed yet stays on top of a version that arrives, as under optimized WBSP [ours]:
 
-        worker, at each step's end: a version has come in? x = W + (x - anchor); anchor = W
+        worker, at each step's end: a version has arrived? x = W + (x - anchor); anchor = W
                                     network idle? cut and push; else continue
         server: as above
 
@@ -35,7 +35,8 @@ class ASP(SSP):
     about = About(
         bound="none (published: lead of at most 1000 steps)",
         waits="no worker, except for its own push and fetch (published: a worker at the bound)",
-        traffic="a push and a fetch a step (published: a fetch once 1000 beyond what it was told)",
+        traffic="a push and a fetch a step (published: a fetch every 1000 steps beyond the "
+                "granted lowest clock)",
         source="Hogwild (Recht et al. 2011), DistBelief (Dean et al. 2012; overlap: its client, "
                "Downpour)",
         certainty="exact but for the weight 1/N and, with overlap, the rebase: ours; weight=time "
@@ -78,5 +79,5 @@ class ASP(SSP):
             self.shares.count(push, now)
         return super().push(push, now)
 
-    def _may_go_on(self, worker: int) -> bool:
-        return self.refresh == "push" or super()._may_go_on(worker)
+    def _may_continue(self, worker: int) -> bool:
+        return self.refresh == "push" or super()._may_continue(worker)

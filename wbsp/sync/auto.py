@@ -1,4 +1,4 @@
-"""What to take where nothing speaks for another model: never wait, and make every version soon."""
+"""The default model: no worker waits, and slow workers do not delay versions."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -10,37 +10,37 @@ from wbsp.sync.meter import averaged
 class Auto(SyncModel):
     """No worker waits; a version is made when all but much slower workers have pushed [ours].
 
-        worker: a version W has come in? at the step's end: push x - anchor; x = W + (x - anchor)
+        worker: a version W has arrived? at the step's end: push x - anchor; x = W + (x - anchor)
         server: accept(p, weight)
                 all workers have pushed since the last commit, but for slow ones? commit; grant all
 
     A worker pushes and fetches once a version and computes meanwhile, so it makes as many steps
     between two pushes as its transfers last: no number of local steps has to be chosen. WBSP waits
-    with each version for its slowest worker; here a slow one pushes when it can, into the version
-    that is due then, and holds up no one. It is slow if it trains fewer than 1 / `slow` of the
-    examples/s of the worker with whom half of the work is done, counted from the fastest on; or if
-    the others would have waited for it for `slow` times as long as a version usually takes, until
-    its next push.
+    with each version for its slowest worker; here a slow worker pushes when it can, into the next
+    version, and delays no version. A worker is slow if it trains fewer than 1 / `slow` of the
+    examples/s of the typical worker: the one at which the workers, from the fastest on, reach half
+    of all examples/s. It is also slow if the others would have waited `slow` times the usual
+    seconds of a version for its next push.
 
-    A push weighs as many examples as it has, of those that a version has on average (FedAvg's
-    weight, McMahan et al. 2017, of a round whose size is not known before its end), and at most its
-    worker's share of all examples/s, or 1/N where that is more: a worker that comes back after a
-    minute does not pull the model to where it is.
+    The weight of a push is its share of the examples that a version has on average (FedAvg's
+    weight, McMahan et al. 2017; the size of the running version is not known before its end). It is
+    at most the worker's share of all examples/s, or 1/N where that is more, so that a worker which
+    reconnects after a minute does not dominate a version.
 
-    What a version makes of this mean is Nesterov's momentum (DiLoCo's outer step). Momentum 0.8 in
-    place of 0.9: updates are a version old, which acts as momentum does (Mitliagkas et al. 2016).
+    The outer step is Nesterov's momentum, as in DiLoCo. Momentum is 0.8 in place of 0.9 because
+    updates are a version old, and staleness acts like momentum (Mitliagkas et al. 2016).
     """
 
     name = "auto"
     about = About(
-        bound="an update is computed from one of the two newest versions, but of a slow worker",
+        bound="an update is computed from one of the two newest versions, except a slow worker's",
         waits="no worker, ever",
         traffic="at most N pushes and N fetches a version, in int8",
         source="ours",
         certainty="ours; the parts are NBSync's exchange, FedAvg's weights, DiLoCo's outer step")
     rule = WorkerRule(push="on_adopt", wait="never", adopt="rebase")
-    OPTIONS = {"slow": Option(4.0, "how many times slower than most a worker may be, or later, and "
-                              "be in every version", low=1)}
+    OPTIONS = {"slow": Option(4.0, "a worker this many times slower, or later, than most does not "
+                              "delay versions", low=1)}
     outer = "nesterov"
     outer_options: ClassVar[Mapping[str, Any]] = {"rate": 1.0, "momentum": 0.8}
     wire = "int8"
@@ -115,7 +115,8 @@ class Auto(SyncModel):
         return [Commit(), *map(Grant, sorted(self.active))]
 
     def _typical(self) -> float:
-        """The examples/s of the worker with whom half of the work is done, from the fastest on."""
+        """Return the examples/s of the worker at which half of the total is reached, fastest first.
+        """
         left = self._speeds / 2
         for speed in sorted(self._speed.values(), reverse=True):
             left -= speed
@@ -124,6 +125,6 @@ class Auto(SyncModel):
         return 0.0
 
     def _resize(self, more: int) -> None:
-        """So many workers come: a version holds as many examples more."""
+        """Adapt the usual examples of a version to `more` further workers."""
         if self._usual_samples is not None and self.active:
             self._usual_samples *= max(1, len(self.active) + more) / len(self.active)

@@ -1,8 +1,8 @@
 """How many examples each worker should train, so that unequal machines end together.
 
-`Solver` predicts the cost of a batch on each worker and computes the best sizes; `Shifter` knows no
-costs, and moves examples from the slowest worker to the fastest until that helps no more. Both
-receive every join, leave and push, and give new sizes when a round is over.
+`Solver` predicts the cost of a batch on each worker and computes the best sizes. `Shifter` needs no
+cost model: it moves examples from the slowest worker to the fastest until that no longer helps.
+Both receive every join, leave and push, and return new sizes at the end of a round.
 """
 
 from __future__ import annotations
@@ -24,14 +24,19 @@ _GROWTH = 1.25  # of slowest / quickest: from here on an allocation is judged ag
 
 def greedy(time: Callable[[int, int], float], sizes: Sequence[int], total: int,
            high: Sequence[int]) -> list[int]:
-    """Raise `sizes` to the sum `total`: each next example to the worker that ends first with it.
-
-    time(i, x): seconds of worker i for x examples, not decreasing in x
-    sizes:      where to start: the least that each worker takes
-    high:       the most that each worker takes
+    """Raise `sizes` to the sum `total`: each next example goes to the worker that ends it first.
 
     The result minimizes max_i time(i, x_i). Of equal times the smaller batch grows first, so that
-    equal workers differ by one example at most. Raises ValueError when `total` is out of reach.
+    equal workers differ by one example at most.
+
+    Args:
+        time: time(i, x) is the seconds of worker i for x examples; it does not decrease in x.
+        sizes: the least examples of each worker.
+        total: the sum to reach.
+        high: the most examples of each worker.
+
+    Raises:
+        ValueError: the bounds do not permit `total`.
     """
     sizes = list(sizes)
     _check(sizes, total, high)
@@ -49,7 +54,7 @@ def greedy(time: Callable[[int, int], float], sizes: Sequence[int], total: int,
 
 def fastest(speed: Sequence[float], fixed: Sequence[float], total: int, low: int,
             high: int) -> list[int]:
-    """The sizes that `greedy` gives for time(i, x) = x / speed[i] + fixed[i], bounds for all alike.
+    """Return `greedy`'s sizes for time(i, x) = x / speed[i] + fixed[i] and equal bounds.
 
     Greedy takes the examples in the order of their times, hence first the examples that end by some
     time T. Bisection finds a T by which nearly enough end, each step in O(N); at most N examples
@@ -60,7 +65,7 @@ def fastest(speed: Sequence[float], fixed: Sequence[float], total: int, low: int
     high = min(high, total)
 
     def by(moment: float) -> np.ndarray:
-        """The most examples that each worker ends by `moment`, float [N]; at least `low`."""
+        """Return the most examples that each worker ends by `moment`, float [N]; at least `low`."""
         return np.floor(np.clip((moment - q) * v, low, high))
 
     before, after = 0.0, float(np.max(high / v + q, initial=0.0))
@@ -122,7 +127,7 @@ class Solver:
 
 
 class Cost:
-    """The cost of a batch on one worker: the terms of its t(x)."""
+    """Cost of a batch on one worker: the terms of its t(x)."""
 
     def __init__(self, speed: Predictor):
         self.speed, self.overhead, self.communication = speed, Overhead(), Ema()
@@ -145,7 +150,7 @@ class Trial(NamedTuple):
     quickest: float
 
     def outdated_by(self, now: Trial) -> bool:
-        """The spread has grown by a quarter, and not because of the sizes."""
+        """Return whether the spread has grown by a quarter, for another reason than the sizes."""
         if now.sizes == self.sizes:
             return now.slowest * self.quickest > _GROWTH * self.slowest * now.quickest
         return (now.sizes[now.straggler] <= self.sizes[now.straggler]
@@ -167,8 +172,8 @@ class Shifter:
     In the phase "hold" the slowest is within one fine step of the optimum if times do not vary: in
     a cycle of moves some worker becomes the slowest by a step that it received as the quickest, and
     no sizes can beat the quickest of that moment. A bound cuts a step short. Memory is assumed to
-    grow in proportion to the batch, which never underestimates it. When a worker comes or goes, the
-    search begins again with the equal split, which is assumed to fit everywhere.
+    grow in proportion to the batch, which never underestimates it. When a worker joins or leaves,
+    the search restarts with the equal split, which is assumed to fit every worker.
     """
 
     phase: Literal["coarse", "fine", "hold"]
@@ -221,7 +226,7 @@ class Shifter:
         return self._move(trial, times) or self._best.sizes
 
     def _move(self, trial: Trial, times: dict[int, float]) -> dict[int, int] | None:
-        """The next allocation to try; None when this phase has nothing more to try."""
+        """Return the next allocation to try; None when this phase has tried all."""
         sizes, straggler = trial.sizes, trial.straggler
         room = {worker: self._room(worker, size) for worker, size in sizes.items()}
         leader = min((w for w in sizes if room[w] > 0), key=times.__getitem__,
@@ -239,7 +244,7 @@ class Shifter:
         return moved
 
     def _room(self, worker: int, size: int) -> int:
-        """How many more examples the worker can train, in whole grains."""
+        """Return how many more examples the worker can train, in whole grains."""
         most, share = self._high, self._memory[worker]
         if share > 0:
             most = min(most, int(1 / share))
@@ -252,5 +257,5 @@ class Shifter:
 
 
 def _key(sizes: dict[int, int]) -> int:
-    """A number in place of an allocation: the sizes of thousands of workers are not kept."""
+    """Return a hash of an allocation, so that the sizes of thousands of workers are not kept."""
     return hash(tuple(sizes.values()))

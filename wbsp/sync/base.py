@@ -13,7 +13,7 @@ What the caller guarantees:
 
 - One thread calls, one event at a time, and `now` never decreases.
 - `join` is called for all workers of the first moment together, in ascending order, and then for
-  each worker that comes later or comes back. It is not called after the stop of a run.
+  each worker that joins later or again. It is not called after the stop of a run.
 - `push` is called once for each update of an active worker, also after the stop. A repeated message
   never reaches the model.
 - `leave` is called for a worker that is lost, and for a worker that finishes before the stop. A
@@ -22,9 +22,9 @@ What the caller guarantees:
 - `query` is called only under the rule push="on_query", once for a question, not after the stop.
 - `tick` is called when `now` >= `alarm`: perhaps late, never early. The caller reads `alarm` after
   every event.
-- A resumed run has a new model: its versions and sequence numbers begin above 0. For workers that
-  live on `rejoin` is called, in place of `join`, also after the stop: their first push may be
-  computed from an older version than was granted. See docs/explanation/fault-tolerance.md.
+- A resumed run has a new model: its versions and sequence numbers begin above 0. For workers whose
+  processes survived, `rejoin` is called in place of `join`, also after the stop: their first push
+  may be computed from an older version than was granted. See docs/explanation/fault-tolerance.md.
 
 What a model guarantees (a violation raises `ContractError` where the answer is received; a server
 ends its run then, as it does when a method of the model raises anything):
@@ -32,18 +32,18 @@ ends its run then, as it does when a method of the model raises anything):
 - The answer to a push holds exactly one Accept or Reject, of that push; no other answer holds any.
 - Accept stands before Commit, so that nothing is pending when the event has ended: checkpoints are
   made at such moments.
-- `active` holds a worker after its `join` or `rejoin`, and no longer after its `leave`: methods of
-  one's own call the base's. `alarm` is seconds or None.
+- `active` holds a worker after its `join` or `rejoin`, and no longer after its `leave`: methods
+  that override these call the base's. `alarm` is seconds or None.
 - The answer to a query holds exactly one Direct to that worker with `cut` True or False.
-- Grant and Direct name workers that have joined. One to a worker that has left comes to nothing:
-  a faulty worker, which pushes where it should wait, may bring a model to that. A Grant may come
-  when the newest version is the one that the worker has: see `WorkerRule.adopt`.
+- Grant and Direct name workers that have joined. One to a worker that has left is ignored: a faulty
+  worker, which pushes where it should wait, may cause it. A Grant may repeat the version that the
+  worker has: see `WorkerRule.adopt`.
 
 What a model guarantees and no caller can check at once:
 
-- Every waiting worker receives a Grant some day, whichever worker leaves meanwhile; without it the
-  run stands still. A worker waits from its join on, and after a push where the rule says
-  wait="model" or the answer to the push says Direct(worker, hold=True).
+- Every waiting worker receives a Grant eventually, whichever worker leaves meanwhile; without it
+  the run stalls. A worker waits from its join on, and after a push if the rule has wait="model" or
+  the answer to the push holds Direct(worker, hold=True).
 - `tick` sets `alarm` to a later time, or to None.
 """
 
@@ -55,9 +55,9 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args
 
 
 class ContractError(RuntimeError):
-    """A synchronization model answered an event with what the contract forbids.
+    """A synchronization model broke the contract.
 
-    The fault is the model's: the message names the model, the event and the action.
+    The message names the model, the event and the action.
     """
 
 
@@ -74,9 +74,9 @@ class Push(NamedTuple):
         loss: mean training loss of its steps, where known.
         cpu: share of the machine's processors in use, 0..1, where measured.
         memory: share of the machine's memory in use, 0..1, where measured.
-        to: with shared data: how far in its sequence the worker has come by it.
-        dropped: with shared data: what the worker trained up to this position, since its last
-            push, is in no push, as it was dropped with a model that was not finite.
+        to: with shared data: the position in the worker's sequence at the end of this push.
+        dropped: with shared data: examples up to this position, since the worker's last push, are
+            in no push, because they were dropped with a model that was not finite.
     """
 
     worker: int
@@ -96,7 +96,7 @@ class Accept(NamedTuple):
     """Fold `weight * update` into the pending sum.
 
     Attributes:
-        push: whose update it is.
+        push: the push of the update.
         weight: of the update, 0 or more.
     """
 
@@ -108,7 +108,7 @@ class Reject(NamedTuple):
     """Drop the update.
 
     Attributes:
-        push: whose update it is.
+        push: the push of the update.
         reason: is counted and logged.
     """
 
@@ -165,23 +165,22 @@ UNFIT = frozenset({NOT_FINITE, TOO_LARGE})
 
 @dataclass(frozen=True)
 class WorkerRule:
-    """What every worker of a model does on its own. Workers know nothing else of the model.
+    """The rule that every worker of a model follows. Workers know nothing else of the model.
 
     Attributes:
         push: at which step's end the progress is cut and pushed: at every one (or every
             `every`-th), whenever the network is idle, when a version has arrived, when the server
-            directs it, or, after asking the server at each step's end, when that says so.
+            directs it, or when the server's answer to a query at each step's end directs it.
         wait: what the compute thread waits for after a cut: the next granted model, the server's
-            acknowledgement (and the model only if that says so), or nothing.
+            acknowledgement (and the model only if it is directed to), or nothing.
         adopt: how a granted version W becomes the live model x: `replace` x = W, or `rebase`
             x = W + uncut progress; `return` is `replace`, but the grant of the version that the
             worker has takes x back to it and fetches nothing. With push="when_idle", `replace`
             loses the progress that is not cut: no push will hold those steps.
-        every: steps in a push; with push="when_idle": at least so many.
+        every: steps in a push; with push="when_idle": the least steps.
         micro_batches: steps into which a mini-batch is split; each trains batch / micro_batches
             examples.
-        shared: all workers share one stream of examples; the server says which worker trains
-            which.
+        shared: all workers share one stream of examples; the server assigns the examples.
         batch: examples of a worker's first step, where the server directs the sizes of batches;
             None: each worker has a size of its own.
 
@@ -211,13 +210,21 @@ class WorkerRule:
 
     @property
     def loses_steps(self) -> bool:
-        """Whether a version takes the place of progress that is not cut."""
+        """True if adopting a version discards progress that is not cut."""
         return self.push == "when_idle" and self.adopt == "replace"
 
 
 @dataclass(frozen=True)
 class Option:
-    """One named setting of a model: its type, default, limits, and a line of help."""
+    """One named setting of a model.
+
+    Attributes:
+        default: its type is the type of the option.
+        help: one line: meaning, and unit if it has one.
+        low: least value, or None.
+        high: greatest value, or None.
+        choices: the permitted texts, or None.
+    """
 
     default: Any
     help: str
@@ -229,7 +236,7 @@ class Option:
         """Return `value` (text from a flag, or a Python value) as this option's type.
 
         Raises:
-            ValueError: it is of another type, or out of range; one line.
+            ValueError: the value has another type, or is out of range; one line.
         """
         kind = type(self.default)
         try:
@@ -258,9 +265,10 @@ class _Optioned(Protocol):
 
 
 def set_options(owner: _Optioned, options: Mapping[str, Any]) -> None:
-    """Make each of `owner.OPTIONS` an attribute: as given (text or Python value), or its default.
+    """Set each of `owner.OPTIONS` as an attribute: the given text or Python value, or its default.
 
-    Raises ValueError, in one line, for an unknown option or a bad value.
+    Raises:
+        ValueError: an option is unknown, or a value is bad; one line.
     """
     unknown = sorted(set(options) - set(owner.OPTIONS))
     if unknown:
@@ -271,10 +279,10 @@ def set_options(owner: _Optioned, options: Mapping[str, Any]) -> None:
 
 
 class About(NamedTuple):
-    """A model at a glance; the table of all models is made of these."""
+    """A model's row in the table of all models."""
 
-    bound: str  # what it promises about stale updates, or how far workers drift apart
-    waits: str  # who waits, and for what
+    bound: str  # bound on the staleness of updates, or on the drift between workers
+    waits: str  # which workers wait, and for what
     traffic: str  # whole models on the wire
     source: str
     certainty: str  # what of it is published, what reconstructed
@@ -284,8 +292,8 @@ class SyncModel:
     """Base of all synchronization models: checks the options, keeps the active workers.
 
     A subclass sets `name`, `rule` (in the class, or in __init__ where options decide it) and
-    OPTIONS, and answers events as the head of this module says. A model of this package says
-    `about`, too.
+    OPTIONS, and answers events by the contract at the head of this module. A model of this package
+    sets `about`, too.
 
     Attributes:
         name: the model in logs, figures and names of files: letters, digits, "_" and "-".
@@ -313,61 +321,69 @@ class SyncModel:
         self.active: set[int] = set()
 
     def weight_of(self, push: Push) -> float:
-        """The factor of an accepted update: 1 / N, unless a model weighs otherwise."""
+        """Return the weight of an accepted update: 1 / N unless a model overrides it."""
         return 1 / len(self.active)
 
     def lag(self, push: Push) -> int:
-        """How many versions are newer than the one that this push was computed from.
+        """Return how many versions are newer than the one that this push was computed from.
 
-        For models that make each version by `next_version`. A resumed run begins at a version that
-        no one tells: the highest one of which a push was computed stands for it.
+        For models that make each version by `next_version`. The first version of a resumed run is
+        unknown to the model, so that the highest base version of a push stands for it.
         """
         self.version = max(self.version, push.base_version)
         return self.version - push.base_version
 
     def next_version(self) -> Commit:
-        """A Commit, counted for `lag`."""
+        """Return a Commit, and count it for `lag`."""
         self.version += 1
         return Commit()
 
     def join(self, worker: int, now: float) -> list[Action]:
-        """A worker has joined; it needs a grant before its first step."""
+        """Handle a worker that has joined; it needs a grant before its first step."""
         self.active.add(worker)
         return [Grant(worker)]
 
     def rejoin(self, worker: int, ahead: int, now: float) -> list[Action]:
-        """A worker continues where it is, after its server was restarted or had given it up.
+        """Handle a worker that continues after its server was restarted or had dropped it.
 
-        Where workers wait for each version, one that is in mid-step needs no grant for that: its
-        first grant is not told, unless a push of its comes before.
+        Where workers wait for each version, a worker in mid-step needs no grant for that step: the
+        caller withholds its first grant unless a push of the worker precedes it.
 
-        A worker that has left ahead of the others is told as well, and leaves at once.
+        `rejoin` is also called for a worker that has left ahead of the others; its `leave` follows
+        at once.
 
         Args:
             worker: index of the worker.
-            ahead: rounds, of those that began with a version, for which it has pushed already, and
-                another active worker has not; 0 where workers do not wait for versions. Pushes of
-                these rounds were accepted by an earlier model; this one gives their grants.
+            ahead: rounds for which this worker has pushed already and another active worker has
+                not; 0 where workers do not wait for versions. An earlier model accepted the pushes
+                of these rounds; this one grants their versions.
             now: seconds.
         """
         return self.join(worker, now)
 
     def leave(self, worker: int, now: float) -> list[Action]:
-        """A worker has finished or was lost; its accepted updates stay accepted."""
+        """Handle a worker that has finished or was lost; its accepted updates stay accepted."""
         self.active.discard(worker)
         return []
 
     def push(self, push: Push, now: float) -> list[Action]:
-        """An update has arrived; the answer holds exactly one Accept or Reject of it."""
+        """Handle an update; the answer holds exactly one Accept or Reject of it."""
         raise NotImplementedError
 
     def query(self, worker: int, steps: int, seconds: float, now: float) -> list[Action]:
-        """A worker with push="on_query" ended a step of `seconds`, and holds `steps` uncut ones.
+        """Answer a worker with push="on_query" at the end of a step.
 
-        The answer holds exactly one Direct to it with `cut` True or False.
+        Args:
+            worker: index of the worker.
+            steps: its steps that are not cut yet.
+            seconds: of its newest step.
+            now: seconds.
+
+        Returns:
+            Actions, exactly one of them a Direct to the worker with `cut` True or False.
         """
         raise NotImplementedError
 
     def tick(self, now: float) -> list[Action]:
-        """The time `alarm` has come."""
+        """Handle the time `alarm`."""
         return []

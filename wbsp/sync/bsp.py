@@ -5,13 +5,13 @@ from wbsp.sync.round import Barrier
 
 
 class BSP(SyncModel):
-    """Everyone waits for everyone.
+    """Every worker waits for all the others.
 
         worker: step; push; wait for the next version; x = W
         server: accept(p, 1/N); all active workers have pushed: commit, grant all
 
-    N is the number of active workers when the push is accepted, and of those that left when they
-    had pushed for this round under an earlier server. With N workers this is SGD on the union of
+    N is the number of active workers when the push is accepted, plus the workers that had pushed
+    for this round under an earlier server and have left. With N workers this is SGD on the union of
     their batches.
     """
 
@@ -39,7 +39,7 @@ class BSP(SyncModel):
         actions = self.join(worker, now)
         if not ahead:
             return actions
-        self.round.lead(worker, ahead)  # and it is granted when that is over
+        self.round.lead(worker, ahead)  # the end of that round grants it
         return [action for action in actions if action != Grant(worker)]
 
     def leave(self, worker: int, now: float) -> list[Action]:
@@ -52,7 +52,7 @@ class BSP(SyncModel):
         return [Accept(push, self.weight_of(push)), *self._commit_if_complete(now)]
 
     def on_commit(self, now: float) -> None:
-        """A round is over; for models that keep books of it."""
+        """Handle the end of a round; a hook for subclasses."""
 
     def _commit_if_complete(self, now: float) -> list[Action]:
         if not self.round.complete:

@@ -9,25 +9,25 @@ from wbsp.sync.meter import averaged
 
 
 class DecoupledDiLoCo(SyncModel):
-    """A version is made of the learners that are there, soon after a quorum of them is.
+    """A version merges the learners that have pushed, soon after a quorum of them has.
 
-        worker: at least tau steps; network idle? push, go on
-                a version has come in? x = W + (x - anchor); anchor = W
+        worker: at least tau steps; network idle? push, continue
+                a version has arrived? x = W + (x - anchor); anchor = W
         server: accept(p, score(p) / S); K workers are in this merge: the grace window begins
                 all active workers are in it, or the window is over? commit, grant all
 
-    Learners never wait; the server merges when a minimum quorum is there and an adaptive grace
-    window is over; an update's weight is its tokens times its tokens a step; outside is a Nesterov
-    step [abstract], which is the run's to set: --outer=nesterov. Who comes too late is in the next
-    merge. Here, each [reconstruction]:
+    Learners never wait; the server merges when a minimum quorum has pushed and an adaptive grace
+    window is over; an update's weight is its tokens times its tokens a step; the outer step is
+    Nesterov's [abstract], which a run sets by --outer=nesterov. A learner that is too late is in
+    the next merge. Here, each [reconstruction]:
 
     - the quorum K is half of the workers, rounded up, unless it is given;
     - the window is `grace` times the usual seconds between two pushes of the learner that pushes
-      most often: it is that learner that would soon go on without the others' news;
+      most often, because that learner would be the first to train on without the others' updates;
     - score(p) is samples^2 / steps. A weight is final when its update is accepted, before the merge
       is complete, so S is the sum of the scores of a merge as the last ones had it, smoothed, and
       in the first merge as if all N weighed alike;
-    - a version comes in under the progress that is not pushed yet, as under optimized WBSP [ours].
+    - progress that is not pushed yet stays on top of a new version, as under optimized WBSP [ours].
 
     Left out are fragments (each merge is of the whole model) and the averaging of directions and
     lengths apart. Differs from optimized WBSP in the quorum, and in that a fast learner is weighed
@@ -37,7 +37,7 @@ class DecoupledDiLoCo(SyncModel):
     name = "decoupled"
     about = About(
         bound="none; a version holds pushes of a quorum",
-        waits="nobody, ever",
+        waits="no worker, ever",
         traffic="at most a push for tau steps, N fetches a version",
         source="Douillard et al. 2026 (Decoupled DiLoCo)",
         certainty="aims from the abstract; quorum, window and normalization reconstructed; without "
@@ -65,7 +65,7 @@ class DecoupledDiLoCo(SyncModel):
 
     @property
     def needed(self) -> int:
-        """K: how many workers make a quorum."""
+        """K, the workers of a quorum."""
         n = len(self.active)
         return min(self.quorum or n - n // 2, n)
 
@@ -112,5 +112,5 @@ class DecoupledDiLoCo(SyncModel):
 
 
 def score(push: Push) -> float:
-    """Samples times samples a step."""
+    """Return the samples times the samples of a step."""
     return push.samples * push.samples / push.steps

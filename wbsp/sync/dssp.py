@@ -6,15 +6,21 @@ from wbsp.sync.ssp import SSP
 
 def extra_steps(fast: float, fast_interval: float, slow: float, slow_interval: float,
                 most: int) -> int:
-    """How many more steps, 0 to `most`, the fastest worker makes so that it waits least.
+    """Return how many more steps the fastest worker makes so that it waits least.
 
-    fast, slow: newest push of the fastest and of the slowest worker, in seconds; each is thought to
-    push on at its own interval. Returns the r of the pair (r, k) with the least
+    This is the r of the pair (r, k) with the least
 
         |fast + r fast_interval - (slow + k slow_interval)|,  0 <= r <= most, 1 <= k <= most + 1
 
     (ties: the smallest r [ours]). Both rows ascend, so one walk along them meets the best pair:
     O(most).
+
+    Args:
+        fast: time of the fastest worker's newest push, in seconds.
+        fast_interval: seconds between its pushes, taken as constant.
+        slow: time of the slowest worker's newest push, in seconds.
+        slow_interval: seconds between its pushes, taken as constant.
+        most: the most steps, 0 or more.
     """
     best, answer, r, k = float("inf"), 0, 0, 1
     while r <= most and k <= most + 1:
@@ -29,7 +35,7 @@ def extra_steps(fast: float, fast_interval: float, slow: float, slow_interval: f
 
 
 class DSSP(SSP):
-    """SSP whose bound moves between `s_l` and `s_u`, to where the fastest worker waits least.
+    """SSP with a bound between `s_l` and `s_u`, chosen so that the fastest worker waits least.
 
         worker: step; push; wait for the newest version; x = W
         server: accept(p, 1/N), commit; clock_p += 1; lead = clock_p - min clock
@@ -39,8 +45,8 @@ class DSSP(SSP):
                                       r > 0? credit_p = r - 1; grant p
                 else                  hold p until lead <= s_l
 
-    Differs from SSP in the credit: a worker at the bound runs on, where waiting after r more steps
-    is predicted to be shorter than waiting now. s_l = s_u is SSP(s_l). The prediction takes the
+    Differs from SSP in the credit: a worker at the bound continues if waiting after r more steps is
+    predicted to be shorter than waiting now. s_l = s_u is SSP(s_l). The prediction takes the
     time between a worker's two newest pushes for its interval, waiting included [paper]; without
     two pushes of both there is no prediction, and the worker is held [ours].
 
@@ -99,8 +105,8 @@ class DSSP(SSP):
         super()._advance(worker, now)
         self._arrive(worker)
 
-    def _may_go_on(self, worker: int) -> bool:
-        within = super()._may_go_on(worker)
+    def _may_continue(self, worker: int) -> bool:
+        within = super()._may_continue(worker)
         credit = self._credit.pop(worker, 0)
         if not (within or credit):
             credit = self._extra(worker)
@@ -109,7 +115,7 @@ class DSSP(SSP):
         return within or credit > 0
 
     def _extra(self, worker: int) -> int:
-        """How many steps a worker at the lower bound may make beyond it."""
+        """Return how many steps a worker at the lower bound may make beyond it."""
         clock = self.clock[worker]
         slowest = next(iter(self._there[self._min]))
         fast, slow = self._stamps[worker], self._stamps[slowest]

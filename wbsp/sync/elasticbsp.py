@@ -1,4 +1,4 @@
-"""ElasticBSP: a barrier whose time is chosen so that everyone arrives at about the same moment.
+"""ElasticBSP: a barrier at a time when all workers are predicted to arrive almost together.
 
 Source: Zhao, Papagelis, An, Chen, Liu, Hu, "Elastic bulk synchronous parallel model for distributed
 deep learning", ICDM 2019, arXiv 2001.01347.
@@ -25,9 +25,9 @@ class ElasticBSP(SyncModel):
 
     Differs from BSP, where every quota is 1, in the prediction: if intervals stay as they were, the
     worker that arrives first waits d, the least that one end per worker allows. A quota counts
-    pushes, so that a wrong prediction costs waiting but never a worker's part in the barrier
-    [ours]. N is the number of active workers when the push is accepted [ours]. A worker that joins
-    while the quotas run waits for the barrier, without delaying it [ours].
+    pushes, so that a wrong prediction costs waiting but excludes no worker from the barrier [ours].
+    N is the number of active workers when the push is accepted [ours]. A worker that joins while
+    the quotas run waits for the barrier, without delaying it [ours].
     """
 
     name = "elasticbsp"
@@ -90,7 +90,7 @@ class ElasticBSP(SyncModel):
         self.quota = dict(zip(workers, self.choice.indices, strict=True))
 
     def _arrive(self, worker: int) -> list[Action]:
-        """The worker is at the barrier, or gone; the last one opens the barrier."""
+        """Handle a worker that is at the barrier or has left; the last one opens the barrier."""
         self.quota.pop(worker, None)
         if self.quota:
             return []

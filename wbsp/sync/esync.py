@@ -1,4 +1,4 @@
-"""ESync: local steps until the slowest worker is there (Li et al., IEEE TSC 2022)."""
+"""ESync: local steps until the slowest worker arrives (Li et al., IEEE TSC 2022)."""
 
 from wbsp.sync.base import About, Action, Direct, Option, WorkerRule
 from wbsp.sync.bsp import BSP
@@ -8,12 +8,12 @@ from wbsp.sync.meter import SlowestMeter
 class ESync(BSP):
     """BSP in which a fast worker fills its waiting time with local steps.
 
-        worker: step; ask. Go on? the next step. Cut? push; wait for the next version; x = W
+        worker: step; ask. Continue? the next step. Cut? push; wait for the next version; x = W
         server: i asks at `now`, its step took c_i, s is the slowest worker that has asked:
                     cut, if i = s, or s was directed to cut in this round,
                             or now + c_i + epsilon > arrival_s; else continue
                     arrival_s = max(end of its last step, begin of the round) + c_s
-                    (a round begins with the first step that anybody makes in it)
+                    (a round begins with the first step that any worker makes in it)
                 i pushes: accept(p, 1/N); all active workers have pushed: commit, grant all
 
     Differs from local SGD in that tau is not chosen: each worker makes as many steps as end before
@@ -37,7 +37,7 @@ class ESync(BSP):
         certainty="from preprint and code; asked after a step in place of before: ours")
     rule = WorkerRule(push="on_query", wait="model", adopt="replace")
     OPTIONS = {"epsilon": Option(0.0, "seconds by which a further step must end before the slowest "
-                                      "worker is there", low=0)}
+                                      "worker arrives", low=0)}
 
     epsilon: float
 

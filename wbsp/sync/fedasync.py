@@ -1,14 +1,14 @@
 """FedAsync: asynchronous federated optimization.
 
-Source: Xie, Koyejo, Gupta, "Asynchronous federated optimization", OPT 2020, arXiv 1903.03934. Read
-were the authors' public code and, as the text was not at hand, descriptions of the paper by others.
+Source: Xie, Koyejo, Gupta, "Asynchronous federated optimization", OPT 2020, arXiv 1903.03934. Read:
+the authors' public code, and descriptions of the paper by others, because its text was not at hand.
 """
 
 from wbsp.sync.base import About, Accept, Action, Grant, Option, Push, SyncModel, WorkerRule
 
 
 class FedAsync(SyncModel):
-    """Every model that comes is mixed into the newest version at once, the less the staler it is.
+    """The server mixes each model into the newest version at once, the less the staler it is.
 
         worker: tau steps from W_b; push x - W_b; wait for the newest version; x = W
         server: lag = v - b, W_v the newest version; a = alpha s(lag)
@@ -24,20 +24,20 @@ class FedAsync(SyncModel):
 
         (1 - a) W_v + a x = W_v + a (x - W_b) - a (W_v - W_b)
 
-    The mixing takes the share a of it back, and the mixings to come take back shares of this
-    update. Here an update that was accepted counts with its weight for good, and no worker sends
-    W_v - W_b; so the last term cannot be had, only a weight that makes up for it:
+    The mixing takes the share a of it back, and later mixings take back shares of this update. Here
+    an accepted update counts with its weight for good, and no worker sends W_v - W_b, so the last
+    term is not available. A weight replaces it:
 
-        weight=settled:  w = a / (1 + a lag), what the paper's mixing leaves of an update in the
-                         end. With constant a and lag, W_v + a (W_(v-1) + ... + W_(v-lag)) grows
-                         by a (x - W_b) at each version and by nothing else; where nothing comes
-                         any more, it is (1 + a lag) W [derived].
+        weight=settled:  w = a / (1 + a lag), the share of an update that remains after all of the
+                         paper's mixings. With constant a and lag, W_v + a (W_(v-1) + ... +
+                         W_(v-lag)) grows by a (x - W_b) at each version and by nothing else; after
+                         the last update it is (1 + a lag) W [derived].
         weight=plain:    w = a, without the last term: a round of N equal workers moves W by N a
                          mean updates (8 workers, constant s: 4.8), more than many a learning
                          rate bears [derived].
 
-    As unequal lags are not constant, `settled` differs from mixing in how workers share: there the
-    update of a slow worker wipes out part of what the fast did meanwhile, here it only weighs less.
+    With unequal lags, `settled` differs from mixing in the workers' shares: under mixing the update
+    of a slow worker removes part of the fast workers' progress, here it only weighs less.
 
     Differs from ASP in tau steps for one, and in the weight: with alpha = 1, constant s and equal
     workers, `settled` is ASP's 1/N. tau counts steps, and `polynomial` is the default [ours]. Left
@@ -60,9 +60,9 @@ class FedAsync(SyncModel):
                             choices=("constant", "polynomial", "hinge")),
         "poly_a": Option(0.5, "exponent (polynomial)", low=0),
         "hinge_a": Option(10.0, "steepness beyond hinge_b (hinge)", low=0),
-        "hinge_b": Option(4.0, "lag up to which nothing is taken off (hinge)", low=0),
-        "weight": Option("settled", "what the share becomes: what mixing leaves of an update in "
-                         "the end, or the share itself", choices=("settled", "plain")),
+        "hinge_b": Option(4.0, "lag up to which the share stays whole (hinge)", low=0),
+        "weight": Option("settled", "of an update: what remains of the share after all mixings, or "
+                         "the share itself", choices=("settled", "plain")),
     }
 
     tau: int

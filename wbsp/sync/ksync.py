@@ -52,7 +52,7 @@ class KSync(SyncModel):
 
     @property
     def needed(self) -> int:
-        """K: how many workers make a version."""
+        """K, the workers of a version."""
         return max(1, len(self.active) - self.b)
 
     def weight_of(self, push: Push) -> float:
@@ -70,7 +70,7 @@ class KSync(SyncModel):
         return [Accept(push, self.weight_of(push)), *self._commit_if_complete()]
 
     def on_commit(self) -> None:
-        """A round is over; for models that choose K anew."""
+        """Handle the end of a round; a hook for models that change K."""
 
     def _commit_if_complete(self) -> list[Action]:
         if len(self._pushed) < self.needed:

@@ -1,4 +1,4 @@
-"""Pushes just in time: when each worker pushes, so that it reports shortly before the slowest."""
+"""Pushes just in time: each worker pushes so that its push arrives just before the slowest's."""
 
 from __future__ import annotations
 
@@ -8,37 +8,38 @@ from heapq import heapify, heappop
 from wbsp.sync.meter import averaged
 
 _DECAY = 0.1  # of a peak or a trough towards each new measurement
-_SPARE = 2.0  # responses: in a shorter round nobody comes to rest who reports twice by luck
+_SPARE = 2.0  # responses in a round; in a shorter round, two reports may be chance
 _FAST = 2.0  # times the usual samples of the slowest
 
 
 class JustInTime:
     """Times of the pushes of a round [ours].
 
-    Of a fast worker's pushes of a round only their sum counts, so one is enough, and it holds most
-    if it comes last. The time between two reports of a worker in one round is its *response* r, the
-    rest of a step and the transfer. If 2 r fit into a round, of length R (equal workers report
-    twice by luck), the worker has time to spare: it *rests* after this report and, while r fits
-    into R, after each further one, and is released once a round:
+    Only the sum of a fast worker's pushes in a round counts, so one push is enough, and the last
+    one holds most. The time between two reports of a worker in one round is its *response* r: the
+    rest of a step and the transfer. If 2 r fit into a round of length R (equal workers may report
+    twice by chance), the worker has time to spare: it *rests* after this report and, while r fits
+    into R, after each further one. It is released once a round:
 
-        at begin + R - 2 r      its report comes r before the round's end; then the server's line
+        at begin + R - 2 r      its report arrives r before the round's end; then the server's link
                                 is free for the slowest's push, which may take r as well
         at the begin            if that is earlier
-        at once                 when the round waits for resting workers alone
+        at once                 when the round waits for resting workers only
 
-    Where the server's line is the limit, pushes at the begin of a round, while the line is full of
-    fetches, would make more versions, and a worse model: what a worker makes in a round would be
-    in the version after the next, and it would work for a whole round without it. There r, which
-    then holds a fetch, is nearly a round and says nothing: so who makes twice the samples of the
-    slowest rests whatever r is, and while r fits into a usual round. Released at the begin, it
-    fetches first, as it was granted the version before; its push is as late as the slowest's.
+    Where the server's link is the bottleneck, pushes at the begin of a round, while the link is
+    full of fetches, would make more versions and a worse model: a worker's progress of a round
+    would be in the version after the next, and the worker would train a whole round without it.
+    There r includes a fetch and is nearly a round, so that it does not tell fast workers from slow
+    ones. Therefore a worker that trains twice the samples of the slowest rests whatever r is, and
+    while r fits into a usual round. Released at the begin, it fetches first, because it was granted
+    the version before; its push is as late as the slowest's.
 
-    A worker without time to spare never rests, so the slowest waits for no direction and what is
-    lost by a wrong guess is a push. R is a trough that decays, r of a resting worker (from its
-    release to its report) a peak that decays: a push that comes too early leaves more of its
-    worker's progress to the next round; one that comes too late holds up the version. r of a
-    worker that does not rest is a trough, since the pushes in its way would come to rest as well.
-    What is usual is a mean that follows the newest: two reports by luck are not two rounds' work.
+    A worker without time to spare never rests, so the slowest waits for no Direct, and a wrong
+    guess costs one push. R is a trough that decays. r of a resting worker (from its release to its
+    report) is a peak that decays: a push that is too early leaves more of its worker's progress to
+    the next round; one that is too late delays the version. r of a worker that does not rest is a
+    trough, because the pushes that delay it would rest as well. The usual length is a moving mean:
+    two reports by chance are not the work of two rounds.
 
     Times in seconds. A report costs O(1), a release O(log N), the end of a round O(N).
     """
@@ -50,7 +51,7 @@ class JustInTime:
         self._usual = 0.0  # length of a round, once the first is over
         self._samples: dict[int, int] = {}  # worker -> of this round
         self._work: dict[int, float] = {}  # worker -> usual samples of a round
-        self._fast = math.inf  # usual samples of who has time to spare, whatever its response
+        self._fast = math.inf  # usual samples from which a worker rests, whatever its response
         self._response: dict[int, float] = {}  # worker -> r, once known
         self._reported: dict[int, float] = {}  # worker -> its newest report in this round
         self._awaited: set[int] = set()  # did not rest in this round, and have not reported
@@ -71,7 +72,7 @@ class JustInTime:
             known.pop(worker, None)
 
     def arrived(self, worker: int, samples: int, now: float) -> bool:
-        """A push of so many samples arrived. True: the worker is to rest."""
+        """Note a push of `samples` examples; return whether the worker is to rest."""
         self._awaited.discard(worker)
         self._samples[worker] = self._samples.get(worker, 0) + samples
         r = self._response.get(worker)
@@ -96,7 +97,7 @@ class JustInTime:
         return rests
 
     def end_round(self, now: float) -> None:
-        """The round's version is made, which tells its length, and the next round begins."""
+        """Measure the round, whose version is made, and begin the next one."""
         assert self._begin is not None, "a version holds pushes of workers"
         new = now - self._begin
         if self._length is None:
@@ -114,7 +115,7 @@ class JustInTime:
         heapify(self._due)
 
     def due(self, now: float) -> list[int]:
-        """The workers that are to be released now; each is named once."""
+        """Return the workers to release now; each is named once."""
         released = []
         while self._due and (self._due[0][0] <= now or not self._awaited):
             _, worker = heappop(self._due)
@@ -126,7 +127,7 @@ class JustInTime:
 
     @property
     def next_due(self) -> float | None:
-        """When `due` next has somebody to name; None: not in this round."""
+        """Seconds at which `due` next names a worker; None: not in this round."""
         return self._due[0][0] if self._due else None
 
 

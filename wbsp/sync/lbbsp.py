@@ -31,9 +31,9 @@ class LBBSP(SyncModel):
         server: accept(p, samples / X); all active workers have pushed:
                     commit; sizes x_i with sum X = N * batch; direct x_i to each; grant all
 
-    The load is fixed within a round and changes at its end alone [paper]. By the weights a version
-    is one step of SGD on the union of the batches, as in BSP; with equal speeds it is BSP. How x_i
-    is found, by `controller`:
+    The load is fixed within a round and changes only at its end [paper]. By the weights a version
+    is one step of SGD on the union of the batches, as in BSP; with equal speeds it is BSP. The
+    option `controller` chooses how x_i is found:
 
         cpu:        minimize max_i t_i(x_i), t_i(x) = x / v_i + q_i, v_i predicted [paper]; q_i from
                     the steps themselves [ours]
@@ -43,10 +43,10 @@ class LBBSP(SyncModel):
                     time from the grant to the push, less the compute in it [ours]
 
     The examples of a round are consecutive in the stream: worker k takes [p, p + x_k), the next
-    continues there, and so does the next round. The examples of a lost worker are lost with it;
-    where workers share the run's data, the ledger chooses the examples, and they are not. A worker
-    that joins takes `batch` examples. X is the sum of the sizes of the active
-    workers: it changes when they come and go, and is N * batch again from the next commit on.
+    worker continues there, and so does the next round. The examples of a lost worker are lost with
+    it, unless the workers share the run's data: then the ledger assigns them to other workers. A
+    worker that joins takes `batch` examples. X is the sum of the sizes of the active workers: it
+    changes when they join and leave, and is N * batch again from the next commit on.
     """
 
     name = "lbbsp"
@@ -126,7 +126,7 @@ class LBBSP(SyncModel):
         if not ahead:
             return self.join(worker, now)
         self._enter(worker, now)
-        self.round.lead(worker, ahead)  # and it is granted when that is over
+        self.round.lead(worker, ahead)  # the end of that round grants it
         return []
 
     def _enter(self, worker: int, now: float) -> None:
@@ -154,7 +154,7 @@ class LBBSP(SyncModel):
     def _commit_if_complete(self, now: float) -> list[Action]:
         if not self.round.complete:
             return []
-        if not self.round.led:  # else there are workers of which nothing was measured yet
+        if not self.round.led:  # else some workers have no measurement yet
             self.sizes = self.balancer.sizes(
                 {worker: self.sizes[worker] for worker in sorted(self.active)})
         self.round.restart()
@@ -164,7 +164,7 @@ class LBBSP(SyncModel):
         return [Commit(), *map(self._direct, due), *map(Grant, due)]
 
     def _direct(self, worker: int) -> Direct:
-        """The Direct with its size and, in the shared stream, the next examples not given away."""
+        """Return the Direct with the worker's size and its start in the shared stream, if any."""
         size = self.sizes[worker]
         if not self.rule.shared:
             return Direct(worker, batch=size)

@@ -11,13 +11,13 @@ class LocalSGD(BSP):
         server: as BSP
 
     Differs from BSP in one number: W_{n+1} = W_n + mean_k(SGD_k^tau(W_n) - W_n), the mean of the
-    workers' models, and tau = 1 is BSP. A slow worker holds the others as long as under BSP, but
-    only every tau-th step.
+    workers' models, and tau = 1 is BSP. The others wait for a slow worker as long as under BSP, but
+    only at every tau-th step.
 
     Source: McMahan, Moore, Ramage, Hampson, Aguera y Arcas, "Communication-efficient learning of
     deep networks from decentralized data", AISTATS 2017, arXiv 1602.05629 (FederatedAveraging with
-    every client in every round) [paper]. There a client counts by its examples and tau by its
-    epochs; here all count the same, and tau is counted in steps [ours].
+    every client in every round) [paper]. There a client's weight is its number of examples and tau
+    counts epochs; here all weights are equal, and tau counts steps [ours].
     """
 
     name = "localsgd"

@@ -1,4 +1,4 @@
-"""Measurements that models decide by."""
+"""Measurements on which models base decisions."""
 
 from heapq import heapify, heappop, heappush
 
@@ -6,15 +6,16 @@ _NEWEST = 0.3  # weight of the newest measurement in an average
 
 
 def averaged(old: float | None, new: float) -> float:
-    """A moving average with one measurement more. old: None before the first."""
+    """Return the moving average `old`, updated by one measurement; `old` is None before the first.
+    """
     return new if old is None else old + _NEWEST * (new - old)
 
 
 class SlowestMeter:
     """The slowest worker, by an exponential moving average of the seconds a step takes.
 
-    A worker without a measurement counts as the slowest, so that nothing is decided before every
-    worker has one. Every call costs O(log n) amortized over the updates.
+    A worker without a measurement counts as the slowest, so that a model decides nothing before
+    every worker has one. Every call costs O(log n) amortized over the updates.
     """
 
     def __init__(self, smoothing: float = 0.3):

@@ -24,8 +24,8 @@ class MSync(KSync):
     the m-th smallest time of a worker from its grant to its push, S the noise sigma^2 / eps in
     units of a worker's batch [derived]: a round of m lasts T(m), and 1 + S / m rounds are needed
     per unit of progress. For S >> N that is the highest throughput m / T(m), for S = 0 the fastest
-    worker alone. Times are averages, 0.3 of them the newest [ours]; until each worker that is here
-    has one, everyone is waited for [ours].
+    worker alone. Times are moving averages with weight 0.3 for the newest [ours]; until each active
+    worker has one, a round waits for all [ours].
 
     Differs from KSync in that m takes the place of N - b, and follows the workers.
     """
@@ -45,7 +45,7 @@ class MSync(KSync):
 
     def __init__(self, **options):
         super().__init__(**options)
-        self._m: int | None = None  # of this round; None: everyone
+        self._m: int | None = None  # of this round; None: all workers
         self._since: dict[int, float] = {}  # worker -> time of its newest grant
         self._seconds: dict[int, float] = {}  # worker -> from a grant to its push, on average
 
@@ -78,9 +78,11 @@ class MSync(KSync):
 
 
 def fastest(seconds: Sequence[float], noise: float) -> int:
-    """The m that minimizes T(m) (1 + S / m); of equal ones the largest, which has less noise.
+    """Return the m that minimizes T(m) (1 + S / m); of equal ones the largest: it has least noise.
 
-    seconds: T(1) <= T(2) <= ... of all workers; noise: S, 0: as many as workers
+    Args:
+        seconds: T(1) <= T(2) <= ... of all workers.
+        noise: S; 0 means the number of workers.
     """
     s = noise or len(seconds)
     return min(range(len(seconds), 0, -1), key=lambda m: seconds[m - 1] * (1 + s / m), default=1)

@@ -15,20 +15,20 @@ class NBSync(BSP):
     """No worker waits: it trains until the next version has arrived, at least one step.
 
         worker: after the first step: push x - W_0; x = W_0
-                at every later step's end, if the next version W_n has come:
+                at every later step's end, if the next version W_n has arrived:
                     push x - W_(n-1), for round n + 1; x = W_n
         server: as BSP: accept(p, 1/N); all active workers have pushed: commit, grant all
 
     Hence W_(n+1) = W_n + mean over k of (LocalSGD_k(W_(n-1)) - W_(n-1)) [code]. How many local
     steps fit into a round is not decided [paper]: each worker makes as many as its own round
-    trip lasts. Progress leaves the live model when it is handed over, and is back one round later,
-    inside W [code]. The prototype continues from the first step's end without taking its progress
-    out, so that this step counts twice; here x returns to W_0 [derived]. A worker that joins starts
-    likewise, and the round of its join waits for its first push [ours]: no round takes an update
-    from before the last version but one.
+    trip lasts. Progress leaves the live model when it is pushed, and returns one round later,
+    inside W [code]. The prototype continues from the first step's end without removing its
+    progress, so that this step counts twice; here x returns to W_0 [derived]. A worker that joins
+    starts in this way, too, and the round of its join waits for its first push [ours]: no round
+    takes an update from before the last version but one.
 
-    merge=add keeps the progress in the live model, x = W_n + what was handed over, as CoCoD-SGD
-    does [ours]. Replacing swings almost undamped where many steps fit into a round [derived].
+    merge=add keeps the progress in the live model, x = W_n + pushed progress, as CoCoD-SGD does
+    [ours]. Replacing oscillates almost undamped where many steps fit into a round [derived].
     normalize=true gives an update the weight (mean steps of the round before) / (its steps) / N,
     so that fast workers do not pull W towards their own data (FedNova) [ours]. All updates
     of a round share the mean, which takes the bias away; taking the mean of the last round only
@@ -44,8 +44,8 @@ class NBSync(BSP):
         source="Zhou et al., IEEE TSC 2023",
         certainty="from the author's prototype; merge=add and normalize ours")
     OPTIONS = {
-        "merge": Option("replace", "what becomes of the progress handed over when a version comes: "
-                        "it leaves the live model, or stays in it", choices=("replace", "add")),
+        "merge": Option("replace", "pushed progress when a version arrives: removed from the live "
+                        "model, or kept in it", choices=("replace", "add")),
         "normalize": Option(False, "weigh an update by the inverse of its steps"),
     }
 

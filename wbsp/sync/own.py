@@ -1,4 +1,4 @@
-"""A synchronization model of one's own, from a module outside this package."""
+"""User-defined synchronization models, from a module outside this package."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ _FIT = re.compile(r"[A-Za-z0-9_-]+")  # names of files are made of a model's nam
 def import_model(path: str) -> type[SyncModel]:
     """Return the class that `module:Class` names; the current folder is searched for `module`.
 
-    Raises ValueError, in one line, for another form, and if there is no such module, no such name
-    in it, or no subclass of SyncModel with a `name` of its own. An error inside the module comes
-    through as it is.
+    An error inside the module is not caught.
+
+    Raises:
+        ValueError: the path has another form, the module or the class does not exist, or the class
+            is no subclass of SyncModel with a `name` of its own; one line.
     """
     if not _PATH.fullmatch(path):
         raise ValueError(f"synchronization model {path!r} is not of the form module:Class")
@@ -49,7 +51,11 @@ def import_model(path: str) -> type[SyncModel]:
 
 
 def check_own(path: str, model: SyncModel) -> None:
-    """Raises ValueError, in one line, for a model that no run could begin with."""
+    """Check that a run can start with a user-defined model.
+
+    Raises:
+        ValueError: a run cannot; one line.
+    """
     kind = type(model).__name__
     if not isinstance(getattr(model, "active", None), set):
         problem = f"{kind}.__init__ does not call super().__init__(**options)"
@@ -64,6 +70,6 @@ def check_own(path: str, model: SyncModel) -> None:
             deepcopy(model)
             return
         except Exception as error:
-            problem = (f"{kind} cannot be copied, as for a server that follows on another: "
-                       f"{error!r}; keep no lock, file or thread in it")
+            problem = (f"{kind} cannot be copied, which a server needs that takes over from "
+                       f"another: {error!r}; keep no lock, file or thread in it")
     raise ValueError(f"synchronization model {path!r}: {problem}")

@@ -1,8 +1,8 @@
 """Predictors of a worker's speed in its next step, from its earlier ones.
 
-A predictor receives each speed as it is measured, with the shares of the processors and of the
-memory that were in use then; `value` is its prediction of the next speed. Speeds are examples a
-second, but any positive series will do.
+A predictor receives each measured speed with the shares of the processors and of the memory in use
+at that time; `value` is its prediction of the next speed. Speeds are examples a second, but any
+positive series is possible.
 """
 
 from collections import deque
@@ -19,10 +19,10 @@ class Predictor(Protocol):
 
     @property
     def value(self) -> float:
-        """The predicted next speed."""
+        """Predicted next speed."""
 
     def observe(self, speed: float, cpu: float | None = None, memory: float | None = None) -> None:
-        """A speed was measured, at these shares (0..1) of processors and memory in use."""
+        """Note a measured speed and the shares (0..1) of processors and memory in use."""
 
 
 class Last:
@@ -56,13 +56,13 @@ class Narx:
 
     Speeds are in units of their mean. Each observation makes one Levenberg-Marquardt step of the
     weights on the newest `WINDOW` of them, a fraction of a millisecond [ours: the paper names the
-    method, not its sizes]. The network is believed only while its own predictions have been better
-    than the moving average's, which is the answer otherwise; and never by more than a factor of
-    two beyond the speeds that it has seen.
+    method, not its sizes]. `value` is the network's prediction only while its predictions have been
+    better than the moving average's; otherwise it is the moving average. It stays within a factor
+    of two of the observed speeds.
     """
 
     LAGS, HIDDEN, WINDOW = 2, 4, 50
-    LEAST = 20  # observations before training, and predictions before they are believed
+    LEAST = 20  # observations before training, and predictions before they are used
     DECAY = 1e-3  # of the weights, against fits to noise
 
     def __init__(self):
@@ -85,7 +85,7 @@ class Narx:
 
     @property
     def believed(self) -> bool:
-        """True while the network has been the better of the two."""
+        """True while the network has predicted better than the moving average."""
         return len(self._misses) == self.LEAST and sum(self._misses) < 0
 
     def observe(self, speed: float, cpu: float | None = None, memory: float | None = None) -> None:
@@ -97,7 +97,7 @@ class Narx:
             self._learn()
 
     def _learn(self) -> None:
-        """One step of training, then the guess."""
+        """Train one step, then predict."""
         seen = np.array(self._seen)  # [n, 3]
         mean, lowest, highest = (f(seen[:, 0]) for f in (np.mean, np.min, np.max))
         seen[:, 0] /= mean
@@ -122,7 +122,7 @@ class Narx:
         return miss @ miss + self.DECAY * (weights @ weights)
 
     def _run(self, weights: np.ndarray, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Outputs [n] and their derivatives by the weights [n, weights], for inputs [n, inputs]."""
+        """Return outputs [n] and their derivatives [n, weights] for inputs [n, inputs]."""
         inner, bias, outer, offset = np.split(weights, np.cumsum(
             [self.HIDDEN * inputs.shape[1], self.HIDDEN, self.HIDDEN]))
         hidden = np.tanh(inputs @ inner.reshape(self.HIDDEN, -1).T + bias)  # [n, HIDDEN]
@@ -138,9 +138,9 @@ class Overhead:
 
     Two steps in a row, of x examples in s seconds and x' in s', lie on a line of intercept
     (x s' - x' s) / (x - x'). `seconds` is the mean of these with weights (x - x')^2 that fade by
-    0.9 a pair: the speed may drift meanwhile, the intercept stays. `seconds` is 0 until two sizes
-    were seen, and never so large that a worker looks more than ten times faster than it was; a step
-    that is shorter than its overhead proves the mean wrong, and all pairs are forgotten.
+    0.9 a pair: the speed may drift, the intercept stays. `seconds` is 0 until two sizes were
+    measured, and is limited so that a worker's speed is overestimated ten times at most. A step
+    that is shorter than the overhead shows that the mean is wrong; then all pairs are discarded.
     """
 
     FADE = 0.9

@@ -1,4 +1,4 @@
-"""Rennala SGD: a version is the mean of S gradients of the version before, whoever made them.
+"""Rennala SGD: a version is the mean of S gradients of the version before, from any workers.
 
 Source: Tyurin, Richtarik, "Optimal time complexities of parallel stochastic optimization methods
 under a fixed computation model", NeurIPS 2023, arXiv 2305.12387 (Rennala SGD: the method for
@@ -29,11 +29,11 @@ class Rennala(SyncModel):
                 accept(p, 1/S); S accepted? commit
                 grant the pusher
 
-    A fast worker gives several of the S, all of them from W itself: it goes back to W between them,
-    without a fetch (adopt="return") [derived]. No update is stale; each worker's step under way
-    when a version is made is lost. The time to a stationary point is optimal, among all methods
-    that ask one gradient after the other of each worker, up to constants, for workers that share
-    their data [abstract]; transfers cost nothing in that model, and here each step is pushed.
+    A fast worker contributes several of the S, all computed from W itself: it returns to W between
+    them, without a fetch (adopt="return") [derived]. No update is stale; the steps that run when a
+    version is made are lost. The time to a stationary point is optimal, up to constants, among all
+    methods that request one gradient after the other from each worker, for workers that share their
+    data [abstract]. Transfers cost nothing in that analysis, and here each step is pushed.
 
     Differs from KSync in that a worker may give many updates to one version, and that none waits
     for the end of the round.
@@ -42,7 +42,7 @@ class Rennala(SyncModel):
     name = "rennala"
     about = About(
         bound="no update is stale; those of older versions are rejected",
-        waits="nobody, but for the own push and a fetch of a newer version",
+        waits="no worker, except for its own push and a fetch of a newer version",
         traffic="a push a step, N fetches a version",
         source="Tyurin, Richtarik, NeurIPS 2023",
         certainty="rule from the authors' later code; going back without a fetch: derived; "
@@ -58,7 +58,7 @@ class Rennala(SyncModel):
 
     @property
     def needed(self) -> int:
-        """S: how many updates make a version."""
+        """S, the updates of a version."""
         return self.s or len(self.active)
 
     def weight_of(self, push: Push) -> float:

@@ -1,4 +1,4 @@
-"""Ringmaster ASGD: asynchronous SGD that ignores what is too stale.
+"""Ringmaster ASGD: asynchronous SGD that rejects updates that are too stale.
 
 Sources: Maranjyan, Tyurin, Richtarik, "Ringmaster ASGD: The first asynchronous SGD with optimal
 time complexity", ICML 2025, arXiv 2501.16168 [abstract, code]; R = floor(sqrt(k)) is from the code
@@ -31,21 +31,21 @@ class Ringmaster(SyncModel):
                 grant the pusher
 
     r is R, fixed [abstract]; with r=0, R = max(1, floor(sqrt(k))), k the number of versions so far,
-    to which a rate that falls with 1 / sqrt(k) belongs [code]: that is the run's to set. R = 1 is
-    one worker's SGD, from whoever is first.
+    to which a learning rate that falls with 1 / sqrt(k) belongs [code], which a run sets. R = 1 is
+    the SGD of one worker, the one that is first at each version.
 
     w is 1, each update a whole step of SGD [code]; with weight=mean it is 1/N, as under ASP, so
     that one learning rate suits both [ours]. The paper's variant that stops a worker's step as soon
     as it is too late is left out: a worker here ends its step.
 
-    Differs from SaPS, which bounds the lag as well, in R, in the weight, and in that nobody is
-    hurried.
+    Differs from SaPS, which bounds the lag as well, in R, in the weight, and in that no worker is
+    directed to push early.
     """
 
     name = "ringmaster"
     about = About(
         bound="lag of an accepted update below R",
-        waits="nobody, but for the own push and fetch",
+        waits="no worker, except for its own push and fetch",
         traffic="a push and a fetch a step",
         source="Maranjyan, Tyurin, Richtarik, ICML 2025",
         certainty="rule from the abstract and the authors' code; weight=mean: ours; without stops")

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 
 class Round:
-    """The workers that have yet to push since the last commit.
+    """A round of pushes, from one commit to the next.
 
     A round is complete when every active worker has pushed at least once in it. Each call costs
     O(1) amortized over the pushes of a round.
 
-    missing: these workers
+    Attributes:
+        missing: the active workers that have not pushed since the last commit.
     """
 
     def __init__(self, active: set[int]):
-        """`active`: the model's own set, as it changes."""
+        """Begin a round.
+
+        Args:
+            active: the model's set of active workers; the round reads it as it changes.
+        """
         self._active = active
         self.missing: set[int] = set()
         self._pushed = False
@@ -41,9 +46,10 @@ class Barrier(Round):
     """A round in which each worker pushes once.
 
     After a restart of the server some workers may have pushed for this round, or for the one after
-    it, and others not; the former are not awaited until the latter have caught up.
+    it, and others not. The round does not wait for the former until the latter have caught up.
 
-    absent: workers that have pushed for this round, and have left
+    Attributes:
+        absent: workers that have pushed for this round and have left -> rounds, as in `lead`.
     """
 
     def __init__(self, active: set[int]):
@@ -57,7 +63,7 @@ class Barrier(Round):
         return bool(self._ahead or self.absent)
 
     def lead(self, worker: int, rounds: int) -> None:
-        """A worker has pushed for so many `rounds`, from this one on."""
+        """Note that a worker has pushed for `rounds` rounds already, from this one on."""
         self._ahead[worker] = rounds
         self.push(worker)
 

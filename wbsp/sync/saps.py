@@ -23,23 +23,23 @@ from wbsp.sync.base import (
 
 
 class SaPS(SyncModel):
-    """ASP that drops what is too old, and fetches a straggler's work before it is.
+    """ASP that rejects updates that are too old, and directs stragglers to push before that.
 
         worker: x = W_v; train the mini-batch in M micro-batches, a step each
-                directed to hand over? end after this one
+                directed to push? end after this one
                 push x - W_v; wait for the newest version; x = W
         server: lag = V - v of the push
                 lag <= s N: accept(p, scale(lag) / (N M)), commit; else reject
                 grant the pusher at once
-                after a commit: V - v_j >= h N for a worker j: direct it to hand over, once a grant
+                after a commit: V - v_j >= h N for a worker j: direct it to push, once a grant
 
     The paper's aims are known: asynchronous, never waiting for stragglers, which show in the
     version of their parameters; a coordinator bounds the staleness without waiting [paper]. The
     rule is [ours]; without bounds it is ASP. In ASP the natural lag is N - 1, and
     f (N - 1) for a worker f times slower [derived]; therefore s and h are given in multiples of N.
-    A worker with f (N - 1) > s N would never be heard by policy=reject, which has the bound alone
-    and M = 1; policy=preempt hears it if (a micro-batch and its messages) * version rate is at most
-    (s - h) N [derived].
+    policy=reject, which has only the bound and M = 1, would accept no push of a worker with
+    f (N - 1) > s N; policy=preempt accepts it if (a micro-batch and its messages) * version rate is
+    at most (s - h) N [derived].
 
     The M micro-batches are steps one after another, and the sum of m of them is m times a step on
     the mini-batch to first order: 1 / M makes a whole mini-batch weigh like one step, and a part
@@ -56,13 +56,13 @@ class SaPS(SyncModel):
     OPTIONS = {
         "s": Option(4.0, "largest lag of an accepted push, in multiples of the workers; inf: any",
                     low=0),
-        "h": Option(2.0, "lag at which a worker is directed to hand over, in multiples of the "
+        "h": Option(2.0, "lag at which a worker is directed to push, in multiples of the "
                     "workers", low=0),
-        "policy": Option("preempt", "only reject what is too old, or also hurry the stragglers",
+        "policy": Option("preempt", "reject old updates only, or direct stragglers to push, too",
                          choices=("preempt", "reject")),
         "scale": Option("constant", "weight of a lagging push: 1, or 1 / (1 + lag)",
                         choices=("constant", "inverse")),
-        "micro_batches": Option(4, "parts of a mini-batch at whose ends a worker may hand over "
+        "micro_batches": Option(4, "parts of a mini-batch at whose ends a worker may push "
                                 "(with policy=preempt)", low=1),
     }
 
@@ -110,7 +110,7 @@ class SaPS(SyncModel):
         return [*actions, Grant(push.worker)]
 
     def _preempt(self, n: int) -> list[Action]:
-        """Direct the workers whose version has become old."""
+        """Direct the workers with an old version to push."""
         orders: list[Action] = []
         held = self._granted
         while held and self.version - next(iter(held.values())) >= self._late * n:

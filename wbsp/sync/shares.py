@@ -6,15 +6,15 @@ from wbsp.sync.base import Push
 
 
 class Shares:
-    """The share of each active worker, in proportion to what is known of it.
+    """The share of each active worker, in proportion to its measurement.
 
-    A worker of which nothing is known yet has 1/N, and the others share the rest. The shares of the
-    active workers sum to one, and are exactly 1/N where all are equal.
+    A worker without a measurement has 1/N, and the others share the rest. The shares of the active
+    workers sum to one, and are exactly 1/N where all measurements are equal.
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, float | None] = {}  # active worker -> as above; None: not yet
-        self._share: dict[int, float] | None = None  # None: to be computed when asked for
+        self._known: dict[int, float | None] = {}  # active worker -> measurement; None: not yet
+        self._share: dict[int, float] | None = None  # None: computed at the next `of`
 
     def join(self, worker: int, now: float) -> None:
         self._learn(worker, None)
@@ -24,13 +24,13 @@ class Shares:
         self._share = None
 
     def count(self, push: Push, now: float) -> None:
-        """A push has arrived, which is about to be accepted."""
+        """Note a push that is about to be accepted."""
 
     def end_round(self) -> None:
-        """A version of all workers was made."""
+        """Note that a version of all workers was made."""
 
     def of(self, worker: int) -> float:
-        """The share of an active worker, 0..1."""
+        """Return the share of an active worker, 0..1."""
         if self._share is None:
             self._share = self._shares()
         return self._share[worker]
@@ -55,17 +55,21 @@ class WorkShares(Shares):
     n = newest * (samples of the newest round) + (1 - newest) * (n before), or the samples alone in
     a worker's first whole round; share = n / (sum of n over all active workers).
 
-    A worker that is here and pushes nothing in a round (trigger=slowest allows that) has made no
-    work in it: its share falls, and rises again with its next pushes. One that rejoins starts
-    again. Shares change at the end of a round and when a worker joins or leaves, so that all pushes
-    of one round weigh alike.
+    An active worker that pushes nothing in a round (trigger=slowest allows that) counts with zero
+    samples: its share falls, and rises again with its next pushes. A worker that rejoins starts
+    without a measurement. Shares change at the end of a round and when a worker joins or leaves, so
+    that all pushes of a worker in one round have equal weights.
     """
 
     def __init__(self, newest: float = 0.7):
-        """`newest`: weight of the newest round in the average, 0..1."""
+        """Start without measurements.
+
+        Args:
+            newest: weight of the newest round in the average, 0..1.
+        """
         super().__init__()
         self._newest = newest
-        # samples in this round, of the workers that are here since its first push
+        # samples in this round, of the workers that are active since its first push
         self._counted: dict[int, int] = {}
         self._begun = False  # a push was accepted in this round
 
@@ -94,17 +98,18 @@ class WorkShares(Shares):
 class TimeShares(Shares):
     """Each active worker's share in the seconds that all take for a step each.
 
-    c = seconds from the worker's push before to this one / steps in it, as an average, `newest` of
-    it the newest; share = c / (sum of c over all active workers). Waiting counts: share / c is how
-    fast a worker moves the model, and that is the same for all, however often they push.
+    c = seconds from the worker's push before to this one / steps in it, as a moving average with
+    weight `newest` for the newest; share = c / (sum of c over all active workers). Waiting counts.
+    share / c is the rate at which a worker moves the model; it is equal for all workers, however
+    often they push.
 
     Sources: Mahran, Maranjyan, Richtarik, "Rescaled asynchronous SGD: optimal distributed
     optimization under data and system heterogeneity", arXiv 2605.13434, 2026: step sizes in
     proportion to the workers' times, so that all have the same rate in the sum [abstract]; and
     Malenia SGD (Tyurin, Richtarik, NeurIPS 2023): a version is the mean over the workers of each
-    one's mean gradient [memory], here by the counts of before, since a weight is final when its
-    update is accepted. That the shares sum to one, so that equal workers weigh 1/N, and the average
-    are [ours].
+    one's mean gradient [memory], here by earlier counts, because a weight is final when its update
+    is accepted. That the shares sum to one, so that equal workers weigh 1/N, and the average are
+    [ours].
     """
 
     def __init__(self, newest: float = 0.3):
@@ -128,5 +133,5 @@ class TimeShares(Shares):
 
 
 def shares_by(weight: str) -> Shares | None:
-    """For an option `weight`: "work" or "time"; None for "equal", all having 1/N."""
+    """Return the shares for an option `weight`, "work" or "time"; None for "equal": all 1/N."""
     return {"work": WorkShares, "time": TimeShares}[weight]() if weight != "equal" else None

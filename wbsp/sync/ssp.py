@@ -23,28 +23,30 @@ class SSP(SyncModel):
         server: accept(p, 1/N), commit; clock_p += 1
                 grant p as soon as clock_p - min clock <= s
 
-    A clock counts pushes. A worker that joins starts at the lowest clock, so that it holds no one
-    back [ours]; the weight 1/N is ours, too.
+    A clock counts pushes. A worker that joins starts at the lowest clock, so that it delays no
+    other worker [ours]; the weight 1/N is ours, too.
 
     refresh=published is the rule of the published runners, whose "bsp", "ssp" and "asp" are this
     with s = 1, 40 and 1000: a worker continues with its own model until it is s steps beyond the
-    lowest clock that it was told with its newest model [ADSP's code; that WBSP's runners share it
-    is inferred].
+    lowest clock that came with its newest model [ADSP's code; that WBSP's runners share it is
+    inferred].
 
-        worker: step; push; wait for the acknowledgement, and for a version if that says so; x = W
+        worker: step; push; wait for the acknowledgement, and for a version if directed to; x = W
         server: accept(p, 1/N), commit; clock_p += 1
                 clock_p - told_p >= s? hold p until clock_p - min clock < s;
                                        then grant p, told_p = min clock
 
-    The slowest worker fetches, too: it knows only what it was told. The first version of a worker
-    that joins tells it the lowest clock of that moment [ours; there all begin at 0].
+    The slowest worker fetches, too, because it knows only the clock that came with its model. The
+    first version of a worker that joins carries the lowest clock of that moment [ours; there all
+    begin at 0].
     """
 
     name = "ssp"
     about = About(
         bound="lead of a worker over the slowest at most s steps",
         waits="a worker at the bound, for the slowest",
-        traffic="a push and a fetch a step (published: a fetch once s beyond what it was told)",
+        traffic="a push and a fetch a step (published: a fetch every s steps beyond the granted "
+                "lowest clock)",
         source="Ho et al., NIPS 2013",
         certainty="exact but for the weight 1/N, ours; published: ADSP's code, WBSP's inferred")
     rule = WorkerRule(push="every_step", wait="model", adopt="replace")
@@ -91,7 +93,7 @@ class SSP(SyncModel):
         actions = [Accept(push, self.weight_of(push)), Commit(), *self._release()]
         if self._keeps_its_own(worker):
             return actions
-        if self._may_go_on(worker):
+        if self._may_continue(worker):
             return [*actions, self._grant(worker)]
         self._held.setdefault(self.clock[worker], []).append(worker)
         return actions if self.refresh == "push" else [*actions, Direct(worker, hold=True)]
@@ -102,17 +104,17 @@ class SSP(SyncModel):
         self._at[clock - 1] -= 1
         self._at[clock] += 1
 
-    def _may_go_on(self, worker: int) -> bool:
-        """True unless the worker, which has just pushed, is beyond its bound."""
+    def _may_continue(self, worker: int) -> bool:
+        """Return whether the worker, which has just pushed, is within its bound."""
         return self.clock[worker] - self._min <= self._lead
 
     @property
     def _lead(self) -> int:
-        """With how many steps ahead of the slowest a worker may be granted."""
+        """Return how many steps ahead of the slowest a worker may be to receive a grant."""
         return self.s - (self.refresh == "published")
 
     def _keeps_its_own(self, worker: int) -> bool:
-        """True if the worker, which has just pushed, continues without a newer model."""
+        """Return whether the worker, which has just pushed, continues without a newer model."""
         return self.refresh == "published" and self.clock[worker] - self.told[worker] < self.s
 
     def _grant(self, worker: int) -> Grant:

@@ -34,11 +34,11 @@ class WBSP(SyncModel):
         server: accept(p, 1/N)
                 every active worker has pushed since the last commit? commit; grant all
 
-    Differs from BSP only in what a worker waits for, and hence in how many pushes of a fast worker
-    a version holds. "Every active worker has pushed" is the abstract's "the slowest uploads" for
-    constant speeds, and stays right when speeds change or the slowest leaves [derived]. A push that
-    was computed before a commit and arrives after it counts in the next round [derived from the
-    code].
+    Differs from BSP only in the message that a worker waits for, and hence in how many pushes of a
+    fast worker a version holds. "Every active worker has pushed" is the abstract's "the slowest
+    uploads" for constant speeds, and stays right when speeds change or the slowest leaves
+    [derived]. A push that was computed before a commit and arrives after it counts in the next
+    round [derived from the code].
 
     trigger=slowest names the slowest explicitly, by a moving average of its seconds a step: the
     version is committed at that worker's push [abstract; the measure is ours].
@@ -46,16 +46,16 @@ class WBSP(SyncModel):
     once and only the grants wait for the slowest [code].
 
     weight=work weighs a push by its worker's share in the samples of the former rounds in place of
-    1/N [ours]: see `WorkShares`. A version is W + a mean of what each worker pushed since W: over
-    the workers (equal), where a worker that made 26 of 27 steps gets half of its way back and does
-    that half twice; or over the work. (It is the mean of their live models only where all that was
-    pushed was computed on from W: of a fast worker's first push of a round that is not so.) By
-    work a version moves up to N times as far along the fastest worker's way, and so bears learning
-    rates up to N times smaller than under weight=equal; where the data of workers differ, it
-    favours those of the fast ones.
+    1/N [ours]: see `WorkShares`. A version is W + a mean of the workers' pushes since W. With
+    weight=equal the mean is over the workers: of two, one that made 26 of 27 steps gets back half
+    of its progress and repeats the other half. With weight=work the mean is over the steps. (It is
+    the mean of their live models only if all pushes were computed from W, which does not hold for a
+    fast worker's first push of a round.) By work a version moves up to N times as far along the
+    fastest worker's path, and so needs learning rates up to N times smaller than under
+    weight=equal. Where the data of workers differ, it favours the data of the fast ones.
 
-    weight=time is for such data: a push weighs the more the longer its worker takes for a step, so
-    that all workers move the model equally fast: see `TimeShares`.
+    weight=time is for such data: the weight of a push grows with its worker's seconds for a step,
+    so that all workers move the model equally fast: see `TimeShares`.
     """
 
     name = "wbsp"
@@ -128,7 +128,7 @@ class OptimizedWBSP(WBSP):
     """WBSP with communication and computation in parallel (in the official code: pcc).
 
         compute thread, at each step's end:
-            a version has come in? x = W + (x - anchor); anchor = W
+            a version has arrived? x = W + (x - anchor); anchor = W
             sender idle? cut and push; else continue, and the next cut carries all steps since
         communication thread: send the cut; on a grant fetch the version
         server: as WBSP
@@ -138,9 +138,9 @@ class OptimizedWBSP(WBSP):
     during a fetch, or applies it torn; the rebase keeps it [ours]. adopt=replace loses it, whole
     [code], so that what the rebase gains can be measured.
 
-    With `late` a fast worker pushes once a round and so that its push arrives shortly before the
-    slowest's [ours]: of a fast worker's pushes of a round only the sum counts. See `JustInTime`.
-    Needs trigger=all_pushed, by which a round waits for workers that rest.
+    With `late` a fast worker pushes once a round, timed so that its push arrives shortly before the
+    slowest's [ours], because only the sum of its pushes of a round counts. See `JustInTime`. It
+    needs trigger=all_pushed, under which a round waits for workers that rest.
     """
 
     name = "pcc"
@@ -194,7 +194,7 @@ class OptimizedWBSP(WBSP):
         return super()._end_round(now)
 
     def _release(self, now: float) -> list[Action]:
-        """Let those push whose time has come, and set the alarm for the others that rest."""
+        """Direct the resting workers that are due to push; set the alarm for the others."""
         if self.times is None:
             return []
         released: list[Action] = [Direct(worker, cut=True) for worker in self.times.due(now)]

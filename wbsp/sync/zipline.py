@@ -1,4 +1,4 @@
-"""ZipLine: the moment at which workers that end steps at different times can best meet.
+"""ZipLine: the best time of a barrier for workers that end their steps at different times.
 
 Sources: Zhao, Papagelis, An, Chen, Liu, Hu, "Elastic bulk synchronous parallel model for
 distributed deep learning", ICDM 2019, arXiv 2001.01347; Zhao et al., "ZipLine: an optimized
@@ -32,7 +32,7 @@ Point = tuple[float, int, int]  # (time, worker, index from 0); comparing whole 
 
 
 class Counts(NamedTuple):
-    """What a sweep did. Merging the rows, O(nR log n) and common to all, comes on top."""
+    """Operations of a sweep, without the merge of the rows, O(nR log n), which all have."""
 
     points: int  # swept: n R
     compared: int  # entries of Z looked at
@@ -49,9 +49,10 @@ class Choice(NamedTuple):
 
 
 def zipline(rows: Rows) -> Choice:
-    """The older point falls to a filter that looks at all of Z. O(R n^2) [paper].
+    """Choose a barrier; a filter over all of Z drops the older point. O(R n^2) [paper].
 
-    Raises ValueError for a row that is empty, not ascending or not finite.
+    Raises:
+        ValueError: a row is empty, not ascending or not finite.
     """
     def drop(z: list[int], worker: int) -> tuple[int, int]:
         size = len(z)
@@ -62,8 +63,10 @@ def zipline(rows: Rows) -> Choice:
 
 
 def zipline_opt(rows: Rows) -> Choice:
-    """As `zipline`, but a search from the left, which ends where the older point is. It often is
-    the leftmost, so that nothing is searched; the worst case is still O(R n^2) [paper].
+    """Choose `zipline`'s barrier; a search of Z from the left finds the older point.
+
+    It often is the leftmost, so that the search ends at once; the worst case is still O(R n^2)
+    [paper].
     """
     def drop(z: list[int], worker: int) -> tuple[int, int]:
         place = z.index(worker)
@@ -74,11 +77,10 @@ def zipline_opt(rows: Rows) -> Choice:
 
 
 def zipline_opt_bs(rows: Rows) -> Choice:
-    """As `zipline_opt`, but the older point's time is read from `rows`, and a binary search finds
-    it: O(R n log n) [paper].
+    """Choose `zipline`'s barrier; a binary search by its time finds the older point.
 
-    Z is a window of the merged points in which dropped ones are only marked: a deletion would
-    move all that follows, and cost O(R n^2) again [ours].
+    O(R n log n) [paper]. Z is a window of the merged points in which dropped ones are only marked,
+    because a deletion would move all points behind it, and cost O(R n^2) again [ours].
     """
     points = _merge(rows)
     dropped = bytearray(len(points))
@@ -102,9 +104,9 @@ def zipline_opt_bs(rows: Rows) -> Choice:
 
 
 def _sweep(rows: Rows, drop: Callable[[list[int], int], tuple[int, int]]) -> Choice:
-    """Z as the list of the workers, in the order of their newest points, which `newest` holds.
+    """Sweep with Z as the list of the workers, in the order of their newest points.
 
-    drop(z, worker) removes the worker, and returns how many entries it looked at and moved.
+    drop(z, worker) removes the worker, and returns how many entries it compared and moved.
     """
     points = _merge(rows)
     z: list[int] = []
@@ -124,7 +126,11 @@ def _sweep(rows: Rows, drop: Callable[[list[int], int], tuple[int, int]]) -> Cho
 
 
 def _merge(rows: Rows) -> list[Point]:
-    """All points of all rows, in order: sorting runs that are sorted already is merging them."""
+    """Return all points of all rows in order; the sort merges the ascending rows.
+
+    Raises:
+        ValueError: a row is empty, not ascending or not finite.
+    """
     if not rows:
         raise ValueError("no rows: a barrier needs at least one worker")
     for worker, row in enumerate(rows):
