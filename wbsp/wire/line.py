@@ -56,7 +56,7 @@ class Line:
                 answer = m.decode(answers, self._socket.recv_multipart()[0])
                 if not isinstance(answer, m.Alive):
                     return answer
-            if self._monitor in found:
+            elif self._monitor in found and not self._socket.poll(0):  # else: said before a break
                 self._take(zmq.utils.monitor.recv_monitor_message(self._monitor)["event"])
         raise TimeoutError(f"{self._place} does not answer" if self.made else
                            f"no server answers at {self._place}")
