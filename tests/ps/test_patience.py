@@ -33,8 +33,8 @@ def impatient(jobs, *flags, workers, patience=1.0, sync="asp", fault=""):
     """A server that has only so many seconds of patience."""
     port = free_port()
     server = jobs.start("server", "-c", IMPATIENT.format(patience=patience, fault=fault),
-                        f"--worker_num={workers}", f"--sync={sync}", f"--port_base={port}", *flags,
-                        kind=ServerJob)
+                        f"--worker_num={workers}", f"--sync={sync}", f"--port_base={port}",
+                        "--one_run", *flags, kind=ServerJob)
     server.address, server.cwd = f"localhost:{port}", jobs.folder
     return server.listens()
 

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jobs import until
 
 from wbsp.sync.bsp import BSP
 from wbsp.worker.assignments import LOOK, NOTHING, Assignments
@@ -221,10 +223,15 @@ def test_the_end_comes_through_to_a_wait_for_a_batch():
     assignments = Assignments()
     dataset = batches(assignments, examples)
     assignments.begin(None)
-    threading.Timer(0.3, assignments.end).start()
-    start = time.monotonic()
-    assert list(dataset) == []
-    assert time.monotonic() - start < PATIENCE
+
+    def ends():
+        until(lambda: assignments._iterated, "the pipeline to ask for a piece")
+        assignments.end()
+
+    with ThreadPoolExecutor() as pool:
+        ended = pool.submit(ends)
+        assert list(dataset) == []
+        ended.result()
 
 
 def test_taking_some_batches_waits_for_no_more():
