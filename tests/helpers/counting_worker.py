@@ -7,6 +7,7 @@ run's accepted pushes have trained is known from outside.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -34,6 +35,8 @@ class Plan:
     hold_end: bool = False  # wait for it behind the first epoch
     form: str = "pair"  # of what the function returns: "pair", "dict" or "weighted"
     validate: bool = False
+    waits: bool = False  # each worker, for the results of each epoch
+    die_validating: int | None = None  # kill -9 itself in the validation of that epoch
     save: bool = False  # what a callback of hook.once sees at an epoch's end, as epoch-E.npy
     stop_at: int | None = None  # in that step, say that the run is to end
     ends_at: int | None = None  # a callback ends the training behind that epoch
@@ -41,6 +44,7 @@ class Plan:
     fits: int = 1
     reads: float = 0.0  # seconds that the function takes for a batch
     processes: int = 0  # that call it
+    devices: int = 1  # of its processors', under a MirroredStrategy
     plateau: bool = False  # a callback halves the rate at each validation but the first
 
     @property
@@ -96,6 +100,10 @@ def main(plan: Plan) -> None:
                 hook.stop_run("enough")
                 print("stopping", time.time(), flush=True)
 
+        def on_test_batch_end(self, batch, logs=None):
+            if batch == 1 and hook.epoch == plan.die_validating:  # who does not validate has one
+                os.kill(os.getpid(), signal.SIGKILL)
+
         def on_epoch_end(self, epoch, logs=None):
             print("epoch", epoch, "of the run", hook.epoch, json.dumps(logs), flush=True)
             if epoch == plan.ends_at:
@@ -110,16 +118,20 @@ def main(plan: Plan) -> None:
                 np.save(Path(plan.folder) / f"epoch-{logs['val_epoch']}.npy",
                         self.model.get_weights()[0])
 
-    example = keras.Input((1,), dtype="int32", name="example")
-    floats = keras.layers.Embedding(plan.n, 1, embeddings_initializer="zeros")(example)
-    model = keras.Model({"example": example} if plan.form == "dict" else example,
-                        keras.layers.Flatten()(floats))
-    model.compile(keras.optimizers.SGD(1.0), jit_compile=False,
-                  loss=lambda y, p: -keras.ops.sum(p - y, axis=-1) * keras.ops.cast(
-                      keras.ops.shape(p)[0], "float32"))  # the mean of these is their sum
+    with _strategy(plan.devices):
+        example = keras.Input((1,), dtype="int32", name="example")
+        floats = keras.layers.Embedding(plan.n, 1, embeddings_initializer="zeros")(example)
+        model = keras.Model({"example": example} if plan.form == "dict" else example,
+                            keras.layers.Flatten()(floats))
+        model.compile(
+            # each of the devices makes its part of a mean over all
+            keras.optimizers.SGD(float(plan.devices)), jit_compile=False,
+            loss=lambda y, p: -keras.ops.sum(p - y, axis=-1) * keras.ops.cast(
+                keras.ops.shape(p)[0], "float32"))  # the mean of these is their sum
     hook = wbsp.SyncCallback(plan.address, worker_index=plan.worker)
     data = hook.examples(examples, n=plan.n, batch_size=plan.batch, seed=plan.seed,
-                         processes=plan.processes)
+                         processes=plan.processes,
+                         validate="wait" if plan.waits else "newest")
     more = {"validation_data": (np.arange(plan.n)[:, None].astype("int32"),
                                 np.zeros((plan.n, 1), "float32"))} if plan.validate else {}
     saves = [hook.once(Saves())] if plan.save else []
@@ -132,8 +144,19 @@ def main(plan: Plan) -> None:
         print("history", json.dumps(history.history), flush=True)
         print("ended", json.dumps({"steps": steps.step, "epoch": hook.epoch, "time": time.time(),
                                    "reason": hook.stop_reason,
-                                   "rate": float(model.optimizer.learning_rate)}), flush=True)
+                                   "rate": float(keras.ops.convert_to_numpy(
+                                       model.optimizer.learning_rate))}), flush=True)
         np.save(Path(plan.folder) / f"final-{plan.worker}.npy", model.get_weights()[0])
+
+
+def _strategy(devices: int) -> contextlib.AbstractContextManager:
+    if devices == 1:
+        return contextlib.nullcontext()
+    import tensorflow as tf
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0],
+        devices * [tf.config.LogicalDeviceConfiguration()])
+    return tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(devices)]).scope()
 
 
 if __name__ == "__main__":

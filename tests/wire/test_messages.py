@@ -27,7 +27,8 @@ FROM_WORKER = [
     m.Join([TensorSpec("conv/kernel", (5, 5, 3, 64)), TensorSpec("scale", ())]),
     m.Join([TensorSpec("scale", ())], "wbsp-" + 32 * "0"),
     m.Join([TensorSpec("scale", ())], "", [LayerState("layer words", 32 * "0", (1.5, 0.5, -1.0))]),
-    m.Join([TensorSpec("scale", ())], data=m.SharedData(60_000, 128, 5, 7), first_epoch=2),
+    m.Join([TensorSpec("scale", ())], data=m.SharedData(60_000, 128, 5, 7, validate="wait"),
+           first_epoch=2),
     m.AskWork(1280, 7),
     m.StopRun("good enough"),
     m.Measured(3, {"val_loss": 0.5}),
@@ -99,6 +100,7 @@ FROM_SERVER = [
     m.Model(5, 3, 0, 10, 2),
     m.Stop("enough"),
     m.Stop("interrupted by SIGINT", True),
+    m.Stop("worker 0: enough", early=True),
     m.Final(9),
     m.Alive(),
     m.Alive(7, 2),
@@ -188,7 +190,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {18: "8a58a1c48e4769a1518e1b8f2c31598ea5bdb3e4f6efc42522e664a6394299ef"}
+BYTES = {19: "b54cb7133603f5c6f064c03575de5e9e21b1bd1b0a132196ffdae1fe0a08e050"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():
@@ -280,7 +282,8 @@ def unbounded(info, path):
         if info.ge is None or (info.le is None and info.lt is None and path.split(".")[-1] not in (
                 "secret", "name", "segment", "memory", "time")):  # of 63 bits
             yield path
-    elif not isinstance(info, kinds.FloatType | kinds.BoolType | kinds.NoneType):
+    elif not isinstance(info, kinds.FloatType | kinds.BoolType | kinds.NoneType
+                        | kinds.LiteralType):
         if not isinstance(info, kinds.TupleType) and info.max_length is None:
             yield path
         for name in ("key_type", "value_type", "item_type"):

@@ -59,7 +59,7 @@ from wbsp.core.shared_work import SharedWork
 from wbsp.core.stats import COUNTED, AnsweredWork, Member, count_rejected
 from wbsp.core.store import Store
 from wbsp.core.work_ledger import NOT_OWN
-from wbsp.sync.base import UNFIT, Action, Direct, Push, SyncModel
+from wbsp.sync.base import UNFIT, Action, Commit, Direct, Push, SyncModel
 from wbsp.tensors.ops import magnitude
 
 T = TypeVar("T")
@@ -185,7 +185,7 @@ class Engine:
         self._here.add(worker)
         self.log(now, "join", worker=worker, version=self.store.latest.version)
         if self.stop_reason is not None:
-            return [Outgoing(worker, Stop(self.stop_reason, self.ends))]
+            return [Outgoing(worker, self._stop(self.stop_reason))]
         if self.started:
             self.rendezvous.enter_round(worker, self.members, self._here)
             return self._carry_out(lambda model: joined(
@@ -210,7 +210,7 @@ class Engine:
                         self.members[worker].finished = True
             return outgoing + self._conclude(now)
         if self.stop_reason is not None:
-            return outgoing + self._tell_all(Stop(self.stop_reason, self.ends))
+            return outgoing + self._tell_all(self._stop(self.stop_reason))
         return outgoing + self._stop_if_due(now) + self._feed(now)
 
     def resend(self, worker: int, work: AnsweredWork, update: np.ndarray | None,
@@ -295,7 +295,7 @@ class Engine:
         self.rendezvous.enter_round(worker, self.members, self._here)
         self._raise_version(newest + 1, now)
         stop = [] if self.stop_reason is None else [
-            Outgoing(worker, Stop(self.stop_reason, self.ends))]
+            Outgoing(worker, self._stop(self.stop_reason))]
         return [answer, *self._carry_out(lambda model: joined(
             model, worker, model.rejoin(worker, 0, now)), now), *stop,
                 *self._told_so_far(worker), *self._stop_if_due(now), *self._feed(now)]
@@ -361,10 +361,8 @@ class Engine:
         waits = ack.granted is None and (ack.hold or self.model.rule.wait == "model")
         if waits and fetch and self.stop_reason is None and self.model.rule.wait != "never":
             self._left[worker] = fetch, push.base_version
-        if self.work is not None:
-            self._settle(self.work, push, ack, waits, now)
-            if self.work.ledger.over and self.store.accepted:  # who validates it waits for no end
-                self._apply([Committed(self.store.latest.version + 1)], now)
+        if self.work is not None and self._settle(self.work, push, ack, waits, now):
+            self._apply([Committed(self.store.latest.version + 1)], now)
         self._rest(now)
         stop = self._stop_if_due(now)  # before the versions: who stops needs none
         return [*self._with_versions(others), *self._answer(push, ack, fetch), *stop,
@@ -377,14 +375,18 @@ class Engine:
             raise ValueError(f"worker {push.worker} pushed with other data than the run's")
         return self.work is None or self.work.owns(push)
 
-    def _settle(self, work: SharedWork, push: Push, ack: Ack, waits: bool, now: float) -> None:
-        """A push of shared data is answered. `waits`: its worker, for a grant."""
+    def _settle(self, work: SharedWork, push: Push, ack: Ack, waits: bool, now: float) -> bool:
+        """A push of shared data is answered. `waits`: its worker, for a grant. True: what is
+        pending is to be a version, out of turn, since it is validated before training goes on, or
+        nothing follows."""
         before = work.ledger.epoch
         for start, stop in work.pushed(push, ack.accepted, ack.reason, waits, now):
             self.log(now, "give_up", worker=push.worker, start=start, stop=stop)
         if (epoch := work.ledger.epoch) > before:  # with what is pending
             version = self.store.latest.version + bool(self.store.accepted)
             self.log(now, "epoch", epoch=epoch, epochs=work.data.epochs, version=version)
+        due = work.ledger.over or (epoch > before and work.data.validate == "wait")
+        return due and self.store.accepted > 0
 
     def ask_work(self, worker: int, ask: AskWork, now: float) -> list[Outgoing]:
         """A worker has come to the end of its work, or soon will, and wants more.
@@ -476,7 +478,7 @@ class Engine:
             return self.start(now)
         if not self._here:
             return self._conclude(now)
-        return self._tell_all(Stop(reason, ends))
+        return self._tell_all(self._stop(reason))
 
     def at_rest(self, act: Callable[[float], None], now: float) -> None:
         """Call `act`(time), once however often it is asked for, as soon as nothing is pending: now,
@@ -584,6 +586,10 @@ class Engine:
                 told += self.fetch(worker, fetch)
         return told
 
+    def _stop(self, reason: str) -> Stop:
+        """The order to end a run that has ended for this reason."""
+        return Stop(reason, self.ends, self.work is not None and not self.work.ledger.over)
+
     def _tell_all(self, message: ToWorker) -> list[Outgoing]:
         return [Outgoing(worker, message) for worker in self.active]
 
@@ -635,7 +641,13 @@ class Engine:
     def _carry_out(self, event: Callable[[SyncModel], Iterable[Action]], now: float
                    ) -> list[Outgoing]:
         """Decide and do what the model answers to an event that is no push."""
-        records = self._ask(lambda model: self._decide(model, event(model)))
+        def answer(model: SyncModel) -> Iterable[Action]:
+            actions = event(model)
+            if self.store.accepted or self.work is None or self.work.data.validate == "newest":
+                return actions
+            # what it means to commit became a version out of turn
+            return [action for action in actions if not isinstance(action, Commit)]
+        records = self._ask(lambda model: self._decide(model, answer(model)))
         self._apply(records, now)
         self._rest(now)
         return self._with_versions(outgoing_of(records))

@@ -7,7 +7,7 @@ a real server knows have defaults, and the server fills them in.
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
@@ -59,6 +59,9 @@ class SharedData(NamedTuple):
     epochs: Annotated[int, msgspec.Meta(ge=1, le=8000)]  # passes of all workers together
     seed: Count = 0  # of the permutation
     order: Id = NAME  # of the permutation
+    # "wait": no epoch begins before the one before it is complete, and workers wait for what its
+    # version is found to be worth
+    validate: Literal["newest", "wait"] = "newest"
 
 
 class Range(NamedTuple):
@@ -201,6 +204,7 @@ class Stop(Message, frozen=True):
 
     reason: Line
     ends: bool = False  # the server does, with this run
+    early: bool = False  # some of the data that workers share is not trained
 
 
 class Final(Message, frozen=True):

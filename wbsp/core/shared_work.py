@@ -13,7 +13,7 @@ from wbsp.core.messages import Outgoing, Range, SharedData, Span, Work, WorkHeld
 from wbsp.core.work_ledger import WorkLedger, WorkState
 from wbsp.sync.base import NOT_FINITE, TOO_LARGE, Push, WorkerRule
 
-_AGREED = "n", "batch", "seed", "order"
+_AGREED = "n", "batch", "seed", "order", "validate"
 _MOST = 5.0  # seconds
 _NEWEST = 0.3  # weight of the newest speed
 
@@ -221,7 +221,7 @@ class SharedWork:
                 self._sizes.begins(worker, now)
             self._forget(worker)
             told.append(self._work(worker, given))
-        if not self.ledger.free.spans:
+        if not self.ledger.gives:
             for worker in self._untold:
                 if self.ledger.held(worker):  # it may hold back what the others wait for
                     self._sends(worker)

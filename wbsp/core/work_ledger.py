@@ -174,6 +174,14 @@ class WorkLedger:
         """Examples that were in too many pushes that were not finite, counted once an epoch."""
         return self._strikes[-1].count
 
+    @property
+    def gives(self) -> bool:
+        """Whether there is something to give now: it is free and, where epochs do not overlap, of
+        the first one that is not complete."""
+        spans = self.free.spans
+        return bool(spans) and (self.data.validate == "newest"
+                                or spans[0][0] // self.data.n == self.epoch)
+
     def left(self) -> int:
         """Positions that are free in the epoch of the first free one."""
         if not self.free.spans:
@@ -225,9 +233,9 @@ class WorkLedger:
         return self._holders[worker].end == have
 
     def give(self, worker: int, size: int) -> Range | None:
-        """Up to `size` positions of one epoch, behind all that this worker has; None: none is free.
-        """
-        if not self.free.spans:
+        """Up to `size` positions of one epoch, behind all that this worker has; None: there is
+        nothing to give now."""
+        if not self.gives:
             return None
         holder, n = self._holders[worker], self.data.n
         start, stop = self.free.spans[0]

@@ -198,6 +198,8 @@ class Dispatcher:
     def lose_idle(self, since: float, patience: float) -> None:
         """Give up workers without progress for `patience` seconds, from `since` on."""
         for session in self.sessions.idle(since, patience):
+            if self.readers.closing(session.worker):
+                continue
             what = "its last push" if session.joined else "the final version"
             self._say(f"worker {session.worker}: no progress on {what} for {patience:g} "
                       "s; ending without it")

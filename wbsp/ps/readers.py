@@ -7,7 +7,8 @@ found is an event of the run.
 
 Where nobody else reads the versions of epochs, one worker validates each: one of the fastest, since
 the others wait for none. Who has asked first is given the version, and keeps it until it has said
-what it found, or has left.
+what it found, or has left. Where all wait for an epoch's results, their questions stay open until
+these are there, or cannot come.
 """
 
 from __future__ import annotations
@@ -58,10 +59,14 @@ class _Reader:
 
 @dataclass
 class _Question:
-    """Of a worker at an epoch's end; answered at `until` (the server's own time) at the latest."""
+    """Of a worker at an epoch's end, which came `at` that time (the server's own)."""
 
     ask: m.AskVersion
-    until: float
+    at: float
+
+    def lasts(self, seconds: float, now: float) -> bool:
+        """Whether it has been open for so long."""
+        return now - self.at >= seconds
 
 
 class Readers:
@@ -166,8 +171,9 @@ class Readers:
         if self._epochs is not None:
             self._epochs.wanted = True
         self._files_at()  # it takes its time to be there
-        self._questions[session.worker] = _Question(
-            ask, self._clock.now() + (timeouts.EPOCH_WHOLE if ask.validates else 0))
+        open_ = self._questions.get(session.worker)
+        if open_ is None or open_.ask != ask:
+            self._questions[session.worker] = _Question(ask, self._clock.now())
         self._answer_workers()
 
     def next(self, peer: Peer, question: m.NextVersion) -> None:
@@ -345,16 +351,33 @@ class Readers:
                 del self._questions[worker]
                 self._answer_worker(worker, answer)
 
+    def closing(self, worker: int) -> bool:
+        """Whether a worker of a run that has ended validates its last epoch, or waits for that."""
+        work = None if self._engine is None else self._engine.work
+        if work is None or not work.ledger.over:
+            return False
+        last, question = work.data.epochs - 1, self._questions.get(worker)
+        validates = self._validates.get(worker)
+        return ((validates is not None and validates.epoch == last)
+                or (question is not None and question.ask.epoch == last))
+
     def _for_worker(self, worker: int, question: _Question) -> m.VersionAt | None:
         """What a worker is given; None: that is yet to be seen."""
-        ask = question.ask
+        ask, now = question.ask, self._clock.now()
         nothing = m.VersionAt(self._info.run, fit=self._info.series.fit)
         if self._epochs is None or self._engine is None or ask.epoch == m.NONE:
             return nothing
-        one = self._epochs.newest
-        if ask.validates:
+        one, work = self._epochs.newest, self._engine.work
+        if ask.validates and work is not None and work.data.validate == "wait":
+            if one is None or not self._comes(one, question):
+                return nothing
+            if self._is_validated(one, worker) or any(r.epochs for r in self._readers.values()):
+                return None
+            if not (self._may_validate(worker) or question.lasts(timeouts.EPOCH_WHOLE, now)):
+                return None
+        elif ask.validates:
             waits = ((one is None or one.epoch < ask.epoch) and self._engine.stop_reason is None
-                     and self._clock.now() < question.until)
+                     and not question.lasts(timeouts.EPOCH_WHOLE, now))
             if not self._may_validate(worker):
                 return nothing
             if waits:
@@ -374,6 +397,19 @@ class Readers:
             self._tidy()
         return structs.replace(nothing, version=one.version, name=one.name, port=files.port,
                                epoch=one.epoch)
+
+    def _comes(self, one: EpochVersion, question: _Question) -> bool:
+        """Whether a worker that waits for an epoch's results will hear of them, and has not yet.
+
+        one: the newest version of an epoch; a server that goes on with a run has none
+        """
+        engine, epoch = self._engine, question.ask.epoch
+        assert engine is not None and engine.work is not None
+        measured = -1 if engine.measured is None else engine.measured.epoch
+        ends = engine.stop_reason is not None and not engine.work.ledger.over
+        hangs = (any(reader.epochs for reader in self._readers.values())
+                 and question.lasts(timeouts.EVALUATOR_HANGS, self._clock.now()))
+        return measured < epoch <= one.epoch and not (one.problem or ends or hangs)
 
     def _may_validate(self, worker: int) -> bool:
         """Whether this worker is one of the fastest, and nobody else evaluates epochs."""

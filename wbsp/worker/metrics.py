@@ -56,6 +56,11 @@ class Recorder:
 
     # Used by the compute thread.
 
+    @property
+    def phase(self) -> Phase:
+        """The one under way."""
+        return self._phase
+
     def enter(self, phase: Phase) -> None:
         """Begin a phase, unless it goes on."""
         if phase == self._phase:

@@ -6,8 +6,8 @@ model's variables are read and written by the compute thread alone. Keras is not
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from wbsp import timeouts
 from wbsp.core.agent import Adopt, Agent, Command, Cut, Expect, Leave
@@ -75,6 +75,8 @@ class WorkerRuntime:
                                    transport.on, share)
         self._stops = Throttle(_AGAIN)
         self._ends_run: StopRun | None = None  # what this worker has told the server
+        self._questions = Throttle(_AGAIN)
+        self._question: m.AskVersion | None = None  # what it asks the server, and waits for
         self._again = again
         self._interruption: str | None = None  # why this worker leaves early
         self.has_final = False
@@ -210,9 +212,10 @@ class WorkerRuntime:
         """Where the version of an epoch is, or of one before; None: this worker is given none.
 
         A worker that is to look at it hands over what it has trained first: that may be what the
-        epoch lacks, and others wait for it. Raises TransportError when the server is lost.
+        epoch lacks, and others wait for it. Where all wait for an epoch's results, so does who is
+        given no version. Raises TransportError when the server is lost.
         """
-        clock, shared = self.transport.on.clock, self._shared
+        clock, shared, phase = self.transport.on.clock, self._shared, self._recorder.phase
         end = clock.monotonic() + timeouts.EPOCH_VERSION
         if ask.validates and self.agent.rule.wait == "never" and self.stopped is None:
             with shared.changed:
@@ -222,17 +225,15 @@ class WorkerRuntime:
                 self.agent.handed_over or self.stopped is not None or clock.monotonic() > end))
         with shared.changed:
             shared.version_at = None
-        while shared.version_at is None and clock.monotonic() < end and not self._interrupted():
-            self.tell(ask)  # again, where a connection was broken
-            waits = partial(self._answered_by, clock.monotonic() + _AGAIN)
-            self._wait("an epoch's version", waits)
+        what = "an epoch's version"
+        if ask.validates and self._share is not None and self._share.waits:
+            what, end = f"the results of epoch {ask.epoch + 1}", math.inf
+        self._question, self._questions.next = ask, -math.inf
+        self._wait(what, lambda: shared.version_at is not None or clock.monotonic() > end)
+        self._question = None
+        self._recorder.enter(phase)
         at = shared.version_at
         return at if at is not None and at.name else None
-
-    def _answered_by(self, end: float) -> bool:
-        """Whether the newest AskVersion is answered, or that time has come."""
-        return (self._shared.version_at is not None
-                or self.transport.on.clock.monotonic() > end)
 
     def stop_run(self, reason: str) -> None:
         """End the run for all workers; this one goes on until the server says so, too."""
@@ -264,6 +265,8 @@ class WorkerRuntime:
         if (self._ends_run is not None and self.stopped is None
                 and self._stops.due(self.transport.on.clock.monotonic())):
             self.transport.request(self._ends_run)
+        if self._question is not None and self._questions.due(self.transport.on.clock.monotonic()):
+            self.transport.request(self._question)  # again, where a connection was broken
 
     def _carry_out(self, commands: Sequence[Command]) -> None:
         for command in commands:

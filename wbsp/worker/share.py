@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Literal
 
 from wbsp.core.messages import (
     AskWork,
@@ -41,11 +42,15 @@ class Share:
     measured:    the newest result of a validation, by any worker, that is known; or None
     rate:        the newest learning rate that the server has told; or None
     batch:       examples of a step; the server may say another number
+    early:       the run has ended before all was trained
     epoch:       of the newest example that was trained; before that, of those that the run is at
     """
 
-    def __init__(self, n: int, batch_size: int, seed: int = 0, on: Host = HOST):
+    def __init__(self, n: int, batch_size: int, seed: int = 0, on: Host = HOST,
+                 validate: Literal["newest", "wait"] = "newest"):
         """`n` examples in batches of `batch_size`, in an order that `seed` makes.
+
+        validate: as in `SharedData`
 
         Raises ValueError for numbers that cannot be.
         """
@@ -54,10 +59,14 @@ class Share:
                 raise ValueError(f"{name}={value!r}: it must be a whole number from 1 on")
         if seed != int(seed) or seed < 0:
             raise ValueError(f"seed={seed!r}: it must be a whole number from 0 on")
-        self.data = SharedData(int(n), int(batch_size), 1, int(seed))
+        if validate not in ("newest", "wait"):
+            raise ValueError(f"validate={validate!r}: it must be 'newest', by which no worker "
+                             "waits for the results of an epoch, or 'wait', by which all do")
+        self.data = SharedData(int(n), int(batch_size), 1, int(seed), validate=validate)
         self.first_epoch = 0
         self.batch = int(batch_size)
         self.epoch = 0
+        self.early = False
         self.measured: Measured | None = None
         self.rate: LearningRate | None = None
         self._clock = on.clock
@@ -91,14 +100,14 @@ class Share:
             self._sequence = WorkSequence(place.at)
             self._handed.clear()
             self._run = object()
-            self._iterated = self._stopped = self._none = False
+            self._iterated = self._stopped = self._none = self.early = False
             self._asked = None
             self._ahead = ahead
 
-    def stop(self) -> None:
-        """The run ends: no batch is waited for any more."""
+    def stop(self, early: bool = False) -> None:
+        """The run ends: no batch is waited for any more. `early`: as of `messages.Stop`."""
         with self._changed:
-            self._stopped = True
+            self._stopped, self.early = True, self.early or early
             self._changed.notify_all()
 
     def end(self) -> None:
@@ -107,6 +116,11 @@ class Share:
             self._run = None
             self._stopped = True
             self._changed.notify_all()
+
+    @property
+    def waits(self) -> bool:
+        """True if workers wait for the results of each epoch before they begin the next one."""
+        return self.data.validate == "wait"
 
     # The input pipeline.
 

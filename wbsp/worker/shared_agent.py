@@ -147,7 +147,7 @@ class SharedAgent:
                 case m.Stop():
                     self.server_ends = message.ends
                     if self._share is not None:
-                        self._share.stop()
+                        self._share.stop(message.early)
                 case m.Final():
                     if self._final_received:
                         return None  # repeated

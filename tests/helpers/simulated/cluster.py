@@ -247,7 +247,7 @@ class Member:
         if self.cluster.plan.data is None:
             return None
         n, batch, epochs = self.cluster.plan.data
-        share = Share(n, batch, on=process.host)
+        share = Share(n, batch, on=process.host, validate=self.cluster.plan.validate)
         share.wants(epochs)
         replica, self.uncut = self.replica, []
         cut, adopt = replica.cut, replica.adopt

@@ -46,6 +46,7 @@ class Plan:
     size:    floats of the model
     data:    that all workers share: examples, those of a batch, and epochs; None: each has its own,
              and makes `steps`
+    validate: as in `SharedData`
     period:  seconds between two checkpoints
     hours:   of virtual time, after which a run that goes on hangs
     """
@@ -56,6 +57,7 @@ class Plan:
     steps: int = 12
     size: int = 12
     data: tuple[int, int, int] | None = None
+    validate: str = "newest"
     wire: str = "float32"
     standby: bool = False
     shards: int = 0

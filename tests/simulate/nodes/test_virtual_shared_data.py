@@ -1,5 +1,6 @@
 """Data that all workers share, in virtual time, under every synchronization model: each example is
-exactly once an epoch in accepted pushes, whoever dies, comes and goes.
+exactly once an epoch in accepted pushes, whoever dies, comes and goes. Where epochs do not overlap,
+an epoch's version is of whole epochs.
 
 The model has one float an example, and a step adds 1 at each of its examples. So the sum of the
 accepted cuts, as they were when they came in, is what they trained: `epochs` everywhere.
@@ -46,6 +47,7 @@ class Run:
     def __init__(self, sync, machines, data, options=(), **more):
         self.trained, self.came, self.log = np.zeros(data.n), {}, []
         self.data = data
+        self.newest, self.due = 0, None  # versions: made, and of an epoch that is complete
         self.cluster = Cluster(create(sync, **dict(options)), machines,
                                OneAnExample(data.n, data.batch, len(machines)), log=self._log,
                                data=data, **more)
@@ -62,6 +64,13 @@ class Run:
         self.log.append((kind, now, fields))
         if kind == "accept":
             self.trained += self.came[fields["worker"], fields["seq"]]
+            assert self.due is None, "the epoch's version is made first"
+        if kind == "commit":
+            assert self.due in (None, fields["version"])
+            self.newest, self.due = fields["version"], None
+        if kind == "epoch" and self.data.validate == "wait":
+            assert (self.trained == fields["epoch"]).all(), "and nothing of the next one"
+            self.due = fields["version"] if fields["version"] > self.newest else None
 
     def told(self, kind):
         return [fields for what, _, fields in self.log if what == kind]
@@ -94,7 +103,8 @@ def drawn(seed):
                                 incarnations=lives))
     batch = random.choice([1, 4, 7])
     return machines, SharedData(random.randint(1, 40) * batch + random.choice([0, 3]), batch,
-                                random.randint(1, 3)), random.choice([0.0, 0.3])
+                                random.randint(1, 3), validate=("newest", "wait")[seed % 2]
+                                ), random.choice([0.0, 0.3])
 
 
 @pytest.mark.parametrize("sync", MODELS)

@@ -277,6 +277,19 @@ def test_csv_logger(fits, where, tmp_path):
     fits.says()
 
 
+def test_a_schedule_of_keras_counts_the_steps_of_all_workers(fits, where):
+    cosine = keras.optimizers.schedules.CosineDecay(0.05, STEPS)
+
+    def among(callbacks, model):
+        hook, = callbacks
+        schedule = wbsp.RunSchedule(cosine, hook)
+        return [schedule, hook] if where == "before" else [hook, schedule]
+
+    final = fits.fit(where, among=among)
+    assert near(final, expected(rate=lambda step: 0.025 * (1 + np.cos(np.pi * step / STEPS))))
+    fits.says()
+
+
 @pytest.mark.parametrize("best", [False, True])
 def test_early_stopping(fits, where, best):
     rises = C.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update(rising=epoch))

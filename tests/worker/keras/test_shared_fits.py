@@ -2,6 +2,7 @@
 when it ends."""
 
 import json
+import signal
 import threading
 
 import forked
@@ -71,6 +72,14 @@ def test_each_example_is_in_the_model_once_an_epoch(jobs, worker, sync, back_end
         assert told(job, "ended")["reason"] == f"all {EPOCHS} epochs are trained"
     fast = told(workers[0], "history")
     assert len(fast["loss"]) == EPOCHS and "ran out of data" not in workers[0].text
+
+
+def test_a_worker_of_two_devices_trains_each_example_once_an_epoch(jobs, worker):
+    server = jobs.server(workers=1).listens()
+    for job in (worker(server, 0, devices=2), server):
+        job.ends_well()
+    assert (trained(server, jobs.folder) == EPOCHS).all()
+    assert (np.load(jobs.folder / "final-0.npy") == EPOCHS).all()
 
 
 @pytest.mark.parametrize("back_end", ["tensorflow", JAX_WHEN_ASKED, TORCH])
@@ -158,6 +167,45 @@ def test_an_epochs_version_is_validated_by_one_worker_and_told_to_all(jobs, work
     for epoch, values in saved.items():
         assert measured[epoch] == pytest.approx(validation_loss(values), rel=1e-5)
     assert not list(server.folder.glob("version-*"))
+
+
+def test_where_all_wait_for_a_validation_each_has_the_results_of_each_epoch(jobs, worker):
+    server = jobs.server(sync="bsp").listens()  # under which one waits for a version meanwhile
+    workers = [worker(server, index, seconds=(0.01, 0.05)[index], validate=True, waits=True)
+               for index in range(2)]
+    for job in (*workers, server):
+        job.ends_well()
+    assert (trained(server, jobs.folder) == EPOCHS).all()
+    measured = {event["epoch"]: event["values"]["val_loss"] for event in server.events("measured")}
+    assert [*measured] == [*range(EPOCHS)] and len(server.events("measured")) == EPOCHS
+    for epoch, loss in measured.items():
+        whole = np.full(N, (epoch + 1) / 2)  # bsp weighs an update 1/2
+        assert loss == pytest.approx(validation_loss(whole), rel=1e-5), "and nothing of the next"
+    for job in workers:
+        history = told(job, "history")
+        assert dict(zip(history["val_epoch"], history["val_loss"], strict=True)) == measured
+
+
+def test_who_dies_in_a_validation_is_waited_for_by_nobody(jobs, worker):
+    server = jobs.server(sync="pcc").listens()
+    dies = worker(server, 0, seconds=0.01, validate=True, waits=True, die_validating=1)
+    stays = worker(server, 1, seconds=0.05, validate=True, waits=True)
+    assert dies.ends() == -9
+    for job in (stays, server):
+        job.ends_well()
+    measured = server.events("measured")
+    assert [(event["epoch"], event["worker"]) for event in measured] == [(0, 0), (1, 1), (2, 1)]
+    assert told(stays, "history")["val_epoch"] == [0, 1, 2]
+    assert (trained(server, jobs.folder) == EPOCHS).all()
+
+
+def test_a_fit_without_a_validation_waits_for_none(jobs, worker):
+    server = jobs.server(workers=1).listens()
+    job = worker(server, 0, waits=True)
+    assert job.ends() == 1
+    assert job.find("validate='wait' has each worker wait.*give it validation_data, or leave")
+    server.signal(signal.SIGINT)
+    server.ends()
 
 
 def test_the_rate_that_follows_a_validation_is_told_to_all(jobs, worker):

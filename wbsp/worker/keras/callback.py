@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from typing import Any
+from typing import Any, Literal
 
 import keras
 
@@ -126,7 +126,8 @@ class SyncCallback(keras.callbacks.Callback):
         return share.epoch if share else 0
 
     def examples(self, function: Function, n: int, batch_size: int, seed: int = 0,
-                 class_weight: Mapping[int, float] | None = None, processes: int = 0) -> Any:
+                 class_weight: Mapping[int, float] | None = None, processes: int = 0,
+                 validate: Literal["newest", "wait"] = "newest") -> Any:
         """Return data for `fit` that all workers of the run share.
 
         An epoch is one pass of all workers together:
@@ -147,6 +148,9 @@ class SyncCallback(keras.callbacks.Callback):
                 takes one on TensorFlow alone).
             processes: number of processes that call the function ahead of the steps; on PyTorch,
                 0 elsewhere.
+            validate: "newest": no worker waits for a validation, and `val_` results are the newest
+                that the run has. "wait": no epoch begins before the one before it is complete and
+                validated, and each worker has its results; the same on all workers.
 
         Returns:
             A tf.data.Dataset on TensorFlow, a generator on JAX, a DataLoader on PyTorch.
@@ -155,7 +159,7 @@ class SyncCallback(keras.callbacks.Callback):
             ValueError: for a number out of range, and for arrays of other lengths.
         """
         with in_one_line():
-            share = Share(n, batch_size, seed)
+            share = Share(n, batch_size, seed, validate=validate)
             data = dataset(share, function, class_weight, processes)
         self._worker.share = share
         return data
@@ -291,6 +295,8 @@ class SyncCallback(keras.callbacks.Callback):
         if self._worker.signalled and not self._passed:
             with self._worker.leaving_on_error():
                 self._stop_if_due()
+        elif self._shared:
+            self._shared.test_batch_ends()
 
     def on_train_end(self, logs=None):
         worker = self._worker

@@ -63,6 +63,10 @@ class SharedFit:
             raise ValueError("on JAX with a GPU or TPU Keras asks for one batch ahead, and of "
                              "shared data that is not known before the step has ended: use another "
                              "back end, or JAX_PLATFORMS=cpu")
+        if share.waits and not self._validated:
+            raise ValueError("validate='wait' has each worker wait for the results of an epoch, "
+                             "and this fit has none: give it validation_data, or leave "
+                             "validate='wait' out")
         params["steps"] = None  # callbacks share it: no bar is to show an end that is none
         share.wants(params["epochs"], fit.argument("initial_epoch", 0))
 
@@ -134,10 +138,23 @@ class SharedFit:
 
     def test_begins(self) -> None:
         """An epoch's version is validated by one worker, as the server says. The others see one
-        batch."""
+        batch, and wait for the results before, where all do."""
+        share = self._share
+        # who has trained nothing of the last epochs waits for those, too
+        epoch = max(share.epoch, share.next_epoch - 1) if share.waits else share.epoch
         with self._worker.leaving_on_error():
-            self._validates = self._shown.show(AskVersion(self._share.epoch, True))
+            self._validates = self._shown.show(AskVersion(epoch, True))
         if not self._validates:
+            self._model.stop_evaluating = True
+            measured = -1 if share.measured is None else share.measured.epoch
+            if share.waits and measured < epoch and not share.early:
+                self._worker.say(f"goes on without the results of epoch {epoch + 1}: nobody "
+                                 "validates it any more")
+
+    def test_batch_ends(self) -> None:
+        """Where the run was ended early, so is the validation: the others wait for this worker."""
+        if self._validates and self._share.early:
+            self._validates = False
             self._model.stop_evaluating = True
 
     def epoch_ends(self, logs: dict[str, Any]) -> None:
