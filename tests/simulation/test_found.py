@@ -54,6 +54,15 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
     (Plan(workers=4, steps=8, data=(24, 7, 1), wire="int8", period=1.0, kills=2, kill_workers=2,
           cuts=2, breaks=2, sleeps=1, full=0.1, aimed=(("farewell", "cut"),)),
      [201140]),  # is told that the run has ended, and the server dies before that is safe: law 17
+    (Plan("wbsp", workers=4, steps=4, data=(45, 7, 3), wire="topk:0.1", shards=3, period=0.1,
+          kill_workers=1, cuts=2, isolations=1, aimed=(("last push", "break"),)),
+     [1050663]),  # loses with a shard what a worker had that died, when all have finished: law 17
+    (Plan("rennala", workers=2, data=(45, 4, 3), wire="int8", shards=2, period=0.1, kills=1,
+          power=True, leaves=2, cuts=1, full=0.1, slow=0.0, aimed=(("rendezvous", "break"),)),
+     [1006535]),  # goes on without one that its checkpoint does not know: judged as if it had not
+    (Plan("auto", data=(24, 7, 2), memory=True, period=1.0, kills=2, leaves=1, cuts=1, slow=0.02,
+          drift=0.02),
+     [1008559]),  # reads what a server that has died lent, over a link that is closed: law 12
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
         "shards follow a later server", "none of no workers", "epoch before the answer",
@@ -61,7 +70,8 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
         "ends without a worker", "folder without a checkpoint",
         "shards have followed a later server", "another is elected meanwhile",
         "holds work while it waits", "goes on when it has ended", "heard during an election",
-        "a number given twice", "too late before it was safe"])
+        "a number given twice", "too late before it was safe",
+        "loses what the dead had", "does again what one had done", "reads what the dead lent"])
 def test_it_stays_mended(plan, seeds):
     with scratch() as folder:
         for seed in seeds:

@@ -256,7 +256,8 @@ class Run:
             gone = self._dispatcher.sessions.series.gone.difference(here)
             why = None
             if len(here) + len(gone) >= config.worker_num:
-                why = "the processes of the others have ended"
+                why = ("the processes of the others have ended" if gone else
+                       "all are here, and have finished")
             elif now - self._requests.first_came > patience:
                 why = f"no other came within {patience:g} s"
             if here and why is not None:

@@ -18,7 +18,8 @@
 15. What a peer says stands on one line, without control characters, and fills no log.
 16. A run whose evaluator works ends with `model.keras`.
 17. Each example of data that all workers share is once an epoch in accepted pushes, at the end, but
-    for those that were given up: they were in three that were not finite.
+    for those that were given up: they were in three that were not finite. Those that a server has
+    lost together with a worker's process, when all had finished, it counts as not trained.
 """
 
 from __future__ import annotations
@@ -301,6 +302,7 @@ class Laws:
     def _conserved(self):
         cluster, total, most, unlogged = self.cluster, 0.0, 1.0, False
         trained = Counter()  # positions of shared data, in accepted pushes
+        gone = Counter()  # and in those that are lost
         finals = [member.final for member in cluster.members if member.final is not None]
         firsts = [member.first for member in cluster.members if member.first is not None]
         if not firsts or not finals or len({final.tobytes() for final in finals}) > 1:
@@ -321,7 +323,10 @@ class Laws:
             # What was durable with those alone who have died, or was not and its process has ended:
             # the log says what that was.
             if self.two_deaths or member.lives > 1:
-                known |= dict.fromkeys(self._lost(member.index), 0.0)
+                dead = self._lost(member.index)
+                known |= dict.fromkeys(dead, 0.0)
+                gone.update(g for seq in dead if seq < len(member.spans)
+                            for span in member.spans[seq] for g in range(*span))
             if sorted(known) != list(range(len(member.cuts))):
                 raise Broken(1, f"worker {member.index} has cut {len(member.cuts)} pushes, and was "
                              f"answered {sorted(known)}")
@@ -332,19 +337,22 @@ class Laws:
                      for seq, cut in enumerate(member.cuts)]
             total, most = total + sum(parts), most + 5 * sum(map(abs, parts))
         if cluster.plan.data is not None and not unlogged:
-            self._once(trained)
+            self._once(trained, gone)
         if cluster.wire.lossless and not unlogged:
             expected = firsts[0] + total * pattern(cluster.plan.size)
             if np.abs(final - expected).max() > 1e-6 * most:  # float32
                 raise Broken(1, f"the final version is {final[:4]}, the sum of all {expected[:4]}")
 
-    def _once(self, trained):
+    def _once(self, trained, gone):
         """Each position is once in what was trained; what was in three updates that no model should
-        take may be given up."""
+        take may be given up, and what is `gone` is said to be missing."""
         n, _, epochs = self.cluster.plan.data
         all_of_them = Counter(range(n * epochs))
         unfit = sum((member.unfit for member in self.cluster.members), Counter())
         seldom = Counter({g: 1 for g in all_of_them - trained if unfit[g] < STRIKES})
+        said = [line for line in self.cluster.said if "not trained: " in line]
+        if said and seldom and f"not trained: {len(seldom):,} of" in said[-1]:
+            seldom -= gone
         if seldom or trained - all_of_them:
             raise Broken(17, "examples are not once an epoch in accepted pushes: "
                          f"{trained - all_of_them} too often, {seldom} too seldom")
@@ -368,7 +376,8 @@ class Laws:
 
     def _due(self, worker):
         """The worker's next push, by checkpoints of the final version; empty: not known."""
-        newest = max((version for final, version in self._versions if final), default=-1)
+        newest = max((member.runtime.agent.version for member in self.cluster.members
+                      if member.final is not None), default=-1)
         return [int(state["next_seq"].get(str(worker), 0)) for state in self._states.values()
                 if state["version"] == newest]
 
