@@ -116,7 +116,8 @@ def versions(address: str | None = None, *, at: str = "checkpoints", every: floa
         token_file: file with the shared secret; default: the environment variable
             WBSP_TOKEN_FILE. Without a token this process must be of the server's user, on its
             machine.
-        patience: seconds to wait for a server, at first and when it is lost.
+        patience: seconds to wait for a server, at first and when it is lost; 30 s at most where it
+            is lost after its run's final version was read: then it has ended.
         say: prints one line for a person.
 
     Raises:
@@ -141,6 +142,10 @@ def _versions(server: _Server, every: float) -> Iterator[Version]:
                 due = 0.0
 
 
+class _NoServer(ConnectionError):
+    """None has come, or come again, in time."""
+
+
 class _Server:
     """The server whose versions are read; after a break it is looked for again."""
 
@@ -156,21 +161,29 @@ class _Server:
         self._claim = Claim(os.urandom, contact(secret))
         self._line: Line | None = None
         self._run, self._newest = "", m.NONE  # that was had
+        self._over = False  # it was the final one of the run that is served
 
     def next(self, due: float) -> Version | None:
         """The newest version, once it is another than the one before and `due` (time.monotonic)
         has come; None: there is none any more, of no run."""
         while True:
-            answer = self._ask(m.NextVersion(m.PROTOCOL, self._run, self._newest, self._epochs),
-                               m.VersionAt)
+            try:
+                answer = self._ask(m.NextVersion(m.PROTOCOL, self._run, self._newest, self._epochs),
+                                   m.VersionAt)
+            except _NoServer:
+                if self._over:  # it has ended, and its last word was lost
+                    return None
+                raise
             if answer.ends:
                 return None
+            self._over = answer.last and answer.version == m.NONE
             if answer.version != m.NONE and (answer.last or time.monotonic() >= due):
                 with tempfile.TemporaryDirectory(prefix="wbsp-version-") as folder:
                     path = Path(folder) / "version"
                     assert self._line is not None, "over which the answer came"
                     if read_version(self._line.host, answer, self._secret, path):
                         self._run, self._newest = answer.run, answer.version
+                        self._over = answer.last
                         return Version(load(path), answer, self)
             time.sleep(_PAUSE)
 
@@ -187,7 +200,8 @@ class _Server:
 
     def _ask(self, question: Any, kind: Any) -> Any:
         """The answer of this kind. Raises ConnectionError in one line."""
-        end = time.monotonic() + self._patience
+        end = time.monotonic() + (min(self._patience, timeouts.READ_TO_THE_END) if self._over else
+                                  self._patience)
         while True:
             problem = f"the host name of {self._address} is not known"
             for place in self._places():
@@ -199,7 +213,7 @@ class _Server:
                     problem = str(error)
                     self._leave()
             if time.monotonic() > end:
-                raise ConnectionError(f"{self._address}: {problem}")
+                raise _NoServer(f"{self._address}: {problem}")
             time.sleep(_PAUSE)
 
     def _places(self) -> Iterator[str]:

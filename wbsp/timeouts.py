@@ -74,6 +74,7 @@ PROBE_AGAIN = 0.5  # server, standby: between two such attempts
 EPOCH_WHOLE = 0.5  # worker that validates: for the rest of its epoch; else it takes the one before
 EPOCH_VERSION = 30.0  # worker: for an epoch's version; then it goes on without
 OTHERS_BACK = 3.0  # server at the end of a run: for its standby and readers of the run before
+READ_TO_THE_END = 30.0  # reader with the final version: for a lost server; then that has ended
 
 # A server waits for its child processes
 

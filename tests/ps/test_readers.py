@@ -11,6 +11,7 @@ from jobs import until
 
 import wbsp
 import wbsp.reading
+from wbsp import timeouts
 from wbsp.ps.checkpoint import format as checkpoint
 
 READER = """
@@ -117,13 +118,16 @@ def test_best_version_and_patience_survive_the_server(jobs):
     server = jobs.server(*flags).listens()
     workers = [jobs.integer_worker(server.address, worker, seconds=0.01) for worker in range(2)]
     scores, found = iter([1.0, 3.0, 2.0]), {}
-    for version in wbsp.versions(server.address):
-        found[version.number] = next(scores, 2.5)
-        version.report(score=found[version.number])
-        if len(found) == 3:
-            until((server.folder / "best.json").exists, "the best version to be kept", 30)
-            server.kill()
-            server = jobs.server("--resume", *flags, port=int(server.address.split(":")[1]))
+    try:
+        for version in wbsp.versions(server.address, patience=60):
+            found[version.number] = next(scores, 2.5)
+            version.report(score=found[version.number])
+            if len(found) == 3:
+                until((server.folder / "best.json").exists, "the best version to be kept", 30)
+                server.kill()
+                server = jobs.server("--resume", *flags, port=int(server.address.split(":")[1]))
+    except ConnectionError as error:
+        raise AssertionError(f"{error}, after versions {list(found)}:\n{server.text}") from None
     for job in (*workers, server):
         job.ends_well()
     best = list(found)[1]
@@ -132,6 +136,17 @@ def test_best_version_and_patience_survive_the_server(jobs):
         f"4 evaluations in a row were no better than version {best:,} (score 3)"]
     assert len(server.events("evaluation")) >= 6
     assert not server.find("the best so far"), "of those since"
+
+
+def test_who_has_the_final_version_waits_for_no_word_of_a_server_that_is_gone(running, monkeypatch):
+    monkeypatch.setattr(timeouts, "READ_TO_THE_END", 1.0)
+    server, _ = running("--target=score:1")
+    for version in wbsp.versions(server.address):
+        if version.last:
+            server.kill()
+        else:
+            version.report(score=1.0)
+    assert version.last
 
 
 def test_patience_without_a_metric_is_refused(jobs):
