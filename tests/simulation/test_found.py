@@ -95,3 +95,13 @@ def test_who_has_missed_the_end_of_its_run_has_no_part_in_the_next_one(plan, see
     assert any("its fit has ended" in line for line in cluster.said)
     assert all(codes == [0] for codes in cluster.codes.values())
     assert cluster.world.now < 60, "nobody waits for who never comes"
+
+
+def test_who_was_about_to_join_a_run_that_ends_has_no_part_in_the_next_one_which_ends_well():
+    plan = Plan("nbsync", {"normalize": True}, workers=2, steps=4, period=1.0, kill_workers=1,
+                storm=0.03, slow=0.02, evaluator="dies", aimed=(("last push", "sleep"),))
+    with scratch() as folder:
+        cluster = Cluster(plan, 1007128, folder).run()
+    assert any("comes too late for run" in line for line in cluster.said)
+    assert cluster.codes["server"] == [0]
+    assert "this server ends" in "".join(cluster.said[-2:]), "and has begun no other run"

@@ -72,7 +72,8 @@ class Waiting:
             told, self._told = self._told, True  # what they are told leaves in the next turn
             awaited = living and not self._failed and self._awaits(True)
             return None if awaited or not told else True
-        if self._watch is not None and (initial := self._watch.initial()) is not None:
+        initial = None if self._watch is None else self._watch.initial()
+        if initial is not None and self._wanted:
             try:
                 self._server.begin(*initial)
             except ValueError as error:
@@ -92,6 +93,13 @@ class Waiting:
                 f"{patience:g} s; this server ends")
             return series.followed
         return None
+
+    @property
+    def _wanted(self) -> bool:
+        """Whether the run is to begin: the first one, or another that a worker asks to join."""
+        dispatcher = self._server.dispatcher
+        return not dispatcher.info.series.followed or any(
+            session.joined for session in dispatcher.sessions)
 
     def _awaits_others(self, series: Series) -> bool:
         """Whether the standby of the run before, and processes that have read its versions, are

@@ -160,6 +160,15 @@ def test_a_worker_that_knows_a_later_server_is_turned_away(server):
     assert isinstance(answer, m.NotServing) and "of epoch 2" in answer.reason
 
 
+def test_who_was_about_to_join_an_earlier_run_is_told(server):
+    peer, answer = server.asked(0, run="cd34", epoch=1)
+    assert isinstance(answer, m.Refused) and answer.over
+    assert "comes too late for run cd34: this server serves another one (ab12)" in answer.reason
+    peer.send(JOIN)
+    other = server.waits(0)
+    assert server.hears(other, m.Joined).send_initial, "its place is free"
+
+
 def test_no_worker_joins_when_the_run_is_over(server):
     waiting = server.asked(2)[0]
     server.dispatcher.entrance.dismiss("the run has ended (done)")

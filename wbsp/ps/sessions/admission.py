@@ -92,6 +92,12 @@ class Entrance(ABC):
             return
         if self._is_late(identity, hello):
             return
+        if hello.run not in ("", self._info.run):
+            # that run has ended as it was about to join, and it has heard nothing of the end
+            self._sessions.refuse(identity, hello.worker, (
+                f"worker {hello.worker} comes too late for run {hello.run}: this server serves "
+                f"another one ({self._info.run}); start the worker again"), over=True)
+            return
         if self._over is None and (doubt := self._other.doubt or self._unsafe) is not None:
             # the server that serves takes it; where that is this one, it comes again
             self._sessions.refuse(identity, hello.worker, doubt, elsewhere=True)
