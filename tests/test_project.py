@@ -55,18 +55,18 @@ def in_folder(*folders):
 # them.
 WALLS = {
     "sync": "", "limits": "", "heterogeneity": "", "process": "timeouts", "timeouts": "",
-    "environment": "",
+    "environment": "", "units": "",
     "tensors": "limits",
     "core": "sync tensors limits",
     "wire": "core.messages core.stats sync.base tensors process limits timeouts",
     "runlog": "core.stats process limits",
     "replica": "tensors",
     "figures": "core.stats runlog limits",
-    "ps": "core sync tensors wire runlog replica process environment limits timeouts",
+    "ps": "core sync tensors wire runlog replica process environment limits timeouts units",
     "worker": "core.agent core.messages core.permutation core.resend_buffer core.stats "
               "core.work_sequence sync.base tensors wire saved "
               "runlog replica process environment limits timeouts",
-    "simulate": "core sync tensors runlog replica figures process heterogeneity limits",
+    "simulate": "core sync tensors runlog replica figures process heterogeneity limits units",
     "watch": "core.stats runlog figures limits timeouts environment wire.messages wire.addresses "
              "wire.sockets wire.line",
     "ray": "runlog limits timeouts worker.errors",

@@ -2,7 +2,7 @@
 _wbsp() {
     local words
     case ${COMP_WORDS[1]} in
-        ps) words='--band_width_limit= --base_dir= --best= --best_patience= --check_period= --connect_timeout= --epochs= --fail_if_lost --help --host= --log_root= --max_steps= --one_run --outer= --outer_option= --port_base= --resume --shard --shards= --standby_of= --sync= --sync_option= --target= --token_file= --transport= --watch_port= --wire= --worker_num=' ;;
+        ps) words='--band_width_limit= --base_dir= --best= --best_patience= --check_period= --connect_timeout= --epochs= --fail_if_lost --help --host= --log_root= --max_steps= --one_run --outer= --outer_option= --port_base= --resume --shard --shards= --standby_of= --sync= --sync_option= --target= --token_file= --transport= --until= --watch_port= --wire= --worker_num=' ;;
         simulate) words='--advise= --apply_seconds= --bandwidth= --batch_size= --check_period= --cluster= --data_dir= --dataset= --epochs= --figures --help --heterogeneity= --jitter= --latency= --lr= --lr_decays= --lr_steps= --max_steps= --model= --model_bytes= --out= --outer= --outer_option= --seed= --seeds= --server_bandwidth= --shards= --step_seconds= --sync= --sync_option= --target_accuracy= --test_images= --until= --wire= --workers=' ;;
         advise) words='--advise= --apply_seconds= --bandwidth= --batch_size= --check_period= --cluster= --data_dir= --dataset= --epochs= --figures --help --heterogeneity= --jitter= --latency= --lr= --lr_decays= --lr_steps= --max_steps= --model= --model_bytes= --out= --outer= --outer_option= --seed= --seeds= --server_bandwidth= --shards= --step_seconds= --sync= --sync_option= --target_accuracy= --test_images= --until= --wire= --workers=' ;;
         watch) words='--help --http= --out= --token_file=' ;;

@@ -10,7 +10,7 @@ from jobs import ROOT
 OF_A_SERVER = {"sync", "sync_option", "outer", "outer_option", "wire", "log_root", "standby_of",
                "shards", "watch_port", "connect_timeout", "band_width_limit", "transport",
                "token_file", "[no]resume", "[no]fail_if_lost", "worker_num", "host", "port_base",
-               "base_dir", "check_period"}
+               "base_dir", "check_period", "until"}
 
 
 @pytest.mark.parametrize("command, default, others", [
@@ -23,3 +23,12 @@ def test_help_shows_each_flag_of_a_server(command, default, others):
     assert set(re.findall(r"^  --([\w\[\]]+):", text, re.MULTILINE)) >= OF_A_SERVER
     words = " ".join(text.split())
     assert default in words and others in words
+
+
+@pytest.mark.parametrize("until, reason", [
+    ("soon", "--until: 'soon' is no time; give a number of us, ms, s, min, h"),
+    ("0min", "--until=0min: it must be above 0")])
+def test_a_time_that_is_none_is_refused_in_one_line(until, reason):
+    done = subprocess.run([sys.executable, "-m", "wbsp.ps", "--worker_num=1", f"--until={until}"],
+                          cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr == f"wbsp.ps: {reason}\n"

@@ -63,6 +63,7 @@ class ServerConfig:
 
     stop_samples: the run ends after so many (a launcher's --epochs)
     stop_steps:   the run ends after so many, of all workers (--max_steps)
+    until:        the run ends after so many seconds of training
     epochs:       passes over the data that all workers share; None: their loops say it
     target, best: the metric that ends the run, and the one by which the best version is kept, of
                   what readers report; without --best it is that of --target
@@ -84,6 +85,7 @@ class ServerConfig:
     worker_num: int
     stop_samples: float = math.inf
     stop_steps: float = math.inf
+    until: float = math.inf
     epochs: int | None = None
     target_accuracy: float = math.inf
     target: Goal | None = None
@@ -122,7 +124,8 @@ class ServerConfig:
         outer = self.outer.settings().get("outer", {"name": self.outer.name})
         return {"workers": str(self.worker_num), "outer": json.dumps(outer, sort_keys=True),
                 "samples": f"{self.stop_samples:g}", "accuracy": f"{self.target_accuracy:g}",
-                "steps": f"{self.stop_steps:g}", "epochs": str(self.epochs),
+                "steps": f"{self.stop_steps:g}", "until": f"{self.until:g}",
+                "epochs": str(self.epochs),
                 "target": str(self.target or ""), "best": str(self.best or ""),
                 "best_patience": str(self.best_patience)}
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from absl import flags
 
-from wbsp import timeouts
+from wbsp import timeouts, units
 from wbsp.core.outer_optimizer import OUTER_OPTIMIZERS, outer_of
 from wbsp.environment import TRANSPORTS, shares_memory, token
 from wbsp.ps.checkpoint.resume import resume_flag
@@ -43,6 +44,8 @@ def define_flags(sync: str | None = "pcc", sync_default: str = "", of_server: st
     flags.DEFINE_string("shards", "1", "how many processes share the model's floats, or the "
                         f"addresses, host:port,host:port, of those that {others} has started"
                         f"{of_both}")
+    flags.DEFINE_string("until", None, "end the run after so long a training: 300s, 10min, 2h"
+                        f"{of_both}")
     flags.DEFINE_integer("watch_port", 0, "where `python -m wbsp.watch HOST:PORT` gets the run's "
                          f"files; default: any free one{of_both}", lower_bound=0,
                          upper_bound=65535)
@@ -66,6 +69,19 @@ def bandwidth() -> float | None:
     return FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit
 
 
+def until() -> float:
+    """Seconds of training after which a run ends. Raises ValueError in one line."""
+    if FLAGS.until is None:
+        return math.inf
+    try:
+        seconds = units.seconds(FLAGS.until)
+    except ValueError as error:
+        raise ValueError(f"--until: {error}") from None
+    if not seconds:
+        raise ValueError(f"--until={FLAGS.until}: it must be above 0")
+    return seconds
+
+
 def server_config(workers: int, model: type[SyncModel], **more: Any) -> ServerConfig:
     """What the flags say of a server for so many workers under this model; `more` of its fields are
     given. Raises ValueError or OSError in one line."""
@@ -76,4 +92,4 @@ def server_config(workers: int, model: type[SyncModel], **more: Any) -> ServerCo
         wire=parse(FLAGS.wire or model.wire), fail_if_lost=FLAGS.fail_if_lost,
         token=token(FLAGS.token_file), log_root=FLAGS.log_root, resume=FLAGS.resume,
         standby_of=FLAGS.standby_of, shards=ShardPlan.parse(FLAGS.shards),
-        watch_port=FLAGS.watch_port, **more)
+        watch_port=FLAGS.watch_port, until=until(), **more)

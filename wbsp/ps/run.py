@@ -50,6 +50,7 @@ class Run:
         self._clock = clock = reporter.clock
         self._unfit = Throttle(_NOTICE)
         self._starving = Starving()
+        self._trains_since = None if state is None else state.trains_since  # time of the run
         self._over = state is not None and state.over  # all who wanted the final version have it
         self.engine = Engine(model, store, config.worker_num, config.stop_samples,
                              log=self._log, on_fault=on_fault, epochs=config.epochs,
@@ -143,6 +144,7 @@ class Run:
         self._training_loss.poll(run_time)
         self._readers.poll()
         self._look_at_target()
+        self._look_at_time(run_time)
         if engine.stop_reason is not None and self._stopping_since is None:
             self._stopping_since = now
             self._reporter.say(f"stopping: {engine.stop_reason}")
@@ -241,6 +243,7 @@ class Run:
         log = self._reporter.log
         info = self._dispatcher.info
         return RunState(**self.engine.state(), elapsed=now, over=self._over,
+                        trains_since=self._trains_since,
                         staleness=log.staleness, failures=dict(log.failures),
                         reports=dict(self._dispatcher.sessions.reports),
                         places=dict(info.owners), layers=info.layers,
@@ -398,6 +401,15 @@ class Run:
                 f"no process evaluates this run's versions yet, so {what} does not end it: have a "
                 f'process go through wbsp.versions("{config.host}:{config.port}") and report what '
                 "it finds (docs/how-to/evaluation.md)")
+
+    def _look_at_time(self, run_time: float) -> None:
+        """Training that has lasted for as long as it may ends."""
+        if not self.engine.started:
+            return
+        if self._trains_since is None:
+            self._trains_since = run_time
+        if run_time - self._trains_since >= self._config.until:
+            self._end_by(f"{self._config.until:g} s of training are over")
 
     def _accuracy_of(self, version: int) -> float | None:
         """Of this version, 0..1, if it was the last one that was evaluated."""

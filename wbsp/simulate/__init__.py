@@ -21,7 +21,7 @@ The command, `python -m wbsp.simulate`:
     study/variants.py     models with options, by the flags --sync and --sync_option
     study/advice.py       what --advise compares, and at which scale of time
     study/spec.py         specs of clusters, made from flags or (cluster_file.py) read from
-                          TOML files, with quantities that units.py knows
+                          TOML files, with quantities that wbsp/units.py knows
     study/runs.py         one run, from its plan to a folder like that of a real run
     study/progress.py     the display while it runs
     study/compare.py      the table and the ranking at the end

@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any
 
 from absl import app, flags
 
-from wbsp import heterogeneity
+from wbsp import heterogeneity, units
 from wbsp.core.outer_optimizer import OUTER_OPTIMIZERS, create_outer
 from wbsp.process.imports import heavy_imports
 from wbsp.runlog.folder import run_folder
-from wbsp.simulate.study import advice, compare, units, worth
+from wbsp.simulate.study import advice, compare, worth
 from wbsp.simulate.study.cluster_file import read_cluster
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, create_model, simulate

@@ -94,6 +94,7 @@ class RunState:
     ended:   the version is the run's last
     owed:    workers that had finished then, and did not have that one yet; None: not known
     elapsed: seconds of the run's time
+    trains_since: the same, at which training began; None: it had not
     over:    all workers that wanted the last version have it: nothing is left to do but the last
              files
     reports: each worker's totals, over all its incarnations
@@ -124,6 +125,7 @@ class RunState:
     rounds: dict[Worker, Sum] = field(default_factory=dict)
     rejected: dict[Worker, dict[str, Sum]] = field(default_factory=dict)
     elapsed: Amount
+    trains_since: Amount | None = None
     over: bool = False
     staleness: Staleness | None = None
     failures: dict[str, Sum] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from wbsp.simulate.study import units
+from wbsp import units
 from wbsp.simulate.study.spec import ClusterSpec, Group
 from wbsp.simulate.world.machine import INF
 from wbsp.simulate.world.shards import ServerSpec, Shard, check_number

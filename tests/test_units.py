@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from wbsp.simulate.study import units
+from wbsp import units
 
 
 @pytest.mark.parametrize("text, value", [
