@@ -158,5 +158,5 @@ def drawn(sync: str, seed: int, standby: bool | None = None, shards: bool | None
     # What is drawn last changes nothing of the plans without it.
     if draw.random() < 0.25 if data is None else data:
         plan.data = draw.choice([24, 45, 60]), draw.choice([4, 7]), draw.choice([1, 2, 3])
-        plan.leaves = some(0.4, 2)
+        plan.leaves = some(0.6, 2)
     return plan
