@@ -51,7 +51,8 @@ def server(sync: str, workers: int, *flags: str, standby: Sequence[str] | None =
     flags: more of both; standby: more of the standby alone, None: there is none
     host, space: where it listens, and the network namespace that is in
 
-    Checkpoints are put off: their writing is a matter of the disk, not of what is measured.
+    It ends with its first run, though the workers' processes live on. Checkpoints are put off:
+    their writing is a matter of the disk, not of what is measured.
     Raises RuntimeError if a server does not end well by itself, as a run's end should make it.
     """
     address = f"{host}:{free_port()}"
@@ -60,7 +61,8 @@ def server(sync: str, workers: int, *flags: str, standby: Sequence[str] | None =
             stack.enter_context(ending_well(
                 Path(folder) / f"said-{port}", f"--sync={sync}", f"--worker_num={workers}",
                 f"--host={host}", f"--port_base={port}", f"--log_root={folder}",
-                f"--connect_timeout={CONNECT}", "--check_period=3600", *flags, *more, space=space))
+                f"--connect_timeout={CONNECT}", "--check_period=3600", "--one_run", *flags, *more,
+                space=space))
 
         start(address.rpartition(":")[2])
         if standby is not None:
