@@ -1,5 +1,6 @@
 """The scripts in `examples/` run as their first lines say, and train."""
 
+import importlib.util
 import os
 
 import pytest
@@ -10,9 +11,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(
     "WBSP_BACK_ENDS" not in os.environ, reason="takes minutes: WBSP_BACK_ENDS=1")]
 
 
-@pytest.mark.parametrize("kind", ["tensorflow", "jax", TORCH])
+HUGGINGFACE = pytest.param("huggingface", marks=pytest.mark.skipif(
+    importlib.util.find_spec("peft") is None, reason="pip install -e '.[huggingface]'"))
+
+
+@pytest.mark.parametrize("kind", ["tensorflow", "jax", TORCH, HUGGINGFACE])
 def test_an_example_trains_with_a_fast_and_a_slow_worker(jobs, kind):
-    server = jobs.server(sync="pcc").listens()
+    server = jobs.server(sync="auto" if kind == "huggingface" else "pcc").listens()
     script = ROOT / f"examples/train_{'pytorch' if kind == 'torch' else kind}.py"
     workers = [jobs.start(f"worker{index}", script, f"--sleep={(0, 0.2)[index]}", "--epochs=2",
                           WBSP_SERVER=server.address, WBSP_WORKER_INDEX=str(index),
@@ -20,6 +25,8 @@ def test_an_example_trains_with_a_fast_and_a_slow_worker(jobs, kind):
                for index in range(2)]
     for job in (*workers, server):
         job.ends_well()
-    (first,), (second,) = (job.find("^all 2 epochs are trained; accuracy ") for job in workers)
+    first, second = (job.find("^all 2 epochs are trained.*; accuracy ")[0].rpartition("; ")[2]
+                     for job in workers)
     assert first == second, "both have the same model"
-    assert float(first.split()[-1]) > 0.2, "a tenth is by chance"
+    least = 0.4 if kind == "huggingface" else 0.2  # a quarter, or a tenth, is by chance
+    assert float(first.split()[-1]) > least

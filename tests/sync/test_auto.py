@@ -136,7 +136,7 @@ def test_who_comes_is_in_the_next_version():
 
 
 @pytest.mark.parametrize("outer, wire, says", [
-    (None, None, {"outer": {"name": "nesterov", "rate": 1.0, "momentum": 0.8}, "wire": "int8"}),
+    (None, None, {"outer": {"name": "nesterov", "rate": 1.0, "momentum": 0.5}, "wire": "int8"}),
     ("identity", "float32", {}),
     ("nesterov", "bfloat16", {"outer": {"name": "nesterov", "rate": 0.7, "momentum": 0.9},
                               "wire": "bfloat16"})])
@@ -150,7 +150,17 @@ def test_the_outer_step_and_the_format_are_the_models_unless_they_are_named(tmp_
 
 
 def test_options_of_the_outer_step_go_before_the_models():
-    assert outer_of(Auto, None, {"momentum": "0.5"}).settings()["outer"] == {
-        "name": "nesterov", "rate": 1.0, "momentum": 0.5}
-    assert outer_of(MODELS["pcc"], None, {}).settings() == {}
-    assert np.array_equal(outer_of(MODELS["pcc"], None, {}).step(np.ones(2)), np.ones(2))
+    assert outer_of(Auto, 8, None, {"rate": "0.5"}).settings()["outer"] == {
+        "name": "nesterov", "rate": 0.5, "momentum": 0.8}
+    assert outer_of(MODELS["pcc"], 2, None, {}).settings() == {}
+    assert np.array_equal(outer_of(MODELS["pcc"], 2, None, {}).step(np.ones(2)), np.ones(2))
+
+
+def test_the_outer_step_moves_by_the_sum_of_the_workers_updates():
+    change = np.full(1, 1.0, np.float32)
+    for workers in 1, 2, 4:
+        outer = outer_of(Auto, workers, None, {})
+        moved = sum(outer.step(change.copy()) for _ in range(200))
+        last = outer.step(change.copy())
+        assert np.allclose(last, workers, rtol=1e-4), "of a mean of 1 by N workers"
+        assert workers > 1 or moved == 200.0, "a worker alone trains as without a server"

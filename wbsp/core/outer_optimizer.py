@@ -160,10 +160,10 @@ def create_outer(name: str, **options: Any) -> OuterOptimizer:
     return OUTER_OPTIMIZERS[name](**options)
 
 
-def outer_of(model: type[SyncModel], name: str | None,
+def outer_of(model: type[SyncModel], workers: int, name: str | None,
              options: Mapping[str, Any]) -> OuterOptimizer:
-    """A new outer optimizer by its name, or, where none is named, the one that `model` has by
-    itself; `options` go before its own. Raises ValueError in one line."""
+    """A new outer optimizer by its name, or, where none is named, the one that `model` has for so
+    many workers; `options` go before its own. Raises ValueError in one line."""
     if name is None:
-        name, options = model.outer, {**model.outer_options, **options}
+        name, options = model.outer, {**model.outer_options(workers), **options}
     return create_outer(name, **options)

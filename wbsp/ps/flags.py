@@ -88,7 +88,7 @@ def server_config(workers: int, model: type[SyncModel], **more: Any) -> ServerCo
     return ServerConfig(
         workers, check_period=FLAGS.check_period, connect_timeout=FLAGS.connect_timeout,
         bandwidth=bandwidth(), share=shares_memory(FLAGS.transport),
-        outer=outer_of(model, FLAGS.outer, parse_options(FLAGS.outer_option)),
+        outer=outer_of(model, workers, FLAGS.outer, parse_options(FLAGS.outer_option)),
         wire=parse(FLAGS.wire or model.wire), fail_if_lost=FLAGS.fail_if_lost,
         token=token(FLAGS.token_file), log_root=FLAGS.log_root, resume=FLAGS.resume,
         standby_of=FLAGS.standby_of, shards=ShardPlan.parse(FLAGS.shards),

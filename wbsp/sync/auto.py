@@ -1,7 +1,7 @@
 """The default model: no worker waits, and slow workers do not delay versions."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from wbsp.sync.base import About, Accept, Action, Commit, Grant, Option, Push, SyncModel, WorkerRule
 from wbsp.sync.meter import averaged
@@ -27,8 +27,11 @@ class Auto(SyncModel):
     at most the worker's share of all examples/s, or 1/N where that is more, so that a worker which
     reconnects after a minute does not dominate a version.
 
-    The outer step is Nesterov's momentum, as in DiLoCo. Momentum is 0.8 in place of 0.9 because
-    updates are a version old, and staleness acts like momentum (Mitliagkas et al. 2016).
+    The outer step is Nesterov's momentum, as in DiLoCo. Momentum m moves the model by 1 / (1 - m)
+    times the mean update. With m = 1 - 1/N that is the sum of the N workers' updates, as if one
+    machine had made all steps at this rate; a lone worker trains as without a server. Momentum is
+    0.8 at most, in place of 0.9, because updates are a version old, and staleness acts like
+    momentum (Mitliagkas et al. 2016).
     """
 
     name = "auto"
@@ -42,7 +45,6 @@ class Auto(SyncModel):
     OPTIONS = {"slow": Option(4.0, "a worker this many times slower, or later, than most does not "
                               "delay versions", low=1)}
     outer = "nesterov"
-    outer_options: ClassVar[Mapping[str, Any]] = {"rate": 1.0, "momentum": 0.8}
     wire = "int8"
 
     slow: float
@@ -58,6 +60,10 @@ class Auto(SyncModel):
         self._samples = 0  # of pushes since then
         self._usual_samples: float | None = None  # of a version, on average
         self._usual_seconds: float | None = None  # between two versions
+
+    @classmethod
+    def outer_options(cls, workers: int) -> Mapping[str, Any]:
+        return {"rate": 1.0, "momentum": min(0.8, 1 - 1 / workers)}
 
     def join(self, worker: int, now: float) -> list[Action]:
         if not self.active:

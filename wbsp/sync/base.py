@@ -299,8 +299,8 @@ class SyncModel:
         name: the model in logs, figures and names of files: letters, digits, "_" and "-".
         OPTIONS: each is an attribute of the instance. The option `batch`, where a model has one,
             is the size of batches: its default is the batch size that a launcher was given.
-        outer, outer_options, wire: the outer step, its options, and the format on the wire of a
-            run that names none; see docs/reference/outer.md and docs/how-to/less-traffic.md.
+        outer, wire: the outer step, and the format on the wire, of a run that names none; see
+            docs/reference/outer.md and docs/how-to/less-traffic.md.
         active: the workers that take part; N is their number.
         alarm: the time (seconds) from which `tick` is due, or None.
         version: the newest that this object knows of: see `lag`.
@@ -311,7 +311,6 @@ class SyncModel:
     rule: WorkerRule
     OPTIONS: ClassVar[dict[str, Option]] = {}
     outer: ClassVar[str] = "identity"
-    outer_options: ClassVar[Mapping[str, Any]] = {}
     wire: ClassVar[str] = "float32"
     alarm: float | None = None
     version: int = 0
@@ -319,6 +318,11 @@ class SyncModel:
     def __init__(self, **options: Any):
         set_options(self, options)
         self.active: set[int] = set()
+
+    @classmethod
+    def outer_options(cls, workers: int) -> Mapping[str, Any]:
+        """Options of `outer` in a run of so many workers, where it names no others."""
+        return {}
 
     def weight_of(self, push: Push) -> float:
         """Return the weight of an accepted update: 1 / N unless a model overrides it."""

@@ -130,7 +130,8 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
     spec, experiment = plan.cluster.trains(plan.batch_size), plan.experiment
     model = create_model(sync, options, plan.batch_size)
     batch_size = plan.batch_size // model.rule.micro_batches
-    outer, wire = outer_of(sync, plan.outer, plan.outer_options), parse(plan.wire or sync.wire)
+    outer = outer_of(sync, spec.size, plan.outer, plan.outer_options)
+    wire = parse(plan.wire or sync.wire)
     write_settings(folder, {"sync": sync.name,
                             "options": with_batch_size(sync, plan.batch_size, options),
                             "clock": "virtual", "seed": seed,
