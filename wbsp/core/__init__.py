@@ -1,1 +1,1 @@
-"""What real clusters and virtual ones both run: decisions and their state, without I/O."""
+"""Decisions and their state, without I/O; real clusters and virtual ones both run this code."""

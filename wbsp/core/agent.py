@@ -1,11 +1,11 @@
 """Decisions of a worker under a WorkerRule, without threads, sockets and tensors.
 
-The agent receives events (a step ended; an acknowledgement, a grant or a model came in) and answers
-with commands. `Cut`, `Adopt` and `Leave` are for the compute thread, which alone touches the model;
-`Fetch`, `Expect` and `CutQuery` touch only the network, and may be carried out at once. `waiting`
-says what the compute thread must wait for before its next step. The real worker and the
-virtual-time cluster drive this same object. The network carries one request at a time: a push, a
-fetch or a query, each with its answer.
+The agent receives events (a step ended; an acknowledgement, a grant or a model arrived) and answers
+with commands. `Cut`, `Adopt` and `Leave` are for the compute thread, because only that thread
+accesses the model. `Fetch`, `Expect` and `CutQuery` concern only the network, and may be carried
+out at once. `waiting` is what the compute thread must wait for before its next step. The real
+worker and the virtual-time cluster both drive this object. The network carries one request at a
+time: a push, a fetch or a query, each with its answer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Progress:
         self.loss = None if loss is None or self.loss is None else self.loss + loss * samples
 
     def push(self, worker: int, seq: int, to: int | None) -> Push:
-        """Metadata of the push that hands over this progress; `to`: as in `Push`."""
+        """Return the metadata of the push that carries this progress; `to`: as in `Push`."""
         loss = None if self.loss is None or not self.samples else self.loss / self.samples
         return Push(worker, seq, self.base, self.steps, self.samples, self.seconds, loss, to=to,
                     dropped=self.dropped)
@@ -57,9 +57,9 @@ class Progress:
 class Cut(NamedTuple):
     """Take update = x - anchor, set anchor = x, and push the update.
 
-    The push carries a fetch of the newest version. The server carries it out if it grants one in
-    its acknowledgement, or keeps it until the grant that this worker waits for: that saves the time
-    of a request there and back.
+    The push carries a fetch of the newest version, which saves a round trip. The server answers it
+    with its acknowledgement if that grants a version; otherwise with the grant that this worker
+    waits for.
     """
 
     push: Push
@@ -89,18 +89,18 @@ Command = Cut | Adopt | Fetch | Expect | CutQuery | Leave
 class Agent:
     """State of one worker between two events.
 
-    worker:   index of this worker
-    rule:     the synchronization model's rule for workers
-    seq:      number of the next push (a returning worker goes on where it stopped)
-    version:  last adopted version; None before the first
-    run_steps: of all workers, as far as is known here: what the newest answer said, and own ones
-              that it did not count
-    waiting:  what the compute thread must wait for; None: for nothing
-    fetching: number of the fetch under way, from the request until the whole model is here; or 0
-    stopped:  the server's reason to end the training; None while there is none
-    finished: `Leave` was commanded
-    trained:  how far in its sequence of the run's shared data this worker has come; None: its data
-              are its own
+    Attributes:
+        worker: index of this worker.
+        rule: the synchronization model's rule for workers.
+        seq: number of the next push; a worker that reconnects continues its numbers.
+        version: last adopted version; None before the first.
+        run_steps: steps of all workers: the count in the newest answer, plus own steps since.
+        waiting: what the compute thread must wait for; None: for nothing.
+        fetching: number of the running fetch, from the request until the model is complete; or 0.
+        stopped: the server's reason to end the training; None before.
+        finished: `Leave` was commanded.
+        trained: end of what this worker has trained in its sequence of the run's shared data;
+            None: its data are its own.
     """
 
     def __init__(self, worker: int, rule: WorkerRule, seq: int = 0, run_steps: int = 0,
@@ -114,27 +114,30 @@ class Agent:
         self.stopped: str | None = None
         self.finished = False
         self.trained = trained
-        self._starved = False  # no step will follow until there is work again
+        self._starved = False  # no step follows before the server gives more work
         self.fetching = 0
         self._progress = Progress()
         self._sending = False  # the newest push is not acknowledged
         self._fetches = 0  # number of the newest fetch, carried or not
         self._queries = 0  # number of the newest query
         self._grant: int | None = None  # newest granted version that was not requested
-        self._following = 0  # number of the fetch that is answered without being asked again; it
-        #                      is noted where the grant comes in before the acknowledgement
+        self._following = 0  # number of the fetch that the server answers without a request; noted
+        #                      here if the grant arrives before the acknowledgement
         self._inbox: int | None = None  # fetched version, not adopted
         self._finishing = False  # no step will follow
-        self._cut_due = rule.push == "when_idle"  # the model directs this worker to cut, or allows
-        #                                           a worker to that cuts whenever it is idle
+        self._cut_due = rule.push == "when_idle"  # the model directs this worker to cut; or, under
+        #                                           push="when_idle", allows it
         self._none_cut = True  # by this incarnation
         self._sound_from = seq  # number of the first push that was cut after x was last replaced
         self._unsound = False  # x holds NaN or infinity: the next version replaces it
 
     @property
     def undecided(self) -> bool:
-        """True if the server is to say whether this worker cuts. Until then it asks for no more of
-        the run's shared data: it would hold that while it waits for the version of the cut."""
+        """True while the server decides whether this worker cuts.
+
+        Until then the worker requests no more shared data, because it would hold them while it
+        waits for the version of the cut.
+        """
         return self.waiting == "decision"
 
     @property
@@ -149,17 +152,20 @@ class Agent:
 
     @property
     def handed_over(self) -> bool:
-        """True if all progress is in the model, as far as it can be: answered."""
+        """True if the server has answered all progress."""
         return self.idle and not self._progress.steps
 
     # Events of the compute thread.
 
     def step_done(self, samples: int, seconds: float, steps: int = 1,
                   loss: float | None = None) -> list[Command]:
-        """A step of `samples` examples and mean `loss` ended after `seconds` of compute.
+        """Handle the end of a step.
 
-        steps: more than 1 where several mini-batches were trained at once
-        loss:  None: not known
+        Args:
+            samples: examples in it.
+            seconds: of compute.
+            steps: mini-batches in it; more than 1 where a loop trains several at once.
+            loss: their mean loss; None: not known.
         """
         self._progress.add(steps, samples, seconds, loss)
         self._starved = False
@@ -189,25 +195,26 @@ class Agent:
         return commands
 
     def starved(self) -> list[Command]:
-        """All that this worker was given of the run's shared data is trained, and there is no more
-        now: the uncut progress is handed over, since the others may wait for the end of that."""
+        """Handle the end of the worker's shared data, with no more available for now.
+
+        The uncut progress is pushed, because other workers may wait for it.
+        """
         self._starved = True
         return self._cut_if_starved()
 
     def fed(self) -> None:
-        """There is something to train after all: what is uncut goes on with it."""
+        """Handle new work after `starved`: training continues, together with uncut progress."""
         self._starved = False
 
     def finish(self) -> list[Command]:
-        """No step will follow: push the uncut progress, then leave."""
+        """Push the uncut progress, then leave; no step follows."""
         self._finishing = True
         return self._finish_if_idle()
 
     # Events of the communication thread.
 
     def received(self, message: Message) -> list[Command]:
-        """A message of the server came in, but for a Model: `fetched` takes that, once it is whole.
-        """
+        """Handle a message of the server, except a Model: see `fetched`."""
         match message:
             case Ack():
                 return self.acked(message.granted, message.hold, message.steps, message.reason)
@@ -227,12 +234,13 @@ class Agent:
 
     def acked(self, granted: int | None, hold: bool = False, run_steps: int = 0,
               reason: str | None = None) -> list[Command]:
-        """The newest push was acknowledged.
+        """Handle the acknowledgement of the newest push.
 
-        granted:   version that may be fetched; None: none
-        hold:      the model directs this worker to wait for a grant before its next step
-        run_steps: of all workers, those of the push included; 0: not known
-        reason:    of its rejection; None: there is none, or it is not known
+        Args:
+            granted: version that may be fetched, or None.
+            hold: the model directs this worker to wait for a grant before its next step.
+            run_steps: steps of all workers, those of the push included; 0: not known.
+            reason: of the push's rejection; None: accepted, or not known.
         """
         self._sending = False
         if reason in UNFIT and self.seq > self._sound_from:
@@ -243,7 +251,7 @@ class Agent:
         if granted is not None:
             self._note_grant(granted, self._fetches, True)
         if self._finishing or self.stopped is not None:
-            self._following = 0  # what comes is not wanted any more
+            self._following = 0  # its answer is no longer needed
             if self._finishing:
                 return self._finish_if_idle()
             self.waiting = None
@@ -254,14 +262,16 @@ class Agent:
         return [*self._fetch_if_due(), *self._cut_if_starved()]
 
     def granted(self, version: int, request: int = 0, follows: bool = False) -> list[Command]:
-        """The server permits a fetch of `version` or newer; see `Granted`."""
+        """Handle the permission to fetch `version` or a newer one; see `Granted`."""
         self._note_grant(version, request, follows)
         return self._fetch_if_due()
 
     def reattached(self, joined: bool) -> list[Command]:
-        """The connection was broken, and is there again; messages of the server may be missing.
+        """Handle a reconnection, after which messages of the server may be missing.
 
-        joined: this worker has joined the model anew, and what that had granted or directed is void
+        Args:
+            joined: this worker has joined the model again, so that earlier grants and directions
+                are void.
         """
         if joined:
             self._grant = None
@@ -270,7 +280,7 @@ class Agent:
         return []
 
     def fetched(self, version: int) -> list[Command]:
-        """The requested model is here, whole."""
+        """Handle the complete arrival of the requested model."""
         self.fetching = 0
         self._inbox = version
         if self._grant is not None and self._grant <= version:
@@ -281,27 +291,27 @@ class Agent:
         return self._finish_if_idle() if self._finishing else self._cut_if_starved()
 
     def decided(self, number: int, cut: bool) -> list[Command]:
-        """The server decided query `number`: cut now, or go on."""
+        """Handle the server's answer to query `number`: cut now, or continue."""
         if self.waiting != "decision" or number != self._queries:
-            return []  # received before, or not waited for any more
+            return []  # received before, or no longer needed
         self.waiting = None
         return [self._cut()] if cut else self._cut_if_starved()
 
     def directed(self, direct: Direct) -> list[Command]:
-        """The model's instruction for this worker; other objects see to its batches."""
+        """Handle the model's instruction; other objects handle its batch sizes."""
         if direct.cut is not None:
             self._cut_due = direct.cut
         return []
 
     def stop(self, reason: str) -> list[Command]:
-        """Training is over: wait for no grant and no decision any more."""
+        """Handle the end of the training: stop waiting for grants and decisions."""
         self.stopped = reason
         if self.waiting == "decision" or (self.waiting == "model" and not self.fetching):
             self.waiting = None
         return []
 
     def final(self, version: int) -> list[Command]:
-        """The run's last version may be fetched; it replaces the live model."""
+        """Handle the permission to fetch the run's last version, which replaces the live model."""
         self._grant = version
         self._following = 0
         self._inbox = None
@@ -311,19 +321,25 @@ class Agent:
     # Rules for events of both threads.
 
     def _note_grant(self, version: int, request: int, follows: bool) -> None:
-        """`request`: number of the fetch that the grant is for; 0: of none that a push carried"""
+        """Note a grant.
+
+        Args:
+            version: the granted version.
+            request: number of the fetch, carried by a push, that the grant answers; or 0.
+            follows: the answer to that fetch follows without a further request.
+        """
         if self._finishing:
             return
         held = self.version if self._inbox is None else self._inbox
         awaited = 0 < request == self._fetches and self.waiting in ("ack", "model")
         if held is not None and version <= held and not awaited:
-            return  # it came for an older grant, or this worker waits for none
+            return  # it answers an older grant, or this worker waits for none
         self._grant = max(version, self._grant or 0)
         if follows:
             self._following = request
 
     def _fetch_if_due(self) -> list[Command]:
-        """Fetch what is granted, if the rule wants it now and the network is free."""
+        """Fetch the granted version, if the rule requires it now and the network is free."""
         if self._sending:
             return []
         following, self._following = self._following, 0
@@ -362,7 +378,7 @@ class Agent:
         if self.rule.adopt == "rebase":  # x keeps the progress: x = W + progress
             return [self._cut()] if fetched is None else [self._adopt(fetched), self._cut()]
         cut = self._cut()
-        if fetched is None:  # the first time: x goes on from W_0 again
+        if fetched is None:  # the first time: x continues from W_0 again
             return [cut, Adopt(self._progress.base, "replace")]
         return [cut, self._adopt(fetched)]
 

@@ -1,8 +1,8 @@
-"""A synchronization model's decisions: held against its contract, and made records, which are
-complete, in order, and without tensors.
+"""Decisions of a synchronization model: checked against its contract, and turned into records.
 
-A record changes the global model, or instructs a worker; carrying it out is a second step
-that cannot refuse. So all that follow the records (the store, a log) come to the same versions.
+The records are complete, in order, and without tensors. A record changes the global model or
+instructs a worker; carrying it out is a second step that cannot fail. So everything that follows
+the records (the store, a log) arrives at equal versions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FAILED = "the synchronization model has failed"
 
 
 class Accepted(NamedTuple):
-    """weight * update goes into the pending sum; push `seq` of `worker` brought the update."""
+    """Record: weight * update of push `seq` of `worker` is added to the pending sum."""
 
     worker: int
     seq: int
@@ -40,8 +40,11 @@ class Accepted(NamedTuple):
 
 
 class Resent(NamedTuple):
-    """A sum of weight * update goes into the pending sum: `work` of `worker`, which an earlier
-    server had decided on and lost. `weight`: 0 where others have done some of its work."""
+    """Record: a resent sum of weight * update is added to the pending sum.
+
+    It is `work` of `worker`, which an earlier server had accepted and lost. `weight` is 0 if other
+    workers have done a part of that work since.
+    """
 
     worker: int
     work: AnsweredWork
@@ -49,7 +52,7 @@ class Resent(NamedTuple):
 
 
 class Rejected(NamedTuple):
-    """The update of push `seq` of `worker` is dropped."""
+    """Record: the update of push `seq` of `worker` is dropped."""
 
     worker: int
     seq: int
@@ -57,8 +60,11 @@ class Rejected(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """The pending sum makes version `version`: the next one, or a higher one, where workers know
-    the numbers between from an earlier server."""
+    """Record: the pending sum makes version `version`.
+
+    That is the next number, or a higher one if an earlier server gave the numbers between to
+    workers.
+    """
 
     version: int
 
@@ -67,13 +73,15 @@ Record = Accepted | Resent | Rejected | Committed | Outgoing
 
 
 class Failed(SyncModel):
-    """In the place of a model that has failed, until the workers have finished: what they still
-    push is rejected, and no one waits."""
+    """The replacement of a model that has failed, until the workers have finished.
+
+    It rejects all pushes, and lets no worker wait.
+    """
 
     name = "failed"
 
     def __init__(self, model: SyncModel, here: Iterable[int]):
-        """`here`: the active workers."""
+        """Replace `model`, with the active workers `here`."""
         super().__init__()
         self.rule = model.rule
         self.active = set(here)
@@ -86,25 +94,33 @@ class Failed(SyncModel):
 
 
 def joined(model: SyncModel, worker: int, answer: Iterable[Action]) -> Iterable[Action]:
-    """The answer to a join. Raises ContractError where the model does not know the worker then."""
+    """Return the model's answer to a join.
+
+    Raises:
+        ContractError: the model does not have the worker in `active` after it.
+    """
     answer = list(answer)
     if worker not in model.active:
         raise ContractError(f"{model.name} does not have worker {worker} in `active` after its "
-                            "join; a method join or rejoin of one's own calls the base's")
+                            "join; call super().join or super().rejoin in the model")
     return answer
 
 
 def left(model: SyncModel, worker: int, answer: Iterable[Action]) -> Iterable[Action]:
-    """The answer to a leave. Raises ContractError where the model still has the worker then."""
+    """Return the model's answer to a leave.
+
+    Raises:
+        ContractError: the model still has the worker in `active` after it.
+    """
     answer = list(answer)
     if worker in model.active:
         raise ContractError(f"{model.name} still has worker {worker} in `active` after it has "
-                            "left; a method leave of one's own calls the base's")
+                            "left; call super().leave in the model")
     return answer
 
 
 def check_alarm(model: SyncModel) -> None:
-    """Raises ContractError for an alarm that is no time."""
+    """Raise ContractError if the model's alarm is neither a finite time nor None."""
     if model.alarm is not None and not isinstance(model.alarm, Real):
         raise ContractError(f"{model.name} has set `alarm` to {model.alarm!r}, which is neither "
                             "seconds nor None")
@@ -113,16 +129,19 @@ def check_alarm(model: SyncModel) -> None:
 def decide(model: SyncModel, actions: Iterable[Action], version: int, members: Container[int],
            push: Push | None = None,
            objection: Callable[[float], str | None] = lambda weight: None) -> list[Record]:
-    """The records of a model's answer to one event.
+    """Return the records of a model's answer to one event.
 
-    version: the newest one before the event
-    members: the workers that ever joined. To speak of one that has left is no error: a peer that
-             pushes without having been granted may bring a model to that.
-    push:    the push that was the event, if it was one
-    objection: why its update cannot be accepted with that weight, whatever the model makes of it;
-             None: it can be
+    Args:
+        model: the model.
+        actions: its answer.
+        version: the newest one before the event.
+        members: the workers that ever joined. Naming one that has left is no error, because a
+            faulty peer that pushes without a grant may cause it.
+        push: the push, if the event was one.
+        objection: returns why the update cannot be accepted with a weight, or None.
 
-    Raises ContractError where the answer is not one that `SyncModel` allows.
+    Raises:
+        ContractError: `SyncModel` does not permit the answer.
     """
     records: list[Record] = []
     answered = push is None
@@ -135,7 +154,7 @@ def decide(model: SyncModel, actions: Iterable[Action], version: int, members: C
                 records.append(Outgoing(action.worker, Granted(version)))
             else:
                 _check(model, action)
-                if action != Direct(action.worker):  # else: it says nothing
+                if action != Direct(action.worker):  # else it changes nothing
                     records.append(Outgoing(action.worker, Directed(action)))
         elif isinstance(action, Commit):
             if not answered:
@@ -160,9 +179,10 @@ def decide(model: SyncModel, actions: Iterable[Action], version: int, members: C
 
 def decide_cut(model: SyncModel, actions: Iterable[Action], version: int, members: Container[int],
                worker: int) -> tuple[bool, list[Record]]:
-    """Whether the `worker` that asked is to cut, and the other records of the model's answer.
+    """Return whether the `worker` that asked must cut, and the other records of the answer.
 
-    Raises ContractError where the answer is not one that `SyncModel` allows.
+    Raises:
+        ContractError: `SyncModel` does not permit the answer.
     """
     cut: bool | None = None
     others: list[Action] = []
@@ -180,7 +200,7 @@ def decide_cut(model: SyncModel, actions: Iterable[Action], version: int, member
 
 
 def _check(model: SyncModel, direct: Direct) -> None:
-    """Raises ContractError for an instruction that no worker could follow."""
+    """Raise ContractError for an instruction that no worker can follow."""
     flags, numbers = (direct.hold, direct.cut), ((direct.batch, 1), (direct.start, 0))
     if not (all(flag is None or isinstance(flag, bool) for flag in flags)
             and all(number is None or (type(number) is int and least <= number <= _MOST)
@@ -206,16 +226,21 @@ def _judged(model: SyncModel, action: Accept | Reject,
 
 
 def outgoing_of(records: Iterable[Record]) -> list[Outgoing]:
-    """What the workers are told of an event that is no push."""
+    """Return the messages to the workers after an event other than a push."""
     return [record for record in records if isinstance(record, Outgoing)]
 
 
 def acknowledge(push: Push, records: Iterable[Record], mark: int,
                 steps: int) -> tuple[Ack, list[Outgoing]]:
-    """The answer to `push`, which was decided under `mark`, and after which all workers have done
-    `steps`; and what else the workers are told.
+    """Return the answer to `push`, and the messages to other workers.
 
-    A grant to the pusher and an order to hold travel in the answer.
+    A grant to the pusher, and a direction to hold, are part of the answer.
+
+    Args:
+        push: the push.
+        records: the decisions on it.
+        mark: the checkpoint number under which they were made.
+        steps: of all workers, those of the push included.
     """
     accepted = False
     reason = None

@@ -1,12 +1,12 @@
-"""The parameter server without its sockets: what happens, what the model decides, what is done.
+"""The parameter server without its sockets: events, decisions, and their effects.
 
 Every event goes through three steps. The model decides, and its answer becomes records without
-tensors (`wbsp.core.decisions`); the records are applied to the store and the book-keeping, which
-cannot fail; and each worker is sent its part of them (`wbsp.core.messages`).
+tensors (`wbsp.core.decisions`); the engine applies the records to the store and the book-keeping,
+which cannot fail; and each worker is sent its part of them (`wbsp.core.messages`).
 
-The real server and the virtual-time cluster both drive this object, so what one does the other
-does. It receives what happened (join, leave, push, time) with the time in seconds, and returns the
-messages to the workers, in order. It never blocks, and reads no clock.
+The real server and the virtual-time cluster both drive this object, so that both behave alike. It
+receives events (join, leave, push, time) with the time in seconds, and returns the messages to the
+workers, in order. It never blocks, and reads no clock.
 """
 
 from __future__ import annotations
@@ -63,23 +63,24 @@ from wbsp.sync.base import UNFIT, Action, Commit, Direct, Push, SyncModel
 from wbsp.tensors.ops import magnitude
 
 T = TypeVar("T")
-_EPOCHS = 1000  # of which it is kept what is known
-BEFORE = "by an earlier server"  # the reason of rejections that this one knows from workers alone
+_EPOCHS = 1000  # newest epochs whose results are kept
+BEFORE = "by an earlier server"  # the reason of rejections that only workers have reported
 
 
 class Engine:
-    """A model, a store and a ledger at work; used by one thread.
+    """A model, a store and a ledger; used by one thread.
 
-    Nothing starts before `expected` workers have joined (or `start` is called): they begin
+    Training starts when `expected` workers have joined, or when `start` is called: they begin
     together from W_0. After `stop_samples` pushed samples over all workers, or `stop_steps` steps,
-    or when all work of the data that they share is done, everyone is told to stop. When the last
-    active worker has finished, the pending rest becomes the final version.
-    `log(now, kind, **fields)` hears of everything that happens.
+    or when all work of the shared data is done, every worker is sent a Stop. When the last active
+    worker has finished, the pending rest becomes the final version.
 
-    epochs:   of the data that all workers train together, where the server says it; None: their
-              loops do
-    on_fault: hears what the model raised, or with what it broke its contract. True: `Failed` is in
-              its place from then on, and the workers are to finish; False: it comes through
+    Attributes:
+        log: log(now, kind, **fields) is called for every event.
+        epochs: over the data that all workers share, if the server sets them; None: the workers'
+            loops set them.
+        on_fault: called with an error that the model raised, or its breach of contract. True:
+            `Failed` replaces the model, and the workers finish; False: the error is raised.
     """
 
     def __init__(self, model: SyncModel, store: Store, expected: int = 1,
@@ -95,14 +96,14 @@ class Engine:
         self.stop_samples = stop_samples
         self.log = log or (lambda *_, **__: None)
         self.on_fault = on_fault
-        self.work: SharedWork | None = None  # None: each worker has data of its own, or none came
+        self.work: SharedWork | None = None  # None: no worker has joined, or each has its own data
         self._epochs = epochs
         self._stop_steps = stop_steps
         self.measured: Measured | None = None  # of the newest epoch
         self.rate: LearningRate | None = None  # the newest that a worker has set for all
-        self.found: dict[int, dict[str, float]] = {}  # what is known of the newest epochs, by name
+        self.found: dict[int, dict[str, float]] = {}  # newest epochs -> their metrics by name
         self._first = 0  # version; those of an earlier server count as the one before, or older
-        self._void: set[int] = set()  # who sent again what is not in the model: see `Resent`
+        self._void: set[int] = set()  # workers that resent a sum that is not in the model: `Resent`
         self.members: dict[int, Member] = {}
         self._here: set[int] = set()  # the active workers: counting them must not cost O(N)
         # worker that waits for a grant -> number of the fetch that its push left, version it has
@@ -117,10 +118,10 @@ class Engine:
 
     @property
     def newest(self) -> tuple[int, bool]:
-        """What is there to be saved: number of the newest version; whether it is the run's last.
+        """What a checkpoint would hold: the newest version, and whether it is the run's last.
 
-        That it is the last is news, too: who goes on from a state that does not know may take
-        another worker back, and end with another version.
+        That it is the last must be saved, too: a server that resumed without it might readmit a
+        worker, and end with another version.
         """
         return self.store.latest.version, self.done
 
@@ -130,12 +131,15 @@ class Engine:
         return sorted(self._here)
 
     def open(self, worker: int, data: SharedData | None, first_epoch: int) -> WorkPlace | None:
-        """A worker is about to join, with `data` that all train together, or its own; where in
-        them it begins.
+        """Return where in the shared data a worker that is about to join begins, or None.
 
-        first_epoch: epochs that its loop has behind it
+        Args:
+            worker: index of the worker.
+            data: the data that all workers share; None: the worker has its own.
+            first_epoch: epochs that its loop has completed.
 
-        Raises ValueError, in one line, where its data are not the run's.
+        Raises:
+            ValueError: its data are not the run's; one line.
         """
         me, own = f"worker {worker}", "give its fit the data of hook.examples"
         if data is None:
@@ -152,13 +156,16 @@ class Engine:
         try:
             return self.work.open(worker, data, first_epoch, self._epochs)
         except ValueError:
-            if not self.members:  # the run's data are yet to come
+            if not self.members:  # the run's data are not known yet
                 self.work = None
             raise
 
     def _share(self, worker: int, data: SharedData) -> None:
-        """The run's workers share this data, if they share none yet. Raises ValueError, in one
-        line, where they cannot."""
+        """Make this data the run's shared data, if it has none.
+
+        Raises:
+            ValueError: the run cannot share them; one line.
+        """
         if self.work is not None:
             return
         rule, me = self.model.rule, f"worker {worker}"
@@ -176,7 +183,7 @@ class Engine:
         self.work = SharedWork(data, rule)
 
     def join(self, worker: int, now: float) -> list[Outgoing]:
-        """A worker entered; its grant comes at once, or when everyone has come."""
+        """Handle a worker that joins; its grant follows at once, or when all have joined."""
         member = self.members.setdefault(worker, Member())
         if member.active:
             raise ValueError(f"worker {worker} has joined already")
@@ -194,7 +201,7 @@ class Engine:
         return self.start(now) if self.rendezvous.complete(self._here) else []
 
     def start(self, now: float) -> list[Outgoing]:
-        """Begin, or go on, with those who are here."""
+        """Start, or resume, with the workers that have joined."""
         self.started = True
         self.log(now, "start", workers=self.active)
         if self.rendezvous.leaps(self._here):
@@ -204,7 +211,7 @@ class Engine:
             model, self.active, self.members, now), now)
         outgoing = [*self.rendezvous.answers, *told]
         if not self._here:
-            if self.rendezvous.ended:  # they had finished, whether they have come back or not
+            if self.rendezvous.ended:  # they had finished, whether they have reconnected or not
                 for worker in self.rendezvous.owed:
                     if worker in self.members:
                         self.members[worker].finished = True
@@ -215,12 +222,20 @@ class Engine:
 
     def resend(self, worker: int, work: AnsweredWork, update: np.ndarray | None,
                now: float, most: float = 0.0, held: WorkHeld | None = None) -> None:
-        """What was decided and is lost came again: the sum of weight * update, float32 [size].
+        """Handle a resent sum of pushes that an earlier server had decided on and lost.
 
-        most: as of `push`; held: as of `attach`
+        The model is not consulted, because it decided before the restart.
 
-        The model is not consulted: it decided before the restart. Raises ValueError for a sum that
-        no member could have sent.
+        Args:
+            worker: index of the worker.
+            work: metadata of the pushes.
+            update: the sum of weight * update, float32 [size]; None: all were rejected.
+            now: seconds.
+            most: as in `push`.
+            held: as in `attach`.
+
+        Raises:
+            ValueError: no member could have sent the sum.
         """
         self.store.check(update)
         due = self.ledger.next_seq(worker)
@@ -241,8 +256,11 @@ class Engine:
         self._apply([record], now, update=update, most=most)
 
     def _still_undone(self, worker: int, work: AnsweredWork, held: WorkHeld | None) -> bool:
-        """False where other workers have done meanwhile some of the work of a sum that was sent
-        again. Raises ValueError for work that no server can have given."""
+        """Return False if other workers have done a part of a resent sum's work since.
+
+        Raises:
+            ValueError: no server can have given the work.
+        """
         if held is not None:
             self._share(worker, held.data)
         if self.work is None:
@@ -251,12 +269,18 @@ class Engine:
 
     def attach(self, worker: int, newest: int, left: bool, waits: bool,
                now: float, held: WorkHeld | None = None) -> list[Outgoing]:
-        """A worker of this run goes on where it is; `resend` came before.
+        """Handle a worker of this run that reconnects and continues; its `resend` came before.
 
-        newest: version that it has; left: it has finished; waits: for a version, not in mid-step
-        held:   what it has of the data that all share
+        Args:
+            worker: index of the worker.
+            newest: version that it has.
+            left: it has finished.
+            waits: it waits for a version, and is not in mid-step.
+            now: seconds.
+            held: its part of the shared data.
 
-        Raises ValueError for what no member could have.
+        Raises:
+            ValueError: no member could be in this state.
         """
         earlier = self.members.get(worker)
         if (earlier is not None and earlier.active) or (self.done and not left):
@@ -277,7 +301,7 @@ class Engine:
         self.log(now, "reattach", worker=worker, version=newest, finished=left)
         safe, mark = self.ledger.safe(worker)
         ack = self.ledger.answer(worker)
-        if ack is not None:  # what it granted is void
+        if ack is not None:  # its grant is void
             ack = replace(ack, granted=None, hold=False, durable=self.ledger.durable)
         void = worker in self._void
         self._void.discard(worker)
@@ -285,7 +309,7 @@ class Engine:
         if not self.started:
             known = left and newest <= self.store.latest.version  # it needs no newer version
             self.rendezvous.came_back(answer, newest if known else newest + 1, left)
-            # Those who are back may all have finished, and another still have what they have not.
+            # All that reconnected may have finished while another worker still has more.
             trained = self._here or self.work is None or self.work.ledger.over
             due = self.stop_reason is not None or (
                 trained and self.rendezvous.complete(self._here))
@@ -301,7 +325,7 @@ class Engine:
                 *self._told_so_far(worker), *self._stop_if_due(now), *self._feed(now)]
 
     def leave(self, worker: int, now: float, reason: str, finished: bool = False) -> list[Outgoing]:
-        """A worker finished (in good order) or was lost; the others go on without it."""
+        """Handle a worker that finished in good order or was lost; the others continue."""
         member = self.members[worker]
         member.active = False
         member.finished = finished
@@ -312,10 +336,10 @@ class Engine:
         if self.work is not None:
             self.work.left(worker)
         self.log(now, "leave", worker=worker, reason=reason, finished=finished)
-        if self.done:  # it came too late for a model, but may have the last
+        if self.done:  # too late for training, but it may have the last version
             return [self._final(worker)] if finished else []
-        # Those who leave because they were told to stop still count: the last pushes of the others
-        # keep their weight, instead of one late update moving the final version by N times its due.
+        # Workers that leave after the stop still count, so that the others' last pushes keep their
+        # weights; else one late update would move the final version N times too far.
         told = finished and self.stop_reason is not None
         outgoing: list[Outgoing] = []
         if worker in self.model.active and not told:
@@ -328,14 +352,20 @@ class Engine:
 
     def push(self, push: Push, update: np.ndarray | None, now: float, fetch: int = 0,
              most: float | None = None) -> list[Outgoing]:
-        """An update arrived whole; `update`, float32 [store.size], is the engine's from here on.
+        """Handle a complete push.
 
-        fetch:  number of the fetch that the push carries: if the answer grants, the model follows;
-                otherwise it follows the grant that the worker waits for, if it does
-        most:   how large the values of the update are, as of `magnitude`; None: not known yet
+        Args:
+            push: its metadata.
+            update: float32 [store.size]; the engine owns it from here on.
+            now: seconds.
+            fetch: number of the fetch that the push carries. If the answer grants a version, the
+                Model follows; otherwise it follows the grant that the worker waits for, if any.
+            most: largest magnitude of the update's values, as `magnitude` returns it; None: not
+                known yet.
 
-        Raises ValueError for a push that no member could have sent; nothing has changed then.
-        Raises ContractError when the model answers what it must not.
+        Raises:
+            ValueError: no member could have sent the push; nothing has changed.
+            ContractError: the model broke its contract.
         """
         self.store.check(update)
         worker = push.worker
@@ -345,7 +375,7 @@ class Engine:
             return [] if ack is None or ack.seq != push.seq else self._answer(push, ack, fetch)
         member = self._started(worker, "pushed")
         self._left.pop(worker, None)
-        if push.base_version < self._first:  # nobody knows how many versions there were since
+        if push.base_version < self._first:  # the versions since are not known
             push = push._replace(base_version=self._first - 1)
         if most is None:
             most = 0.0 if update is None else magnitude(update)
@@ -364,21 +394,27 @@ class Engine:
         if self.work is not None and self._settle(self.work, push, ack, waits, now):
             self._apply([Committed(self.store.latest.version + 1)], now)
         self._rest(now)
-        stop = self._stop_if_due(now)  # before the versions: who stops needs none
+        stop = self._stop_if_due(now)  # before the versions: a stopped worker needs none
         return [*self._with_versions(others), *self._answer(push, ack, fetch), *stop,
                 *self._feed(now)]
 
     def _owns(self, push: Push) -> bool:
-        """Whether all that is in this push was its worker's to do. Raises ValueError where no
-        worker can have made it."""
+        """Return whether its worker owned all examples of this push.
+
+        Raises:
+            ValueError: no worker can have made the push.
+        """
         if (push.to is None) != (self.work is None):
             raise ValueError(f"worker {push.worker} pushed with other data than the run's")
         return self.work is None or self.work.owns(push)
 
     def _settle(self, work: SharedWork, push: Push, ack: Ack, waits: bool, now: float) -> bool:
-        """A push of shared data is answered. `waits`: its worker, for a grant. True: what is
-        pending is to be a version, out of turn, since it is validated before training goes on, or
-        nothing follows."""
+        """Settle the examples of an answered push; `waits`: its worker waits for a grant.
+
+        Returns:
+            True if the pending sum must become a version out of turn, because it is validated
+            before training continues, or because no push follows.
+        """
         before = work.ledger.epoch
         for start, stop in work.pushed(push, ack.accepted, ack.reason, waits, now):
             self.log(now, "give_up", worker=push.worker, start=start, stop=stop)
@@ -389,20 +425,23 @@ class Engine:
         return due and self.store.accepted > 0
 
     def ask_work(self, worker: int, ask: AskWork, now: float) -> list[Outgoing]:
-        """A worker has come to the end of its work, or soon will, and wants more.
+        """Handle a worker's request for more work.
 
-        Raises ValueError for what no member could want.
+        Raises:
+            ValueError: no member could send the request.
         """
         if self.work is None or worker not in self._here:
-            raise ValueError(f"worker {worker} asked for work, and has no share in any")
+            raise ValueError(f"worker {worker} asked for work, but the run has no shared data")
         if self.stop_reason is not None:
             return []
         sends = ask.pushes > self.ledger.next_seq(worker)
         return self.work.ask(worker, ask.have, sends, now)
 
     def measure(self, worker: int | None, measured: Measured, now: float) -> list[Outgoing]:
-        """A worker, or a reader (None), says what an epoch's version is worth; the first word of an
-        epoch counts, once that is complete."""
+        """Handle the results of an epoch's version, from a worker or a reader (None).
+
+        The first results of a complete epoch count.
+        """
         if (self.work is None or measured.epoch >= self.work.ledger.epoch
                 or (self.measured is not None and self.measured.epoch >= measured.epoch)):
             return []
@@ -412,7 +451,7 @@ class Engine:
         return self._tell_all(measured)
 
     def set_rate(self, worker: int, rate: LearningRate, now: float) -> list[Outgoing]:
-        """A worker has set the learning rate of all; the first word of an epoch counts."""
+        """Handle a learning rate that a worker sets for all; the first of an epoch counts."""
         if self.rate is not None and self.rate.epoch >= rate.epoch:
             return []
         self.rate = rate
@@ -420,37 +459,40 @@ class Engine:
         return self._tell_all(rate)
 
     def _told_so_far(self, worker: int) -> list[Outgoing]:
-        """What all were told, for one who comes later."""
+        """Return the messages that all have been sent, for a worker that joins later."""
         return [Outgoing(worker, one) for one in (self.measured, self.rate) if one is not None]
 
     def note(self, epoch: int, values: Mapping[str, float]) -> None:
-        """What is known of an epoch, for the run's record."""
+        """Record an epoch's results."""
         self.found.setdefault(epoch, {}).update(values)
         if len(self.found) > _EPOCHS:
             del self.found[min(self.found)]
 
     def _feed(self, now: float) -> list[Outgoing]:
-        """Work for those who have asked for it."""
+        """Give work to the workers that have requested it."""
         if self.work is None or self.stop_reason is not None:
             return []
         return self.work.feed(now)
 
     def fetch(self, worker: int, number: int) -> list[Outgoing]:
-        """A worker asks for the newest version; the answer bears the same `number`. No answer:
-        it is to ask again when it is granted one."""
+        """Handle a request for the newest version; the answer carries its `number`.
+
+        Without an answer, the worker requests again when it is granted a version.
+        """
         self._left.pop(worker, None)
         early = worker in self._here & self.rendezvous.ahead and self.stop_reason is None
         return [] if early else [Outgoing(worker, Model(number, self.store.latest.version))]
 
     def query(self, worker: int, query: CutQuery, now: float) -> list[Outgoing]:
-        """A worker asks whether to cut.
+        """Handle a worker's question whether to cut.
 
-        Raises ValueError for a query that no member could have.
+        Raises:
+            ValueError: no member could ask it.
         """
         self._started(worker, "asked")
         if self.model.rule.push != "on_query":
-            raise ValueError(f"worker {worker} asked whether to cut, which {self.model.name} does "
-                             "not decide")
+            raise ValueError(f"worker {worker} asked whether to cut, but {self.model.name} has no "
+                             "push='on_query'")
         cut = False
         outgoing: list[Outgoing] = []
         if self.stop_reason is None:
@@ -463,11 +505,11 @@ class Engine:
         return [*outgoing, Outgoing(worker, CutDecision(query.number, cut)), *self._feed(now)]
 
     def tick(self, now: float) -> list[Outgoing]:
-        """The model's alarm time has come."""
+        """Handle the model's alarm time."""
         return self._carry_out(lambda model: model.tick(now), now) + self._feed(now)
 
     def stop(self, reason: str, now: float, ends: bool = False) -> list[Outgoing]:
-        """Tell everyone to finish; the first reason counts. `ends`: as of `Stop`."""
+        """Tell all workers to finish; the first reason counts. `ends`: as in `Stop`."""
         if self.stop_reason is not None:
             return []
         self.stop_reason = reason
@@ -481,16 +523,17 @@ class Engine:
         return self._tell_all(self._stop(reason))
 
     def at_rest(self, act: Callable[[float], None], now: float) -> None:
-        """Call `act`(time), once however often it is asked for, as soon as nothing is pending: now,
-        or when an event has ended. `state` is then that of the newest version; such a moment comes
-        with every commit, and may be over with the next push.
+        """Call `act`(time) as soon as nothing is pending: now, or at the end of an event.
+
+        Repeated requests cause one call. `state` is then that of the newest version. Such a moment
+        follows every commit, and may end with the next push.
         """
         if act not in self._at_rest:
             self._at_rest.append(act)
         self._rest(now)
 
     def state(self) -> dict[str, Any]:
-        """What to go on from beside the newest version's tensors, fit for JSON."""
+        """Return the state to resume from, without the newest version's tensors, fit for JSON."""
         ledger = self.ledger
         members = self.members
         awaited = self.rendezvous.awaited
@@ -512,8 +555,11 @@ class Engine:
                    for name in COUNTED}}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a `state`, which may lack what an older release left out. Raises ValueError,
-        in one line, where that cannot be."""
+        """Resume from a `state`, also from one of an older release.
+
+        Raises:
+            ValueError: the state does not fit this run; one line.
+        """
         if (work := state.get("work")) is not None:
             self.work = SharedWork(work.data, self.model.rule, work)
             if self._epochs is not None:
@@ -536,8 +582,11 @@ class Engine:
                 setattr(member, name, Counter(value) if name == "rejected" else value)
 
     def _given(self, rejected: dict[str, int]) -> dict[str, int]:
-        """The same, by reasons that this server, or the checkpoint that it began with, has given: a
-        worker that says what it was told has no words of its own."""
+        """Return `rejected` by reasons that this server or its checkpoint has given.
+
+        Reasons that only a worker reports count as `BEFORE`, because a worker must not invent
+        reasons.
+        """
         known = UNFIT.union(*(member.rejected for member in self.members.values()))
         given = Counter[str]()
         for reason, pushes in rejected.items():
@@ -545,7 +594,7 @@ class Engine:
         return dict(given)
 
     def _rest(self, now: float) -> None:
-        """An event has ended: do what waits for a moment at which nothing is pending."""
+        """End an event: make the calls that wait until nothing is pending."""
         if self._at_rest and not self.store.accepted:
             acts = self._at_rest
             self._at_rest = []
@@ -554,26 +603,27 @@ class Engine:
 
     def _started(self, worker: int, what: str) -> Member:
         member = self.members.get(worker)
-        # one that joined after the stop is a member that the model never heard of
+        # a worker that joined after the stop is a member, but the model does not know it
         if member is None or not member.active or worker not in self.model.active:
             raise ValueError(f"worker {worker} {what} without having been started")
         return member
 
     def _answer(self, push: Push, ack: Ack, fetch: int) -> list[Outgoing]:
-        """The answer to a push, with what is durable by now; and the version that it grants, if the
-        push carried a fetch and its worker does not have that version."""
+        """Return the answer to a push, and the granted version if the push carried a fetch.
+
+        The answer tells what is durable by now. A version that the worker has is not sent.
+        """
         granted, worker = ack.granted, push.worker
         due = fetch and granted is not None and not self._returns(granted, push.base_version)
         return [Outgoing(worker, replace(ack, durable=self.ledger.durable)),
                 *(self.fetch(worker, fetch) if due else [])]
 
     def _returns(self, granted: int, held: int) -> bool:
-        """Whether a worker that has version `held` goes back to it when it is granted that."""
+        """Return whether a grant makes a worker return to version `held`, which it has."""
         return self.model.rule.adopt == "return" and granted <= held
 
     def _with_versions(self, outgoing: Iterable[Outgoing]) -> list[Outgoing]:
-        """The same, with the version behind each grant to a worker whose push left its fetch here.
-        """
+        """Add the version after each grant to a worker whose push left its fetch here."""
         told: list[Outgoing] = []
         for worker, message in outgoing:
             fetch, held = self._left.pop(worker, (0, 0)) if isinstance(message, Granted) else (0, 0)
@@ -605,8 +655,10 @@ class Engine:
         return [] if reason is None or self.stop_reason is not None else self.stop(reason, now)
 
     def _raise_version(self, floor: int, now: float) -> None:
-        """Make a version that is news to a worker that knows those below `floor`, and of what was
-        sent again, so that all go on from it."""
+        """Commit a version of number `floor` or higher, from which all workers continue.
+
+        It is new to workers that have versions of an earlier server, and holds all resent sums.
+        """
         newest = self.store.latest.version
         if floor > newest or (self.store.accepted and not self.model.active):
             self._apply([Committed(max(newest + 1, floor))], now)
@@ -618,12 +670,12 @@ class Engine:
         return [self._final(w) for w, member in sorted(self.members.items()) if member.finished]
 
     def _ask(self, event: Callable[[SyncModel], T]) -> T:
-        """What `event` makes of the model's answer; of one that has failed, `Failed` answers."""
+        """Return what `event` makes of the model's answer; if that fails, of `Failed`'s answer."""
         try:
             answer = event(self.model)
             check_alarm(self.model)
             return answer
-        except (Exception, SystemExit) as error:  # it is the user's code, and may do what it likes
+        except (Exception, SystemExit) as error:  # user code may raise anything
             if not self.on_fault(error):
                 raise
             self.model = Failed(self.model, self._here)
@@ -631,7 +683,7 @@ class Engine:
 
     def _decide(self, model: SyncModel, actions: Iterable[Action], push: Push | None = None,
                 most: float = 0.0, owns: bool = True) -> list[Record]:
-        if self.work is not None:  # it says which examples
+        if self.work is not None:  # its ledger assigns the examples
             actions = (action._replace(start=None) if isinstance(action, Direct) else action
                        for action in actions)
         return decide(model, self.rendezvous.due(actions, push), self.store.latest.version,
@@ -640,12 +692,12 @@ class Engine:
 
     def _carry_out(self, event: Callable[[SyncModel], Iterable[Action]], now: float
                    ) -> list[Outgoing]:
-        """Decide and do what the model answers to an event that is no push."""
+        """Decide and apply the model's answer to an event other than a push."""
         def answer(model: SyncModel) -> Iterable[Action]:
             actions = event(model)
             if self.store.accepted or self.work is None or self.work.data.validate == "newest":
                 return actions
-            # what it means to commit became a version out of turn
+            # the sum that it commits became a version out of turn
             return [action for action in actions if not isinstance(action, Commit)]
         records = self._ask(lambda model: self._decide(model, answer(model)))
         self._apply(records, now)
@@ -654,8 +706,7 @@ class Engine:
 
     def _apply(self, records: Iterable[Record], now: float, push: Push | None = None,
                update: np.ndarray | None = None, most: float = 0.0) -> None:
-        """Make the store what the records say, and log it; `update` is what they are about, and
-        `most` as of `push`."""
+        """Apply the records to the store, and log them; `update` and `most` as in `push`."""
         for record in records:
             merged = self.store.accepted
             self.store.apply(record, update)
@@ -669,7 +720,7 @@ class Engine:
                 self.log(now, event[0], **event[1])
 
     def _told(self, worker: int, message: ToWorker) -> None:
-        """A worker is told what the model has decided for it."""
+        """Note the decision that a message carries to a worker."""
         if isinstance(message, Granted):
             self.rendezvous.ahead.discard(worker)
             if self.work is not None:
@@ -680,9 +731,13 @@ class Engine:
 
 def event_of(record: Record, push: Push | None, version: int, merged: int,
              mark: int) -> tuple[str, dict[str, Any]] | None:
-    """Kind and fields of the event that tells a record; None for a record that is not told.
+    """Return kind and fields of a record's event in the log, or None if it has none.
 
-    push: which the record is about; version: the newest; merged: updates in the one committed
+    Args:
+        record: a decision.
+        push: the push of the record, if any.
+        version: the newest one.
+        merged: updates in the committed version.
     """
     if isinstance(record, Committed):
         return "commit", {"version": record.version, "merged": merged}

@@ -1,4 +1,4 @@
-"""Which pushes of which worker count, and which of them a death can no longer undo."""
+"""Pushes that were handled, of each worker, and which of them are durable."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from wbsp.core.messages import Ack
 
 
 class Ledger:
-    """Exactly once: which `seq` of each worker was handled, and what the answer to it was.
+    """Exactly once: the `seq` of each worker that were handled, and the answers to the newest.
 
-    mark:    number of checkpoints that were begun, over all starts of the run's server. All pushes
-             that were decided under one mark are in the next checkpoint, or none is: checkpoints
-             are begun between two decisions.
-    durable: what was decided under a mark below is in a checkpoint that is written
+    Attributes:
+        mark: number of checkpoints that were begun, over all starts of the run's server. Of the
+            pushes decided under one mark, the next checkpoint holds all or none, because
+            checkpoints begin between two decisions.
+        durable: decisions under a lower mark are in a complete checkpoint.
     """
 
     def __init__(self, next_seq: dict[int, int] | None = None,
@@ -23,22 +24,22 @@ class Ledger:
         self._replayed: dict[int, int] = {}  # worker -> mark under which it was
 
     def next_mark(self) -> int:
-        """A checkpoint or a copy begins: the mark behind all that is in it; what is decided from
-        here on is not."""
+        """Begin a checkpoint or a snapshot; return the mark that bounds the decisions in it."""
         self.mark += 1
         return self.mark
 
     def saved(self, mark: int) -> None:
-        """What was begun with this mark is written, or held by a standby."""
+        """Note that the checkpoint of this mark is written, or replicated to a standby."""
         self.durable = max(self.durable, mark)
 
     def next_seq(self, worker: int) -> int:
         return self._next.get(worker, 0)
 
     def seen(self, worker: int, seq: int) -> bool:
-        """True for a push that was handled before.
+        """Return whether a push was handled before.
 
-        Raises ValueError for one that is ahead: something between was lost.
+        Raises:
+            ValueError: the push is ahead: one between was lost.
         """
         due = self.next_seq(worker)
         if seq > due:
@@ -50,20 +51,23 @@ class Ledger:
         self._answer[worker] = answer
 
     def answer(self, worker: int) -> Ack | None:
-        """The answer to the newest push of `worker`, for a sender that missed it."""
+        """Return the answer to the newest push of `worker`, for a sender that missed it."""
         return self._answer.get(worker)
 
     def state(self) -> dict[int, int]:
-        """worker -> the seq it must use next; what a checkpoint keeps."""
+        """Return worker -> the seq it must use next; a checkpoint keeps it."""
         return dict(self._next)
 
     def lacks(self, worker: int, first: int, answered: int) -> int | None:
-        """The push from which on this ledger lacks decisions that an earlier one held; None: none.
+        """Return the first push of which this ledger lacks an earlier ledger's decision, or None.
 
-        first:    number of the first push of the process that attaches again
-        answered: number behind the newest push that was answered
+        Args:
+            worker: index of the worker.
+            first: number of the first push of the process that reconnects.
+            answered: number after its newest answered push.
 
-        Raises ValueError for numbers that no member could have.
+        Raises:
+            ValueError: no member could have these numbers.
         """
         due = max(first, self.next_seq(worker))
         if not (0 <= first <= answered and due <= answered + 1):
@@ -72,19 +76,22 @@ class Ledger:
         return due if due < answered else None
 
     def replay(self, worker: int, last: int) -> None:
-        """The decisions up to push `last` of `worker` are those of an earlier ledger."""
+        """Adopt an earlier ledger's decisions up to push `last` of `worker`."""
         self._next[worker] = last + 1
         self._replayed[worker] = self.mark
 
     def skip_to(self, worker: int, seq: int) -> None:
-        """The pushes before `seq` are lost with the process that made them."""
+        """Skip the pushes before `seq`, which are lost with the process that made them."""
         self._next[worker] = seq
 
     def safe(self, worker: int) -> tuple[int, int]:
-        """Pushes below the first number were durable when this ledger began; those behind it, of
-        earlier ledgers, were replayed under the mark that is the second."""
+        """Return (number, mark) of a worker's pushes from earlier ledgers.
+
+        Pushes below the number were durable when this ledger began; later ones were replayed under
+        the mark.
+        """
         return self._loaded.get(worker, 0), self._replayed.get(worker, self.mark)
 
     def answers(self) -> dict[int, Ack]:
-        """worker -> the answer to its newest push."""
+        """Return worker -> the answer to its newest push."""
         return dict(self._answer)

@@ -1,8 +1,8 @@
-"""What a server tells its workers, and what a worker's agent asks: one class a message.
+"""Messages between the server's engine and the workers' agents: one class a message.
 
-The engine returns these messages and the agent takes them, in virtual time as they are. Between a
-real server and its workers they travel in the frames of `wbsp.wire.messages`; the fields that only
-a real server knows have defaults, and the server fills them in.
+The engine returns these messages and the agent takes them, in virtual time without a wire. Between
+a real server and its workers they travel in the frames of `wbsp.wire.messages`; the fields that
+only a real server knows have defaults, and the server fills them in.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ NONE = -1  # in place of a version
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Base of all messages. A message is sent as its type's name and its fields' values.
 
-    Each number, text, list and dict has its bounds in its type: see `wbsp.limits`.
+    The types bound each number, text, list and dict: see `wbsp.limits`.
     """
 
 
 class Place(NamedTuple):
-    """Where floats lie in shared memory: number of a segment, and bytes in it; as a peer says."""
+    """Range of floats in shared memory, as a peer gives it: segment number, and bytes in it."""
 
     segment: Random
     offset: Bytes
@@ -51,8 +51,7 @@ Span = tuple[Count, Count]  # positions of the run's work: the first, and the on
 
 
 class SharedData(NamedTuple):
-    """The data that all workers of a run train together, as each of them must know it: see
-    `wbsp.core.work_ledger`."""
+    """The data that all workers of a run share: see `wbsp.core.work_ledger`."""
 
     n: Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]  # examples
     batch: Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]  # examples of a step
@@ -65,7 +64,7 @@ class SharedData(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Positions `start` ... `stop` - 1, of one epoch; a worker's sequence has them from `at` on."""
+    """Positions `start` ... `stop` - 1 of one epoch, which begin at `at` in a worker's sequence."""
 
     at: Count
     start: Count
@@ -73,12 +72,12 @@ class Range(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where in the sequence the next range begins."""
+        """Position in the sequence at which the next range begins."""
         return self.at + self.stop - self.start
 
 
 class WorkPlace(NamedTuple):
-    """Where a worker's process begins in the run's shared data."""
+    """Start of a worker's process in the run's shared data."""
 
     data: SharedData  # of the run
     at: Count  # in the worker's sequence
@@ -86,19 +85,20 @@ class WorkPlace(NamedTuple):
 
 
 class WorkHeld(NamedTuple):
-    """What a worker that attaches again has of the run's shared data."""
+    """The part of the run's shared data that a reconnecting worker holds."""
 
     data: SharedData  # of the run
-    answered: Count  # how far in its sequence its pushes were
-    held: Annotated[list[Range], msgspec.Meta(max_length=SPANS)]  # behind that
+    answered: Count  # end of its answered pushes in its sequence
+    held: Annotated[list[Range], msgspec.Meta(max_length=SPANS)]  # after that
 
 
 class ShardGroup(NamedTuple):
-    """Whom a member sends its floats to, and who sends it versions, in the order of the ranges.
+    """The shards that receive a member's floats and send it versions, in the order of the ranges.
 
-    secret:    of this member and its shards, which were told the same number; by it each proves
-               itself to the other: see `wbsp.wire.proof.attachment`
-    addresses: host, or "" for the one at which the server was reached, and port
+    Attributes:
+        secret: number shared by this member and its shards, with which each proves itself to the
+            other: see `wbsp.wire.proof.attachment`.
+        addresses: host and port of each shard; host "": the one at which the server was reached.
     """
 
     secret: Random
@@ -109,15 +109,17 @@ class ShardGroup(NamedTuple):
 
 
 class Model(Message, frozen=True):
-    """Answer to a Fetch, or to an Update that stands for one: a version, the newest one when this
-    was decided. On the wire, a chunk of it: of its floats, or of the words of one difference after
-    the other that make it of another version."""
+    """Answer to a Fetch, or to an Update that carries one: the newest version at that time.
+
+    On the wire it is a chunk of the version: of its floats, or of the words of the differences that
+    make it from another version, one difference after the other.
+    """
 
     request: Count  # number of the fetch
     version: Count
     offset: Size = 0  # floats or words before this chunk
     size: Size = 0  # of all floats or words
-    base: OrNone = NONE  # version that the differences are added to; NONE: the floats come whole
+    base: OrNone = NONE  # version that the differences are added to; NONE: whole floats
     place: Place | None = None  # as in Update
 
 
@@ -132,23 +134,23 @@ class Ack(Message, frozen=True):
     weight: float = 0.0  # with which the update was accepted; 0 if it was not
     mark: Count = 0  # under which it was decided: see `Ledger`
     steps: Count = 0  # of all workers in the run so far, those of this push included; 0: not known
-    durable: Count = 0  # what was decided under a mark below is in a checkpoint
-    model: Model | None = None  # that is granted, all of it, where memory is shared
+    durable: Count = 0  # decisions under a lower mark are in a checkpoint
+    model: Model | None = None  # the granted version, whole, where memory is shared
 
 
 class Reattached(Message, frozen=True):
-    """Answer to Reattach: go on, and repeat what was not answered."""
+    """Answer to Reattach: continue, and repeat messages that were not answered."""
 
     epoch: Count  # number of this start of the run's server
-    joined: bool  # the worker has joined the model anew; False: it had never left
+    joined: bool  # the worker has joined the model again; False: it had never left
     safe: Count  # pushes below this number are durable
-    mark: Count  # of the sum that was sent again
+    mark: Count  # of the resent sum
     ack: Ack | None  # answer to the worker's newest push, which may have been lost
     group: ShardGroup | None = None
     memory: Random = 0  # as in Joined
     ticket: Mac = b""  # as in Joined, of this epoch
     since: Count = 0  # epoch with which this server, and its ledger, began; 0: this one
-    void: bool = False  # what was sent again is not in the model: others had done some of its work
+    void: bool = False  # the resent sum is not in the model: others had done a part of its work
 
 
 class Granted(Message, frozen=True):
@@ -156,7 +158,7 @@ class Granted(Message, frozen=True):
 
     version: Count
     request: Count = 0  # number of the fetch that the worker's newest push left; 0: it left none
-    follows: bool = False  # the answer to that fetch comes behind this: the worker need not ask
+    follows: bool = False  # the answer to that fetch follows; the worker need not request it
 
 
 class Directed(Message, frozen=True):
@@ -166,44 +168,46 @@ class Directed(Message, frozen=True):
 
 
 class CutDecision(Message, frozen=True):
-    """Answer to CutQuery `number`: cut, or go on."""
+    """Answer to CutQuery `number`: cut, or continue."""
 
     number: Count
     cut: bool
 
 
 class Work(Message, frozen=True):
-    """Answer to AskWork, and perhaps another one later: a range of the run's work.
+    """Answer to AskWork: a range of the run's work.
 
-    start == stop: there is none now; another Work follows as soon as there is some.
+    start == stop: no work is free now; another Work follows as soon as some is.
     """
 
-    at: Count  # in the worker's sequence: where it has come to its end
+    at: Count  # end of the worker's sequence so far
     start: Count
     stop: Count
     epoch: Count  # complete ones of the run
 
 
 class Measured(Message, frozen=True):
-    """What an epoch's version was found to be worth: by a worker, which the server tells all."""
+    """Results of an epoch's version, measured by a worker; the server forwards them to all."""
 
     epoch: Count  # complete ones then
     values: Annotated[dict[Id, Real], msgspec.Meta(max_length=64)]
 
 
 class LearningRate(Message, frozen=True):
-    """The learning rate of all workers from here on, as a callback of one has made it by an epoch's
-    results; the server tells all. The first word of an epoch counts."""
+    """New learning rate of all workers, set by one worker's callback after an epoch's results.
+
+    The server forwards it to all. The first of an epoch counts.
+    """
 
     epoch: Count
     rate: Real
 
 
 class Stop(Message, frozen=True):
-    """Order to end the training: finish the step, push what is left, leave."""
+    """Order to end the training: finish the step, push the rest, leave."""
 
     reason: Line
-    ends: bool = False  # the server does, with this run
+    ends: bool = False  # the server process ends with this run
     early: bool = False  # some of the data that workers share is not trained
 
 
@@ -218,8 +222,10 @@ ToWorker = (Ack | Reattached | Granted | Directed | CutDecision | Model | Work |
 
 
 class Outgoing(NamedTuple):
-    """A message on its way to a worker. The floats of a Model are those of the store's newest
-    version until the next event."""
+    """A message to a worker.
+
+    The floats of a Model are those of the store's newest version until the next event.
+    """
 
     worker: int
     message: ToWorker
@@ -232,12 +238,12 @@ class Fetch(Message, frozen=True):
     """Request for the newest version."""
 
     request: Count  # number of this fetch, which the Model names
-    held: OrNone = NONE  # version of this server that the worker has the floats of
-    returned: Count = 0  # shared memory that answered fetches below this number is read no more
+    held: OrNone = NONE  # version of this server whose floats the worker has
+    returned: Count = 0  # the worker has read the shared memory of all fetches below this number
 
 
 class CutQuery(Message, frozen=True):
-    """Question of a worker at a step's end: shall it cut?"""
+    """Question of a worker at a step's end: cut?"""
 
     number: Count  # of this query, which the CutDecision names
     steps: Count  # uncut
@@ -245,14 +251,13 @@ class CutQuery(Message, frozen=True):
 
 
 class AskWork(Message, frozen=True):
-    """Request of a worker for more of the run's work. It is asked again where no answer comes: that
-    changes nothing."""
+    """Request of a worker for more of the run's work. Repeating it changes nothing."""
 
-    have: Count  # where in its sequence that comes to its end, as the worker knows it
+    have: Count  # end of its sequence, as the worker knows it
     pushes: Count  # number of its next push: it has made those below
 
 
 class StopRun(Message, frozen=True):
-    """A worker ends the run for all."""
+    """Request of a worker to end the run for all."""
 
     reason: Line

@@ -1,9 +1,9 @@
-"""Outer optimizers: what a commit makes of the pending sum.
+"""Outer optimizers: the step from the pending sum of a commit to the change of the model.
 
 Every version is W_{v+1} = W_v + step(pending). `identity`, the default, is the rule of all
-published models here: the pending sum itself. The others take the negative pending sum for the
+published models here: the pending sum itself. The others use the negative pending sum as the
 gradient of an outer optimizer, as DiLoCo does; they are meant for models whose versions are means
-of the workers' progress. Pure: no synchronization model, socket or clock is known here.
+of the workers' progress. This module is pure: without synchronization models, sockets and clocks.
 """
 
 from __future__ import annotations
@@ -21,33 +21,50 @@ class OuterOptimizer:
 
     name: ClassVar[str] = "identity"
     OPTIONS: ClassVar[dict[str, Option]] = {}
-    NUMBERS: ClassVar[frozenset[str]] = frozenset()  # names of what a state holds but one number of
+    NUMBERS: ClassVar[frozenset[str]] = frozenset()  # entries of a state that are one number
 
     def __init__(self, **options: Any):
-        """`options`: text or Python values. Raises ValueError, in one line, for bad ones."""
+        """Set the options.
+
+        Args:
+            **options: text or Python values.
+
+        Raises:
+            ValueError: an option is unknown or bad; one line.
+        """
         set_options(self, options)
 
     def settings(self) -> dict[str, Any]:
-        """The line of run.json on this optimizer; empty for identity, the default."""
+        """Return this optimizer's entries of run.json; empty for identity, the default."""
         options = {key: getattr(self, key) for key in self.OPTIONS}
         return {"outer": {"name": self.name, **options}} if type(self) is not OuterOptimizer else {}
 
     def step(self, pending: np.ndarray) -> np.ndarray:
-        """The change of W, float32 [size]; it may be made in the memory of `pending`."""
+        """Return the change of W, float32 [size]; it may reuse the memory of `pending`."""
         return pending
 
     def reach(self, pending: float, state: dict[str, float]) -> tuple[float, dict[str, float]]:
-        """How large the values of a change of W can be, and those of the state after it by their
-        names, where those of the pending sum, and of the state before, are at most so large."""
+        """Bound the magnitudes of a step.
+
+        Args:
+            pending: bound of the pending sum's values.
+            state: bounds of the state's values, by name.
+
+        Returns:
+            Bounds of the values of the change of W, and of the state after it, by name.
+        """
         return pending, {}
 
     def state(self) -> dict[str, np.ndarray]:
-        """Name -> float32 [size], or [1] for `NUMBERS`, never written again: what the next step
-        depends on."""
+        """Return the state that the next step depends on.
+
+        Returns:
+            Name -> float32 [size], or [1] for `NUMBERS`; never written again.
+        """
         return {}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from a `state`."""
+        """Continue from a `state`."""
 
 
 class Nesterov(OuterOptimizer):
@@ -56,8 +73,8 @@ class Nesterov(OuterOptimizer):
         m = momentum * m + pending;  W += rate * (pending + momentum * m)
 
     Source: DiLoCo, Douillard et al. 2023, arXiv 2311.08105 (rate 0.7, momentum 0.9) [paper]. There
-    a version is the mean over workers of equal speed after H steps each; here the pending sum is
-    whatever the synchronization model has made of its round.
+    a version is the mean over workers of equal speed after H steps each; here the synchronization
+    model determines the pending sum.
     """
 
     name = "nesterov"
@@ -91,16 +108,16 @@ class Nesterov(OuterOptimizer):
 
 
 class DelayedNesterov(Nesterov):
-    """Nesterov momentum that changes at every `delay`-th version alone.
+    """Nesterov momentum that changes only at every `delay`-th version.
 
         sum += pending
         every delay-th: m = momentum * m + sum; sum = 0;  W += rate * (pending + momentum * m)
         else:                                             W += rate * pending
 
-    For models that make a version of each push, where ordinary momentum amplifies what is stale.
+    For models that make a version of each push, where ordinary momentum amplifies stale updates.
     Source: Liu et al. 2024, arXiv 2401.09135, algorithm 3 [from published descriptions]. There a
     push is divided by `delay`, here by N, the model's weight: delay = N is the paper's.
-    The paper's variant that spreads the momentum over the versions between is not here.
+    The paper's variant that spreads the momentum over the versions between is not implemented.
     """
 
     name = "delayed-nesterov"
@@ -112,7 +129,7 @@ class DelayedNesterov(Nesterov):
 
     def __init__(self, **options: Any):
         super().__init__(**options)
-        self._sum: np.ndarray | None = None  # of what was pending since the momentum changed
+        self._sum: np.ndarray | None = None  # of the pending sums since the momentum changed
         self._versions = 0  # in that sum
 
     def step(self, pending: np.ndarray) -> np.ndarray:
@@ -154,7 +171,11 @@ SINGLE_NUMBERS = frozenset[str]().union(*(one.NUMBERS for one in OUTER_OPTIMIZER
 
 
 def create_outer(name: str, **options: Any) -> OuterOptimizer:
-    """A new outer optimizer by its name. Raises ValueError in one line."""
+    """Return a new outer optimizer by its name.
+
+    Raises:
+        ValueError: the name is unknown, or an option is bad; one line.
+    """
     if name not in OUTER_OPTIMIZERS:
         raise ValueError(f"unknown outer optimizer {name!r}; known: {', '.join(OUTER_OPTIMIZERS)}")
     return OUTER_OPTIMIZERS[name](**options)
@@ -162,8 +183,17 @@ def create_outer(name: str, **options: Any) -> OuterOptimizer:
 
 def outer_of(model: type[SyncModel], workers: int, name: str | None,
              options: Mapping[str, Any]) -> OuterOptimizer:
-    """A new outer optimizer by its name, or, where none is named, the one that `model` has for so
-    many workers; `options` go before its own. Raises ValueError in one line."""
+    """Return a new outer optimizer: the one named, or else the default of `model`.
+
+    Args:
+        model: class of the synchronization model.
+        workers: number of workers, on which the model's default options may depend.
+        name: of the optimizer; None: the model's default.
+        options: override the model's default options.
+
+    Raises:
+        ValueError: the name is unknown, or an option is bad; one line.
+    """
     if name is None:
         name, options = model.outer, {**model.outer_options(workers), **options}
     return create_outer(name, **options)

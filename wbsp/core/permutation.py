@@ -1,8 +1,8 @@
-"""Which example a position of the shared data is: one seeded permutation for each epoch.
+"""Map positions of the shared data to examples: one seeded permutation for each epoch.
 
 Generalised Feistel network for any n (Black and Rogaway, "Ciphers with Arbitrary Finite Domains",
-CT-RSA 2002) with the finalizer of splitmix64 as its round function. Integers only: the same on
-every machine, back end and version of numpy. It needs no memory, whatever n is.
+CT-RSA 2002) with the finalizer of splitmix64 as its round function. It uses integers only, so that
+every machine, back end and version of numpy gives equal results. It needs no memory for any n.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from math import isqrt
 
 import numpy as np
 
-NAME = "feistel-1"  # in the run's settings: a worker with another order is refused
+NAME = "feistel-1"  # in the run's settings; the server refuses a worker with another order
 LARGEST = 2**62  # n up to here
 _ROUNDS = 6
 _STEP = 0x9E3779B97F4A7C15  # splitmix64's
@@ -19,10 +19,15 @@ _WORD = 2**64 - 1
 
 
 def examples(start: int, stop: int, n: int, seed: int) -> np.ndarray:
-    """The examples, 0 ... n - 1, at positions start ... stop - 1 of the run: int64 [stop - start].
+    """Return the examples at positions start ... stop - 1 of the run.
 
-    Position g is example `g % n` of epoch `g // n`, in that epoch's order. The positions are of one
-    epoch. Raises ValueError where they are not, or n is out of range.
+    Position g is example `g % n` of epoch `g // n`, in that epoch's order.
+
+    Returns:
+        int64 [stop - start], 0 ... n - 1.
+
+    Raises:
+        ValueError: the positions are not of one epoch, or n is out of range.
     """
     if not 0 < n <= LARGEST:
         raise ValueError(f"n={n} examples: it must be 1 ... {LARGEST}")
@@ -34,7 +39,7 @@ def examples(start: int, stop: int, n: int, seed: int) -> np.ndarray:
 
 
 def _permuted(x: np.ndarray, n: int, keys: list[np.uint64]) -> np.ndarray:
-    """Where x, uint64, is in the permutation; walks on while that is not below n."""
+    """Return the images of x, uint64, in the permutation; repeat it for images not below n."""
     rows = isqrt(n)
     columns = -(-n // rows)
     outside = np.arange(x.size)
@@ -52,19 +57,19 @@ def _permuted(x: np.ndarray, n: int, keys: list[np.uint64]) -> np.ndarray:
 
 
 def _below(bound: int, x: np.ndarray) -> np.ndarray:
-    """A number below `bound`, at most 2**32, from each x, uint64."""
+    """Return a number below `bound`, at most 2**32, from each x, uint64."""
     return ((_mixed(x) >> np.uint64(32)) * np.uint64(bound)) >> np.uint64(32)
 
 
 def _mixed(x: np.ndarray) -> np.ndarray:
-    """Finalizer of splitmix64."""
+    """Apply the finalizer of splitmix64."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
 def _keys(seed: int, epoch: int) -> list[np.uint64]:
-    """A key for each round: splitmix64's numbers from a state that seed and epoch make."""
+    """Return a key for each round: splitmix64's numbers from a state of seed and epoch."""
     state = int(_mixed(np.array([seed & _WORD], np.uint64))[0]) ^ (epoch * _STEP & _WORD)
     states = [(state + _STEP * (number + 1)) & _WORD for number in range(_ROUNDS)]
     return list(_mixed(np.array(states, np.uint64)))

@@ -1,4 +1,4 @@
-"""What a worker keeps for a server that may die: cuts that were decided, and are not durable yet.
+"""A worker's buffer of cuts that the server has decided on, but not saved durably yet.
 
 No threads, sockets or clocks.
 """
@@ -21,14 +21,14 @@ from wbsp.tensors.ops import add_weighted
 
 @dataclass
 class _Sum:
-    """Pushes that were decided under one mark, or under several that no checkpoint divides."""
+    """Pushes decided under one mark, or under several with no checkpoint between."""
 
     mark: int
     work: AnsweredWork
     total: np.ndarray | None  # sum of weight * update, float32 [size]; None: all were rejected
 
     def add_weighted(self, update: np.ndarray, weight: float, pool: BufferPool) -> None:
-        """Another update; its memory may become the sum's, or the pool's does."""
+        """Add an update; the sum may take over its memory, or return it to the pool."""
         if self.total is None:
             self.total = update if update.flags.writeable else pool.take(update.size)
             np.multiply(update, np.float32(weight), out=self.total)
@@ -36,7 +36,7 @@ class _Sum:
             add_weighted(self.total, update, weight)
 
     def add(self, mark: int, work: AnsweredWork, total: np.ndarray | None) -> None:
-        """The next pushes of the same worker; `total` is this object's from here on."""
+        """Add the worker's next pushes; this object owns `total` from here on."""
         self.mark = mark
         self.work = self.work.then(work)
         if self.total is None:
@@ -46,7 +46,7 @@ class _Sum:
 
 
 class _Answered(NamedTuple):
-    """A push as `ResendBuffer.add` takes it."""
+    """A push, with the arguments of `ResendBuffer.add`."""
 
     push: Push
     update: np.ndarray
@@ -59,16 +59,17 @@ class _Answered(NamedTuple):
 class ResendBuffer:
     """The weighted sum of a worker's cuts that the server has decided on and not saved yet.
 
-    A server that is restarted begins from a checkpoint. All decisions under one mark are in it, or
-    none is; so one sum a mark is enough. Between the newest checkpoint that is written and the one
-    that is being written no other can come to be: so there are two sums at most.
+    A restarted server resumes from a checkpoint. Of the decisions under one mark the checkpoint
+    holds all or none, so one sum for each mark is enough. At most one checkpoint is in progress
+    beyond the newest complete one, so the buffer holds two sums at most.
 
-    answered:  number behind the newest push that was answered
-    unsettled: the newest was not added yet, which takes a while, and best another time: `settle`
+    Attributes:
+        answered: number after the newest answered push.
+        unsettled: the newest push is not added yet; adding takes time, see `settle`.
     """
 
     def __init__(self, first: int = 0):
-        """`first`: number of this process's first push."""
+        """Start an empty buffer; `first`: number of this process's first push."""
         self.answered = self._begin = first
         self._sums: list[_Sum] = []
         self._unsettled: _Answered | None = None
@@ -80,28 +81,34 @@ class ResendBuffer:
 
     @property
     def vectors(self) -> int:
-        """Number of vectors that are kept."""
+        """Number of vectors in the buffer."""
         self.settle()
         return sum(one.total is not None for one in self._sums)
 
     @property
     def first(self) -> int:
-        """Number of the first push that is kept; all before are durable, or of another process."""
+        """Number of the first push in the buffer; earlier ones are durable, or of another process.
+        """
         self.settle()
         return self._sums[0].work.first if self._sums else self.answered
 
     @property
     def durable(self) -> int:
-        """The pushes below this number were durable, as this process was told; 0: of none."""
+        """Pushes below this number are durable, by the server's answers; 0: none is known to be."""
         return self.first if self.first > self._begin else 0
 
     def add(self, push: Push, update: np.ndarray, weight: float, mark: int, durable: int,
             reason: str | None = None, spans: Iterable[Span] = ()) -> None:
-        """A push was answered: accepted with `weight`, or rejected for a `reason`.
+        """Add an answered push, accepted with `weight` or rejected for a `reason`.
 
-        update: float32 [size], this object's from here on, and perhaps changed in place
-        mark:   under which the server decided; what was decided below `durable` is saved
-        spans:  positions of the run's shared data in it
+        Args:
+            push: its metadata.
+            update: float32 [size]; this object owns it from here on, and may change it in place.
+            weight: of the update, 0 if rejected.
+            mark: checkpoint number under which the server decided.
+            durable: decisions under a lower mark are saved.
+            reason: of a rejection, or None.
+            spans: positions of the run's shared data in it.
         """
         self.drop(durable)
         self.answered = push.seq + 1
@@ -109,7 +116,7 @@ class ResendBuffer:
             self._unsettled = _Answered(push, update, weight, mark, reason, tuple(spans))
 
     def settle(self) -> None:
-        """Add the newest answered push, if that was not done."""
+        """Add the newest answered push to its sum, if that was not done."""
         if self._unsettled is None:
             return
         (push, update, weight, mark, reason, spans), self._unsettled = self._unsettled, None
@@ -125,16 +132,16 @@ class ResendBuffer:
             self._sums[-1].add_weighted(update, weight, self._pool)
 
     def drop(self, durable: int) -> None:
-        """Forget what was decided under a mark below `durable`."""
+        """Discard decisions under a mark below `durable`."""
         self.settle()
         while self._sums and self._sums[0].mark < durable:
             self._sums.pop(0)
 
     def since(self, seq: int) -> tuple[AnsweredWork, np.ndarray | None] | None:
-        """What was decided on the pushes from `seq` on, in one sum; None: nothing is kept of it.
+        """Return the decisions on the pushes from `seq` on in one sum, or None if there are none.
 
-        A server has asked for it: all before is durable. Nobody may write to the vector as long as
-        the caller needs it; `add` does.
+        All earlier pushes are durable, because a server requests `seq`. `add` writes to the vector,
+        and must not be called while the caller uses it.
         """
         self.settle()
         self._sums = [one for one in self._sums if one.work.last >= seq]
@@ -142,9 +149,12 @@ class ResendBuffer:
         return (self._sums[0].work, self._sums[0].total) if self._sums else None
 
     def replayed(self, safe: int, mark: int, void: bool = False) -> None:
-        """A new server has what was kept: the pushes below `safe` durably, the others under `mark`.
+        """Note that a new server has the resent pushes.
 
-        void: it has rejected what was accepted of these
+        Args:
+            safe: pushes below this number are durable.
+            mark: checkpoint number of the others.
+            void: the server has rejected the resent pushes that had been accepted.
         """
         self.since(safe)
         for one in self._sums:
@@ -153,7 +163,7 @@ class ResendBuffer:
                 one.work, one.total = one.work.void(NOT_OWN), None
 
     def _merge(self) -> None:
-        """Make one sum of all."""
+        """Merge all sums into one."""
         while len(self._sums) > 1:
             later = self._sums.pop()
             self._sums[-1].add(later.mark, later.work, later.total)

@@ -1,10 +1,10 @@
-"""The run's shared data at work: who is given what of it, and when. No I/O, clocks or tensors.
+"""Assignment of the run's shared data to workers. No I/O, clocks or tensors.
 
-Under a rule by which workers never wait for each other, a worker asks ahead, and is given a part of
-what is left by its speed. Under all others who waits for a version must not hold work that another
-one, for whose push it waits, could do: so a worker is given the work of one push, and not before it
-is granted a version. What it asks for meanwhile is answered then. A model may say how many examples
-a batch has; which they are it does not.
+Under rules where workers never wait for each other, a worker requests work ahead, and is given a
+part of the rest in proportion to its speed. Under all other rules a worker that waits for a version
+must not hold work that another worker, for whose push it waits, could do. There a worker is given
+the work of one push when it is granted a version; earlier requests are answered then. A model may
+set the number of examples in a batch, but not which examples.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ _NEWEST = 0.3  # weight of the newest speed
 
 
 class GuidedSizes:
-    """Speeds of the workers, in examples a second of wall time, and how much each is given by them.
+    """Sizes of the workers' parts, by their speeds in examples a second of wall time.
 
     C. Polychronopoulos and D. Kuck, "Guided Self-Scheduling", IEEE Trans. Computers 36(12), 1987:
-    each gets a part of what is left, so that all end together though none knows how long another
-    takes. Here a worker's part is its share of the speed of all, halved; in whole batches, and at
-    most some seconds' worth, so that little is done again where one is lost.
+    each is given a part of the rest, so that all end together without knowing each other's times.
+    Here a worker's part is half its share of the total speed, in whole batches, and at most some
+    seconds of work, so that little is repeated when a worker is lost.
     """
 
     def __init__(self) -> None:
-        self._since: dict[int, float] = {}  # worker -> time from which on it trains what is next
+        self._since: dict[int, float] = {}  # worker -> time at which it began its present work
         self._speed: dict[int, float] = {}
         self._all = 0.0  # their sum: adding up must not cost O(N)
 
     def begins(self, worker: int, now: float) -> None:
-        """A worker had nothing to train, and has now."""
+        """Note that an idle worker has work from now on."""
         self._since[worker] = now
 
     def trained(self, worker: int, samples: int, now: float) -> None:
-        """A worker has handed over so many examples."""
+        """Note that a worker has pushed `samples` examples."""
         seconds = now - self._since.get(worker, now)
         self._since[worker] = now
         if seconds > 0 and samples:
@@ -47,14 +47,14 @@ class GuidedSizes:
             self._speed[worker] = mean
 
     def left(self, worker: int) -> None:
-        """A worker trains no more."""
+        """Note that a worker has stopped training."""
         self._since.pop(worker, None)
         self._all -= self._speed.pop(worker, 0.0)
         if not self._speed:
             self._all = 0.0
 
     def size(self, worker: int, left: int, batch: int) -> int:
-        """Examples for this worker, of `left` in the epoch."""
+        """Return the number of examples for this worker, of `left` in the epoch."""
         speed = self._speed.get(worker)
         if speed is None:
             return batch  # its speed is not known
@@ -63,23 +63,28 @@ class GuidedSizes:
 
 
 class SharedWork:
-    """A work ledger, and the workers that ask it for work.
+    """A work ledger, and the workers that request work from it.
 
-    ledger: which positions are free, held and done
+    Attributes:
+        ledger: the positions that are free, held and done.
     """
 
     def __init__(self, data: SharedData, rule: WorkerRule, state: WorkState | None = None):
-        """`state`: to go on from. Raises ValueError for one that cannot be."""
+        """Start, or resume from `state`.
+
+        Raises:
+            ValueError: the state is invalid.
+        """
         self.ledger = WorkLedger(data, state)
         self._rule = rule
         self._sizes = GuidedSizes()
         self._able: set[int] = set()  # granted a version, and no push since for which it waits
-        self._asked: dict[int, int] = {}  # worker -> where its sequence ends, and it wants more
-        # Of these, in the order of their asking: an event must not cost O(N).
-        self._due: dict[int, None] = {}  # who is able
-        self._untold: dict[int, None] = {}  # who has not been told that there is none now
-        self._batches: dict[int, int] = {}  # worker -> examples of a step, where the model says it
-        self._fixed = False  # a worker has said how many epochs there are, to this server
+        self._asked: dict[int, int] = {}  # worker that requests work -> end of its sequence
+        # Of these, in the order of their requests: an event must not cost O(N).
+        self._due: dict[int, None] = {}  # workers that are able
+        self._untold: dict[int, None] = {}  # workers not told yet that no work is free
+        self._batches: dict[int, int] = {}  # worker -> examples of a step, if the model sets them
+        self._fixed = False  # a worker has told this server the number of epochs
 
     @property
     def data(self) -> SharedData:
@@ -87,7 +92,7 @@ class SharedWork:
 
     @property
     def ended(self) -> str | None:
-        """Why no work will follow, in one line; None: some will."""
+        """Why no work will follow, in one line; None: more will."""
         if not self.ledger.over:
             return None
         epochs = self.data.epochs
@@ -96,7 +101,8 @@ class SharedWork:
             f", but for {given_up:,} examples that were given up" if given_up else "")
 
     def disagrees(self, data: SharedData) -> str | None:
-        """In what a worker's data are not the run's, in words; None: in nothing but epochs."""
+        """Return how a worker's data differ from the run's, apart from epochs; None: they do not.
+        """
         for name in _AGREED:
             there, here = getattr(data, name), getattr(self.data, name)
             if there != here:
@@ -105,10 +111,16 @@ class SharedWork:
 
     def open(self, worker: int, data: SharedData, first_epoch: int, epochs: int | None
              ) -> WorkPlace:
-        """A process begins as `worker`. Raises ValueError, in one line, where it cannot.
+        """Admit a process as `worker`.
 
-        first_epoch: epochs that its loop has behind it; epochs: as the server says; None: it does
-        not
+        Args:
+            worker: index of the worker.
+            data: its data.
+            first_epoch: epochs that its loop has completed.
+            epochs: as the server sets them, or None.
+
+        Raises:
+            ValueError: the data do not fit the run; one line.
         """
         ledger, me = self.ledger, f"worker {worker}"
         if reason := self.disagrees(data):
@@ -117,7 +129,7 @@ class SharedWork:
             if self._fixed or data.epochs < self.data.epochs:
                 raise ValueError(f"{me} trains epochs={data.epochs}, and the run has "
                                  f"{self.data.epochs}: give each worker the same")
-            ledger.extend(data.epochs)  # of a run that is gone on with
+            ledger.extend(data.epochs)  # of a resumed run
         left = self.data.epochs - ledger.epoch
         if data.epochs - first_epoch < left:
             raise ValueError(f"{me} would end after {data.epochs - first_epoch} more epochs, and "
@@ -128,9 +140,16 @@ class SharedWork:
         return WorkPlace(self.data, ledger.open(worker), ledger.epoch)
 
     def claim(self, worker: int, held: WorkHeld, left: bool, waits: bool) -> None:
-        """A worker goes on where it is. Raises ValueError for what no worker can hold.
+        """Readmit a worker that continues with the work that it holds.
 
-        left: it has finished; waits: for a version
+        Args:
+            worker: index of the worker.
+            held: its work.
+            left: it has finished.
+            waits: it waits for a version.
+
+        Raises:
+            ValueError: no worker can hold this work.
         """
         self.ledger.claim(worker, held.answered, held.held)
         self._forget(worker)
@@ -141,36 +160,41 @@ class SharedWork:
             self.granted(worker)
 
     def left(self, worker: int) -> None:
-        """A worker has left, or was lost."""
+        """Handle a worker that has left or was lost."""
         self.ledger.lost(worker)
         self._able.discard(worker)
         self._sizes.left(worker)
         self._forget(worker)
 
     def directed(self, worker: int, batch: int) -> None:
-        """The steps that a worker begins from now on have so many examples."""
+        """Set the examples of the steps that a worker begins from now on."""
         self._batches[worker] = batch
 
     def granted(self, worker: int) -> None:
-        """A worker may fetch a version, and train."""
+        """Note that a worker may fetch a version, and train."""
         self._able.add(worker)
         if worker in self._asked:
             self._due[worker] = None
 
     def _waits(self, worker: int) -> None:
-        """A worker may not train before it is granted a version."""
+        """Note that a worker may not train before it is granted a version."""
         self._able.discard(worker)
         self._due.pop(worker, None)
 
     def _sends(self, worker: int) -> None:
-        """A push of this worker is on its way, or will be: it is given nothing before, since it may
-        wait for a version then."""
+        """Note that a push of this worker is in flight or will be.
+
+        It is given no work before that arrives, because it may then wait for a version.
+        """
         if self._rule.wait != "never":
             self._waits(worker)
 
     def owns(self, push: Push) -> bool:
-        """Whether all that is in this push was its worker's to do. Raises ValueError where no
-        worker can have made it."""
+        """Return whether its worker owned all examples of this push.
+
+        Raises:
+            ValueError: no worker can have made the push.
+        """
         assert push.to is not None, "pushes of shared data say how far they have come"
         if push.dropped is not None and push.dropped > push.to:
             raise ValueError(f"worker {push.worker} came to {push.to} in its work, and dropped all "
@@ -180,8 +204,15 @@ class SharedWork:
 
     def pushed(self, push: Push, accepted: bool, reason: str | None, waits: bool, now: float
                ) -> list[Span]:
-        """A push is answered; the examples that are given up now. waits: its worker may not train
-        before it is granted a version."""
+        """Settle an answered push; return the number of examples that are given up now.
+
+        Args:
+            push: its metadata.
+            accepted: the decision.
+            reason: of a rejection, or None.
+            waits: its worker may not train before it is granted a version.
+            now: seconds.
+        """
         assert push.to is not None, "pushes of shared data say how far they have come"
         worker = push.worker
         (self._waits if waits else self.granted)(worker)
@@ -191,10 +222,16 @@ class SharedWork:
         return self.ledger.settle(worker, push.to, accepted, reason not in (NOT_FINITE, TOO_LARGE))
 
     def ask(self, worker: int, have: int, sends: bool, now: float) -> list[Outgoing]:
-        """A worker wants more, behind the place `have`. Raises ValueError for one where it cannot
-        be.
+        """Handle a worker's request for work behind position `have` of its sequence.
 
-        sends: it has pushed something that is not here yet
+        Args:
+            worker: index of the worker.
+            have: end of its sequence, as it knows it.
+            sends: a push of the worker has not arrived yet.
+            now: seconds.
+
+        Raises:
+            ValueError: no worker can be at `have`.
         """
         if (known := self.ledger.known(worker, have)) is not None:
             return [self._work(worker, known)]
@@ -209,7 +246,7 @@ class SharedWork:
         return self.feed(now)
 
     def feed(self, now: float) -> list[Outgoing]:
-        """Give what is free to those who have asked, and are able to train."""
+        """Give free work to the workers that have requested it and are able to train."""
         told: list[Outgoing] = []
         while self._due:
             worker = next(iter(self._due))
@@ -223,14 +260,14 @@ class SharedWork:
             told.append(self._work(worker, given))
         if not self.ledger.gives:
             for worker in self._untold:
-                if self.ledger.held(worker):  # it may hold back what the others wait for
+                if self.ledger.held(worker):  # the others may wait for the work that it holds
                     self._sends(worker)
                 told.append(Outgoing(worker, Work(self._asked[worker], 0, 0, self.ledger.epoch)))
             self._untold.clear()
         return told
 
     def _forget(self, worker: int) -> None:
-        """A worker wants nothing more, or has been given it."""
+        """Remove a worker's request."""
         for asking in (self._asked, self._due, self._untold):
             asking.pop(worker, None)
 
@@ -240,7 +277,7 @@ class SharedWork:
             return self._sizes.size(worker, self.ledger.left(), batch)
         if rule.push == "every_step":
             return batch * max(1, rule.every - self.ledger.steps(worker, batch))
-        return batch  # what else the push will hold is not known
+        return batch  # the rest of the push is not known
 
     def _work(self, worker: int, given: Range) -> Outgoing:
         return Outgoing(worker, Work(*given, self.ledger.epoch))

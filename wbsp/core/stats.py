@@ -1,5 +1,7 @@
-"""Statistics of one worker over a whole run: what it tells of its own time and traffic, and what
-the server counts; logs and console show both."""
+"""Statistics of one worker over a whole run, for logs and console.
+
+The worker reports its time and traffic; the server counts its pushes.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,15 @@ from msgspec import Meta
 
 from wbsp.limits import SPANS, Count, Real, Reason, Seconds
 
-REASONS = 64  # of rejections that are told apart
-OTHERS = "for other reasons"  # what is rejected beyond them
+REASONS = 64  # distinct reasons of rejections that are counted
+OTHERS = "for other reasons"  # all further ones
 COUNTED = "steps", "samples", "seconds", "pushes", "base", "rounds", "rejected"
 Phase = Literal["compute", "push", "pull", "wait", "data", "validation", "callbacks",
                 "data or compute"]
 Lane = Literal["compute", "network"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
-ALWAYS = PHASES[:5]  # of these every worker tells its seconds; of the others, where there are some
-# A worker sends its report to the server: what is beyond these bounds does not decode.
+ALWAYS = PHASES[:5]  # every worker reports these, and the others only if it has any
+# A worker sends its report to the server; values beyond these bounds do not decode.
 Spent = Annotated[float, Meta(ge=-1e9, le=1e9)]  # below 0 where a clock was set
 Booked = Annotated[dict[Annotated[str, Meta(max_length=16)], float], Meta(max_length=len(PHASES))]
 _SUMS = "steps", "samples", "losses", "measured", "pushes", "push_seconds", "pulls", "pull_seconds"
@@ -32,9 +34,9 @@ class PhaseTimer:
 
     compute: a step, an ordered sleep included; push: cutting, sending, waiting for the Ack; pull:
     fetching and adopting; wait: waiting for other workers; data: waiting for the input pipeline,
-    and what a loop does between epochs. Where a loop can tell: validation, and callbacks, which are
-    the user's code around steps and epochs. data or compute: a step whose loop can't tell when its
-    batch was there. They add up to the wall time since `start`.
+    and the loop's work between epochs. If the loop can measure them: validation, and callbacks, the
+    user's code around steps and epochs. data or compute: a step of a loop that cannot measure when
+    its batch was ready. The phases add up to the wall time since `start`.
     """
 
     def __init__(self, start: float, phase: Phase = "wait"):
@@ -51,12 +53,12 @@ class PhaseTimer:
         return spent
 
     def at(self, now: float) -> dict[str, float]:
-        """Phase -> the seconds booked up to `now`, those of the present phase included."""
+        """Return phase -> seconds booked up to `now`, those of the present phase included."""
         return {**self.seconds, self.phase: self.seconds.get(self.phase, 0.0) + now - self.since}
 
 
 def sum_phases(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Phase -> seconds of all parts, of those that always are and those that a part has."""
+    """Return phase -> seconds of all parts, for the phases in `ALWAYS` and those of any part."""
     total: dict[str, float] = dict.fromkeys(ALWAYS, 0.0)
     for part in parts:
         for phase, seconds in part.items():
@@ -90,16 +92,16 @@ class Report:
         return sum(self.seconds.values())
 
     def share(self, phase: str) -> float:
-        """Part of the wall time spent in `phase`, 0..1 (0 before anything was booked)."""
+        """Return the part of the wall time spent in `phase`, 0..1; 0 before anything was booked."""
         return self.seconds.get(phase, 0.0) / self.wall if self.wall else 0.0
 
     def __add__(self, later: Report) -> Report:
-        """Totals of both, where `later` is the report of a later incarnation of the worker."""
+        """Return the totals of both; `later` is the report of a later incarnation of the worker."""
         sums = {name: getattr(self, name) + getattr(later, name) for name in _SUMS}
         return replace(later, **sums, seconds=sum_phases([self.seconds, later.seconds]))
 
     def count_steps(self, steps: int, samples: int, loss: float) -> None:
-        """So many steps ended, with the mean `loss`; NaN: it is not known."""
+        """Count steps that ended with the mean `loss`; NaN: not known."""
         self.steps += steps
         self.samples += samples
         self.loss = loss
@@ -108,24 +110,24 @@ class Report:
             self.measured += samples
 
     def count_push(self, seconds: float) -> None:
-        """A push was acknowledged, `seconds` after its cut."""
+        """Count a push that was acknowledged `seconds` after its cut."""
         self.pushes += 1
         self.last_push_seconds = seconds
         self.push_seconds += seconds
 
     def count_pull(self, seconds: float) -> None:
-        """A requested version is here, `seconds` after the request."""
+        """Count a version that arrived `seconds` after its request."""
         self.pulls += 1
         self.last_pull_seconds = seconds
         self.pull_seconds += seconds
 
     def copy(self) -> Report:
-        """The totals of this moment, in an object of their own."""
+        """Return a copy of the present totals."""
         return replace(self, seconds=dict(self.seconds))
 
 
 class AnsweredWork(NamedTuple):
-    """What pushes `first` ... `last` of one worker carried, which the server has answered."""
+    """Contents of the answered pushes `first` ... `last` of one worker."""
 
     first: Count
     last: Count
@@ -134,7 +136,7 @@ class AnsweredWork(NamedTuple):
     seconds: Seconds  # of compute
     base: Count  # base version of the last
     rejected: Annotated[dict[Reason, Count], Meta(max_length=REASONS)]  # reason -> pushes
-    # positions of the run's shared data in those that were accepted, where it has some
+    # positions of the run's shared data in the accepted pushes, if the run has shared data
     accepted: Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=SPANS)] = ()
 
     @property
@@ -142,13 +144,13 @@ class AnsweredWork(NamedTuple):
         return self.last - self.first + 1
 
     def void(self, reason: str) -> AnsweredWork:
-        """The same, where what was accepted of it is rejected after all."""
+        """Return this work with its accepted pushes rejected for `reason`."""
         rejected = Counter(self.rejected)
         count_rejected(rejected, reason, self.pushes - sum(self.rejected.values()))
         return self._replace(rejected=dict(rejected), accepted=())
 
     def then(self, later: AnsweredWork) -> AnsweredWork:
-        """Both, where `later` follows on this one."""
+        """Return this work and `later`, which follows it, as one."""
         rejected = Counter(self.rejected)
         for reason, pushes in sorted(later.rejected.items()):
             count_rejected(rejected, reason, pushes)
@@ -159,7 +161,7 @@ class AnsweredWork(NamedTuple):
 
 
 def _joint(spans: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """The same positions in as few ranges as follow on each other."""
+    """Merge adjacent ranges of positions."""
     joint: list[tuple[int, int]] = []
     for start, stop in spans:
         if joint and joint[-1][1] == start:
@@ -169,7 +171,7 @@ def _joint(spans: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
 
 
 def count_rejected(rejected: Counter[str], reason: str, pushes: int = 1) -> None:
-    """Add pushes that were rejected for this reason; a model may make a new one of each push."""
+    """Count pushes that were rejected for this reason, of at most `REASONS` different ones."""
     full = reason not in rejected and len(rejected) >= REASONS - 1
     rejected[OTHERS if full else reason] += pushes
 
@@ -183,17 +185,17 @@ class Member:
 
     active: bool = False
     finished: bool = False  # left in good order
-    gone: str = ""  # why it left, the last time, if not in good order
+    gone: str = ""  # reason of its last loss, if it did not finish
     steps: int = 0
     samples: int = 0
     seconds: float = 0.0  # of compute
     pushes: int = 0
     base: int = 0  # base version of its newest push
-    rounds: int = 0  # its pushes, and those that the others had made before it came
+    rounds: int = 0  # its pushes, plus the rounds before it joined
     rejected: Counter[str] = field(default_factory=Counter)  # reason -> pushes
 
     def count(self, steps: int, samples: int, seconds: float, base: int) -> None:
-        """One more push of this worker."""
+        """Count a push of this worker."""
         self.pushes += 1
         self.rounds += 1
         self.steps += steps
@@ -202,7 +204,7 @@ class Member:
         self.base = base
 
     def count_all(self, work: AnsweredWork) -> None:
-        """Several pushes of this worker."""
+        """Count several pushes of this worker."""
         self.pushes += work.pushes
         self.rounds += work.pushes
         self.steps += work.steps

@@ -1,6 +1,6 @@
-"""The versioned store: immutable snapshots, one pending sum, and who pushed what already.
+"""The versioned store: immutable snapshots, and one pending sum.
 
-Nothing here knows a synchronization model, a socket or a clock. A store made with `initial=None`
+It is independent of synchronization models, sockets and clocks. A store made with `initial=None`
 counts versions and holds no tensor, for timing studies of thousands of workers.
 """
 
@@ -20,24 +20,27 @@ from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.tensors.error_feedback import ErrorFeedback
 from wbsp.tensors.ops import add_weighted, is_finite, largest
 
-UNSENT = "unsent"  # name of what is pending because a version's format lost it, in a `Whole`
+UNSENT = "unsent"  # entry of a `Whole`: the part that the versions' format has not sent yet
 _NOTHING = np.empty(0, np.float32)
 _TYPICAL = 1 << 20  # floats of a model whose tensors are not known
 
 
 class Difference(NamedTuple):
-    """What makes a version of version `base`: base + decoded words, float32."""
+    """The step from version `base` to the next: base + decoded words, float32."""
 
     base: int
-    share: float  # of the bytes that the whole version has
+    share: float  # of the bytes of the whole version
     words: np.ndarray | None  # see `wbsp.tensors.codecs`; None without tensors
 
 
 class Snapshot(NamedTuple):
-    """Version `version` of the global model; everyone who holds it holds the same bytes.
+    """Version `version` of the global model; all processes that hold it hold equal bytes.
 
-    differences: the last ones that led to it, oldest first, as many as are shorter than the whole;
-                 none where versions travel as float32
+    Attributes:
+        version: its number.
+        vector: float32 [size], or None without tensors.
+        differences: the last ones that led to it, oldest first, as many as are shorter than the
+            whole; empty where versions travel as float32.
     """
 
     version: int
@@ -45,7 +48,7 @@ class Snapshot(NamedTuple):
     differences: tuple[Difference, ...] = ()
 
     def since(self, version: int) -> tuple[Difference, ...] | None:
-        """The differences that make this one of `version`; None: only the whole does."""
+        """Return the differences from `version` to this one, or None if they are not available."""
         if version == self.version:
             return ()
         for index, one in enumerate(self.differences):
@@ -54,8 +57,12 @@ class Snapshot(NamedTuple):
         return None
 
     def sendable(self, held: int) -> tuple[np.ndarray, int]:
-        """What to send to one who has version `held`, float32: words that make this version of
-        that, and `held`; or the whole vector, and -1."""
+        """Return what to send to a worker that has version `held`.
+
+        Returns:
+            Words, float32, that make this version from `held`, and `held`; or the whole vector and
+            -1.
+        """
         found = self.since(held)
         if found is None:
             assert self.vector is not None, "there is nothing to send without tensors"
@@ -65,16 +72,18 @@ class Snapshot(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """A version with its tensors, and what else the next version depends on: the state of the outer
-    step, and what is `UNSENT`."""
+    """A version with its tensors, the state of the outer step, and the `UNSENT` part."""
 
     snapshot: Snapshot
     outer: dict[str, np.ndarray]
 
 
 def initial_vector(initial: np.ndarray) -> np.ndarray:
-    """A copy of `initial`, float32 [size], read-only. Raises ValueError if it is
-    not finite."""
+    """Return a read-only copy of `initial`, float32 [size].
+
+    Raises:
+        ValueError: it is not finite.
+    """
     vector = np.array(initial, np.float32).ravel()
     if not is_finite(vector):
         raise ValueError("the initial model holds NaN or infinite values")
@@ -83,21 +92,28 @@ def initial_vector(initial: np.ndarray) -> np.ndarray:
 
 
 class Store:
-    """W_v and what is pending for W_{v+1}.
+    """W_v, and the pending sum for W_{v+1}.
 
-    The law it keeps: W_v = W_0 + the sum of weight * update over everything accepted before the
-    v-th commit; or, with another outer step than identity, W_{v+1} = W_v + step of such a sum.
-    With a format that loses something, W_{v+1} = W_v + what was sent of that step, and the rest
-    goes into the next one: see `ErrorFeedback`.
+    Invariant: W_v = W_0 + the sum of weight * update over all updates accepted before the v-th
+    commit; or, with another outer step than identity, W_{v+1} = W_v + step of such a sum. With a
+    lossy format, W_{v+1} = W_v + the sent part of that step, and the rest is part of the next step:
+    see `ErrorFeedback`.
     """
 
     def __init__(self, initial: np.ndarray | None, version: int = 0,
                  outer: OuterOptimizer | None = None, wire: Codec = FLOAT32,
                  unsent: np.ndarray | None = None):
-        """`initial`: float32 [size]; copied. Raises ValueError if it is not finite.
+        """Start with `initial`.
 
-        wire:   the run's format
-        unsent: as of a `Whole`, float32 [size], which is not written to
+        Args:
+            initial: float32 [size], copied; None: no tensors.
+            version: its number.
+            outer: the outer optimizer.
+            wire: the run's format.
+            unsent: as in a `Whole`, float32 [size]; it is not written to.
+
+        Raises:
+            ValueError: `initial` is not finite.
         """
         self.outer = outer or OuterOptimizer()
         self._sending = ErrorFeedback(wire.versions, unsent)
@@ -115,20 +131,20 @@ class Store:
         return 0 if self.latest.vector is None else self.latest.vector.size
 
     def whole(self) -> Future[Whole]:
-        """The newest version with all that a checkpoint holds of it."""
+        """Return the newest version with all that a checkpoint holds of it."""
         future: Future[Whole] = Future()
         future.set_result(Whole(self.latest, self.state()))
         return future
 
     def settle(self) -> None:
-        """Wait until the newest version is here, whole."""
+        """Wait until the newest version is complete."""
 
     def give_up(self) -> None:
-        """Fail all requests for a version that is not here, whole."""
+        """Fail all requests for a version that is not complete."""
 
     def state(self) -> dict[str, np.ndarray]:
-        """What the next version depends on beside the newest and what is accepted; as
-        `OuterOptimizer.state`."""
+        """Return the state of the outer step and the unsent part, as `OuterOptimizer.state` does.
+        """
         unsent = self._sending.unsent
         return self.outer.state() | ({} if unsent is None else {UNSENT: unsent})
 
@@ -144,8 +160,12 @@ class Store:
                              f"float32{list(vector.shape)}")
 
     def objection(self, weight: float, most: float) -> str | None:
-        """Why weight * update, of values up to `most` or not finite, cannot be part of a version:
-        the reason of a rejection; None: it can."""
+        """Return why weight * update cannot be part of a version, or None.
+
+        Args:
+            weight: of the update.
+            most: largest magnitude of the update's values; not finite if they are not.
+        """
         if not math.isfinite(most):
             return NOT_FINITE
         if self.reach.fits(weight, most):
@@ -154,13 +174,13 @@ class Store:
         return None if self.reach.fits(weight, most) else TOO_LARGE
 
     def _measure(self) -> None:
-        """Find out how large the values really are; bounds only grow."""
+        """Measure the values, because bounds only grow."""
         unsent = largest(self._sending.unsent)
         self.reach.since = 0.0
         self.reach.measured(largest(self.latest.vector) + unsent, largest(self._pending))
 
     def apply(self, record: Record, update: np.ndarray | None) -> None:
-        """Do what a decision says of the global model; `update` is what it is about."""
+        """Apply a decision to the global model; `update` is the decision's."""
         if isinstance(record, Accepted):
             self.accept(update, record.weight)
         elif isinstance(record, Resent):
@@ -171,7 +191,7 @@ class Store:
     def accept(self, update: np.ndarray | None, weight: float) -> None:
         """Add weight * update (float32 [size], finite) to the pending sum.
 
-        The update is the store's from here on: its memory may become the next version's.
+        The store owns the update from here on; its memory may become the next version's.
         """
         if update is not None and self.latest.vector is not None:
             if self._pending is None:
@@ -183,7 +203,7 @@ class Store:
         self.accepted += 1
 
     def commit(self, version: int | None = None) -> Snapshot:
-        """Make a version from all that was accepted since the last: the next, or `version`."""
+        """Make a version of all updates accepted since the last: the next number, or `version`."""
         base, vector, _ = self.latest
         words = _NOTHING
         share = 0.0
@@ -202,7 +222,7 @@ class Store:
         return self.latest
 
     def _differences(self, newest: Difference) -> tuple[Difference, ...]:
-        """The newest, and those before it that are shorter than a version with it."""
+        """Return the newest difference, and earlier ones while all are shorter than a version."""
         if self._sending.wire.lossless:
             return ()
         kept = (*self.latest.differences, newest)

@@ -1,22 +1,22 @@
-"""One run, one set of data: which example is in which accepted push. No I/O, clocks or tensors.
+"""The ledger of a run's shared data: the push that trains each example. No I/O, clocks or tensors.
 
-The run's work is one stream of epochs * n positions. Position g is example g % n of the order that
-epoch g // n has (`wbsp.core.permutation`), which workers compute: the server never sees data. Each
-worker has a *sequence*: the ranges that it was given, one behind the other, counted in examples
-(`at`). A push says how far in its worker's sequence it has come (`to`). Every position is in one
-place:
+The run's work is one stream of epochs * n positions. Position g is example g % n in the order of
+epoch g // n (`wbsp.core.permutation`); workers compute it, and the server has no data. Each worker
+has a *sequence*: the ranges that it was given, one behind the other, counted in examples (`at`). A
+push carries its end in the worker's sequence (`to`). Every position is in one state:
 
-    free   not given, or come back: its worker was lost, or its push rejected
+    free   not given; or returned, because its worker was lost or its push was rejected
     held   in a worker's sequence, and not answered
     done   in an accepted push, and so in the model; or given up
 
-and moves  free -> held (`give`), held -> done or free (`settle`), held -> free (`lost`). Nothing
-leaves done. What is free or held is *undone*.
+Positions move free -> held (`give`), held -> done or free (`settle`), held -> free (`lost`), and
+stay done. Positions that are free or held are *undone*.
 
-The state is saved in the moment of the version: done is what the version holds. A server that goes
-on from it has all else as free. Its workers say what an earlier server had accepted since
-(`resent`) and what they hold (`claim`) before anything is handed out. What was accepted stands
-above what another merely holds: that one's push has what it does not own (`owns`), and is rejected.
+The state is saved together with a version, and its done positions are those of the version. A
+server that resumes from it takes all others as free. Before it hands out work, its workers report
+what an earlier server had accepted since (`resent`) and what they hold (`claim`). An accepted
+position takes precedence over one that another worker only holds: the push of that worker contains
+positions that it does not own (`owns`), and is rejected.
 """
 
 from __future__ import annotations
@@ -44,7 +44,11 @@ class Positions:
     __slots__ = ("spans", "count")
 
     def __init__(self, spans: Iterable[Sequence[int]] = ()):
-        """Raises ValueError for spans that are empty, or not apart and in order."""
+        """Make a set of spans.
+
+        Raises:
+            ValueError: a span is empty, or they overlap, touch or are out of order.
+        """
         self.spans: list[Span] = [(start, stop) for start, stop in spans]
         for (_, stop), (start, _) in pairwise(self.spans):
             if start <= stop:
@@ -54,7 +58,7 @@ class Positions:
         self.count = sum(stop - start for start, stop in self.spans)
 
     def within(self, start: int, stop: int) -> list[Span]:
-        """The parts of start ... stop - 1 that are in the set."""
+        """Return the parts of start ... stop - 1 that are in the set."""
         spans = self.spans
         index = max(0, bisect_right(spans, start, key=_start) - 1)
         parts = []
@@ -66,11 +70,11 @@ class Positions:
         return parts
 
     def holds(self, start: int, stop: int) -> bool:
-        """Whether all of start ... stop - 1 is in the set."""
+        """Return whether all of start ... stop - 1 is in the set."""
         return self.within(start, stop) == [(start, stop)]
 
     def add(self, start: int, stop: int) -> None:
-        """Put start ... stop - 1, none of which is in the set, into it."""
+        """Add start ... stop - 1, none of which is in the set."""
         spans = self.spans
         self.count += stop - start
         index = bisect_right(spans, start, key=_start)
@@ -82,7 +86,7 @@ class Positions:
         spans.insert(index, (start, stop))
 
     def remove(self, start: int, stop: int) -> None:
-        """Take out what of start ... stop - 1 is in the set."""
+        """Remove the parts of start ... stop - 1 that are in the set."""
         spans = self.spans
         for a, b in self.within(start, stop):
             index = bisect_right(spans, a, key=_start) - 1
@@ -92,8 +96,10 @@ class Positions:
 
 
 class _Held(NamedTuple):
-    """A range in a worker's sequence. own: False: its positions are another's, or done; a push that
-    has some of them is rejected."""
+    """A range in a worker's sequence.
+
+    own=False: its positions are another worker's, or done; a push with any of them is rejected.
+    """
 
     at: int
     start: int
@@ -108,7 +114,7 @@ class _Held(NamedTuple):
         return _Held(self.at + start - self.start, start, stop, own)
 
     def parted(self, own: Positions) -> Iterator[_Held]:
-        """In parts, of which those in `own` are its holder's."""
+        """Split this range; its holder owns the parts in `own`."""
         mine = own.within(self.start, self.stop)
         edges = sorted({self.start, self.stop, *(edge for span in mine for edge in span)})
         for start, stop in pairwise(edges):
@@ -117,7 +123,7 @@ class _Held(NamedTuple):
 
 @dataclass(slots=True)
 class _Holder:
-    """One worker: all of its sequence before `done` was answered; `held` is the rest, to `end`."""
+    """One worker: its sequence is answered up to `done`; `held` is the rest, up to `end`."""
 
     done: int = 0
     end: int = 0
@@ -129,11 +135,12 @@ _Spans = list[tuple[Count, Count]]
 
 @dataclass
 class WorkState:
-    """What to go on from, with the version of the same moment.
+    """The state to resume from, together with the version of the same moment.
 
-    sequences: worker -> how far its sequence was answered, and where it ended
-    strikes:   positions that were in one push that was not finite, or more; in two or more; and
-               those that were given up
+    Attributes:
+        sequences: worker -> end of the answered part of its sequence, and its end.
+        strikes: positions that were in one or more pushes that were not finite; in two or more;
+            and those that were given up.
     """
 
     data: SharedData
@@ -143,10 +150,14 @@ class WorkState:
 
 
 class WorkLedger:
-    """See the head of this file; used by one thread."""
+    """The ledger that the head of this file describes; used by one thread."""
 
     def __init__(self, data: SharedData, state: WorkState | None = None):
-        """`state`: to go on from, of the same data. Raises ValueError for one that cannot be."""
+        """Start, or resume from a `state` of the same data.
+
+        Raises:
+            ValueError: the state is invalid.
+        """
         self.data = data
         total = data.epochs * data.n
         self.undone = Positions([(0, total)] if state is None else state.undone)
@@ -162,7 +173,7 @@ class WorkLedger:
 
     @property
     def epoch(self) -> int:
-        """Number of complete epochs: all before the first position that is undone."""
+        """Number of complete epochs: those before the first undone position."""
         return self.undone.spans[0][0] // self.data.n if self.undone.spans else self.data.epochs
 
     @property
@@ -191,7 +202,10 @@ class WorkLedger:
         return sum(b - a for a, b in self.free.within(epoch * n, epoch * n + n))
 
     def extend(self, epochs: int) -> None:
-        """The run is to have so many epochs. Raises ValueError, in one line, for fewer than it has.
+        """Raise the run's number of epochs.
+
+        Raises:
+            ValueError: the run has more; one line.
         """
         n, before = self.data.n, self.data.epochs
         if epochs == before:
@@ -204,37 +218,40 @@ class WorkLedger:
             positions.add(before * n, epochs * n)
 
     def open(self, worker: int) -> int:
-        """A process begins as `worker`: where its sequence begins."""
+        """Admit a process as `worker`; return the start of its sequence."""
         self.lost(worker)
         holder = self._holders[worker]
         holder.done = holder.end
         return holder.end
 
     def held(self, worker: int) -> int:
-        """Examples that this worker was given, and that were not answered."""
+        """Return the number of examples that this worker holds."""
         holder = self._holders[worker]
         return holder.end - holder.done
 
     def steps(self, worker: int, batch: int) -> int:
-        """Steps of `batch` examples in which this worker trains what it was given, and what was not
-        answered."""
+        """Return the steps of `batch` examples in which this worker trains what it holds."""
         return sum(-(-(r.stop - r.start) // batch) for r in self._holders[worker].held)
 
     def known(self, worker: int, have: int) -> Range | None:
-        """What this worker was given behind the place `have` of its sequence, for one who asks
-        again; None: it was answered, too. Raises ValueError for a place where no worker can be."""
+        """Return the range behind position `have` that this worker was given before, if any.
+
+        It answers a repeated request. None: the range was answered, too.
+
+        Raises:
+            ValueError: no worker can be at `have`.
+        """
         holder = self._holders[worker]
         if have > holder.end:
             raise ValueError(f"worker {worker} has work up to {have}, and was given {holder.end}")
         return next((Range(r.at, r.start, r.stop) for r in holder.held if r.at == have), None)
 
     def gives_from(self, worker: int, have: int) -> bool:
-        """Whether this worker's sequence ends at `have`, so that more may be given there."""
+        """Return whether this worker's sequence ends at `have`, so that it can be extended."""
         return self._holders[worker].end == have
 
     def give(self, worker: int, size: int) -> Range | None:
-        """Up to `size` positions of one epoch, behind all that this worker has; None: there is
-        nothing to give now."""
+        """Give a worker up to `size` positions of one epoch; None: none can be given now."""
         if not self.gives:
             return None
         holder, n = self._holders[worker], self.data.n
@@ -246,8 +263,11 @@ class WorkLedger:
         return Range(given.at, given.start, given.stop)
 
     def owns(self, worker: int, to: int) -> bool:
-        """Whether a push up to `to` may be accepted. Raises ValueError where no worker can have
-        come so far."""
+        """Return whether a push up to `to` may be accepted.
+
+        Raises:
+            ValueError: no worker can have come so far.
+        """
         holder = self._holders[worker]
         if not holder.done <= to <= holder.end:
             raise ValueError(f"worker {worker} came to {to} in its work, but has {holder.done} to "
@@ -255,8 +275,14 @@ class WorkLedger:
         return all(r.own for r in holder.held if r.at < to)
 
     def settle(self, worker: int, to: int, accepted: bool, finite: bool = True) -> list[Span]:
-        """The push up to `to` is answered; what is given up now. finite: False: it was rejected
-        since its values were not."""
+        """Settle the push up to `to`; return the positions that are given up now.
+
+        Args:
+            worker: index of the worker.
+            to: end of the push in its sequence.
+            accepted: the decision.
+            finite: False: it was rejected because its values were not finite.
+        """
         holder = self._holders[worker]
         lost: list[Span] = []
         for r in holder.held:
@@ -272,7 +298,7 @@ class WorkLedger:
         return lost
 
     def lost(self, worker: int) -> None:
-        """A worker is gone, for good or not, or leaves: others get what it holds."""
+        """Free what a worker holds that is lost or leaves."""
         holder = self._holders.setdefault(worker, _Holder())
         for r in holder.held:
             if r.own:
@@ -280,9 +306,14 @@ class WorkLedger:
         holder.held = []
 
     def resent(self, accepted: Iterable[Sequence[int]]) -> bool:
-        """A worker was answered by an earlier server that these positions are in the model, and
-        sends the sum again. False: it is void, since others have done some of it: it must not be
-        added, and what else is in it is free. Raises ValueError for what no server can have said.
+        """Handle the positions of a resent sum, which an earlier server had accepted.
+
+        Returns:
+            False if the sum is void because other workers have done a part of it: it must not be
+            added, and its other positions are free.
+
+        Raises:
+            ValueError: no server can have accepted these positions.
         """
         news = sorted((start, stop) for start, stop in accepted)
         end = 0
@@ -303,10 +334,17 @@ class WorkLedger:
         return True
 
     def claim(self, worker: int, answered: int, held: Iterable[Range]) -> None:
-        """A worker goes on where it is: its server was restarted, or had given it up. It was
-        answered up to `answered`, and holds `held` behind that. Raises ValueError for what no
-        worker can hold."""
-        mine = [_Held(*r) for r in held]  # a position twice, where it came back to this worker
+        """Readmit a worker whose server was restarted or had dropped it.
+
+        Args:
+            worker: index of the worker.
+            answered: end of the answered part of its sequence.
+            held: the ranges behind that.
+
+        Raises:
+            ValueError: no worker can hold these ranges.
+        """
+        mine = [_Held(*r) for r in held]  # a position twice if it returned to this worker
         place, n = answered, self.data.n
         for r in mine:
             if not (r.at == place and r.start < r.stop <= self.data.epochs * n
@@ -323,14 +361,14 @@ class WorkLedger:
             self.free.remove(r.start, r.stop)
 
     def state(self) -> WorkState:
-        """What to go on from; to be saved with the version of the same moment."""
+        """Return the state to resume from, to be saved with the version of the same moment."""
         return WorkState(self.data, list(self.undone.spans),
                          {worker: (h.done, h.end) for worker, h in self._holders.items()},
                          [list(positions.spans) for positions in self._strikes])
 
     def _strike(self, start: int, stop: int) -> list[Span]:
-        """These free positions were in a push that was not finite: those that are given up now."""
-        rising = [(start, stop)]  # what moves on from one set to the next
+        """Count a push that was not finite against these free positions; return those given up."""
+        rising = [(start, stop)]  # moves from one set to the next
         for positions in self._strikes:
             again = [part for span in rising for part in positions.within(*span)]
             for span in rising:
@@ -347,7 +385,7 @@ class WorkLedger:
 
 
 def _behind(ranges: Iterable[_Held], at: int) -> Iterator[_Held]:
-    """What of a sequence lies behind `at`."""
+    """Yield the part of a sequence behind `at`."""
     for r in ranges:
         start = max(r.start, r.start + at - r.at)
         if start < r.stop:

@@ -1,4 +1,4 @@
-"""What a worker was given of the run's shared data, in its order: see `wbsp.core.work_ledger`.
+"""A worker's part of the run's shared data, in its order: see `wbsp.core.work_ledger`.
 
 No threads, sockets or clocks.
 """
@@ -9,9 +9,9 @@ from wbsp.core.messages import Range, Span
 
 
 class WorkSequence:
-    """A worker's ranges, one behind the other: it is given, takes and trains them, and is answered.
+    """A worker's ranges, one behind the other: given, taken, trained, and answered.
 
-    answered <= trained <= taken <= end: places in its sequence
+    answered <= trained <= taken <= end are positions in the sequence.
     """
 
     def __init__(self, at: int = 0):
@@ -20,17 +20,17 @@ class WorkSequence:
 
     @property
     def untaken(self) -> int:
-        """Examples that were given, and not taken."""
+        """Examples that were given, but not taken yet."""
         return self.end - self.taken
 
     @property
     def next(self) -> int:
-        """The next position to take, where one is here."""
+        """Position to take next, if one was given."""
         return next((r.start + max(0, self.taken - r.at) for r in self.held if self.taken < r.end),
                     0)
 
     def give(self, given: Range) -> bool:
-        """A range has come; False: it is here already, or does not follow on what is."""
+        """Append a range; return False if it is known, or does not follow the last one."""
         if given.at != self.end or given.start >= given.stop:
             return False
         self.held.append(given)
@@ -38,8 +38,7 @@ class WorkSequence:
         return True
 
     def take(self, most: int) -> Range | None:
-        """The next positions for the input pipeline, up to `most` of one range; None: none is here.
-        """
+        """Take the next positions for the input pipeline, up to `most` of one range, or None."""
         for r in self.held:
             if self.taken < r.end:
                 start = r.start + self.taken - r.at
@@ -49,15 +48,18 @@ class WorkSequence:
         return None
 
     def train(self, samples: int) -> None:
-        """A step has trained so many of the examples that were taken, in their order. Raises
-        ValueError for more than were."""
+        """Note that a step has trained `samples` of the taken examples, in their order.
+
+        Raises:
+            ValueError: fewer were taken.
+        """
         if self.trained + samples > self.taken:
             raise ValueError(f"a step trained {samples} examples, and only "
                              f"{self.taken - self.trained} were taken")
         self.trained += samples
 
     def answer(self, to: int) -> list[Span]:
-        """The push up to `to` was answered: the positions in it."""
+        """Note the answer to the push up to `to`; return the positions in it."""
         spans = [(r.start, min(r.stop, r.start + to - r.at)) for r in self.held if r.at < to]
         self.held = [Range(max(r.at, to), r.start + max(0, to - r.at), r.stop)
                      for r in self.held if r.end > to]
