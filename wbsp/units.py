@@ -1,8 +1,7 @@
-"""Parsers of quantities as people write them: 1ms, 0.5s, 20MB, 1Gbit, 100Mbit/s, 1562:0.1.
+"""Parsers of quantities with units: 1ms, 0.5s, 20MB, 1Gbit, 100Mbit/s, 1562:0.1.
 
-A bit is not a byte and a mega is not a mebi, so units are read in exactly their letters. Each
-function takes the text of a flag or the value of a TOML key, and raises ValueError, in one line,
-for anything else.
+A bit is not a byte and a mega is not a mebi, so units are case-sensitive. Each function takes the
+text of a flag or the value of a TOML key, and raises ValueError, in one line, for a bad value.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ BITS = {"bit": 0.125, "kbit": 125.0, "Mbit": 125e3, "Gbit": 125e6}
 
 
 def seconds(value: Any) -> float:
-    """Seconds from "1ms" or "2min"; a bare number is seconds."""
+    """Return the seconds of "1ms" or "2min"; a bare number is seconds."""
     return _quantity(value, {"": 1.0, **SECONDS}, "time")
 
 
 def size(value: Any) -> float:
-    """Bytes from "600kB" or "20MB"; a bare number is bytes."""
+    """Return the bytes of "600kB" or "20MB"; a bare number is bytes."""
     return _quantity(value, {"": 1.0, **BYTES}, "size")
 
 
 def bandwidth(value: Any) -> float:
-    """Bytes per second from "1Gbit" or "20MB/s", above 0; "none" is no limit: infinity."""
+    """Return the bytes/s of "1Gbit" or "20MB/s", above 0; infinity for "none", no limit."""
     if value == "none":
         return math.inf
     text = value.removesuffix("/s") if isinstance(value, str) else value
@@ -38,7 +37,7 @@ def bandwidth(value: Any) -> float:
 
 
 def decays(value: str) -> dict[int, float]:
-    """{step: factor of the learning rate from there on} from "1562:0.1,2734:0.01"."""
+    """Return {step: factor of the learning rate from there on} of "1562:0.1,2734:0.01"."""
     pairs = [re.fullmatch(r"(\d+):(\d*\.?\d+(?:e-?\d+)?)", part) for part in value.split(",")]
     found = [(int(pair[1]), float(pair[2])) for pair in pairs if pair]
     steps = [step for step, _ in found]

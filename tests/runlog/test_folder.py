@@ -89,11 +89,11 @@ def test_a_folder_that_is_no_run_gets_a_clear_line(tmp_path):
 def test_one_server_a_folder(tmp_path):
     held = hold_folder(tmp_path, "process 17 on alpha")
     for _ in range(2):
-        with pytest.raises(ValueError, match=r"still runs \(process 17 on alpha\)"):
+        with pytest.raises(ValueError, match=r"locked by a running server \(process 17 on alpha\)"):
             hold_folder(tmp_path, "process 18")
     held.close()
     held = hold_folder(tmp_path, "process 5")
-    with pytest.raises(ValueError, match=r"still runs \(process 5\)"):
+    with pytest.raises(ValueError, match=r"locked by a running server \(process 5\)"):
         hold_folder(tmp_path, "process 18")
     held.close()
 
@@ -101,7 +101,7 @@ def test_one_server_a_folder(tmp_path):
 def test_a_full_disk_keeps_no_server_from_its_folder(tmp_path):
     with full_at(0):
         held = hold_folder(tmp_path, "process 17")
-        with pytest.raises(ValueError, match=r"still runs \(unknown\)"):
+        with pytest.raises(ValueError, match=r"locked by a running server \(unknown\)"):
             hold_folder(tmp_path, "process 18")
         held.close()
 

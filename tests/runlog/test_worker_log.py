@@ -49,7 +49,8 @@ def test_a_timeline_ends_at_its_size_and_says_so_once(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["events_wk0.jsonl"]
     times = [json.loads(line)["t"]
              for line in (tmp_path / "events_wk0.jsonl").read_text().splitlines()]
-    assert times == [0, 1, 2, 3] and len(said) == 1 and "gets no more" in said[0]
+    assert times == [0, 1, 2, 3]
+    assert len(said) == 1 and "the timeline of this worker ends here" in said[0]
     log = WorkerLog(tmp_path, 0, "wbsp", append=True, say=said.append, most=200, texts=False)
     log.span("compute", "compute", 10.0, 10.5)
     log.close()

@@ -1,5 +1,7 @@
-"""A process that a server starts on its machine, and that ends with the server, whatever ends that:
-the pipe between the two does."""
+"""A child process of a server on its machine.
+
+It ends with the server, however that ends, because it reads from a pipe that the server holds open.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,21 @@ from wbsp.process.signals import SIGNALS
 
 
 class ChildProcess:
-    """The server's side. The process is given its settings in one line of JSON, and answers with
-    one line."""
+    """The server's side of a child process.
+
+    The process reads its settings from one line of JSON, and answers with one line.
+    """
 
     def __init__(self, command: Sequence[str], settings: dict[str, Any]):
-        """`command`: arguments of Python. Raises OSError where there can be no process."""
+        """Start the process.
+
+        Args:
+            command: arguments of Python.
+            settings: for the process, fit for JSON.
+
+        Raises:
+            OSError: the system cannot start it.
+        """
         self._process = subprocess.Popen([sys.executable, *command], stdin=subprocess.PIPE,
                                          stdout=subprocess.PIPE)
         self.tell(json.dumps(settings).encode() + b"\n")
@@ -32,40 +44,41 @@ class ChildProcess:
         return self._process.pid
 
     def tell(self, word: bytes) -> None:
-        """Send it something; that it has ended is found out otherwise."""
-        assert self._process.stdin is not None  # kept open: its end is the process's
+        """Send bytes; a process that has ended is ignored here: see `ended`."""
+        assert self._process.stdin is not None  # kept open: its end ends the process
         with contextlib.suppress(OSError):
             self._process.stdin.write(word)
             self._process.stdin.flush()
 
     def answer(self, patience: float) -> str | None:
-        """Its line, "" where it has ended; None: none came within so many seconds."""
+        """Return its line; "" if it has ended; None after `patience` seconds without a line."""
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], patience)
         return self._process.stdout.readline().decode(errors="replace") if ready else None
 
     def port(self, patience: float) -> int:
-        """The port on which it listens, which its line names. Raises OSError, for the end of a
-        line, where it does not come up within so many seconds; it is ended then.
+        """Return the port on which it listens, from its line "PORT" or "0 REASON".
 
-        It may answer 0 and a reason instead.
+        Raises:
+            OSError: it did not listen within `patience` seconds, and was ended; the text completes
+                a line.
         """
         line = self.answer(patience)
         port, _, problem = (line or "").strip().partition(" ")
         if port.isdigit() and int(port):
             return int(port)
         code = self.kill()
-        raise OSError(problem or "did not come up" + (
+        raise OSError(problem or "did not start" + (
             f" within {patience:g} s" if line is None else f": it ended with exit code {code}"))
 
     def ended(self, patience: float = 0.0) -> int | None:
-        """Its exit code; None: it runs, after so many seconds."""
+        """Return its exit code; None if it still runs after `patience` seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(patience)
         return None
 
     def kill(self) -> int:
-        """End it, whatever it is doing; its exit code."""
+        """Kill it; return its exit code."""
         self._process.kill()
         code = self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -76,9 +89,10 @@ class ChildProcess:
 
 
 def settings_from_server() -> Any:
-    """The process's side: what it is to do; None: the server did not say.
+    """Return a child process's settings from its server; None: the server sent none.
 
-    It hears no signals from here on: Ctrl-C is sent to it, too, and the server decides.
+    The process ignores signals from here on: the terminal sends Ctrl-C to it, too, and the server
+    decides when it ends.
     """
     for signum in SIGNALS:
         signal.signal(signum, signal.SIG_IGN)

@@ -1,7 +1,7 @@
 """The disk that a process writes to.
 
-A path knows the disk that it lies on: code that has the path of a run's folder needs nothing else.
-All paths of this system lie on `DISK`; the tests' simulation has disks, and paths, of its own.
+A path refers to its disk, so that code with the path of a run's folder needs no other argument. All
+paths of this system are on `DISK`; the tests' simulation has its own disks and paths.
 """
 
 from __future__ import annotations
@@ -13,24 +13,28 @@ import pathlib
 import time
 from typing import IO, Any
 
-_PAUSES = 0.02, 0.1  # seconds between attempts to lock what another process looks at
+_PAUSES = 0.02, 0.1  # seconds between attempts to lock a file, while another process checks it
 
 
 class Disk:
     """The disks of this system."""
 
     def path(self, text: str | os.PathLike[str]) -> pathlib.Path:
-        """The path that `text` names; a path stays as it is."""
+        """Return the path that `text` names; a path is returned unchanged."""
         return text if isinstance(text, pathlib.Path) else pathlib.Path(text)
 
     def sync(self, file: IO[Any]) -> None:
-        """Wait until what was written to an open file outlives the machine. Raises OSError."""
+        """Flush an open file to the storage device.
+
+        Raises:
+            OSError: that failed.
+        """
         file.flush()
         os.fsync(file.fileno())
 
     def sync_names(self, folder: pathlib.Path) -> None:
-        """Wait until the names of the files in a folder outlive the machine, where that can be."""
-        with contextlib.suppress(OSError):  # some file systems know no such thing
+        """Flush the names of a folder's files to the storage device, if the file system can."""
+        with contextlib.suppress(OSError):  # not all file systems support it
             fd = os.open(folder, os.O_RDONLY)
             try:
                 os.fsync(fd)
@@ -40,10 +44,13 @@ class Disk:
     def lock(self, file: IO[Any], shared: bool = False) -> None:
         """Lock an open file until it is closed or this process ends.
 
-        shared: look whether another process has it; such a look does not make a lock fail
+        Args:
+            file: an open file.
+            shared: check whether another process has locked it; a check makes no lock fail.
 
-        Raises BlockingIOError where another process has locked it, OSError where there are no
-        locks.
+        Raises:
+            BlockingIOError: another process has locked it.
+            OSError: the file system has no locks.
         """
         kind = fcntl.LOCK_NB | (fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         for pause in () if shared else _PAUSES:
@@ -58,5 +65,5 @@ DISK = Disk()
 
 
 def disk_of(path: str | os.PathLike[str]) -> Disk:
-    """The disk that a path lies on."""
+    """Return the disk of a path."""
     return getattr(path, "disk", DISK)

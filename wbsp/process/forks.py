@@ -1,9 +1,11 @@
-"""A process that is forked from a worker's is an ordinary process: signals do to it what they do to
-any other, it holds none of the worker's connections open, and it is in no run.
+"""Make processes forked from a worker ordinary processes.
 
-Python forgets a signal that comes before it has set a child up. With a handler that holds signals
-back, a child that is ended at once would so live on; so they wait from before the fork until the
-child has its own.
+Such a process has the default signal handlers, holds none of the worker's connections open, and is
+part of no run.
+
+Python loses a signal that arrives before it has set up a child. With a handler that delays signals,
+a child that is terminated at once would therefore survive. So signals are blocked from before the
+fork until the child has its own handlers.
 """
 
 from __future__ import annotations
@@ -21,22 +23,24 @@ _saved = threading.local()  # mask: of the forking thread's signals
 
 
 def in_child(act: Callable[[], None]) -> None:
-    """Call `act` in each process that is forked from this one, before anything else runs there."""
+    """Call `act` first in each process that is forked from this one."""
     _acts.append(act)
 
 
 def forget(act: Callable[[], None]) -> None:
-    """Do that no longer."""
+    """Undo `in_child`."""
     if act in _acts:
         _acts.remove(act)
 
 
 def close_connections(peers: Iterable[tuple[str, str]]) -> None:
-    """Close this process's copies of all connections to these addresses and ports, whoever made
-    them: libzmq does not say which are its own."""
+    """Close this process's copies of all connections to these addresses and ports.
+
+    That includes connections of other libraries, because libzmq does not list its own.
+    """
     wanted = set(peers)
     default = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(None)  # or a look at a socket would change it, in the parent as well
+    socket.setdefaulttimeout(None)  # else opening a socket would change it, also in the parent
     names = os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd")
     for fd in map(int, names):
         with contextlib.suppress(OSError):
@@ -64,7 +68,7 @@ def _in_child() -> None:
     acts = _acts[:]
     _acts.clear()
     for act in acts:
-        with contextlib.suppress(Exception):  # the child is the user's, and goes on
+        with contextlib.suppress(Exception):  # the user's child process continues
             act()
     _after()
 

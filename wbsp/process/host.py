@@ -1,7 +1,7 @@
-"""The world outside a process, as servers, shards and workers use it.
+"""The system interfaces of servers, shards and workers: clock, threads, network, disk, memory.
 
-Each component is handed the `Host` that its process runs on. The tests' simulation hands over
-another one, and so runs whole trainings in one thread, in virtual time.
+Each component receives the `Host` of its process. The tests' simulation passes another one, and so
+runs whole trainings in one thread, in virtual time.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Thread = threading.Thread
 
 
 def _monotonic() -> Callable[[], float]:
-    """Seconds that no one sets, and that count while the machine sleeps, where it can tell.
+    """Return a monotonic clock in seconds that also counts while the machine is suspended.
 
-    `time.monotonic` stops with the machine: a process that was suspended for an hour would take
-    what it heard before for fresh. Linux has CLOCK_BOOTTIME for that; on macOS CLOCK_MONOTONIC
-    counts on, which Python's `time.monotonic` is not there.
+    `time.monotonic` stops then: a process that was suspended for an hour would take old messages
+    for new ones. Linux has CLOCK_BOOTTIME for that. On macOS CLOCK_MONOTONIC continues, which
+    Python's `time.monotonic` does not use there.
     """
     counts = getattr(time, "CLOCK_BOOTTIME", None)
     if counts is None and sys.platform == "darwin":
@@ -46,8 +46,11 @@ def _monotonic() -> Callable[[], float]:
 
 @dataclass(frozen=True)
 class Clock:
-    """monotonic: seconds since a moment in the past; the differences alone mean something
-    sleep:     wait for so many seconds
+    """A clock.
+
+    Attributes:
+        monotonic: returns seconds since an arbitrary moment; only differences are meaningful.
+        sleep: waits for some seconds.
     """
 
     monotonic: Callable[[], float] = field(default_factory=_monotonic)
@@ -55,7 +58,7 @@ class Clock:
 
 
 class Scheduler:
-    """Threads, what they wait for, and what else makes one run unlike another."""
+    """Threads, their synchronization, and the other sources of nondeterminism."""
 
     condition = staticmethod(threading.Condition)
     lock = staticmethod(threading.Lock)
@@ -66,53 +69,58 @@ class Scheduler:
     signal = staticmethod(_signal.signal)  # takes a signal from here on
 
     def thread(self, target: Callable[[], object], name: str) -> threading.Thread:
-        """A thread that is not started, and does not keep the process from ending."""
+        """Return a daemon thread that is not started."""
         return threading.Thread(target=target, name=name, daemon=True)
 
     def pool(self, name: str) -> ThreadPoolExecutor:
-        """One thread that makes one call after another."""
+        """Return an executor with one thread."""
         return ThreadPoolExecutor(1, thread_name_prefix=name)
 
     def done(self, future: Future, seconds: float) -> bool:
-        """Whether `future` is done within so many seconds."""
+        """Wait up to `seconds` for `future`; return whether it is done."""
         return bool(wait([future], seconds).done)
 
     def number(self) -> int:
-        """A random whole number of 63 bits."""
+        """Return a random integer of 63 bits."""
         return int.from_bytes(self.random(8), "little") >> 1
 
 
 class Network:
-    """ZeroMQ, and what is used of the system's sockets beside it."""
+    """ZeroMQ, and the system's sockets."""
 
     context: Callable[[], zmq.Context] = staticmethod(zmq.Context)
     poller: Callable[[], zmq.Poller] = staticmethod(zmq.Poller)
     socket = staticmethod(_socket.socket)
     pair = staticmethod(_socket.socketpair)
-    # None: this system has none
+    # None: this system has no epoll
     epoll: Callable[[], Any] | None = staticmethod(select.epoll) if hasattr(
         select, "epoll") else None
 
     def authenticator(self, context: zmq.Context) -> ThreadAuthenticator:
-        """What checks the keys of peers."""
+        """Return the thread that checks the keys of peers."""
         return ThreadAuthenticator(context)
 
     def event(self, monitor: zmq.Socket) -> dict[str, Any]:
-        """The next event of a socket's monitor, which has one."""
+        """Return the next event of a socket's monitor, which must be ready."""
         return dict(zmq.utils.monitor.recv_monitor_message(monitor))
 
     def resolve(self, host: str, port: int) -> list[tuple[int, int, Any]]:
-        """Family, kind and address of all that a host's name stands for. Raises OSError."""
+        """Return family, kind and address of all addresses of a host's name.
+
+        Raises:
+            OSError: the name cannot be resolved.
+        """
         return [(family, kind, where) for family, kind, _, _, where in _socket.getaddrinfo(
             host.strip("[]"), port, type=_socket.SOCK_STREAM)]
 
 
 @dataclass(frozen=True)
 class Host:
-    """What a process uses of the machine that it runs on.
+    """The system interfaces that a process uses.
 
-    stderr: where its lines for a person go; None: to standard error
-    user_key: a secret that all processes of this user have, and no others
+    Attributes:
+        stderr: stream of its console lines; None: standard error.
+        user_key: returns a secret that only this user's processes have.
     """
 
     clock: Clock = field(default_factory=Clock)

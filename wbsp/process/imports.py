@@ -1,4 +1,4 @@
-"""How the project's own processes start."""
+"""Start of the project's own processes: imports of TensorFlow, and the end with a parent."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def heavy_imports() -> Iterator[None]:
-    """Around the imports of TensorFlow and Keras, in a process that is ours.
+    """Speed up the imports of TensorFlow and Keras in the body, in a process of this project.
 
-    They bring hundreds of thousands of objects, all to stay. The garbage collector goes through
-    them again and again while they come, and once more at the end, for a third of the time that an
-    import and an exit take; here it looks at none of them, now or later.
+    They create hundreds of thousands of permanent objects. The garbage collector would scan them
+    repeatedly during the import and once at the exit, for a third of the time of both. Here it
+    scans none of them, now or later.
 
-    TensorFlow greets at its import, and complains at its first look for a GPU where there is none;
-    some of it no log level holds back. Under TF_CPP_MIN_LOG_LEVEL=2 or more none of it is shown.
+    TensorFlow prints messages at its import and, without a GPU, at its first search for one; log
+    levels do not suppress all of them. With TF_CPP_MIN_LOG_LEVEL=2 or more this suppresses all.
     """
     quiet = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") >= "2"
     gc.disable()
@@ -32,7 +32,7 @@ def heavy_imports() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Standard error leads nowhere."""
+    """Discard standard error in the body."""
     saved = os.dup(2)
     with open(os.devnull, "w") as nothing:
         os.dup2(nothing.fileno(), 2)
@@ -44,8 +44,11 @@ def _silence() -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """End this process at once when its standard input ends, which a parent holds open and never
-    writes to: with that process, however it dies."""
+    """End this process at once when its standard input ends.
+
+    The parent holds that open and never writes to it, so this process ends with the parent, however
+    that ends.
+    """
     def watch() -> None:
         os.read(0, 1)
         os._exit(1)

@@ -1,7 +1,7 @@
-"""Memory without a name, which a process hands to others of its machine.
+"""Anonymous shared memory that a process shares with others of its machine.
 
-What has a file descriptor of it can map it, and it is gone with the last process that does. The
-tests' simulation has memory of its own.
+A process with a file descriptor of a segment can map it; the segment is freed with the last process
+that does. The tests' simulation has its own memory.
 """
 
 from __future__ import annotations
@@ -19,19 +19,25 @@ class Memory:
     """Segments of this system's memory."""
 
     def available(self) -> bool:
-        """Whether this system has such memory."""
+        """Return whether this system has such memory."""
         return hasattr(os, "memfd_create") and hasattr(fcntl, "F_ADD_SEALS")
 
     def create(self, size: int, read_only: bool) -> tuple[int, np.ndarray]:
-        """A file descriptor of a new segment of `size` floats, and its mapping.
+        """Create a segment whose memory is allocated and whose size is sealed.
 
-        read_only: to all but this process
+        Args:
+            size: floats.
+            read_only: for all other processes.
 
-        All of it has its memory, and its size is sealed. Raises OSError.
+        Returns:
+            A file descriptor, and the mapping, float32 [size].
+
+        Raises:
+            OSError: the system cannot create it.
         """
         fd = os.memfd_create("wbsp", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.posix_fallocate(fd, 0, 4 * size)  # what is missing would kill who reads it
+            os.posix_fallocate(fd, 0, 4 * size)  # a missing page would kill its reader
             mapping = mmap.mmap(fd, 4 * size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
                         | fcntl.F_SEAL_SEAL | (_FUTURE_WRITE if read_only else 0))
@@ -41,10 +47,14 @@ class Memory:
         return fd, np.frombuffer(mapping, np.float32)
 
     def mapped(self, fd: int) -> np.ndarray:
-        """The mapping of a segment that was handed over, float32 [size]. Raises OSError."""
+        """Return the mapping of a received segment, float32 [size].
+
+        Raises:
+            OSError: it cannot be mapped, or its size may change.
+        """
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
         if not seals & fcntl.F_SEAL_SHRINK:
-            raise OSError("a segment whose size may change")
+            raise OSError("the segment's size is not sealed")
         access = mmap.PROT_READ | (0 if seals & _FUTURE_WRITE else mmap.PROT_WRITE)
         return np.frombuffer(mmap.mmap(fd, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, access),
                              np.float32)

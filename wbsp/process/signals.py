@@ -13,12 +13,12 @@ SIGNALS = signal.SIGINT, signal.SIGTERM
 
 
 class Interrupts:
-    """Signals that have come; used by the main thread.
+    """The received signals; used by the main thread.
 
-    Python may run a handler between any two of its instructions: within a lock, while a thread is
-    started, in its own exit. An exception raised there leaves half of something done, and a thread
-    that is not known keeps Python from ending. So nothing is raised: the first signal is kept
-    for the event loop to see, and the second ends the process without Python's own exit.
+    Python may run a handler between any two of its instructions: within a lock, while a thread
+    starts, in its own exit. An exception there leaves an operation half done, and an unregistered
+    thread keeps Python from ending. So the handler raises nothing: the event loop reads the first
+    signal, and the second ends the process without Python's own exit.
     """
 
     def __init__(self, on: Host = HOST):
@@ -27,7 +27,7 @@ class Interrupts:
         self.at_once: list[Callable[[], object]] = []  # called before the end; must not wait
 
     def install(self) -> Interrupts:
-        """Take the process's signals from here on."""
+        """Install the handlers."""
         for signum in SIGNALS:
             self._on.scheduler.signal(signum, self.take)
         return self

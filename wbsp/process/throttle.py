@@ -1,4 +1,4 @@
-"""Lines that are said once in so many seconds, however often there is reason for them."""
+"""Limit the rate of repeated console lines."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import math
 
 
 class Throttle:
-    """Says when it is time for the next line. The caller brings the time, of whatever clock it has.
+    """A limit of one line in a period. The caller passes the time, of any clock.
 
-    next: time from which on the next line may be said
+    Attributes:
+        next: earliest time of the next line.
     """
 
     def __init__(self, period: float, next_: float = -math.inf):
-        """`period`: seconds between two lines."""
+        """Start; `period`: seconds between two lines."""
         self.period, self.next = period, next_
 
     def due(self, now: float) -> bool:
-        """True once in a period: the line is to be said now."""
+        """Return whether to print the line now: True once in a period."""
         if now < self.next:
             return False
         self.rest(now)
         return True
 
     def rest(self, now: float) -> None:
-        """Let the next line be due a whole period after `now`."""
+        """Delay the next line to a whole period after `now`."""
         self.next = now + self.period

@@ -1,5 +1,7 @@
-"""A secret that the processes of one user have in common: without a token, a server, its standby
-and its shards know by it that none of them is another user's."""
+"""A secret that the processes of one user share.
+
+Without a token, a server, its standby and its shards use it to verify that they belong to one user.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ _SIZE = 32  # bytes
 
 @functools.cache
 def user_key() -> bytes:
-    """What is in a file that this user alone can read, made where there is none.
+    """Return the user's key, from a file that only this user can read; create it if necessary.
 
-    Where there can be no such file: a key that no other process has.
+    If the file cannot be created, the key is random, and no other process has it.
     """
     for folder in _folders():
         with contextlib.suppress(OSError, ValueError):
@@ -27,7 +29,7 @@ def user_key() -> bytes:
 
 
 def _folders() -> list[Path]:
-    """Where the file may be: at home, or where there is none, beside others' files."""
+    """Return the folders that may hold the file: in the home folder, else in the temporary one."""
     folders = [Path(tempfile.gettempdir()) / f"wbsp-{os.geteuid()}"]
     with contextlib.suppress(RuntimeError):
         folders.insert(0, Path.home() / ".local" / "state" / "wbsp")
@@ -35,7 +37,12 @@ def _folders() -> list[Path]:
 
 
 def _of_file(path: Path) -> bytes:
-    """Raises OSError, ValueError."""
+    """Return the key in `path`, which is created if necessary.
+
+    Raises:
+        OSError: the file cannot be read or created, or others can access it.
+        ValueError: it is damaged.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _check(os.lstat(path.parent), 0o022)
     with contextlib.suppress(FileNotFoundError):
@@ -44,7 +51,7 @@ def _of_file(path: Path) -> bytes:
     beside.touch(0o600)
     try:
         beside.write_text(secrets.token_hex(_SIZE))
-        os.link(beside, path)  # whole, and never in the place of another process's
+        os.link(beside, path)  # atomic, and never replaces another process's file
     except FileExistsError:
         pass
     finally:
@@ -62,6 +69,6 @@ def _read(path: Path) -> bytes:
 
 
 def _check(status: os.stat_result, closed: int) -> None:
-    """Raise PermissionError for what is another user's, or open to others by one of these bits."""
+    """Raise PermissionError if another user owns the file, or has one of these permissions."""
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & closed:
-        raise PermissionError("not this user's alone")
+        raise PermissionError("other users have access")

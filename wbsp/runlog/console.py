@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LINE_SECONDS = 5.0  # between two plain lines, and between two measurements of speed
 LIVE_SECONDS = 0.5  # between two pictures on a terminal
-NAMED_WORKERS = 8  # more than these are summed up in a plain line
+NAMED_WORKERS = 8  # a plain line summarizes more workers than these
 _SHOW_CURSOR = b"\x1b[?25h\n"  # which a live table hides
 
 
@@ -69,7 +69,7 @@ _LOGGER = _library_logger()
 
 @dataclass
 class Status:
-    """State of a run at `t` seconds since its start."""
+    """State of a run `t` seconds after its start."""
 
     t: float
     version: int  # newest
@@ -78,8 +78,8 @@ class Status:
     done: float | None = None  # part of the stop rule that is reached, 0..1; None without a rule
     loss: float | None = None  # of the last evaluation
     accuracy: float | None = None  # of the last evaluation, 0..1
-    training_loss: float | None = None  # of what was trained lately
-    # Seconds since a worker was heard, where that is known; asked for when it is shown.
+    training_loss: float | None = None  # of the newest steps
+    # Seconds since a worker's last message, where known; called when it is shown.
     silence: Callable[[int], float | None] = lambda worker: None
 
     @property
@@ -132,7 +132,7 @@ class Console:
             self._live = None
 
     def abandon(self) -> None:
-        """Give the terminal back in one write, as a signal handler may do at any moment."""
+        """Restore the terminal in one write; safe in a signal handler."""
         if self._live is not None:
             os.write(self._stream.fileno(), _SHOW_CURSOR)
 
@@ -162,8 +162,10 @@ class Console:
             print(text, file=self._stream, flush=True)
 
     def _guard(self, show: Callable[..., None], *args: Any) -> None:
-        """Call show(*args). A display may fail for good (a closed terminal, a broken pipe), and is
-        given up then, or for as long as a disk is full; training continues."""
+        """Call show(*args); training continues if that fails.
+
+        A closed terminal or a broken pipe ends the display; a full disk interrupts it.
+        """
         try:
             show(*args)
         except (OSError, ValueError) as error:
@@ -172,7 +174,7 @@ class Console:
 
 
 def plain(status: Status) -> str:
-    """`status` in one line."""
+    """Return `status` in one line."""
     done = "" if status.done is None else f" ({status.done:.1%})"
     parts = [f"version {status.version:,}", f"steps {status.steps:,}{done}", *_quality(status)]
     members = sorted(status.members.items())
@@ -190,7 +192,7 @@ def plain(status: Status) -> str:
 
 
 def picture(title: str, status: Status, scores: Mapping[int, Score]) -> RenderableType:
-    """`status` as a progress bar above a table of the workers, for rich to draw."""
+    """Return `status` as a progress bar above a table of the workers, for rich to draw."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -217,7 +219,7 @@ def picture(title: str, status: Status, scores: Mapping[int, Score]) -> Renderab
 
 
 def _share(status: Status, worker: int) -> str:
-    """Of computing; and what a worker does for longer than that."""
+    """Return a worker's share of computing, and its main phase if that is another one."""
     report = status.reports.get(worker)
     if report is None:
         return "-"
@@ -227,12 +229,12 @@ def _share(status: Status, worker: int) -> str:
 
 
 def _quality(status: Status) -> list[str]:
-    """What is known of the model, in words: evaluations say more than the workers' loss."""
+    """Return the model's known quality: of evaluations, or else the workers' loss."""
     known = _known(loss=status.loss, accuracy=status.accuracy)
     return known or _known(training_loss=status.training_loss)
 
 
 def _known(**values: float | None) -> list[str]:
-    """Names and values of those that are known."""
+    """Return names and values of the known ones."""
     return [f"{name.replace('_', ' ')} {value:.4f}" for name, value in values.items()
             if value is not None and not math.isnan(value)]

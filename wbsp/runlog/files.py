@@ -1,8 +1,8 @@
 """Writers of a run's files: lines that survive a kill, and documents that are never torn.
 
-A long run is looked at while it trains, and may be killed at any moment. So lines reach the disk
-within about a second of the run's own time, and a document is written beside its place and moved
-there whole. A full disk costs lines, never the run.
+A user may read the files of a long run while it trains, and the run may be killed at any moment. So
+lines reach the disk within about a second of the run's own time, and a document is written to a
+file beside it and renamed. A full disk costs lines, never the run.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from wbsp.process.disk import disk_of
 
 FLUSH_SECONDS = 1.0  # of the run's time
 MIB = 1 << 20  # bytes
-BUFFER = 1 << 16  # bytes of lines that are written before the second is over
+BUFFER = 1 << 16  # bytes of lines that are written at once
 KEPT = MIB  # bytes of lines while they cannot be written
 SEPARATOR = ", "
 
 
 def _plain(value: Any) -> Any:
-    """Plain form of what JSON does not know: numpy's scalars and arrays, paths."""
+    """Convert values that JSON lacks: numpy's scalars and arrays, paths."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     if isinstance(value, Path):
@@ -41,7 +41,7 @@ from_json = msgspec.json.Decoder().decode
 
 
 def columns(*values: float) -> bytes:
-    """One line of a published text file; whole numbers stay whole, the rest has 9 digits."""
+    """Return one line of a published text file; integers are exact, other numbers have 9 digits."""
     words = [format(v, ".9g") if isinstance(v, float) else str(v) for v in values]
     return (SEPARATOR.join(words) + "\n").encode()
 
@@ -49,14 +49,18 @@ def columns(*values: float) -> bytes:
 class LineFile:
     """A file that grows by whole lines; any thread may write.
 
-    path:   is created; FileExistsError if the file exists, so that no run overwrites another
-    append: continue at the end of an existing file. A line torn by a kill is cut off first.
-    say:    called with one line when the file cannot be written, as on a full disk, and when it
-            can be written again
+    While the file cannot be written, up to `KEPT` bytes of lines are kept; further lines are lost,
+    and counted. The file on the disk always ends with a whole line.
 
-    Only the constructor raises OSError. While the file cannot be written, up to `KEPT` bytes of
-    lines are kept; further lines are lost, and counted. The file on the disk always ends with a
-    whole line.
+    Args:
+        path: the file to create.
+        append: continue at the end of an existing file; a torn line is cut off first.
+        say: called with one line when the file cannot be written, for example on a full disk, and
+            when it can be written again.
+
+    Raises:
+        FileExistsError: the file exists, so that no run overwrites another.
+        OSError: the file cannot be created; only the constructor raises this.
     """
 
     def __init__(self, path: str | os.PathLike, append: bool = False,
@@ -144,12 +148,14 @@ class LineFile:
 
 
 def write_whole(path: Path, *parts: Any, private: bool = False) -> None:
-    """Write `parts` (bytes, arrays) to `path` so that a reader finds either the whole file or the
-    one before, also after a loss of power; after this call, the whole one.
+    """Write `parts` (bytes, arrays) to `path` atomically and durably.
 
-    The parts are written to a file beside `path`, which a kill may leave behind and the next call
-    overwrites; a `private` one can be read by this user alone. Raises OSError, and leaves nothing
-    beside `path` then.
+    A reader finds either the whole file or the one before, also after a loss of power; after this
+    call, the whole one. The parts are written to a file beside `path`, which a kill may leave
+    behind and the next call overwrites. Only this user can read a `private` file.
+
+    Raises:
+        OSError: the file cannot be written; nothing is left beside `path`.
     """
     beside = beside_of(path)
     try:
@@ -168,7 +174,7 @@ def write_whole(path: Path, *parts: Any, private: bool = False) -> None:
 
 
 def beside_of(path: Path) -> Path:
-    """The file beside `path` to which `write_whole` writes first."""
+    """Return the file beside `path` to which `write_whole` writes first."""
     return path.with_name(f".{path.name}.tmp")
 
 
@@ -178,7 +184,11 @@ def write_document(path: Path, content: dict[str, Any], private: bool = False) -
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """What `write_document` wrote. Raises ValueError, in one line, for a damaged file."""
+    """Read a document of `write_document`.
+
+    Raises:
+        ValueError: the file is damaged; one line.
+    """
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict)
     except msgspec.MsgspecError as error:
@@ -186,8 +196,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def cut_torn_line(path: Path) -> int:
-    """Cut off what follows the last whole line, if anything does; return the bytes that are left.
-    """
+    """Cut off a torn last line, if any; return the bytes that remain."""
     with path.open("rb+") as file:
         end = file.seek(0, os.SEEK_END)
         while end:

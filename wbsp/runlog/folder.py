@@ -1,7 +1,7 @@
-"""Folders of runs; every run has a folder of its own, so that no run overwrites another.
+"""Folders of runs; every run has its own folder, so that no run overwrites another.
 
-`--base_dir=wbsp/` names an experiment; its runs lie under the log root as `wbsp/run-001`,
-`wbsp/run-002`, ..., each with a `run.json` that says what was run.
+`--base_dir=wbsp/` names an experiment; the folders of its runs are `wbsp/run-001`, `wbsp/run-002`,
+... under the log root, each with its settings in `run.json`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ SECRET = "secret"  # the entry of the settings with the run's secret; see `wbsp.
 
 
 def sync_name(base_dir: str | os.PathLike) -> str:
-    """The synchronization model that `base_dir` names by its last part: "wbsp/" -> "wbsp".
+    """Return the synchronization model in the last part of `base_dir`: "wbsp/" -> "wbsp".
 
-    Raises ValueError for a `base_dir` without such a part.
+    Raises:
+        ValueError: `base_dir` has no such part.
     """
     name = Path(base_dir).name
     if not name or name == "..":
@@ -35,10 +36,13 @@ def sync_name(base_dir: str | os.PathLike) -> str:
 
 def run_folder(base_dir: str | os.PathLike, log_root: str | os.PathLike = "runs",
                resume: bool = False) -> Path:
-    """The next numbered folder of an experiment, made anew; with `resume`, the newest one.
+    """Create and return the next numbered folder of an experiment; with `resume`, the newest one.
 
-    A relative `base_dir` lies under `log_root`. Two jobs that start at once get two folders.
-    Raises ValueError for a base_dir without a name, FileNotFoundError if there is no run to resume.
+    A relative `base_dir` is relative to `log_root`. Two jobs that start at once get two folders.
+
+    Raises:
+        ValueError: `base_dir` has no name.
+        FileNotFoundError: the experiment has no run to resume.
     """
     sync_name(base_dir)
     experiment = _path(log_root, base_dir)
@@ -59,10 +63,12 @@ def run_folder(base_dir: str | os.PathLike, log_root: str | os.PathLike = "runs"
 
 
 def unfinished_folder(base_dir: str | os.PathLike, log_root: str | os.PathLike = "runs") -> Path:
-    """A folder of an experiment that is no run's before it is `finished_folder`'s.
+    """Create and return a hidden folder of an experiment; `finished_folder` makes it a run's.
 
-    Its maker may die at any moment; the next one takes what is left of it for its own. Raises
-    OSError.
+    If its process is killed before, the next one reuses the folder.
+
+    Raises:
+        OSError: the folder cannot be created.
     """
     sync_name(base_dir)
     experiment = _path(log_root, base_dir)
@@ -77,13 +83,18 @@ def unfinished_folder(base_dir: str | os.PathLike, log_root: str | os.PathLike =
 
 
 def finished_folder(folder: Path) -> Path:
-    """Make an `unfinished_folder`, which has all from which a run resumes, the newest run's,
-    at once. Raises OSError; then it is what it was."""
+    """Rename an `unfinished_folder` to the newest run's, and return the new path.
+
+    The folder must hold all from which a run resumes; the rename is atomic.
+
+    Raises:
+        OSError: the rename failed; the folder is unchanged.
+    """
     number = max(_numbers(folder.parent), default=0) + 1
     while True:
         place = _numbered(folder.parent, number)
         with contextlib.suppress(FileExistsError):  # another job was faster
-            place.mkdir()  # and no other has it
+            place.mkdir()  # exclusive
             folder.replace(place)
             disk_of(place).sync_names(place.parent)
             return place
@@ -91,12 +102,16 @@ def finished_folder(folder: Path) -> Path:
 
 
 def hold_folder(folder: str | os.PathLike, who: str) -> IO[bytes]:
-    """Lock a run's folder against other servers until the returned file is closed or this process
-    ends.
+    """Lock a run's folder against other servers.
 
-    who: text about this server, for the error of another one
+    The lock lasts until the returned file is closed or this process ends.
 
-    Raises ValueError, with the `who` of the holder, if another server holds the folder.
+    Args:
+        folder: the run's folder.
+        who: description of this server, for the error of another one.
+
+    Raises:
+        ValueError: another server has locked the folder; one line with its `who`.
     """
     file = _path(folder, ".server").open("ab+", buffering=0)
     try:
@@ -105,18 +120,18 @@ def hold_folder(folder: str | os.PathLike, who: str) -> IO[bytes]:
         file.seek(0)
         holder = file.read().decode(errors="replace") or "unknown"
         file.close()
-        raise ValueError(f"{folder} belongs to a server that still runs ({holder}); end that one "
+        raise ValueError(f"{folder} is locked by a running server ({holder}); end that server "
                          "first, or start a new run without --resume") from None
     except OSError:  # a file system without locks
         pass
-    with contextlib.suppress(OSError):  # a full disk: others are told less
+    with contextlib.suppress(OSError):  # a full disk: other servers name no holder
         file.truncate(0)
         file.write(who.encode())
     return file
 
 
 def is_held(folder: str | os.PathLike) -> bool:
-    """Whether a server that runs holds this folder, as far as the file system tells."""
+    """Return whether a running server has locked this folder, if the file system has locks."""
     try:
         with _path(folder, ".server").open() as file:
             disk_of(folder).lock(file, shared=True)
@@ -128,16 +143,15 @@ def is_held(folder: str | os.PathLike) -> bool:
 
 
 def numbered_folders(experiment: Path) -> list[Path]:
-    """The folders of an experiment's runs, in the order of their numbers."""
+    """Return the folders of an experiment's runs, in the order of their numbers."""
     return [_numbered(experiment, number) for number in sorted(_numbers(experiment))]
 
 
 def folder_of_worker(folder: Path, settings: Mapping[str, Any]) -> Path:
-    """The folder in which a worker keeps its files of the run with these `settings`.
+    """Return the folder for a worker's files of the run with these `settings`; create it.
 
-    The folder is `folder` unless a run with another settings["id"] has claimed it, as on a machine
-    where runs of two servers have the same name; then it is one beside `folder`. It is made if
-    necessary, and claimed for the run.
+    It is `folder` unless a run with another settings["id"] has claimed that, for example where runs
+    of two servers have equal names; then it is one beside `folder`. The run claims it.
     """
     for one in (folder, folder.with_name(f"{folder.name}-{settings['id']}")):
         one.mkdir(parents=True, exist_ok=True)
@@ -147,17 +161,28 @@ def folder_of_worker(folder: Path, settings: Mapping[str, Any]) -> Path:
 
 
 def write_settings(folder: str | os.PathLike, settings: dict[str, Any]) -> None:
-    """Write the settings of a run to run.json: sync, options, workers, model, dataset, seed, batch,
-    clock ("real" or "virtual"), command line, versions of software. Replaces the file whole; with a
-    secret, by one that this user alone can read."""
+    """Write the settings of a run to run.json, atomically.
+
+    Only this user can read a file with a secret.
+
+    Args:
+        folder: the run's folder.
+        settings: sync, options, workers, model, dataset, seed, batch, clock ("real" or "virtual"),
+            command line, versions of software.
+    """
     write_document(_path(folder, SETTINGS), settings, private=SECRET in settings)
 
 
 def read_settings(folder: str | os.PathLike, with_secret: bool = False) -> dict[str, Any]:
-    """The settings that `write_settings` wrote; the run's secret is among them only for who serves
-    the run.
+    """Read the settings of a run.
 
-    Raises, in one line, FileNotFoundError for a folder without them, ValueError for damaged ones.
+    Args:
+        folder: the run's folder.
+        with_secret: include the run's secret, for a server of the run.
+
+    Raises:
+        FileNotFoundError: the folder has none; one line.
+        ValueError: they are damaged; one line.
     """
     folder = _path(folder)
     try:

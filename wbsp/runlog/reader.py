@@ -23,7 +23,7 @@ __all__ = ["Evaluations", "Event", "Run", "read_run"]
 
 
 class Event(TypedDict):
-    """What every event has: seconds, and its kind."""
+    """The fields of every event: seconds, and its kind."""
 
     t: float
     kind: str
@@ -37,7 +37,7 @@ class _Span(TypedDict):
 
 
 class Evaluations(NamedTuple):
-    """Columns with one entry for each evaluation, in order; NaN where a value was not finite.
+    """Evaluations as columns, in order; NaN where a value was not finite.
 
     Attributes:
         t: float64, seconds at which the version was made.
@@ -60,12 +60,12 @@ class Evaluations(NamedTuple):
 class Run:
     """The files of one run. All but the settings are read at their first use.
 
-    Times are seconds since training began, when the workers had joined: the start of real processes
-    takes seconds, and a comparison should not count how long TensorFlow takes to import.
+    Times are seconds since training began, when the workers had joined, so that a comparison does
+    not count the start of processes and the import of TensorFlow.
 
     Attributes:
         folder: the run's folder.
-        settings: what run.json says.
+        settings: the content of run.json.
     """
 
     folder: Path
@@ -73,7 +73,7 @@ class Run:
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:
-        """The server's events, each with `t` and `kind`, without those that a resumed run undid."""
+        """Events of the server, each with `t` and `kind`, without those that a resume undid."""
         return [{**e, "t": e["t"] - self._began} for e in self._raw_events]
 
     @cached_property
@@ -86,7 +86,7 @@ class Run:
 
     @cached_property
     def evaluations(self) -> Evaluations:
-        """The evaluations, as columns."""
+        """Evaluations of versions, as columns."""
         found = [event for event in self.events if event["kind"] == "evaluation"]
         columns = Evaluations(*(np.array([event[name] for event in found], dtype) for name, dtype
                                 in zip(Evaluations._fields, _DTYPES, strict=True)))
@@ -104,7 +104,7 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any] | None:
-        """The numbers of summary.json; None for a run that has not ended in good order.
+        """Content of summary.json; None for a run that has not ended in good order.
 
         Raises:
             ValueError: the file is damaged; one line.
@@ -124,20 +124,20 @@ _DTYPES = (np.float64, np.int64, np.int64, np.float64, np.float64, np.float64)
 
 
 def read_run(folder: str | os.PathLike) -> Run:
-    """Return the run that has left `folder`.
+    """Return the run in `folder`.
 
     Raises:
-        FileNotFoundError: no run has; one line.
+        FileNotFoundError: it is not a run's folder; one line.
         ValueError: its run.json is damaged; one line.
     """
     return Run(Path(folder), read_settings(folder))
 
 
 def _valid(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """`events` without those between a checkpoint and the "resume" of a server from it.
+    """Return `events` without those between a checkpoint and the "resume" of a server from it.
 
-    Evaluations of versions up to the checkpoint's stay valid: resuming does not change these
-    versions. So does the begin of training, where a worker went on from before the resumption.
+    Evaluations of versions up to the checkpoint's stay valid, because resuming does not change
+    these versions. So does the begin of training, if a worker continued across the resume.
     """
     kept: list[dict[str, Any]] = []
     undone: dict[str, Any] | None = None  # the begin of training, by the newest resumption
@@ -149,7 +149,7 @@ def _valid(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
                             if e["kind"] == "evaluation" and e["t"] <= event["t"]]
         elif event["kind"] == "reattach" and undone is not None:
             if not any(e["kind"] == "start" for e in kept):
-                # behind it is what the server did before a worker came again
+                # then the events of the server before a worker reconnected
                 kept.insert(bisect_right(kept, undone["t"], key=lambda e: e["t"]), undone)
             undone = None
         kept.append(event)
@@ -157,7 +157,7 @@ def _valid(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _checkpointed(events: list[dict[str, Any]], t: float) -> int:
-    """The index of the first event after the checkpoint that was made at `t`."""
+    """Return the index of the first event after the checkpoint that was made at `t`."""
     for index in range(len(events), 0, -1):
         if events[index - 1]["kind"] == "checkpoint" and events[index - 1]["t"] == t:
             return index
@@ -166,8 +166,10 @@ def _checkpointed(events: list[dict[str, Any]], t: float) -> int:
 
 
 def _forward(spans: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """`spans` of a worker without those that a resumed server undid: where times go back, the
-    server was resumed, and the later work of the worker was done again."""
+    """Return a worker's `spans` without those that a resumed server undid.
+
+    Where times go back, the server was resumed, and the worker repeated its later work.
+    """
     kept: list[dict[str, Any]] = []
     ends: dict[str, float] = {}  # lane -> of its newest span
     for span in spans:
@@ -181,7 +183,10 @@ def _forward(spans: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _lines(path: Path, shape: msgspec.json.Decoder) -> Iterator[dict[str, Any]]:
-    """The lines of `path` (none if the file is missing) so far, with all that they hold beside what
-    `shape` asks of them. Raises ValueError as `Tail`."""
+    """Yield the lines of `path`, which may be missing, with all their fields.
+
+    Raises:
+        ValueError: a line lacks a field of `shape`; one line.
+    """
     for lines, _ in Tail(path, shape).blocks():
         yield from _OBJECTS.decode_lines(lines)

@@ -1,4 +1,4 @@
-"""The files of the server: every event, every evaluation, the loss, and the summary at the end."""
+"""Files of the server: every event, every evaluation, the loss, and the summary at the end."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ FAILURES = frozenset({"resume", "took_over", "alone", "reattach", "resent", "los
 class ServerLog:
     """Writer of the server's files in a run's `folder`; times are seconds since the run's start.
 
-    append:  continue the files of a resumed run; without `append`, existing files raise
-             FileExistsError
-    virtual: no file holds the date at which it was made
-    say:     called with one line when a file cannot be written
-    published: the text file has the name that it has in the published code, of whatever model
-
     Used by the thread that owns the engine.
+
+    Args:
+        append: continue the files of a resumed run.
+        virtual: leave out the date, so that equal runs give equal files.
+        say: called with one line when a file cannot be written.
+        published: give the text file the published code's name, under every model.
+
+    Raises:
+        FileExistsError: files exist, without `append`.
     """
 
     def __init__(self, folder: str | os.PathLike, sync: str, tensorboard: bool = True,
@@ -54,7 +57,7 @@ class ServerLog:
         if kind in FAILURES:
             self.failures[kind] += 1
         if kind == "start":
-            self._events.flush()  # readers count from here, whatever becomes of this process
+            self._events.flush()  # readers count from here, also if this process is killed
         elif kind == "accept":
             behind = fields["version"] - fields["base"]
             self._recent.add(behind)
@@ -66,10 +69,15 @@ class ServerLog:
 
     def resume(self, t: float, version: int, staleness: Mapping[str, int],
                failures: Mapping[str, int] | None = None) -> None:
-        """The run resumes from `version`, whose checkpoint was made at `t` and held `staleness` and
-        `failures`.
+        """Resume the files from the checkpoint of `version`.
 
         Later evaluations are cut off; later events stay, and readers leave them out.
+
+        Args:
+            t: seconds at which the checkpoint was made.
+            version: of the checkpoint.
+            staleness: in the checkpoint.
+            failures: in the checkpoint.
         """
         newest = float(format(t, ".9g"))  # as `columns` writes it
         self._evaluations.cut(lambda line: float(line.partition(b",")[0]) <= newest)
@@ -79,12 +87,12 @@ class ServerLog:
 
     @property
     def staleness(self) -> dict[str, int]:
-        """Staleness of all pushes accepted so far, in the form that `resume` takes."""
+        """Return the staleness of all accepted pushes, in the form that `resume` takes."""
         return asdict(self._whole)
 
     def evaluation(self, t: float, version: int, loss: float, accuracy: float, top5: float,
                    members: Mapping[int, Member], reports: Mapping[int, Report]) -> None:
-        """`version`, snapshotted at `t`, has this loss and these accuracies (0..1) on the test set.
+        """Log loss and accuracies (0..1) of `version`, a snapshot at `t`, on the test set.
 
         ps_global_loss: time, step of the slowest worker, sum of the worker steps, loss, top-1
         error, top-5 error, and sums over the workers: seconds of the last push, its MiB, seconds
@@ -110,7 +118,7 @@ class ServerLog:
 
     def evaluated(self, t: float, version: int, metrics: Mapping[str, float],
                   members: Mapping[int, Member]) -> None:
-        """A reader has found these metrics of `version`, which it was given at `t`."""
+        """Log a reader's metrics of `version`, which it received at `t`."""
         steps = sum(member.steps for member in members.values())
         named = {name: metrics.get(name) for name in ("loss", "accuracy", "top5")}
         self.event(t, "evaluation", version=version, steps=steps, **named, metrics=dict(metrics))
@@ -121,8 +129,7 @@ class ServerLog:
 
     def training(self, t: float, version: int, loss: float, samples: int,
                  members: Mapping[int, Member], reports: Mapping[int, Report]) -> None:
-        """Since the last time workers have trained `samples` with this mean loss; `version` is the
-        newest at `t`."""
+        """Log the mean training loss of `samples` since the last call; `version`: newest at `t`."""
         self._periodic = True
         steps = sum(member.steps for member in members.values())
         self.event(t, "training", version=version, steps=steps, loss=loss, samples=samples)
@@ -132,7 +139,7 @@ class ServerLog:
 
     def _measured(self, version: int, members: Mapping[int, Member],
                   reports: Mapping[int, Report]) -> dict[str, float]:
-        """TensorBoard's curves of a run, measured since the last time."""
+        """Return points for TensorBoard's curves, measured since the last call."""
         scalars: dict[str, float] = {"version": version}
         if self._recent.pushes:
             scalars |= {"staleness/mean": self._recent.mean, "staleness/max": self._recent.max}
@@ -148,12 +155,19 @@ class ServerLog:
     def summary(self, t: float, members: Mapping[int, Member], reports: Mapping[int, Report],
                 version: int, accuracy: float | None, reason: str,
                 missing: Mapping[int, str] | None = None) -> str:
-        """Write summary.json and summary.txt; return the text, several lines.
+        """Write summary.json and summary.txt.
 
-        t:        seconds that the run took
-        version:  of the final model; accuracy: its accuracy, if known
-        reason:   why the run stopped
-        missing:  workers that have not finished, and why
+        Args:
+            t: seconds that the run took.
+            members: totals of the workers.
+            reports: the workers' own totals.
+            version: of the final model.
+            accuracy: of the final model, 0..1, if known.
+            reason: why the run stopped.
+            missing: workers that have not finished -> why.
+
+        Returns:
+            The text, several lines.
         """
         numbers = {"sync": self.sync, **summarize(t, members, reports, version, accuracy, reason,
                                                   self._stragglers),
@@ -176,7 +190,7 @@ class ServerLog:
 
 
 def _present(members: Mapping[int, Member]) -> Mapping[int, Member]:
-    """Those that are there or have finished, if any are."""
+    """Return the members that are present or have finished, or all if that is no member."""
     return {w: m for w, m in members.items() if m.active or m.finished} or members
 
 

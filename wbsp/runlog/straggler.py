@@ -19,8 +19,8 @@ class Score(NamedTuple):
 class StragglerScore:
     """Meter of the workers' speeds between one `update` and the next.
 
-    Waiting and communication don't count: a worker that computes fast is no straggler, however
-    long it has to wait for others. A worker without a new push keeps its last speed.
+    Waiting and communication do not count: a worker that computes fast is no straggler, however
+    long it waits for others. A worker without a new push keeps its last speed.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class StragglerScore:
         self._best: dict[int, float] = {}
 
     def update(self, members: Mapping[int, Member]) -> dict[int, Score]:
-        """Scores of the `members` of which a speed is known, compared among these members."""
+        """Return the scores of the `members` with a known speed, compared among these members."""
         for worker, member in members.items():
             samples, seconds = self._seen.get(worker, (0, 0.0))
             if member.seconds > seconds:
@@ -43,7 +43,7 @@ class StragglerScore:
                 for worker, speed in speeds.items()}
 
     def best(self, worker: int) -> float:
-        """The best speed of `worker` so far; 0 before its first speed is known."""
+        """Return the best speed of `worker` so far; 0 before its first."""
         return self._best.get(worker, 0.0)
 
 

@@ -12,7 +12,7 @@ from wbsp.runlog.straggler import StragglerScore
 
 def summarize(t: float, members: Mapping[int, Member], reports: Mapping[int, Report], version: int,
               accuracy: float | None, reason: str, stragglers: StragglerScore) -> dict[str, Any]:
-    """The numbers of a finished run by name, fit for JSON.
+    """Return the numbers of a finished run by name, fit for JSON.
 
     `steps`, `samples`, `pushes` and `rejected` count what the server received; pulls and the booked
     seconds are the workers' own. Shares are parts of a worker's wall time, 0..1. A worker's
@@ -46,7 +46,7 @@ def summarize(t: float, members: Mapping[int, Member], reports: Mapping[int, Rep
 
 
 def table(sync: str, summary: dict[str, Any]) -> str:
-    """The summary in plain text: work and time of each worker."""
+    """Return the summary in plain text: work and time of each worker."""
     total, workers = summary["total"], summary["workers"]
     accuracy = summary["accuracy"]
     known = "" if accuracy is None else f", final accuracy {accuracy:.4f}"

@@ -1,4 +1,4 @@
-"""Reader of files of JSON lines, which may grow: each call gives what is new, and nothing twice."""
+"""Reader of growing files of JSON lines: each call returns the new lines."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ BLOCK = 1 << 22  # bytes that are decoded at once: more do not fit into the proc
 
 
 class Replaced(Exception):
-    """A file is not the one that was read before, or shorter: all of the run must be read again."""
+    """The file was replaced or has become shorter: the run must be read again."""
 
 
 class Tail:
     """The JSON lines of `path`, each decoded once by `decoder`.
 
-    A line counts when it ends: what is being written, or was torn by a kill, is left for later.
+    A line counts when it is complete: one that is being written, or was torn by a kill, is not
+    read.
     """
 
     def __init__(self, path: Path, decoder: msgspec.json.Decoder):
@@ -28,9 +29,11 @@ class Tail:
         self._inode: int | None = None
 
     def blocks(self) -> Iterator[tuple[bytes, list[Any]]]:
-        """New lines as they stand in the file, and decoded; in blocks of about `BLOCK` bytes.
+        """Yield the new lines in blocks of about `BLOCK` bytes: their bytes, and decoded.
 
-        Raises Replaced; ValueError, in one line, for a line that the decoder does not take.
+        Raises:
+            Replaced: the file was replaced or is shorter.
+            ValueError: the decoder rejects a line; one line.
         """
         try:
             file = open(self.path, "rb")

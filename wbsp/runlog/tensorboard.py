@@ -1,8 +1,7 @@
 """TensorBoard scalars without TensorFlow.
 
-TensorBoard's own writer imports TensorFlow where TensorFlow is installed, which costs seconds and
-hundreds of MiB in a process that may otherwise do without; TensorBoard's record format needs no
-TensorFlow.
+TensorBoard's own writer imports TensorFlow if that is installed, which costs seconds and hundreds
+of MiB in a process that does not need it otherwise; TensorBoard's record format does not need it.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ VIRTUAL_DATE = 946_684_800.0  # the first second of the year 2000
 class Scalars:
     """Writer of scalars into an event file of `folder`; every `write` reaches the disk.
 
-    On TensorBoard's relative axis, points lie at the run's own time. On its wall axis, a real run
-    lies at its date; a `virtual` run, whose bytes must not depend on the date, at a fixed one.
-    `say` is called with one line when the file cannot be written.
+    TensorBoard's relative axis shows the run's own time. Its wall axis shows the date of a real
+    run, and a fixed date for a `virtual` run, whose bytes must not depend on the date. `say` is
+    called with one line when the file cannot be written.
     """
 
     def __init__(self, folder: str | os.PathLike, virtual: bool = False,

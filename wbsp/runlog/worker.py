@@ -1,4 +1,4 @@
-"""The files of one worker: the published text files, and spans of time for a timeline."""
+"""Files of one worker: the published text files, and spans of time for a timeline."""
 
 from __future__ import annotations
 
@@ -21,16 +21,20 @@ class WorkerLog:
     """Writer of the files of worker `worker` in a run's `folder`; times are seconds since the run's
     start.
 
-    append: continue the files of a returning worker; without `append`, existing files raise
-            FileExistsError
-    say:    called with one line when a file cannot be written
-    most:   bytes of the timeline; it ends there
-    texts:  write the published text files, too
-    published: these with the names and columns of the published code, which depend on the model
-            less, and hold the place in an epoch no more; see `step`
+    The compute thread and the communication thread may use it at once. Notes are formatted in
+    `write`, many at once, because formatting each line just after a step takes several times as
+    long.
 
-    Safe to use from the compute thread and the communication thread at once. What they note becomes
-    text in `write`: for each line by itself, just after a step, that takes several times as long.
+    Args:
+        append: continue the files of a worker that has returned.
+        say: called with one line when a file cannot be written.
+        most: bytes of the timeline; it ends there.
+        texts: write the published text files, too.
+        published: give these the published code's names and columns, which depend less on the
+            model and lack the position in an epoch; see `step`.
+
+    Raises:
+        FileExistsError: files exist, without `append`.
     """
 
     def __init__(self, folder: str | os.PathLike, worker: int, sync: str, append: bool = False,
@@ -51,10 +55,10 @@ class WorkerLog:
         self._noted: deque[tuple[LineFile, Callable[..., bytes], tuple]] = deque()
         self._written = -math.inf  # the time of the last `write`
         self._closed = False
-        self._lock = threading.Lock()  # of those who write
+        self._lock = threading.Lock()  # held while writing
 
     def step(self, t: float, epoch_step: int, report: Report, seconds: float) -> None:
-        """A step of `seconds` ended at `t`, the `epoch_step`-th of its epoch.
+        """Note a step of `seconds` that ended at `t`, the `epoch_step`-th of its epoch.
 
         wk_loss: time, epoch-step, local step, loss; as published: time, local step (of pcc from 0),
         local step, loss, and of pcc the seconds of this step.
@@ -74,12 +78,12 @@ class WorkerLog:
                    report.control_bytes / MIB, report.pull_bytes / MIB)
 
     def span(self, lane: Lane, kind: Phase, start: float, end: float, **fields: Any) -> None:
-        """From `start` to `end` the worker's `lane` was in phase `kind`."""
+        """Note that the worker's `lane` was in phase `kind` from `start` to `end`."""
         self._note(end, self._spans, _span, lane, kind, start, end, fields)
 
     def write(self, t: float) -> None:
-        """Write all that was noted, at `t`; whoever notes something does, `LATEST` seconds after
-        the last time."""
+        """Write all notes at `t`; each note does this if the last write was `LATEST` seconds ago.
+        """
         with self._lock:
             self._written = t
             while self._noted:
@@ -89,13 +93,13 @@ class WorkerLog:
                 elif file.size < self._most:
                     file.write(t, line(*values))
                     if file.size >= self._most:
-                        self._say(f"{file.path} has {file.size / MIB:,.0f} MiB, and gets no more "
-                                  "of what this worker does when")
+                        self._say(f"{file.path} has reached {file.size / MIB:,.0f} MiB; the "
+                                  "timeline of this worker ends here, training continues")
             for file in self._files:
                 file.flush()
 
     def close(self) -> None:
-        """Write all; what is noted later, by a loop that has not ended yet, is lost."""
+        """Write all notes; later ones, of a loop that has not ended yet, are lost."""
         self._closed = True
         self.write(self._written)
         for file in self._files:

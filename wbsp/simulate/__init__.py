@@ -1,16 +1,15 @@
 """Clusters in virtual time: the real decisions and real training, without the machines.
 
-The world, which knows no synchronization model:
+The world, independent of synchronization models:
     world/clock.py        the queue of events
     world/links.py        bandwidth, shared fairly by transfers that run at the same time
-    world/shards.py       a server, as one process or in shards, and what comes and goes in slices
-    world/machine.py      a machine: its step times, its link, when its worker is there
+    world/shards.py       a server, as one process or in shards, and its transfers in slices
+    world/machine.py      a machine: its step times, its link, the presence of its worker
 
 The cluster, which drives the real engine and the real agents in that world:
-    nodes/cluster.py      a whole cluster: the class for a study or a test of one's own
-    nodes/server.py       the server's side: messages wait their turn, the engine's answers are sent
-    nodes/worker.py       a worker's side: the compute thread, the agent's commands carried out,
-                          and who listens to these
+    nodes/cluster.py      a whole cluster: the class for studies and tests
+    nodes/server.py       the server's side: messages in turn, and the engine's answers
+    nodes/worker.py       a worker's side: the compute thread, the agent's commands, and observers
 
 What the workers train:
     workloads/base.py     the protocol; no tensors, for studies of time
@@ -19,9 +18,9 @@ What the workers train:
 The command, `python -m wbsp.simulate`:
     __main__.py           its flags
     study/variants.py     models with options, by the flags --sync and --sync_option
-    study/advice.py       what --advise compares, and at which scale of time
+    study/advice.py       the models and the scale of time of --advise
     study/spec.py         specs of clusters, made from flags or (cluster_file.py) read from
-                          TOML files, with quantities that wbsp/units.py knows
+                          TOML files, with the quantities of wbsp/units.py
     study/runs.py         one run, from its plan to a folder like that of a real run
     study/progress.py     the display while it runs
     study/compare.py      the table and the ranking at the end

@@ -9,7 +9,7 @@
     python -m wbsp.simulate --advise=my-cluster.toml --sync=pcc --shards=1,2,4
 
 The decisions are those of the real server and the training is real; the machines and the network
-are described, not needed. Every run leaves the folder that a real one would.
+are simulated from their description. Every run leaves a folder like that of a real run.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ TRAINING = ("dataset", "lr", "lr_decays", "lr_steps", "epochs", "test_images")  
 EPOCHS = 100.0
 
 flags.DEFINE_list("sync", list(MODELS), "synchronization models, separated by commas; module:Class "
-                  "is one of your own; pcc:weight=work is a model with an option of its own, and "
+                  "is your own; pcc:weight=work is a model with its own option, and "
                   f"--advise adds {','.join(advice.SYNC[len(MODELS):])} to the default")
 flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the models that have it; "
-                          "model.key=value: of that model alone")
-flags.DEFINE_enum("outer", None, list(OUTER_OPTIMIZERS), "what a version makes of the sum of its "
-                  "updates; default: each model's own, of most identity")
+                          "model.key=value: of that model only")
+flags.DEFINE_enum("outer", None, list(OUTER_OPTIMIZERS), "step from the sum of a version's "
+                  "updates to the version; default: each model's own, mostly identity")
 flags.DEFINE_string("wire", None, f"format of updates and versions on the wire: {KNOWN}; default: "
-                    "each model's own, of most float32")
+                    "each model's own, mostly float32")
 flags.DEFINE_multi_string("outer_option", [], "key=value: an option of the outer step")
 flags.DEFINE_string("cluster", None, "TOML file that describes the cluster, in place of the flags "
                     f"{', '.join(DESCRIBING)}")
@@ -75,8 +75,8 @@ flags.DEFINE_string("latency", "0s", "of each worker's link, one way: 1ms")
 flags.DEFINE_string("server_bandwidth", None, "of the server's interface in each direction, which "
                     "all workers share; default: --bandwidth")
 flags.DEFINE_string("apply_seconds", "0s", "the server's time for one push")
-flags.DEFINE_list("shards", None, "compare servers of so many shards, each with an interface like "
-                  "the server's: 1,2,4")
+flags.DEFINE_list("shards", None, "compare servers with these numbers of shards, each with an "
+                  "interface like the server's: 1,2,4")
 flags.DEFINE_string("step_seconds", None, "compute of one step; default: " + ", ".join(
     f"{name} {1000 * seconds:g}ms" for name, seconds in STEP_SECONDS.items()))
 flags.DEFINE_float("jitter", 0.0, "sigma of lognormal step times", lower_bound=0)
@@ -85,19 +85,19 @@ flags.DEFINE_string("model_bytes", None, "time the network for a model of this s
 flags.DEFINE_string("model", "cnn", "cnn, alexnet, small, module:function of your own, or timing: "
                     "no tensors, for large clusters")
 flags.DEFINE_enum("dataset", "cifar10", ["cifar10", "shapes10"], "training and test set")
-flags.DEFINE_string("data_dir", None, "where CIFAR-10 lies, as for runcifar10gpu.py")
-flags.DEFINE_integer("test_images", None, "evaluate on so many images of the test set, the same in "
-                     "every run; default: on all", lower_bound=1)
+flags.DEFINE_string("data_dir", None, "folder of CIFAR-10, as for runcifar10gpu.py")
+flags.DEFINE_integer("test_images", None, "images of the test set in an evaluation, the same in "
+                     "every run; default: all", lower_bound=1)
 flags.DEFINE_integer("batch_size", 128, "examples in a step", lower_bound=1)
 flags.DEFINE_float("lr", None, "initial learning rate; default: the model's published one")
-flags.DEFINE_string("lr_decays", None, "what becomes of it: 1562:0.1,2734:0.01 is a tenth of it "
-                    "from a worker's step 1562 on, a hundredth from 2734 on; default: as published")
-flags.DEFINE_enum("lr_steps", "own", ["own", "mean"], "whose steps: each worker's own, as "
-                  "published, or the mean worker's, as far as each knows")
+flags.DEFINE_string("lr_decays", None, "its decays: 1562:0.1,2734:0.01 is a tenth of it from a "
+                    "worker's step 1562 on, a hundredth from 2734 on; default: as published")
+flags.DEFINE_enum("lr_steps", "own", ["own", "mean"], "steps that decays count: each "
+                  "worker's own, as published, or the mean worker's, as each worker knows them")
 flags.DEFINE_float("target_accuracy", None, "a run ends when a version reaches it (0..1)")
-flags.DEFINE_float("epochs", None, "... or after so many passes over the training set, summed over "
-                   f"all workers; default, without another end: {EPOCHS:g}", lower_bound=0)
-flags.DEFINE_integer("max_steps", None, "... or after so many steps, summed over all workers",
+flags.DEFINE_float("epochs", None, "... or after this many passes over the training set, summed "
+                   f"over all workers; default, without another end: {EPOCHS:g}", lower_bound=0)
+flags.DEFINE_integer("max_steps", None, "... or after this many steps, summed over all workers",
                      lower_bound=1)
 flags.DEFINE_string("until", None, "... or at this virtual time: 300s, 10min")
 flags.DEFINE_string("check_period", "5s", "virtual time between two evaluations; default with "
@@ -122,7 +122,7 @@ def main(argv: list[str]) -> int:
 
 
 def run() -> str:
-    """Carry out what the flags ask for; return the table for standard output."""
+    """Run the comparison of the flags; return the table for standard output."""
     if FLAGS.advise is not None:
         _advised()
     models, counts, plan = _variants(), _shards(), _plan()
@@ -153,7 +153,7 @@ def run() -> str:
 
 
 def _result(variant: Variant, plan: Plan, progress: Progress, label: str = "") -> compare.Result:
-    """Run a model with every seed; `label`: where its own does not say all."""
+    """Run a model with every seed; `label` replaces the variant's own."""
     runs, label = [], label or variant.label
     for seed in range(FLAGS.seed, FLAGS.seed + FLAGS.seeds):
         progress.begin(f"{label}, seed {seed}")
@@ -165,7 +165,7 @@ def _result(variant: Variant, plan: Plan, progress: Progress, label: str = "") -
 
 def _baseline(results: list[compare.Result], compared: list[tuple[Variant, Plan]], plan: Plan,
               progress: Progress) -> tuple[list[compare.Result], list[str]]:
-    """The fastest machine alone and, with the best model, the fast ones alone; what to take."""
+    """Run the fastest machine alone and, with the best model, the fast ones; return the verdict."""
     cluster, few = plan.cluster, None
     lone = replace(plan, cluster=worth.lone(cluster), outer=None, outer_options={}, wire=None)
     alone = _result(Variant(BSP, {}, "alone"), lone, progress, "the fastest machine alone")
@@ -191,7 +191,7 @@ def _advised() -> None:
 
 
 def _variants() -> list[Variant]:
-    """What --sync and --sync_option name, all checked."""
+    """Return the checked variants of --sync and --sync_option."""
     compared = variants(FLAGS.sync, FLAGS.sync_option)
     for one in compared:
         create_model(one.sync, one.options, FLAGS.batch_size)
@@ -199,12 +199,12 @@ def _variants() -> list[Variant]:
 
 
 def _shards() -> list[int]:
-    """The numbers of shards to compare, ascending; none without the flag."""
+    """Return the numbers of shards to compare, ascending; empty without the flag."""
     if FLAGS.shards is None:
         return []
     given = ",".join(FLAGS.shards)
     if not re.fullmatch("[1-9][0-9]*(,[1-9][0-9]*)*", given):
-        raise ValueError(f"--shards={given} are no numbers of shards; give some of 1 or more, such "
+        raise ValueError(f"--shards={given} is no list of numbers; give numbers of 1 or more, such "
                          "as 1,2,4")
     counts = sorted(set(map(int, FLAGS.shards)))
     check_number(counts[-1], f"--shards={given}")
@@ -212,7 +212,7 @@ def _shards() -> list[int]:
 
 
 def _sharded(plan: Plan, count: int) -> Plan:
-    """The plan, with so many shards like the server in place of those of the cluster file."""
+    """Return the plan with `count` shards like the server in place of the cluster file's."""
     spec = plan.cluster
     if spec.server.shards and spec != spec.sharded(len(spec.server.shards)):
         raise ValueError(f"--shards and {FLAGS.cluster}, whose shards have links of their own, "
@@ -221,7 +221,12 @@ def _sharded(plan: Plan, count: int) -> Plan:
 
 
 def _plan() -> Plan:
-    """The plan that the flags describe. Raises ValueError or OSError."""
+    """Return the plan that the flags describe.
+
+    Raises:
+        ValueError: a flag is bad; one line.
+        OSError: a file cannot be read.
+    """
     timing = FLAGS.model == TIMING
     until = _time("until") if FLAGS.until is not None else math.inf
     if not _time("check_period"):
@@ -254,7 +259,7 @@ def _plan() -> Plan:
             FLAGS["check_period"].value = f"{period:g}s"
     outer_options = parse_options(FLAGS.outer_option)
     if FLAGS.outer is not None:
-        create_outer(FLAGS.outer, **outer_options)  # a bad one is refused before anything runs
+        create_outer(FLAGS.outer, **outer_options)  # refuses a bad one before any run
     if FLAGS.wire is not None:
         parse(FLAGS.wire)
     shards = {"shards": len(cluster.server.shards)} if cluster.server.shards else {}
@@ -264,7 +269,7 @@ def _plan() -> Plan:
 
 
 def _cluster() -> ClusterSpec:
-    """The cluster of the file, or else of the flags."""
+    """Return the cluster of the file, or else of the flags."""
     model_bytes = _flag("model_bytes", units.size)
     if FLAGS.cluster is not None:
         given = [name for name in DESCRIBING if FLAGS[name].present]
@@ -298,7 +303,7 @@ def _experiment() -> Experiment:
 
 
 def _settings() -> dict:
-    """The flags that run.json holds beside the settings of the single run."""
+    """Return the flags that run.json holds beside the settings of the single run."""
     names = ["model", "batch_size", "max_steps", "until", "check_period", "target_accuracy"]
     if FLAGS.model != TIMING:
         names += TRAINING
@@ -312,7 +317,7 @@ def _time(name: str) -> float:
 
 
 def _flag(name: str, parse: Callable[[Any], Any]) -> Any:
-    """The value of a flag, parsed; None where it has none."""
+    """Return the parsed value of a flag; None if it has none."""
     value = FLAGS[name].value
     try:
         return None if value is None else parse(value)
@@ -321,7 +326,7 @@ def _flag(name: str, parse: Callable[[Any], Any]) -> Any:
 
 
 def _draw(runs: list[Run], folder: Path) -> None:
-    """Draw the figures; without matplotlib, say so instead."""
+    """Draw the figures; without matplotlib, print a line instead."""
     from wbsp.figures import draw
 
     try:

@@ -307,7 +307,7 @@ def test_nothing_is_evaluated_after_the_last_version():
 
 
 def test_workers_that_wait_for_ever_are_named():
-    with pytest.raises(RuntimeError, match=r"workers \[0, 1\] wait .*2 workers are here, 3 were"):
+    with pytest.raises(RuntimeError, match=r"workers \[0, 1\] wait .*2 workers joined, 3 were"):
         Run(create("bsp"), free(1.0, 1.0), until=10.0, expected=3)
 
 

@@ -108,5 +108,5 @@ def test_without_training_speed_ranks_and_no_accuracy_is_named():
         one.events = [event for event in one.events if event["kind"] != "evaluation"]
     text = ranking([Result(name, (one,), 0.85) for name, one in runs.items()])
     assert list(places(text).items()) == [("fast", "-"), ("slow", "-")]
-    assert "| - | fast | 0.6 |" in text and "Nothing was trained" in text
+    assert "| - | fast | 0.6 |" in text and "No network was trained" in text
     assert "nan" not in text and "accuracy" not in text and "%" in text

@@ -1,11 +1,11 @@
-"""The virtual-time cluster: the real decisions, in a world of which every second is known.
+"""The virtual-time cluster: the real decisions in a simulated world.
 
 The synchronization models, the engine, the store and the workers' agents are the objects that run
-on real machines. What is simulated is what surrounds these objects: the compute thread, the network
-and the passing of time. A message goes through the same stations as in the real runtime:
+on real machines. Simulated are the compute threads, the network and the passing of time. A message
+takes the path of the real runtime:
 
     cut -> push -> engine.push -> Ack; with its grant the newest version -> adopt
-    who waits after its push is granted:  Granted; with it the newest version -> adopt
+    granted while waiting after a push:   Granted; with it the newest version -> adopt
     granted in some other way:            Granted -> Fetch -> the newest version -> adopt
 
 An update or a version takes the link's latency plus its bytes at the link's bandwidth, shared with
@@ -47,19 +47,19 @@ class Cluster:
         model: the synchronization model.
         machines: machines[i] is that of worker i.
         workload: what the workers train; default: nothing, they only take time.
-        server: its links, and the seconds that it takes.
+        server: its links, and its seconds for a push.
         model_bytes: of one update and of one version as float32.
-        expected: workers that begin together; default: all that are there at the first moment.
-        stop_samples: ends the run after so many pushed samples.
-        outer: what a version makes of the sum of its updates; default: identity.
+        expected: workers that begin together; default: all that are present at 0 s.
+        stop_samples: ends the run after this many pushed samples.
+        outer: outer step of a version; default: identity.
         wire: format of updates and versions.
         evaluator: measures versions, and may end the run.
-        log: called with each event, as `Engine` says.
-        observer: called with what happens on the workers.
-        data: what all workers train together; default: each has data of its own.
+        log: log(now, kind, **fields) is called for each event of the server.
+        observer: called for the events of the workers.
+        data: data that all workers share; default: each has its own.
 
     Raises:
-        ValueError: there are no machines.
+        ValueError: `machines` is empty.
     """
 
     def __init__(self, model: SyncModel, machines: Sequence[Machine],
@@ -95,29 +95,35 @@ class Cluster:
 
     @property
     def ended(self) -> float | None:
-        """Virtual second at which the last worker had left; None while training goes on."""
+        """Virtual second at which the last worker had left; None during training."""
         return self.server.ended
 
     def run(self, until: float = INF) -> bool:
-        """Go on until training is over or virtual second `until`, after which it can go on.
+        """Run until training is over, or up to virtual second `until`; may be called again.
 
-        Returns True if nothing more will happen: training is over, or all workers are lost.
-        Raises RuntimeError when workers wait for something that will never happen.
+        Args:
+            until: virtual seconds.
+
+        Returns:
+            True if no event is left: training is over, or all workers are lost.
+
+        Raises:
+            RuntimeError: workers wait for an event that will never happen.
         """
         with nullcontext() if self.engine.store.size else _few_collections():
             over = self.clock.run(until)
         if over:
             stuck = [worker.index for worker in self.workers.values() if not worker.over]
             if stuck:
-                raise RuntimeError(f"nothing more will happen, but workers {stuck[:8]} wait "
+                raise RuntimeError(f"no event is left, but workers {stuck[:8]} wait "
                                    f"({self.engine.model.name}; {len(self.engine.active)} workers "
-                                   f"are here, {self.engine.rendezvous.expected} were expected)")
+                                   f"joined, {self.engine.rendezvous.expected} were expected)")
         for worker in self.workers.values():
             worker.settle()
         return over
 
     def _come(self, index: int, incarnation: Incarnation) -> None:
-        """An incarnation of worker `index` starts; a former one that is still here is lost."""
+        """Start an incarnation of worker `index`; one that is still present is lost."""
         former = self.workers.get(index)
         if former is not None:
             former.die()
@@ -139,8 +145,11 @@ class Cluster:
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """Rare runs of the garbage collector. A study of time alone makes no reference cycles, and the
-    search for cycles among all pending events takes up to a third of a large cluster's time."""
+    """Run the garbage collector rarely in the body.
+
+    A study without tensors makes no reference cycles, and the search for cycles among all pending
+    events takes up to a third of a large cluster's time.
+    """
     before = gc.get_threshold()
     gc.set_threshold(1_000_000, *before[1:])
     try:

@@ -1,9 +1,9 @@
-"""A simulated server: the real engine, which hears one message after another.
+"""A simulated server: the real engine, which handles one message after another.
 
-The server reaches its workers through their machines' links and its own interface. Only an Ack
-gives way to what arrives at the very same moment: workers that push together learn of the version
-they made together, and WBSP with equal speeds is BSP. (Where messages take time, the last of the
-workers to push has the version first, and the speeds are not equal any more.)
+The server reaches its workers through their machines' links and its own interface. Only an Ack is
+sent after all messages that arrive at its moment: workers that push together are granted the
+version that they made together, and WBSP with equal speeds is BSP. (Where messages take time, the
+last worker to push has the version first, and the speeds are no longer equal.)
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Evaluator:
     Attributes:
         evaluate: snapshot -> metrics.
         period: seconds between two measurements.
-        growth: where this part of the time gone by is longer than `period`, it is the period.
+        growth: part of the elapsed time that replaces `period` when it is longer.
         target: a metrics["accuracy"] of at least this ends the run.
         results: an entry for each measurement.
     """
@@ -51,7 +51,7 @@ class Evaluator:
     results: list[Evaluation] = field(default_factory=list)
 
     def measure(self, now: float, snapshot: Snapshot) -> float:
-        """The accuracy of `snapshot`, the newest version."""
+        """Measure `snapshot`, the newest version; return its accuracy."""
         past = self.results
         measured = past and past[-1].version == snapshot.version
         metrics = past[-1].metrics if measured else self.evaluate(snapshot)
@@ -60,9 +60,11 @@ class Evaluator:
 
 
 class SimulatedServer:
-    """The server of a virtual-time cluster: `spec` says how long what it does takes.
+    """The server of a virtual-time cluster.
 
-    data: that all workers train together; None: each has its own
+    Args:
+        spec: its links, and its seconds for a push.
+        data: data that all workers share; None: each has its own.
     """
 
     def __init__(self, context: Context, engine: Engine, spec: ServerSpec,
@@ -70,7 +72,7 @@ class SimulatedServer:
         self.engine = engine
         self.ended: float | None = None  # when the last worker had left
         self._context, self._clock, self._turns = context, context.clock, Turns(context.clock)
-        # With shards the coordinator alone is here, and they take the time.
+        # With shards this is the coordinator, and the shards take the time.
         self._apply_seconds = 0.0 if spec.shards else spec.apply_seconds
         self._detect_seconds = spec.detect_seconds
         self._evaluator = evaluator
@@ -80,18 +82,18 @@ class SimulatedServer:
 
     def receive(self, worker: SimulatedWorker, message: Join | AskWork | Command,
                 update: np.ndarray | None = None) -> None:
-        """A message of a worker has arrived, with its update if it is a Cut."""
+        """Handle a message of a worker, with its update if it is a Cut."""
         cost = self._apply_seconds if isinstance(message, Cut) else 0.0
         self._turns.take(cost, self._handle, worker, message, update)
 
     # Events that no message brings.
 
     def lose(self, worker: SimulatedWorker) -> None:
-        """A worker is lost now; the server will know when it detects this."""
+        """Lose a worker now; the server detects it later."""
         self._clock.after(self._detect_seconds, self._turns.take, 0.0, self._forget, worker, "lost")
 
     def check(self) -> None:
-        """A period of the evaluator begins."""
+        """Begin a period of the evaluator."""
         evaluator = self._evaluator
         if evaluator is None or self.engine.done or not self._context.present:
             return

@@ -1,4 +1,4 @@
-"""A simulated worker: its compute thread, its end of the network, and who listens to it.
+"""A simulated worker: its compute thread, its end of the network, and its observer.
 
 The agent decides; the worker carries out the agent's commands in virtual time, and books how the
 compute thread spends each second.
@@ -37,35 +37,41 @@ from wbsp.tensors.error_feedback import ErrorFeedback
 
 
 class Observer:
-    """Listener to what happens on the workers; override the methods you need. Times in seconds.
+    """Observer of the workers' events; override the methods you need. Times in seconds.
 
-    What happens on the server goes to the engine's `log`.
+    The engine's `log` receives the server's events.
     """
 
     def span(self, worker: int, lane: Lane, kind: Phase, start: float, end: float) -> None:
-        """A period has ended.
+        """Handle the end of a period.
 
-        Lane "compute": the thread was in phase `kind`, one of `PHASES`. Lane "network": a push
-        until its answer, or a fetch ("pull") until the model arrived.
+        Args:
+            worker: index of the worker.
+            lane: "compute" or "network".
+            kind: lane "compute": the thread's phase, one of `PHASES`; lane "network": a push until
+                its answer, or a fetch ("pull") until the model arrived.
+            start: seconds.
+            end: seconds.
         """
 
     def step(self, worker: int, now: float, loss: float, report: Report) -> None:
-        """A step has ended; `report` holds the running totals up to this step."""
+        """Handle the end of a step; `report` holds the running totals up to this step."""
 
     def adopt(self, worker: int, now: float, version: int, how: str) -> None:
-        """A version is about to become the live model."""
+        """Handle a version that is about to become the live model."""
 
 
 class Join(NamedTuple):
-    """The message in which a worker asks for admission."""
+    """The message in which a worker requests admission."""
 
 
 @dataclass
 class Context:
     """The objects that the server and all workers of a cluster share.
 
-    interface: of the server, for updates and versions of the bytes that `payload` says
-    present:   incarnations of workers that are here or still to come
+    Attributes:
+        interface: of the server, for updates and versions; `payload` gives their bytes.
+        present: incarnations of workers that are present or will start.
     """
 
     clock: Clock
@@ -77,15 +83,15 @@ class Context:
 
 
 class SimulatedWorker:
-    """One incarnation of a worker; it is there from its construction on.
+    """One incarnation of a worker, present from its construction on.
 
     tell(worker, message, update) is called when a message of the worker has reached the server. The
-    server sets `agent` when it admits the worker, and calls `receive` and `receive_model`. An Ack
-    that grants is followed by the model without a request; where the agent does not want that model
-    any more, it has travelled for nothing.
+    server sets `agent` when it admits the worker, and calls `receive` and `receive_model`. The
+    model follows an Ack that grants it, without a request; it is discarded if the agent does not
+    need it any more.
 
-    A server that directs batch sizes either fixes the size of all steps to come, or assigns to each
-    step a piece of the stream of examples that all workers share.
+    A server that directs batch sizes either fixes the size of all later steps, or assigns to each
+    step a part of the stream of examples that all workers share.
     """
 
     __slots__ = ("context", "tell", "index", "machine", "report", "agent", "timer", "busy", "batch",
@@ -106,7 +112,7 @@ class SimulatedWorker:
         self.assigned: list[tuple[int, int]] = []  # (examples, start) of the next steps
         self.newest_start = -1  # of an assignment
         self.alive = True
-        self.over = False  # has left, or is dead
+        self.over = False  # has left, or was lost
         self.leaving = False
         self.snapshot: Snapshot | None = None  # newest fetched
         self.outgoing: Transfer | Slices | None = None  # newest update, which may have arrived
@@ -114,18 +120,18 @@ class SimulatedWorker:
         self.push_since = self.fetch_since = 0.0
         self.sending = ErrorFeedback(context.payload.wire)
         self.work: WorkSequence | None = None  # in data that all share
-        self.sent_to: int | None = None  # how far the newest push has come in it
-        self.asked = -1  # where it ended when more was asked for
-        self.starved = False  # there is none now
+        self.sent_to: int | None = None  # end of the newest push in it
+        self.asked = -1  # its end at the newest request for more
+        self.starved = False  # no work is free now
 
     @property
     def held(self) -> int | None:
-        """Version to which differences can be added; None: none, or there are no differences."""
+        """Version to which differences can be added, or None."""
         return None if self.snapshot is None or self.sending.wire.lossless else (
             self.snapshot.version)
 
     def share(self, at: int) -> None:
-        """This worker trains data that all share, from this place of its sequence on."""
+        """Train shared data, from position `at` of its sequence on."""
         self.work = WorkSequence(at)
 
     def send(self, message: Join | AskWork | Fetch | CutQuery | Leave) -> None:
@@ -137,7 +143,7 @@ class SimulatedWorker:
         self.leaving = True
 
     def die(self) -> None:
-        """Be lost, together with all messages on the way."""
+        """Lose this worker, together with all messages in flight."""
         self.alive = False
         self._retire()
         for transfer in (self.outgoing, self.incoming):
@@ -152,7 +158,7 @@ class SimulatedWorker:
     # Messages of the server.
 
     def receive(self, message: ToWorker) -> None:
-        """A message of the server without floats has arrived."""
+        """Handle a message of the server without floats."""
         if not self.alive:
             return
         if isinstance(message, Ack):
@@ -171,7 +177,7 @@ class SimulatedWorker:
 
     def receive_model(self, model: Model, snapshot: Snapshot, size: float,
                       again: bool = False) -> None:
-        """The answer to a fetch has arrived, with the version in `size` bytes."""
+        """Handle the answer to a fetch, with the version in `size` bytes."""
         if not self.alive:
             return
         clock = self.context.clock
@@ -210,7 +216,7 @@ class SimulatedWorker:
             self._enter(phase)
 
     def _ask_for_work(self) -> None:
-        """Ask for more of the data that all share: ahead, where no other may wait for that."""
+        """Request more of the shared data; ahead if no other worker may wait for it."""
         work = self.work
         if work is None or work.end == self.asked:
             return
@@ -229,7 +235,8 @@ class SimulatedWorker:
     def _begin_step(self) -> None:
         """Start a step; without an assignment, a worker of the shared stream waits for one instead.
 
-        Raises ValueError for a step time that is negative or not finite.
+        Raises:
+            ValueError: the step time is negative or not finite.
         """
         clock, index, rule = self.context.clock, self.report.steps, self.agent.rule
         if self.work is not None:
@@ -292,7 +299,7 @@ class SimulatedWorker:
                 if context.observer is not None:
                     context.observer.adopt(self.index, context.clock.now, command.version,
                                            command.how)
-                assert self.snapshot is not None, "nothing is adopted before it is fetched"
+                assert self.snapshot is not None, "a version is adopted after its fetch"
                 context.workload.adopt(self.index, self.snapshot.vector, command.how)
             else:
                 if isinstance(command, Fetch):

@@ -1,7 +1,7 @@
-"""Advice: what `--advise` compares on a cluster, and at which scale of time.
+"""Advice: the models that `--advise` compares on a cluster, and its scale of time.
 
-A cluster may need a second for a training or a day. What counts in seconds, the time between two
-evaluations, ADSP's period and the local steps of a push, therefore follows from the spec.
+A training may take a second or a day on a cluster. Therefore the time between two evaluations,
+ADSP's period and the local steps of a push follow from the spec.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ SYNC = [*MODELS, "pcc:weight=work", "asp:overlap=true", "nbsync:merge=add"]
 STEPS = 200  # of a worker, in the mean, where the advice has no network to train
 CHECKS = 200  # evaluations in the shortest time in which the cluster could go through all epochs
 PRECISION = 0.02  # of a time to the target, where the period is shorter
-LOCAL = LocalSGD, FedAsync, DecoupledDiLoCo  # of which tau says the steps between two pushes
+LOCAL = LocalSGD, FedAsync, DecoupledDiLoCo  # models with tau steps between two pushes
 CYCLES = 4  # of the slowest worker in a period of ADSP; published: 60 s, in runs of an hour
 
 
 def check_period(cluster: ClusterSpec, batches: float) -> float | None:
-    """Seconds between two evaluations: a part of those that the workers need for so many
-    mini-batches if none ever waits. None where that is no time."""
+    """Return the seconds between two evaluations, or None if steps take no time.
+
+    It is a part of the workers' time for `batches` mini-batches if no worker waits.
+    """
     seconds = batches / cluster.pace / CHECKS
     return _rounded(seconds, 2) if 0 < seconds < float("inf") else None
 
 
 def scaled(variant: Variant, plan: Plan) -> Variant:
-    """`variant`; ADSP with a period, and a model of local steps with a tau, that suit the cluster,
-    unless one is given."""
+    """Return `variant` with defaults that suit the cluster: ADSP's period, local models' tau."""
     suits = {}
     if variant.sync is ADSP:
         period = _rounded(CYCLES * plan.cluster.cycle(plan.model_bytes), 1)
@@ -51,9 +52,10 @@ def scaled(variant: Variant, plan: Plan) -> Variant:
 
 
 def steps_between(cluster: ClusterSpec, model_bytes: float) -> int | None:
-    """The local steps for which a worker, in the mean, needs as long as a round's transfers take:
-    those of the worker with the slowest links, or of all through the server's interface. None where
-    a step takes no time.
+    """Return the local steps that take a mean worker as long as a round's transfers, or None.
+
+    The transfers are those of the worker with the slowest links, or of all workers through the
+    server's interface. None: a step takes no time.
     """
     step = cluster.size / cluster.pace
     if not step:

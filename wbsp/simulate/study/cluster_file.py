@@ -23,10 +23,14 @@ LINK = {"bandwidth": units.bandwidth, "ingress": units.bandwidth, "egress": unit
 
 
 def read_cluster(path: str | Path) -> ClusterSpec:
-    """The spec in a TOML file, or in that which the package has by such a name ("wan").
+    """Return the spec in a TOML file.
 
-    Raises ValueError, in one line that names file and key, for anything that is not understood;
-    FileNotFoundError for a missing file.
+    Args:
+        path: a file, or the name of one in the package, such as "wan".
+
+    Raises:
+        ValueError: a key or value is not valid; one line that names file and key.
+        FileNotFoundError: the file does not exist.
     """
     path = Path(path)
     if not path.is_file():
@@ -58,7 +62,7 @@ def _server(given: Any) -> ServerSpec:
 
 
 def _shards(given: Any) -> list[dict[str, float]]:
-    """What each shard has of its own; an empty list where the server is one process."""
+    """Return the settings of each shard; empty if the server is one process."""
     if not isinstance(given, list):
         count = _count(given)
         check_number(count, f"{count} shards")
@@ -71,7 +75,7 @@ def _shards(given: Any) -> list[dict[str, float]]:
 
 
 def _directed(link: dict[str, Any], *directions: str) -> dict[str, Any]:
-    """`link`, whose bandwidth is that of each of the two directions that is not given."""
+    """Return `link` with its bandwidth in each direction that has none."""
     both = link.pop("bandwidth", None)
     return link if both is None else {**dict.fromkeys(directions, both), **link}
 
@@ -100,7 +104,7 @@ def _group(given: dict[str, Any], folder: Path) -> Group:
     if ("trace" in group) == ("step_seconds" in group):
         raise ValueError("give either step_seconds or trace: how long a step takes")
     if "trace" in group and "jitter" in group:
-        raise ValueError("jitter does not go with trace, which has its own")
+        raise ValueError("jitter does not apply to trace, which has its own; give one of them")
     if "leave" in group and "lose" in group:
         raise ValueError("give leave or lose, not both")
     end = min(group.get("leave", INF), group.get("lose", INF))
@@ -113,7 +117,7 @@ def _group(given: dict[str, Any], folder: Path) -> Group:
 
 
 def _known(given: dict[str, Any], keys: dict[str, Callable[[Any], Any]]) -> dict:
-    """Key -> value, parsed by the function that `keys` holds for this key."""
+    """Return key -> value, parsed by the function of `keys` for this key."""
     result = {}
     for key, value in given.items():
         if key not in keys:
@@ -133,7 +137,7 @@ def _table(given: Any) -> dict[str, Any]:
 
 def _pairs(given: Any, first: str, parse_first: Callable[[Any], float], second: str,
            parse_second: Callable[[Any], float]) -> tuple[tuple[float, float], ...]:
-    """Pairs such as ((100.0, 4.0), ...), from [{at = 100, factor = 4}, ...]."""
+    """Parse pairs: [{at = 100, factor = 4}, ...] -> ((100.0, 4.0), ...)."""
     if not isinstance(given, list):
         raise ValueError(f"{given!r} is not a list of {{{first} = ..., {second} = ...}}")
     pairs = []
@@ -164,7 +168,7 @@ def _positive(value: Any) -> float:
 
 
 def _trace(path: Path) -> tuple[float, ...]:
-    """Recorded seconds, one step a line."""
+    """Read recorded seconds, one step a line."""
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
     steps = []

@@ -13,7 +13,7 @@ from wbsp.core.stats import PHASES, Phase
 from wbsp.figures.table import markdown
 from wbsp.runlog.reader import Run
 
-NOTHING = 0.01  # a difference that is no reason for another shard
+NOTHING = 0.01  # a smaller difference does not justify another shard
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,11 @@ class Result:
         return self.mean(lambda run: {**_summary(run)["total"], **_summary(run)}[key])
 
     def share(self, phase: Phase) -> float:
-        """Part of the workers' time spent in `phase`, 0..1."""
+        """Return the part of the workers' time spent in `phase`, 0..1."""
         return self.mean(lambda run: _summary(run)["total"]["shares"].get(phase, 0.0))
 
     def staleness(self, key: str) -> float:
-        """Staleness of the accepted pushes, in versions; `key` is "mean" or "max"."""
+        """Return the staleness of the accepted pushes, in versions; `key` is "mean" or "max"."""
         return self.mean(lambda run: _summary(run)["staleness"][key])
 
     @property
@@ -81,12 +81,14 @@ class Result:
         return self.mean(_traffic)
 
     def mean(self, of: Callable[[Run], float]) -> float:
-        """Mean of `of`(run) over the runs."""
+        """Return the mean of `of`(run) over the runs."""
         return fmean(map(of, self.runs))
 
     def faster(self, other: Result) -> bool:
-        """True when the slowest run was faster than the fastest of `other`; both have reached the
-        target."""
+        """Return whether the slowest run was faster than the fastest of `other`.
+
+        Both have reached the target.
+        """
         return max(self.times) < min(other.times)
 
     def _batches(self, run: Run) -> float:
@@ -100,7 +102,7 @@ class Result:
 
 
 def table(compared: Sequence[Result]) -> str:
-    """A Markdown table with one row a model."""
+    """Return a Markdown table with one row a model."""
     goal = compared[0].target < math.inf
     trained = not math.isnan(compared[0].accuracy)
     head = ["model", *([f"seconds to {100 * compared[0].target:g} %"] if goal else []), "seconds",
@@ -115,9 +117,10 @@ def table(compared: Sequence[Result]) -> str:
 
 
 def ranking(compared: Sequence[Result]) -> str:
-    """A Markdown table of the models from the fastest to the slowest to reach the target, then of
-    the models that did not reach it, and a line on each model that explains its time. Where nothing
-    was trained, the order is that of mini-batches/s.
+    """Return a Markdown table of the models, and a line for each that explains its time.
+
+    The models that reached the target come first, from fastest to slowest. Without a network, the
+    order is that of mini-batches/s.
 
     A model's place is one more than the number of models that were faster beyond the seeds, so that
     the ranges of models of one place overlap.
@@ -136,8 +139,8 @@ def ranking(compared: Sequence[Result]) -> str:
     lines = [markdown(head, rows), ""]
     seeds = len(ranked[0].runs)
     if not trained:
-        lines += ["Nothing was trained, so how far a mini-batch goes is not known, and nobody has "
-                  "a place.", ""]
+        lines += ["No network was trained, so the progress per mini-batch is not known, and models "
+                  "have no places.", ""]
     elif seeds == 1:
         lines += ["One seed: small differences may be chance; --seeds=3 shows how far the seeds "
                   "differ.", ""]
@@ -152,11 +155,12 @@ def ranking(compared: Sequence[Result]) -> str:
 
 
 def shards(compared: Mapping[str, Mapping[int, Result]]) -> str:
-    """A line a model on how many shards were best: the fewest that no other number beats.
+    """Return a line for each model on its best number of shards: the fewest that no other beats.
 
-    compared: model -> number of shards -> its result
+    The criterion is the time to the target, or mini-batches/s if no model reached it.
 
-    What counts is the time to the target, or mini-batches/s where none reached it.
+    Args:
+        compared: model -> number of shards -> result.
     """
     lines, fewest = [], {}
     for label, results in compared.items():
@@ -177,9 +181,11 @@ def shards(compared: Mapping[str, Mapping[int, Result]]) -> str:
 
 
 def why(one: Result, fewest: float) -> str:
-    """The explanation of a model's time: how fast its workers are, and how far a mini-batch goes.
+    """Explain a model's time: its workers' speed, and its mini-batches to the target.
 
-    fewest: mini-batches to the target of the model that needed fewest
+    Args:
+        one: the model's result.
+        fewest: mini-batches to the target of the model that needed fewest.
     """
     idle = max((phase for phase in PHASES if phase != "compute"), key=one.share)
     lost = {"push": "push", "pull": "fetch", "wait": "wait for others", "data": "read data"}[idle]
@@ -201,7 +207,7 @@ def why(one: Result, fewest: float) -> str:
 
 
 def in_bytes(size: float) -> str:
-    """A number of bytes in a unit that suits it."""
+    """Format a number of bytes in a suitable unit."""
     unit = max(0, min(4, int(math.log10(size) // 3))) if size >= 1 else 0
     return f"{size / 1000**unit:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[unit]}"
 
@@ -225,7 +231,7 @@ def _all_batches(run: Run) -> float:
 
 
 def _beats(one: Result, other: Result) -> bool:
-    """True if `one` is better than `other` beyond the seeds, and by more than nothing."""
+    """Return whether `one` is better than `other` beyond the seeds, and by more than `NOTHING`."""
     if one.reached and other.reached:
         return one.faster(other) and one.seconds < (1 - NOTHING) * other.seconds
     if one.reached or other.reached:

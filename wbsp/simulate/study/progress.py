@@ -33,7 +33,7 @@ class Progress:
             self._bar.start()
 
     def begin(self, name: str) -> None:
-        """The next run, called `name`, starts."""
+        """Start the next run, called `name`."""
         self._name, self._began = name, time.monotonic()
         self._due = self._began + LINE_SECONDS
         if self._bar is not None:
@@ -41,13 +41,13 @@ class Progress:
             self._due = 0.0
 
     def update(self, now: float, done: float, state: str) -> None:
-        """The run is at virtual second `now`, `done` (0..1) of the way; cheap to call often."""
+        """Show virtual second `now` and the part that is done, 0..1; cheap to call often."""
         if time.monotonic() < self._due:
             return
         self._show(f"{now:,.1f} s, {state}", done)
 
     def end(self, now: float, state: str) -> None:
-        """The run has ended at virtual second `now`."""
+        """Show the end of the run at virtual second `now`."""
         self._show(f"{now:,.1f} s, {state}", 1.0)
 
     def close(self) -> None:

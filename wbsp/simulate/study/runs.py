@@ -1,6 +1,6 @@
 """One simulated run, from its plan to a folder like that of a real run.
 
-No real time goes into the folder, so that the same run leaves the same bytes.
+The folder holds no real time, so that equal runs leave equal bytes.
 """
 
 from __future__ import annotations
@@ -32,23 +32,28 @@ if TYPE_CHECKING:
     from wbsp.simulate.workloads.keras import Experiment
 
 CLUSTER_FILE = "cluster.toml"  # a copy in each run's folder
-MOST_LOGS = 100  # workers that keep files of their own; a larger cluster's are picked evenly
+MOST_LOGS = 100  # workers with their own files; of a larger cluster, evenly chosen ones
 
 
 @dataclass(frozen=True)
 class Plan:
     """The plan that all compared runs share.
 
-    experiment:   what is trained; None: no tensors, time alone
-    stop_samples: over all workers; until: virtual seconds; target: accuracy, 0..1. A run ends when
-                  the first of the three is reached.
-    check_period: virtual seconds between two evaluations, or the part `check_growth` of the time
-                  gone by where that is longer
-    outer, outer_options: name and options of the outer step; None: each model's own
-    wire:         format of updates and versions; None: each model's own
-    settings:     for run.json
-    mean_steps:   the schedule of the learning rate counts the steps of the mean worker, as far as
-                  each worker knows, and not its own
+    A run ends when it reaches the first of `stop_samples`, `until` and `target`.
+
+    Attributes:
+        experiment: network and data; None: no tensors.
+        stop_samples: over all workers.
+        until: virtual seconds.
+        target: accuracy, 0..1.
+        check_period: virtual seconds between two evaluations.
+        check_growth: part of the elapsed time that replaces `check_period` when it is longer.
+        outer: name of the outer step; None: each model's own.
+        outer_options: of the outer step.
+        wire: format of updates and versions; None: each model's own.
+        settings: for run.json.
+        mean_steps: the schedule of the learning rate counts the steps of the mean worker, as each
+            worker knows them, in place of its own.
     """
 
     cluster: ClusterSpec
@@ -76,9 +81,10 @@ class Plan:
 class Recorder(Observer):
     """Writer of a run's files: those of the server, and of at most `MOST_LOGS` workers.
 
-    epoch_steps: steps of one worker's pass over the training set; 0 without a training set, and
-                 then there is nothing for TensorBoard
-    on_step:     called with the virtual time at each step's end
+    Args:
+        epoch_steps: steps of one worker's pass over the training set; 0: no training set, and no
+            files for TensorBoard.
+        on_step: called with the virtual time at each step's end.
     """
 
     def __init__(self, folder: Path, sync: str, workers: int, epoch_steps: int,
@@ -110,8 +116,11 @@ class Recorder(Observer):
 
 
 def create_model(sync: type[SyncModel], options: dict[str, Any], batch_size: int) -> SyncModel:
-    """A model of class `sync` for mini-batches of `batch_size`. Raises ValueError for bad options,
-    or a size that does not divide into the model's micro-batches."""
+    """Return a model of class `sync` for mini-batches of `batch_size` examples.
+
+    Raises:
+        ValueError: an option is bad, or the size does not divide into the model's micro-batches.
+    """
     model = sync(**with_batch_size(sync, batch_size, options))
     parts = model.rule.micro_batches
     if batch_size % parts:
@@ -122,10 +131,11 @@ def create_model(sync: type[SyncModel], options: dict[str, Any], batch_size: int
 
 def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: int,
              folder: Path, progress: Progress) -> Run:
-    """Run a model of class `sync` and leave the run's files in `folder`, an empty one.
+    """Run a model of class `sync`, and write the run's files into the empty `folder`.
 
-    Raises ValueError for bad options, step times or batch sizes; RuntimeError if workers
-    wait for something that will never happen.
+    Raises:
+        ValueError: an option, step time or batch size is bad.
+        RuntimeError: workers wait for an event that will never happen.
     """
     spec, experiment = plan.cluster.trains(plan.batch_size), plan.experiment
     model = create_model(sync, options, plan.batch_size)

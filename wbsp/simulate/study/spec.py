@@ -1,7 +1,7 @@
-"""Specs of clusters: groups of like machines, the server's interface, and what happens when.
+"""Specs of clusters: groups of equal machines, the server's interface, and their events.
 
-What is trained is no part of a spec. `cluster_file` reads one from a TOML file, whose keys have the
-names of the fields here; `published` makes one from a few flags.
+Network and data are no part of a spec. `cluster_file` reads one from a TOML file, whose keys have
+the names of the fields here; `published` makes one from a few flags.
 """
 
 from __future__ import annotations
@@ -25,18 +25,22 @@ from wbsp.simulate.world.shards import ServerSpec, Shard
 
 @dataclass(frozen=True)
 class Group:
-    """A group of `count` machines that differ by chance alone. Times in seconds, bandwidths in
-    bytes/s.
+    """A group of `count` machines that differ only by chance.
 
-    step_seconds: mean of a step on a whole mini-batch, lognormal with the log's deviation `jitter`;
-             or `trace`, the recorded seconds of each step, which every machine begins at another
-             place. A step on fewer or more examples takes proportionally long.
-    sleep_seconds: added to every mini-batch, whatever its size
-    changes: (time, factor): from then on a step takes `factor` times as long
-    stalls:  (from, to): the machine stands still
-    join, leave, lose: when the worker comes; when it leaves in good order, or is lost
-    spread:  the workers come one after another, evenly over so many seconds from `join` on, instead
-             of all at once
+    Times are in seconds, bandwidths in bytes/s. The time of a step is proportional to its examples.
+
+    Attributes:
+        step_seconds: mean of a step on a whole mini-batch; lognormal.
+        jitter: standard deviation of the logarithm.
+        trace: recorded seconds of each step, in place of `step_seconds`; every machine begins at
+            another one.
+        sleep_seconds: added to every mini-batch of any size.
+        changes: (time, factor): from then on a step takes `factor` times as long.
+        stalls: (from, to): the machine stops.
+        join: time at which the workers join.
+        leave: time at which they leave in good order.
+        lose: time at which they are lost.
+        spread: seconds from `join` on over which the workers join, evenly; 0: all at once.
     """
 
     count: int = 1
@@ -60,7 +64,7 @@ class Group:
         return (fmean(self.trace) if self.trace else self.step_seconds) + self.sleep_seconds
 
     def machine(self, place: int, seed: int) -> Machine:
-        """The `place`-th machine of this group; `seed` is its own."""
+        """Return the `place`-th machine of this group; `seed` is its own."""
         join, end = self.join + self.spread * place / self.count, min(self.leave, self.lose)
         return Machine(self._step_time(place, seed), self.latency, self.up, self.down,
                        (Incarnation(join, end, lost=self.lose < self.leave),), self.sleep_seconds,
@@ -81,9 +85,10 @@ class Group:
 class ClusterSpec:
     """The spec of a cluster.
 
-    batch_size:  examples of the mini-batch that steps are timed on; None: the run's, whatever it is
-    model_bytes: of an update and of a version; None: those of the trained network
-    text:        the TOML file that the spec was read from
+    Attributes:
+        batch_size: examples of the mini-batch whose time the steps have; None: the run's.
+        model_bytes: of an update and of a version; None: those of the trained network.
+        text: content of the spec's TOML file.
     """
 
     groups: tuple[Group, ...]
@@ -104,8 +109,10 @@ class ClusterSpec:
                    for group in self.groups)
 
     def cycle(self, model_bytes: float) -> float:
-        """Seconds of the slowest worker, alone on its links, for a mini-batch, its push and a
-        fetch."""
+        """Return the slowest worker's seconds for a mini-batch, its push and a fetch.
+
+        The worker is alone on its links.
+        """
         server = self.server
         shards = server.shards or (Shard(server.ingress, server.egress),)
         parts, size = len(shards), model_bytes / len(shards)
@@ -120,7 +127,7 @@ class ClusterSpec:
         return max(map(seconds, self.groups))
 
     def trains(self, batch_size: int) -> ClusterSpec:
-        """The same spec for mini-batches of so many examples: steps take in proportion."""
+        """Return this spec for mini-batches of `batch_size` examples; steps take in proportion."""
         if self.batch_size is None:
             return self
         factor = batch_size / self.batch_size
@@ -130,14 +137,16 @@ class ClusterSpec:
             for group in self.groups))
 
     def sharded(self, count: int) -> ClusterSpec:
-        """The same spec with `count` shards, each with an interface like the server's; with one,
-        the server is one process."""
+        """Return this spec with `count` shards, each with an interface like the server's.
+
+        With one, the server is one process.
+        """
         like = Shard(self.server.ingress, self.server.egress)
         shards = (like,) * count if count > 1 else ()
         return replace(self, server=replace(self.server, shards=shards))
 
     def machines(self, seed: int) -> list[Machine]:
-        """The machines, group after group; the same seed gives the same step times."""
+        """Return the machines, group after group; equal seeds give equal step times."""
         places = [(group, place) for group in self.groups for place in range(group.count)]
         return [group.machine(place, (seed << 24) + index)
                 for index, (group, place) in enumerate(places)]
@@ -146,7 +155,12 @@ class ClusterSpec:
 def published(workers: int, heterogeneity: str, like: Group,
               server: ServerSpec = ClusterSpec.server,
               model_bytes: float | None = None) -> ClusterSpec:
-    """The spec of `workers` machines `like` each other, of which the odd ones sleep before each
-    step. heterogeneity: "none", "H1", "H2" or "H3", the published settings."""
+    """Return the spec of `workers` equal machines of which the odd ones sleep before each step.
+
+    Args:
+        workers: number of machines.
+        heterogeneity: "none", "H1", "H2" or "H3", the published settings.
+        like: a machine.
+    """
     return ClusterSpec(tuple(replace(like, sleep_seconds=sleep_seconds(heterogeneity, index))
                              for index in range(workers)), server, model_bytes)

@@ -1,8 +1,8 @@
-"""Variants: synchronization models with options, as the flags `--sync` and `--sync_option` say.
+"""Variants: synchronization models with options, from the flags `--sync` and `--sync_option`.
 
     pcc                                a model
-    pcc:weight=work:late=true          ... with options of this variant alone
-    module:Class, module:Class:key=1   one of your own
+    pcc:weight=work:late=true          ... with options of this variant only
+    module:Class, module:Class:key=1   your own
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from wbsp.sync import MODELS, SyncModel, find, parse_options
 
 @dataclass(frozen=True)
 class Variant:
-    """A model's class with the options that were given.
+    """A model's class with the given options.
 
-    folder: of its runs; variants of one model have different ones
-    shards: of its server, where numbers of them are compared
+    Attributes:
+        folder: of its runs; variants of one model have different ones.
+        shards: of its server, if numbers of them are compared.
     """
 
     sync: type[SyncModel]
@@ -34,18 +35,20 @@ class Variant:
                          *([] if self.shards is None else [f"shards={self.shards}"])])
 
     def sharded(self, count: int) -> Variant:
-        """The same on a server with so many shards."""
+        """Return this variant on a server with `count` shards."""
         return replace(self, shards=count, folder=f"{self.folder}-shards={count}")
 
 
 def variants(names: Sequence[str], pairs: Sequence[str]) -> list[Variant]:
-    """The variants that `names` lists, each once.
+    """Return the variants that `names` lists, each once. Values of options are not checked.
 
-    pairs: "key=value", an option of the models that have it; "model.key=value", of that model
-           alone, over the former; a variant's own options go over both
+    Args:
+        names: models with options.
+        pairs: "key=value", an option of the models that have it; "model.key=value", of that model
+            only, which overrides the former; a variant's own options override both.
 
-    Raises ValueError, in one line, if no model or two models have a name, or none has an option.
-    Values are not checked.
+    Raises:
+        ValueError: a name is unknown or given to two models, or an option is unknown; one line.
     """
     given = parse_options(list(pairs))
     if not names:
@@ -61,7 +64,7 @@ def variants(names: Sequence[str], pairs: Sequence[str]) -> list[Variant]:
             raise ValueError(f"--sync_option {name}={given[name]}: {model} is not among the models "
                              f"of --sync: {', '.join(models)}")
         named = [model] if model else list(models)
-        # Where no model has the option, the first of them says what is known.
+        # If no model has the option, the error of the first lists the known ones.
         for one in [one for one in named if key in models[one].OPTIONS] or named[:1]:
             options[one][key] = given[name]
     made = [Variant(sync, options[sync.name] | own, _folder(sync, own)) for sync, own in found]
@@ -69,7 +72,7 @@ def variants(names: Sequence[str], pairs: Sequence[str]) -> list[Variant]:
 
 
 def _parsed(text: str) -> tuple[type[SyncModel], dict[str, str]]:
-    """"pcc:weight=work" -> the class, {"weight": "work"}."""
+    """Parse a variant: "pcc:weight=work" -> the class, {"weight": "work"}."""
     parts = text.split(":")
     name = [part for part in parts if "=" not in part]
     return find(":".join(name)), parse_options(parts[len(name):])
@@ -80,7 +83,7 @@ def _folder(sync: type[SyncModel], own: dict[str, str]) -> str:
 
 
 def _written(sync: type[SyncModel], options: dict[str, str]) -> list[str]:
-    """ "key=value" of each option, in the model's order; of unknown ones, last."""
+    """Return "key=value" of each option, in the model's order; unknown ones last."""
     order = list(sync.OPTIONS)
     return [f"{key}={options[key]}" for key in sorted(
         options, key=lambda key: order.index(key) if key in order else len(order))]

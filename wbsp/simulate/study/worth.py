@@ -1,4 +1,4 @@
-"""What a cluster is worth: its fastest machine alone, its fast machines alone, and what to take.
+"""The worth of a cluster: compared with its fastest machine and with its fast machines.
 
 A comparison of models on a cluster does not say whether the cluster was needed. So `--advise` also
 trains on the fastest machine alone, without a server or a network, and by the best model once more
@@ -19,7 +19,7 @@ NOISES = 1, 8, 64  # S for `bound`, from nearly none on
 
 
 def fastest(cluster: ClusterSpec, count: int) -> ClusterSpec:
-    """The same spec with its `count` fastest machines alone."""
+    """Return this spec with only its `count` fastest machines."""
     kept = []
     for group in sorted(cluster.groups, key=lambda group: group.mini_batch):
         if taken := min(group.count, count):
@@ -29,13 +29,13 @@ def fastest(cluster: ClusterSpec, count: int) -> ClusterSpec:
 
 
 def lone(cluster: ClusterSpec) -> ClusterSpec:
-    """The fastest machine, which trains by itself: nothing is pushed or fetched."""
+    """Return the spec of the fastest machine alone, without pushes and fetches."""
     [group] = fastest(cluster, 1).groups
     return ClusterSpec((replace(group, latency=0.0, up=INF, down=INF),), model_bytes=0.0)
 
 
 def fast_ones(cluster: ClusterSpec) -> int:
-    """How many of the fastest machines have nearly the speed of all."""
+    """Return how many of the fastest machines have nearly the speed of all."""
     return next(count for count in range(1, cluster.size + 1)
                 if fastest(cluster, count).pace >= NEARLY * cluster.pace)
 
@@ -64,7 +64,7 @@ def bound(seconds: Sequence[float], noise: float) -> tuple[float, int]:
 
 
 def bounded(cluster: ClusterSpec) -> str:
-    """A line on `bound`; empty where a machine needs no time."""
+    """Return a line on `bound`; empty if a machine needs no time."""
     seconds = [group.mini_batch for group in cluster.groups for _ in range(group.count)]
     if not min(seconds):
         return ""

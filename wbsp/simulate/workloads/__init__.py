@@ -1,1 +1,1 @@
-"""What the workers of a virtual cluster train."""
+"""Workloads of the workers of a virtual cluster."""

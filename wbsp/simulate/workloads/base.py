@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, Protocol, TypeAlias
 
-Vector: TypeAlias = Any  # np.ndarray, float32 [size]; None in a study of time alone
+Vector: TypeAlias = Any  # np.ndarray, float32 [size]; None without tensors
 
 
 class Workload(Protocol):

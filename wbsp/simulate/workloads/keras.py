@@ -48,7 +48,7 @@ class SharedNetwork:
     """
 
     def __init__(self, model: keras.Model, batch: Any):
-        """`batch`: (inputs, targets), which give the metrics their shapes."""
+        """Wrap a compiled model; `batch`: (inputs, targets), from which metrics take shapes."""
         self.model = model
         model.test_on_batch(*batch)  # makes the metrics; trains nothing
         model.optimizer.build(model.trainable_variables)
@@ -77,13 +77,13 @@ class SharedNetwork:
         return self.read(), [*self._read_own()[:kept], *self._optimizer]
 
     def read(self) -> np.ndarray:
-        """x, float32 [size]; the same array until x is another."""
+        """Return x, float32 [size]; one array until x changes."""
         if self._x is None:
             self._x = self._replica.read()
         return self._x
 
     def write(self, x: np.ndarray) -> None:
-        """Set x, float32 [size], which is kept."""
+        """Set x, float32 [size]; the array is kept."""
         if x is not self._x:
             self._replica.adopt(self._replica.bring(x), "replace")
             self._x = x
@@ -97,11 +97,11 @@ class SharedNetwork:
         return self._stepped(self._step_on(batch))
 
     def count(self, steps: int) -> None:
-        """Have the optimizer's schedule go on from so many steps."""
+        """Set the step that the optimizer's schedule continues from."""
         self.model.optimizer.iterations.assign(steps)
 
     def own(self) -> list[tf.Tensor]:
-        """The variables that must be kept beside x when another worker's turn comes."""
+        """Return the variables, beside x, to keep while other workers train."""
         return self._read_own()
 
     def take(self, own: list[tf.Tensor]) -> None:
@@ -109,7 +109,7 @@ class SharedNetwork:
         self._write_own(own)
 
     def evaluate(self, vector: np.ndarray, test_set: tf.data.Dataset) -> dict[str, float]:
-        """Loss and metrics of x = `vector`; the network holds this x afterwards."""
+        """Return loss and metrics of x = `vector`; the network holds this x afterwards."""
         self.write(vector)
         result = self.model.evaluate(test_set, verbose=0, return_dict=True)
         return {name: float(value) for name, value in result.items()}
@@ -120,7 +120,7 @@ class SharedNetwork:
         return float(loss)
 
     def _step_on_batch(self, batch: Any) -> tf.Tensor:
-        for metric in self.model.metrics:  # so that the loss is this batch's alone
+        for metric in self.model.metrics:  # so that the loss is only this batch's
             metric.reset_state()
         return self.model.train_step(batch)["loss"]
 
@@ -130,9 +130,8 @@ class SharedNetwork:
 
 
 def no_stream(worker: int | None) -> Stream:
-    """The stream of a workload whose batches all have one size. Raises ValueError."""
-    raise ValueError("this workload has no stream of examples from which a server could direct "
-                     "the sizes of batches")
+    """Raise ValueError: the stream of a workload whose batches all have one size."""
+    raise ValueError("this workload has no stream of examples, which directed batch sizes need")
 
 
 class KerasWorkload:
@@ -155,7 +154,7 @@ class KerasWorkload:
         self._batches = cache(lambda worker: iter(batches(worker)))
         self._stream = cache(stream)
         self._position = [0] * workers  # in its own stream
-        # None: x lies in the network's variables alone.
+        # None: only the network's variables hold x.
         self._x: list[np.ndarray | None] = [self._initial] * workers
         self._anchor = [self._initial] * workers
         self._live: int | None = None  # the worker whose own variables the network has
@@ -189,7 +188,7 @@ class KerasWorkload:
         self._anchor[worker] = vector
 
     def evaluate(self, vector: np.ndarray, test_set: tf.data.Dataset) -> dict[str, float]:
-        """Loss and metrics of the model at `vector`, float32 [size]."""
+        """Return loss and metrics of the model at `vector`, float32 [size]."""
         if self._live is not None:
             self._read(self._live)
         return self._network.evaluate(vector, test_set)
@@ -273,7 +272,7 @@ class Experiment:
             counted)
 
     def evaluate(self, workload: KerasWorkload, vector: np.ndarray) -> dict[str, float]:
-        """loss, accuracy and top5 (0..1) on the test set."""
+        """Return loss, accuracy and top5 (0..1) on the test set."""
         return workload.evaluate(vector, self._test)
 
     def _network(self, micro_batches: int) -> SharedNetwork:
@@ -292,8 +291,10 @@ class Experiment:
 
 
 def _of_experiment(name: str) -> ModuleType:
-    """A module of the experiment's networks and data sets: of the checkout beside the library, else
-    of the copy that an installed package has of them."""
+    """Import a module of the experiment's networks and data sets.
+
+    It is in the checkout beside the library, or else in the installed package.
+    """
     library = Path(__file__).resolve().parents[2]
     for folder in (library.parent, library / "_experiment"):
         if (folder / "models" / "training.py").exists() and str(folder) not in sys.path:

@@ -1,1 +1,1 @@
-"""Virtual time, links and machines; no synchronization model is known here."""
+"""Virtual time, links and machines, independent of synchronization models."""

@@ -1,6 +1,6 @@
 """Virtual time: events happen in the order of their times, ties in the order of their planning.
 
-The tie rule makes a run a pure function of its inputs: the same cluster gives the same events.
+The tie rule makes a run a pure function of its inputs: equal clusters give equal events.
 An event that is planned with `late` comes after all other events of its moment.
 """
 
@@ -48,14 +48,14 @@ class Clock:
 
 
 class Turns:
-    """The messages of one process, which deals with one after the other."""
+    """The messages of one process, which handles one after the other."""
 
     def __init__(self, clock: Clock):
         self._clock = clock
         self._free_at = 0.0  # when all messages that have arrived are dealt with
 
     def take(self, cost: float, act: Callable[..., object], *args: object) -> None:
-        """Call act(*args) at once, or behind the messages before; `cost`: seconds it takes."""
+        """Call act(*args) at once, or after the messages before; `cost`: its seconds."""
         now = self._clock.now
         if cost or self._free_at > now:
             self._free_at = max(self._free_at, now) + cost

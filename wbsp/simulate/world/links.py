@@ -71,10 +71,18 @@ class FairShareLink:
 
     def carry(self, size: float, cap: float, lead: float, trail: float,
               done: Callable[..., object], *args: object) -> Transfer | None:
-        """Call done(*args) when `size` bytes have come through at no more than `cap` bytes/s.
+        """Call done(*args) when `size` bytes have been transferred at no more than `cap` bytes/s.
 
-        `lead` and `trail` (seconds) are the latency before and behind this link. Returns None if
-        the capacity is infinite: such a transfer takes nothing from others when it is lost.
+        Args:
+            size: bytes.
+            cap: bytes/s.
+            lead: seconds of latency before this link.
+            trail: seconds of latency behind this link.
+            done: called at the end.
+
+        Returns:
+            The transfer; None if the capacity is infinite, because losing such a transfer does not
+            affect others.
         """
         if self._capacity == INF:
             self._clock.after(lead + size / cap + trail, done, *args)
@@ -131,7 +139,7 @@ class FairShareLink:
         heappush(self._high, (-transfer.cap, stamp, transfer))
 
     def _remove(self, transfer: Transfer) -> float:
-        """Take the transfer off its heaps; return the bytes that are still to move."""
+        """Remove the transfer from its heaps; return its remaining bytes."""
         transfer.stamp = -1
         if transfer.shares:
             self._sharing -= 1

@@ -1,7 +1,7 @@
-"""A simulated machine: how long its steps take, how it is connected, and when it is there.
+"""A simulated machine: its step times, its link, and the presence of its worker.
 
 A step time is a function (index of the step, time at which the step starts) -> seconds of a whole
-mini-batch; what a smaller batch takes is decided by the machine. Step times compose:
+mini-batch; the machine derives the time of a smaller batch. Step times compose:
 `changing(lognormal(0.1, 0.2, seed=1), [(100, 4), (200, 1)])`.
 """
 
@@ -62,8 +62,8 @@ def changing(base: StepTime, changes: Sequence[tuple[float, float]]) -> StepTime
 class Incarnation(NamedTuple):
     """A worker's presence from `start` to `end`, at which it is lost, or else leaves.
 
-    A lost worker's messages on the way are lost as well. A worker that leaves in good order ends
-    its step and hands over the rest of its progress.
+    A lost worker's messages in flight are lost as well. A worker that leaves in good order ends its
+    step and pushes the rest of its progress.
     """
 
     start: float = 0.0
@@ -80,7 +80,7 @@ class Machine:
         latency: seconds, one way.
         up: bytes/s of the machine's own link, to the server.
         down: bytes/s of the machine's own link, from the server.
-        incarnations: when the worker is there; a lost worker returns with the next incarnation.
+        incarnations: presence of the worker; a lost worker returns with the next incarnation.
         fixed: seconds of a mini-batch that do not depend on its size: the published sleeps.
         stalls: (from, to), in the order of time: the machine stands still.
     """
@@ -122,8 +122,7 @@ class Machine:
 
 
 def stalled(seconds: float, now: float, stalls: Sequence[tuple[float, float]]) -> float:
-    """Duration of `seconds` of work from `now` on that stands still in each (from, to), in order.
-    """
+    """Return the duration of `seconds` of work from `now` on that pauses in each (from, to)."""
     end = now + seconds
     for begin, over in stalls:
         if begin < end and over > now:

@@ -1,4 +1,4 @@
-"""How many bytes updates and versions have on the wire, in the format of the run."""
+"""Bytes of updates and versions on the wire, in the format of the run."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from wbsp.tensors.ops import bounds
 
 
 class Payload:
-    """Bytes of what is sent of a model that has `model_bytes` as float32.
+    """Bytes of the messages for a model of `model_bytes` as float32.
 
-    wire:    the run's format; each of several `shards` encodes its range of the model by itself
-    update:  bytes of an update
-    fetched: bytes of all versions that have arrived
+    Attributes:
+        wire: the run's format; each of several `shards` encodes its range of the model by itself.
+        update: bytes of an update.
+        fetched: bytes of all versions that have arrived.
     """
 
     def __init__(self, model_bytes: float, wire: Codec, size: int = 0, shards: int = 0):
-        """`size`: of the vectors that are computed with, which may be others than are timed."""
+        """Compute the bytes; `size`: of the computed vectors, which may differ from `model_bytes`.
+        """
         self._whole, self.wire, self.fetched, self.update = model_bytes, wire, 0.0, model_bytes
         if not wire.lossless:
             floats = round(model_bytes / 4)
@@ -26,7 +28,7 @@ class Payload:
             self.update = 4 * wire.words(floats)
 
     def version(self, snapshot: Snapshot, held: int | None) -> float:
-        """Bytes of a version for one who holds version `held`; None: no version, or float32."""
+        """Return the bytes of a version for a worker with version `held`; None: whole floats."""
         found = None if held is None else snapshot.since(held)
         if found is None:
             return self._whole

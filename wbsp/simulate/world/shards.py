@@ -1,12 +1,12 @@
 """A simulated server: one process, or shards, processes that hold a part of the model each.
 
-With shards, the coordinator decides, without tensors, and the shards carry out. What a message
-waits for on its way, with the worker's latency L, the shard's l, and all shards at once:
+With shards, the coordinator decides, without tensors, and the shards carry out. Times of a message,
+with the worker's latency L, the shard's l, and all shards at once:
 
-    push:    L + l, the slice through the worker's line and the shard's interface, the shard's time
-             for it, l (the shard tells the coordinator); decided on when the last shard has told
-    version: l (the coordinator tells the shard), the slice through both lines, l + L; it is there
-             when the last slice is
+    push:    L + l, the slice through the worker's link and the shard's interface, the shard's time
+             for it, l (message to the coordinator); decided after the last shard's message
+    version: l (message of the coordinator), the slice through both links, l + L; complete with the
+             last slice
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def check_number(shards: int, given: str) -> None:
 
 
 class Slices:
-    """An update or a version on its way, a slice a shard; done() is called when all were counted.
+    """An update or a version in flight, a slice a shard; done() is called when all were counted.
 
-    The worker's line of `bandwidth` bytes/s is divided evenly among the slices that have not
-    arrived. What a slice leaves of its part, because its shard carries less, no other one takes.
+    The worker's link of `bandwidth` bytes/s is divided evenly among the slices in flight. If a
+    slice uses less than its part because its shard is slower, the rest stays unused.
     """
 
     __slots__ = ("_clock", "_bandwidth", "_arriving", "_missing", "_done", "_transfers")
@@ -71,20 +71,20 @@ class Slices:
                 self._transfers.append(transfer)
 
     def count(self) -> None:
-        """A slice is where it was sent, and what waits for it goes on."""
+        """Count a slice that has arrived and was handled."""
         self._missing -= 1
         if not self._missing and self._done is not None:
             self._done()
 
     def cancel(self) -> None:
-        """Lose what is still on its way; `done` is not called any more."""
+        """Lose the slices in flight; `done` is not called any more."""
         self._done = None
         for transfer in self._transfers:
             transfer.cancel()
 
     def _arrive(self, arrived: Callable[[], object]) -> None:
         self._arriving -= 1
-        if self._arriving and self._bandwidth < INF:  # those that arrive now, too, go first
+        if self._arriving and self._bandwidth < INF:  # slices that arrive now are counted first
             self._clock.late(0.0, self._divide_line)
         arrived()
 
@@ -117,8 +117,7 @@ class Shards:
 
     def push(self, machine: Machine, size: float, done: Callable[..., object],
              *args: object) -> Slices:
-        """Call done(*args) when the coordinator knows that all shards have their slice of an update
-        of `size` bytes."""
+        """Call done(*args) when the coordinator knows that all shards have their slices."""
         slices = self._slices(machine.up, done, *args)
         part = size / len(self._processes)
         for process in self._processes:
@@ -128,8 +127,7 @@ class Shards:
 
     def send(self, machine: Machine, size: float, done: Callable[..., object],
              *args: object) -> Slices:
-        """Call done(*args) when the worker has all slices of a version of `size` bytes that is sent
-        now."""
+        """Call done(*args) when the worker has all slices of a version of `size` bytes."""
         slices = self._slices(machine.down, done, *args)
         part = size / len(self._processes)
         for process in self._processes:
@@ -157,8 +155,8 @@ class ServerSpec:
     Attributes:
         ingress: bytes/s to the server, shared by all workers.
         egress: bytes/s from the server, shared by all workers.
-        apply_seconds: time for one push; messages behind it wait their turn.
-        detect_seconds: until it knows that a worker is lost.
+        apply_seconds: time for one push; messages behind it wait.
+        detect_seconds: until it detects the loss of a worker.
         shards: links of its shards, in place of ingress and egress; none: it is one process.
     """
 
